@@ -1,0 +1,102 @@
+"""Every error that Partita raises, one class per line of this tree.
+
+::
+
+    PartitaError
+    ├── ModelError                  a model cannot be read or used
+    │   ├── ModelNotFoundError      (also FileNotFoundError)
+    │   ├── ModelFormatError        (also ValueError) not ONNX, damaged, or beyond what is understood
+    │   └── UnsupportedOpError      no device of the list takes an operation
+    ├── DeviceError                 a device cannot be had
+    │   ├── DeviceNotFoundError     (also LookupError) no such device; lists those there are
+    │   ├── DeviceUnavailableError  registered, but its plugin or driver did not load
+    │   └── DeviceStringError       (also ValueError) "HETERO:GPU,,CPU"
+    ├── PluginError                 a plugin breaks the contract, or two claim one name
+    ├── PropertyError               (also ValueError) unknown key, wrong type or range, read-only
+    ├── CompileError                a device cannot compile what it was given
+    ├── BlobError                   (also ValueError) an exported model is damaged or foreign
+    ├── InferError                  a request fails while it runs
+    │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
+    │   ├── DeviceMemoryError       (also MemoryError) the device has no room; names the sizes
+    │   └── RequestBusyError        (also RuntimeError) the request is running already
+    └── ZooError                    a zoo model cannot be fetched or is not what it should be
+
+A message says what failed (names quoted), what was found or is allowed, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class PartitaError(Exception):
+    """The root of all errors that Partita raises on purpose."""
+
+
+class ModelError(PartitaError):
+    """A model cannot be read or used."""
+
+
+class ModelNotFoundError(ModelError, FileNotFoundError):
+    """The model's file does not exist."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class ModelFormatError(ModelError, ValueError):
+    """The input is not an ONNX model, is damaged, or is beyond what is understood."""
+
+
+class UnsupportedOpError(ModelError):
+    """No device of the list takes an operation of the model."""
+
+
+class DeviceError(PartitaError):
+    """A device cannot be had."""
+
+
+class DeviceNotFoundError(DeviceError, LookupError):
+    """No plugin provides the device."""
+
+
+class DeviceUnavailableError(DeviceError):
+    """The device is known, but its plugin, dependency or driver did not load."""
+
+
+class DeviceStringError(DeviceError, ValueError):
+    """A device string does not follow ``NAME[.ID][:DEVICE,DEVICE...]``."""
+
+
+class PluginError(PartitaError):
+    """A plugin breaks the contract, or two plugins claim one device name."""
+
+
+class PropertyError(PartitaError, ValueError):
+    """A property is unknown, has a wrong type or value, or cannot be written."""
+
+
+class CompileError(PartitaError):
+    """A device cannot compile the model that it was given."""
+
+
+class BlobError(PartitaError, ValueError):
+    """An exported model is damaged, of another version, or from another device."""
+
+
+class InferError(PartitaError):
+    """A request failed while it was running."""
+
+
+class InputError(InferError, ValueError):
+    """An input has a wrong name, shape or dtype."""
+
+
+class DeviceMemoryError(InferError, MemoryError):
+    """The device has no room for a tensor; the message names the sizes."""
+
+
+class RequestBusyError(InferError, RuntimeError):
+    """The request is running; wait for it or use another one."""
+
+
+class ZooError(PartitaError):
+    """A zoo model cannot be fetched, or is not the file that the manifest names."""

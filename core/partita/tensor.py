@@ -1,0 +1,89 @@
+"""The tensor: what an application hands in, what crosses between submodels, what comes back."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import numpy as np
+
+HOST = "host"
+"""The memory id of ordinary host memory."""
+
+
+class Tensor(abc.ABC):
+    """An n-dimensional array in some device's memory.
+
+    Attributes:
+        shape: Dimensions, outermost first.
+        dtype: Element type as numpy dtype (bfloat16 and float8 types come from ``ml_dtypes``).
+        device: Name of the device that made it, e.g. ``"OPENCL.0"``; ``"CPU"`` for host tensors.
+        memory: Id of the memory that it lies in; tensors of equal memory id can be read in place
+            by every device that answers ``can_share`` for that id. ``"host"`` is host memory.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    device: str
+    memory: str
+
+    @abc.abstractmethod
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The elements as a C-contiguous host array.
+
+        A host tensor returns its own memory, any other tensor a copy.
+        """
+
+    @property
+    def data(self) -> np.ndarray[Any, Any]:
+        """The elements on the host (OpenVINO's spelling of :meth:`numpy`)."""
+        return self.numpy()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements in bytes."""
+        count = 1
+        for dim in self.shape:
+            count *= dim
+        return count * self.dtype.itemsize
+
+    @property
+    def byte_size(self) -> int:
+        """Size of the elements in bytes (OpenVINO's spelling of :attr:`nbytes`)."""
+        return self.nbytes
+
+    def __array__(
+        self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
+    ) -> np.ndarray[Any, Any]:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.numpy().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.numpy().__dlpack_device__()
+
+    def __repr__(self) -> str:
+        dims = ", ".join(map(str, self.shape))
+        return f"<{type(self).__name__} {self.dtype}[{dims}] on {self.device}>"
+
+
+class HostTensor(Tensor):
+    """A tensor in host memory: a numpy array, not copied.
+
+    Args:
+        array: The elements; kept as it is, so writing to it changes the tensor.
+    """
+
+    __slots__ = ("_array", "device", "dtype", "memory", "shape")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._array = array
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.device = "CPU"
+        self.memory = HOST
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The array itself."""
+        return self._array
