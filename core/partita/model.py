@@ -1,0 +1,404 @@
+"""The model: named views on an ``onnx_ir.Model``, which stays the one place that holds the graph."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import ModelError, ModelFormatError
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+Dim = int | str | None
+"""One dimension: a size, the name of a symbol, or ``None`` where nothing is known."""
+
+_RT_INFO_PREFIX = "partita."
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model or compiled model.
+
+    Attributes:
+        index: Position among the inputs or outputs.
+        name: The ONNX value name.
+        dtype: Element type, or ``None`` where the model does not tell (or it is no tensor).
+        shape: Dimensions, or ``None`` where the rank is unknown.
+        is_input: Whether it is an input.
+    """
+
+    index: int
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[Dim, ...] | None
+    is_input: bool = True
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def names(self) -> set[str]:
+        """The name, as the set that OpenVINO's ports have."""
+        return {self.name}
+
+    @property
+    def any_name(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.name
+
+    def get_any_name(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.name
+
+    @property
+    def partial_shape(self) -> tuple[Dim, ...] | None:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.shape
+
+    @property
+    def element_type(self) -> np.dtype[Any] | None:
+        """The element type (OpenVINO's spelling)."""
+        return self.dtype
+
+    def get_shape(self) -> tuple[Dim, ...] | None:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.shape
+
+    def get_element_type(self) -> np.dtype[Any] | None:
+        """The element type (OpenVINO's spelling)."""
+        return self.dtype
+
+    def describe(self) -> str:
+        """Type and shape as a person reads them: ``float32[1, 3, H, W]``."""
+        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        return f"{self.dtype if self.dtype is not None else 'unknown type'}[{dims}]"
+
+
+class RuntimeInfo(MutableMapping[str, str]):
+    """Notes on an operation, kept in the node's metadata so that they survive ``model.save()``."""
+
+    def __init__(self, metadata: MutableMapping[str, str]) -> None:
+        self._metadata = metadata
+
+    def __getitem__(self, key: str) -> str:
+        return self._metadata[_RT_INFO_PREFIX + key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._metadata[_RT_INFO_PREFIX + key] = str(value)
+
+    def __delitem__(self, key: str) -> None:
+        del self._metadata[_RT_INFO_PREFIX + key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = len(_RT_INFO_PREFIX)
+        return (key[start:] for key in self._metadata if key.startswith(_RT_INFO_PREFIX))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Op:
+    """One operation of a model: a view, valid as long as the model's graph is not edited.
+
+    Attributes:
+        node: The ``onnx_ir.Node`` itself.
+    """
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
+
+    @property
+    def name(self) -> str:
+        """The friendly name, unique in the model."""
+        return self.node.name or ""
+
+    @property
+    def op_type(self) -> str:
+        """The operator, e.g. ``"Conv"``."""
+        return self.node.op_type
+
+    @property
+    def domain(self) -> str:
+        """The operator's domain; ``""`` is ONNX's own."""
+        return self.node.domain
+
+    @property
+    def version(self) -> int:
+        """The opset version that the model imports for the domain."""
+        if self.node.version is not None:
+            return self.node.version
+        graph = self.node.graph
+        return 1 if graph is None else graph.opset_imports.get(self.node.domain, 1)
+
+    @property
+    def inputs(self) -> tuple[str | None, ...]:
+        """Names of the values read; ``None`` for an optional input that is left out."""
+        return tuple(None if value is None else value.name for value in self.node.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the values written; empty for an optional output that is left out."""
+        return tuple(value.name or "" for value in self.node.outputs)
+
+    @property
+    def rt_info(self) -> RuntimeInfo:
+        """Notes on the operation; ``rt_info["affinity"]`` pins it to a device."""
+        return RuntimeInfo(self.node.metadata_props)
+
+    @property
+    def affinity(self) -> str | None:
+        """The device that the operation is pinned to, or ``None``."""
+        return self.node.metadata_props.get(_RT_INFO_PREFIX + "affinity")
+
+    @affinity.setter
+    def affinity(self, device: str | None) -> None:
+        if device is None:
+            self.rt_info.pop("affinity", None)
+        else:
+            self.rt_info["affinity"] = device
+
+    def get_friendly_name(self) -> str:
+        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
+        return self.name
+
+    def get_type_name(self) -> str:
+        """The operator (OpenVINO's spelling of :attr:`op_type`)."""
+        return self.op_type
+
+    def get_rt_info(self) -> RuntimeInfo:
+        """The notes (OpenVINO's spelling of :attr:`rt_info`)."""
+        return self.rt_info
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name!r} {self.domain + '::' if self.domain else ''}{self.op_type}>"
+
+
+class Model:
+    """An ONNX model with unique operation names and inferred shapes.
+
+    Made by :meth:`partita.Core.read_model`; :func:`partita.reading.read_model` says what is checked.
+
+    Attributes:
+        ir: The ``onnx_ir.Model``. Editing its graph by hand is allowed; keep node names unique.
+    """
+
+    def __init__(self, ir_model: ir.Model) -> None:
+        self.ir = ir_model
+
+    @property
+    def name(self) -> str:
+        """The graph's name."""
+        return self.ir.graph.name or "model"
+
+    friendly_name = name
+
+    def get_friendly_name(self) -> str:
+        """The graph's name (OpenVINO's spelling)."""
+        return self.name
+
+    @property
+    def ops(self) -> list[Op]:
+        """All operations of the main graph in topological order, without those in If/Loop bodies."""
+        return [Op(node) for node in self.ir.graph]
+
+    def get_ops(self) -> list[Op]:
+        """All operations (OpenVINO's spelling of :attr:`ops`)."""
+        return self.ops
+
+    get_ordered_ops = get_ops
+
+    @property
+    def inputs(self) -> tuple[Port, ...]:
+        """The inputs in order."""
+        return tuple(_port(i, value, True) for i, value in enumerate(self.ir.graph.inputs))
+
+    @property
+    def outputs(self) -> tuple[Port, ...]:
+        """The outputs in order."""
+        return tuple(_port(i, value, False) for i, value in enumerate(self.ir.graph.outputs))
+
+    def input(self, key: int | str = 0) -> Port:
+        """The input of an index or name."""
+        return find_port(self.inputs, key, f"Model '{self.name}'")
+
+    def output(self, key: int | str = 0) -> Port:
+        """The output of an index or name."""
+        return find_port(self.outputs, key, f"Model '{self.name}'")
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether an input has a dimension that is not a number."""
+        return not all(port.is_static for port in self.inputs)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The model's own metadata (labels, character tables, ...)."""
+        return dict(self.ir.metadata_props)
+
+    def to_onnx(self) -> onnx.ModelProto:
+        """The model as a protobuf, for plugins that hand it to another engine (copies weights)."""
+        import onnx_ir as ir
+
+        return ir.to_proto(self.ir)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the model, affinities included, as an ``.onnx`` file.
+
+        Raises:
+            ModelError: The folder does not exist or cannot be written.
+        """
+        import onnx_ir as ir
+
+        try:
+            ir.save(self.ir, os.fspath(path))
+        except OSError as error:
+            raise ModelError(f"Cannot save the model to '{path}': {error}") from error
+
+    def clone(self) -> Model:
+        """An independent copy; the weights are shared, since they are never changed in place."""
+        import onnx_ir as ir
+
+        graph = self.ir.graph.clone()
+        return Model(
+            ir.Model(
+                graph,
+                ir_version=self.ir.ir_version,
+                producer_name=self.ir.producer_name,
+                metadata_props=dict(self.ir.metadata_props),
+            )
+        )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        return self.clone()
+
+    def __copy__(self) -> Model:
+        return self.clone()
+
+    def reshape(
+        self, shapes: Mapping[str | int, Sequence[Dim]] | Sequence[Dim], /
+    ) -> Model:
+        """Sets input shapes and infers all others anew; returns the model itself.
+
+        Args:
+            shapes: Input name or index to shape, or one shape for a model of one input. A
+                dimension is a number, a symbol, or -1 or ``None`` for unknown.
+
+        Raises:
+            ModelError: No such input, a wrong rank, or a dimension that the model fixes.
+        """
+        from partita.reading import infer_shapes
+
+        import onnx_ir as ir
+
+        if not isinstance(shapes, Mapping):
+            if len(self.ir.graph.inputs) != 1:
+                raise ModelError(
+                    f"Model '{self.name}' has {len(self.ir.graph.inputs)} inputs; "
+                    "give a dict of input name to shape."
+                )
+            shapes = {0: shapes}
+        for key, dims in shapes.items():
+            port = self.input(key)
+            if port.shape is not None and len(port.shape) != len(dims):
+                raise ModelError(
+                    f"Input '{port.name}' has rank {len(port.shape)} ({port.describe()}); "
+                    f"shape {tuple(dims)} has {len(dims)} dimensions."
+                )
+            for dim in dims:
+                if not isinstance(dim, (int, np.integer, str, type(None))) or (
+                    isinstance(dim, (int, np.integer)) and dim < -1
+                ):
+                    raise ModelError(
+                        f"Dimension {dim!r} of input '{port.name}' is not allowed: use a size, a "
+                        "symbol, or -1 or None for unknown."
+                    )
+            fresh = [None if dim is None or dim == -1 else dim for dim in dims]
+            self.ir.graph.inputs[port.index].shape = ir.Shape(fresh)
+        _forget_inferred_shapes(self.ir.graph)
+        infer_shapes(self.ir)
+        return self
+
+    def extract(self, inputs: Sequence[str], outputs: Sequence[str], name: str) -> Model:
+        """Cuts out the operations between two sets of values as a model of its own.
+
+        Args:
+            inputs: Values that become inputs.
+            outputs: Values that become outputs; at least one, each produced inside.
+            name: Name of the new graph.
+
+        Raises:
+            ModelError: A value does not exist, or an output depends on something outside.
+        """
+        import onnx_ir as ir
+
+        try:
+            graph = ir.convenience.extract(self.ir.graph, inputs=list(inputs), outputs=list(outputs))
+        except ValueError as error:
+            raise ModelError(f"Cannot cut '{name}' out of model '{self.name}': {error}") from error
+        graph.name = name
+        return Model(ir.Model(graph, ir_version=self.ir.ir_version))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Model {self.name!r}: {len(self.ir.graph)} ops, "
+            f"{len(self.ir.graph.inputs)} inputs, {len(self.ir.graph.outputs)} outputs>"
+        )
+
+
+def find_port(ports: Sequence[Port], key: int | str, owner: str) -> Port:
+    """The port of an index or name.
+
+    Raises:
+        ModelError: There is none; the message lists those there are.
+    """
+    kind = "input" if not ports or ports[0].is_input else "output"
+    if isinstance(key, str):
+        for port in ports:
+            if port.name == key:
+                return port
+        known = ", ".join(f"'{port.name}'" for port in ports)
+        raise ModelError(f"{owner} has no {kind} '{key}'; it has {known or 'none'}.")
+    if not -len(ports) <= key < len(ports):
+        raise ModelError(f"{owner} has {len(ports)} {kind}s; there is no {kind} {key}.")
+    return ports[key]
+
+
+def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
+    """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
+    if dtype is None or dtype.name == "UNDEFINED":
+        return None
+    if dtype.name == "STRING":
+        return np.dtype(object)
+    return np.dtype(dtype.numpy())
+
+
+def value_shape(value: ir.Value) -> tuple[Dim, ...] | None:
+    """The dimensions of a graph value; symbols by name, unknown ones as ``None``."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def _port(index: int, value: ir.Value, is_input: bool) -> Port:
+    if not value.name:
+        raise ModelFormatError(f"{'Input' if is_input else 'Output'} {index} of the model has no name.")
+    return Port(index, value.name, numpy_dtype(value.dtype), value_shape(value), is_input)
+
+
+def _forget_inferred_shapes(graph: ir.Graph) -> None:
+    """Drops shapes (not types) of everything computed, so that inference starts from the inputs."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        for value in node.outputs:
+            value.shape = None
