@@ -1,0 +1,167 @@
+"""What ``compile_model`` returns, and what a plugin author subclasses for it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from partita import blob
+from partita.errors import PropertyError
+from partita.explain import Explanation
+from partita.model import Model, Port, find_port
+from partita.profiling import ProfilingInfo
+from partita.tensor import Tensor
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
+    from partita.request import InferRequest, InferResult
+
+
+class Runner(abc.ABC):
+    """One request's private state on a device: its buffers and what it binds to them.
+
+    ``run`` is never called concurrently on one runner; runners of one compiled model do run
+    concurrently. A runner frees what it holds in :meth:`close` or when it is collected.
+    """
+
+    @abc.abstractmethod
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """(required) Computes the outputs.
+
+        Args:
+            inputs: One tensor per input port, in order, of the port's dtype and a shape it allows:
+                C-contiguous host tensors, or tensors of a memory that the plugin can share.
+                They may be read-only, and must not be written or kept after the call.
+            outputs: Where given and not ``None``, a tensor of the right shape and dtype that the
+                runner should write to and return; it may decline and return its own.
+
+        Returns:
+            One tensor per output port. Those that the runner owns are valid until its next run.
+
+        Raises:
+            InferError: The device could not compute them.
+        """
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""
+        return ()
+
+    def cancel(self) -> None:
+        """(optional) Asks a running ``run`` to stop soon (defaults to letting it finish)."""
+
+    def close(self) -> None:
+        """(optional) Frees what the runner holds (defaults to nothing)."""
+
+
+class CompiledModel(abc.ABC):
+    """A model that a device is ready to run. Subclasses implement :meth:`create_runner`.
+
+    Args:
+        model: What was compiled; its ports become those of the compiled model.
+        properties: The validated properties it was compiled with.
+        device: The device's name, e.g. ``"CPU"`` or ``"OPENCL.0"``.
+    """
+
+    def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
+        self.model = model
+        self.properties = properties
+        self.device = device
+        self.inputs: tuple[Port, ...] = model.inputs
+        self.outputs: tuple[Port, ...] = model.outputs
+
+    @abc.abstractmethod
+    def create_runner(self) -> Runner:
+        """(required) Makes the private state of one request. Called from several threads."""
+
+    @property
+    def execution_devices(self) -> list[str]:
+        """(optional) The devices that take part (defaults to the one)."""
+        return [self.device]
+
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """(optional) How many requests keep the device busy (defaults to 1)."""
+        return 1
+
+    def extra_properties(self) -> dict[str, Any]:
+        """(optional) Read-only properties of this compiled model beyond the usual ones."""
+        return {}
+
+    def explain(self) -> Explanation:
+        """(optional) Where every operation runs and why (defaults to all on the one device)."""
+        return Explanation.single_device(self.model, self.device)
+
+    def export_model(self) -> bytes:
+        """(optional) Everything that ``Core.import_model`` needs (defaults to model + properties).
+
+        Raises:
+            BlobError: The model is too large for one protobuf (2 GiB).
+        """
+        return blob.pack(
+            device=self.device.partition(".")[0],
+            header={"properties": self.properties.model_dump(mode="json", exclude_unset=True)},
+            model=self.model,
+        )
+
+    def get_property(self, name: str) -> Any:
+        """A setting that the model was compiled with, or a fact about it.
+
+        Raises:
+            PropertyError: Unknown name; the message lists the known ones.
+        """
+        facts = self._facts()
+        if name in facts:
+            return facts[name]
+        if name in type(self.properties).model_fields:
+            return getattr(self.properties, name)
+        known = ", ".join([*facts, *type(self.properties).model_fields])
+        raise PropertyError(f"Compiled model '{self.model.name}' has no property '{name}'; it has {known}.")
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {
+            "NETWORK_NAME": self.model.name,
+            "EXECUTION_DEVICES": self.execution_devices,
+            "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.optimal_number_of_infer_requests,
+            **self.extra_properties(),
+        }
+        facts["SUPPORTED_PROPERTIES"] = [
+            *facts,
+            "SUPPORTED_PROPERTIES",
+            *type(self.properties).model_fields,
+        ]
+        return facts
+
+    def input(self, key: int | str = 0) -> Port:
+        """The input port of an index or name."""
+        return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
+
+    def output(self, key: int | str = 0) -> Port:
+        """The output port of an index or name."""
+        return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
+
+    def create_infer_request(self) -> InferRequest:
+        """A new request; requests are independent of one another and can run at the same time."""
+        from partita.request import InferRequest
+
+        return InferRequest(self)
+
+    def infer_new_request(self, inputs: Any = None) -> InferResult:
+        """Infers once with a request made for it; results are copies."""
+        return self.create_infer_request().infer(inputs)
+
+    def __call__(self, inputs: Any = None, share_outputs: bool = False) -> InferResult:
+        """Infers with a request that is kept for such calls; each thread has its own.
+
+        Args:
+            inputs: As :meth:`partita.request.InferRequest.infer` takes them.
+            share_outputs: Return views that the next call overwrites, instead of copies.
+        """
+        from partita.request import request_of_thread
+
+        return request_of_thread(self).infer(inputs, share_outputs=share_outputs)
+
+    def __repr__(self) -> str:
+        return f"<CompiledModel {self.model.name!r} on {self.device}>"

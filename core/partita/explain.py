@@ -1,0 +1,141 @@
+"""Where every operation runs and why: the data that ``explain()`` returns, as table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from partita.query import Reason, ReasonCode
+
+if TYPE_CHECKING:
+    from partita.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlacement:
+    """One operation.
+
+    Attributes:
+        name: The operation.
+        op_type: Its operator.
+        device: Where it runs; for a constant operation, the devices that compute a copy.
+        subgraph: Number of the submodel that holds it, or ``None`` (constant, in several).
+        reason: Why it is there.
+        refused: Device to its reason, for those asked before this one that did not take it.
+    """
+
+    name: str
+    op_type: str
+    device: str
+    subgraph: int | None
+    reason: Reason
+    refused: Mapping[str, Reason] = field(default_factory=dict)
+
+    @property
+    def why(self) -> str:
+        """Reason and refusals in one line."""
+        parts = [str(self.reason)]
+        parts += [f"not {device}: {reason}" for device, reason in self.refused.items()]
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One tensor that crosses between two submodels.
+
+    Attributes:
+        value: The tensor's name in the model.
+        source: Submodel that computes it, or ``None`` for an input of the model.
+        target: Submodel that reads it, or ``None`` for an output of the model.
+        how: ``"shared"`` (no copy), ``"host"`` (through host memory) or ``"upload"``/``"download"``.
+        nbytes: Size, or ``None`` while the shape is not known.
+    """
+
+    value: str
+    source: int | None
+    target: int | None
+    how: str
+    nbytes: int | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The placement of a compiled model.
+
+    Attributes:
+        model: The model's name.
+        ops: Every operation, in the model's order.
+        subgraph_devices: Device of each submodel, by number.
+        boundaries: Tensors that cross between submodels.
+        notes: What else a person should know (failed devices, fallbacks), in order.
+    """
+
+    model: str
+    ops: Sequence[OpPlacement]
+    subgraph_devices: Sequence[str]
+    boundaries: Sequence[Boundary] = ()
+    notes: Sequence[str] = ()
+
+    @classmethod
+    def single_device(cls, model: Model, device: str) -> Explanation:
+        """Everything on one device."""
+        reason = Reason(ReasonCode.PINNED, "the model was compiled for this device")
+        ops = [OpPlacement(op.name, op.op_type, device, 0, reason) for op in model.ops]
+        return cls(model.name, ops, [device])
+
+    def __getitem__(self, op_name: str) -> OpPlacement:
+        """The placement of one operation."""
+        for op in self.ops:
+            if op.name == op_name:
+                return op
+        raise KeyError(op_name)
+
+    @property
+    def ops_per_device(self) -> dict[str, int]:
+        """How many operations each device runs; constant operations are not counted."""
+        return dict(
+            Counter(op.device for op in self.ops if op.reason.code is not ReasonCode.CONSTANT)
+        )
+
+    @property
+    def bytes_crossing(self) -> int:
+        """Known bytes copied between submodels (shared tensors cost none)."""
+        return sum(b.nbytes or 0 for b in self.boundaries if b.how != "shared")
+
+    def summary(self) -> str:
+        """One line: which device got how many operations, how many submodels, what crosses."""
+        counts = ", ".join(f"{device} {n} ops" for device, n in self.ops_per_device.items())
+        inner = [b for b in self.boundaries if b.source is not None and b.target is not None]
+        shared = sum(b.how == "shared" for b in inner)
+        unknown = sum(b.nbytes is None for b in inner)
+        copied = sum(b.nbytes or 0 for b in inner if b.how != "shared")
+        text = (
+            f"{self.model}: {counts or 'no operations'} in {len(self.subgraph_devices)} "
+            f"subgraph{'' if len(self.subgraph_devices) == 1 else 's'}; "
+            f"{len(inner)} tensors cross ({shared} shared, {copied / 1e6:.2f} MB copied"
+        )
+        return text + (f", {unknown} of unknown size)" if unknown else ")")
+
+    def __str__(self) -> str:
+        rows = [("op", "type", "device", "sub", "why")]
+        rows += [
+            (op.name, op.op_type, op.device, "" if op.subgraph is None else str(op.subgraph), op.why)
+            for op in self.ops
+        ]
+        widths = [min(48, max(len(row[i]) for row in rows)) for i in range(4)]
+        lines = [
+            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
+            for row in rows
+        ]
+        return "\n".join([*lines, "", self.summary(), *self.notes])
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain data for JSON."""
+        return {**asdict(self), "summary": self.summary()}
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)

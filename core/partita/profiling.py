@@ -1,0 +1,55 @@
+"""Performance counters: one record per operation, and the lines that OpenVINO's samples print."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class Status(enum.StrEnum):
+    """What became of an operation in the last run."""
+
+    EXECUTED = "EXECUTED"
+    OPTIMIZED_OUT = "OPTIMIZED_OUT"
+    NOT_RUN = "NOT_RUN"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfilingInfo:
+    """One operation of the last run.
+
+    Attributes:
+        node_name: The operation's name; HETERO puts ``subgraphN:`` before it.
+        node_type: The operator, e.g. ``"Conv"``.
+        exec_type: The kernel that ran, e.g. ``"openblas"``; empty if none did.
+        status: Whether it was executed.
+        real_time_us: Time from start to end in microseconds.
+        cpu_time_us: Of that, time on the host's processor, in microseconds.
+    """
+
+    node_name: str
+    node_type: str
+    exec_type: str = ""
+    status: Status = Status.EXECUTED
+    real_time_us: float = 0.0
+    cpu_time_us: float = 0.0
+
+
+def format_counters(infos: Iterable[ProfilingInfo]) -> str:
+    """The counters as text: a line per operation and the total, in microseconds."""
+    infos = list(infos)
+    width = max((len(info.node_name) for info in infos), default=0)
+    lines = [
+        f"{info.node_name:<{width}} {info.status:<13} layerType: {info.node_type:<22} "
+        f"realTime: {info.real_time_us:<9.0f} cpu: {info.cpu_time_us:<9.0f} "
+        f"execType: {info.exec_type}".rstrip()
+        for info in infos
+    ]
+    lines.append(f"Total time: {total_us(infos):.0f} microseconds")
+    return "\n".join(lines)
+
+
+def total_us(infos: Sequence[ProfilingInfo]) -> float:
+    """Sum of the real times in microseconds."""
+    return sum(info.real_time_us for info in infos)

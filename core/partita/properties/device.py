@@ -1,0 +1,36 @@
+"""Properties about devices: which ones, in what order, with what settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from partita.properties.names import Property
+
+
+class _Priorities(Property):
+    __slots__ = ()
+
+    def __call__(self, *devices: str) -> Any:
+        """``priorities("GPU", "CPU")`` is the pair for ``"GPU,CPU"``."""
+        return (str(self), ",".join(devices)) if devices else str(self)
+
+
+class _Properties(Property):
+    __slots__ = ()
+
+    def __call__(self, *values: Any) -> Any:
+        """``properties("GPU", {...})``, or one dict of device to properties."""
+        if not values:
+            return str(self)
+        if len(values) == 1:
+            return str(self), dict(values[0])
+        device, settings = values
+        return str(self), {device: dict(settings) if isinstance(settings, Mapping) else settings}
+
+
+priorities = _Priorities("MULTI_DEVICE_PRIORITIES")
+properties = _Properties("DEVICE_PROPERTIES")
+id = Property("DEVICE_ID")
+full_name = Property("FULL_DEVICE_NAME")
+type = Property("DEVICE_TYPE")
