@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +72,7 @@ class CompiledModel(abc.ABC):
         self.device = device
         self.inputs: tuple[Port, ...] = model.inputs
         self.outputs: tuple[Port, ...] = model.outputs
+        self._of_thread = threading.local()
 
     @abc.abstractmethod
     def create_runner(self) -> Runner:
@@ -159,9 +161,10 @@ class CompiledModel(abc.ABC):
             inputs: As :meth:`partita.request.InferRequest.infer` takes them.
             share_outputs: Return views that the next call overwrites, instead of copies.
         """
-        from partita.request import request_of_thread
-
-        return request_of_thread(self).infer(inputs, share_outputs=share_outputs)
+        request: InferRequest | None = getattr(self._of_thread, "request", None)
+        if request is None:
+            request = self._of_thread.request = self.create_infer_request()
+        return request.infer(inputs, share_outputs=share_outputs)
 
     def __repr__(self) -> str:
         return f"<CompiledModel {self.model.name!r} on {self.device}>"

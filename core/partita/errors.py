@@ -18,6 +18,7 @@
     ├── InferError                  a request fails while it runs
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
     │   ├── DeviceMemoryError       (also MemoryError) the device has no room; names the sizes
+    │   ├── InferCancelledError     the request was cancelled
     │   └── RequestBusyError        (also RuntimeError) the request is running already
     └── ZooError                    a zoo model cannot be fetched or is not what it should be
 
@@ -92,6 +93,10 @@ class InputError(InferError, ValueError):
 
 class DeviceMemoryError(InferError, MemoryError):
     """The device has no room for a tensor; the message names the sizes."""
+
+
+class InferCancelledError(InferError):
+    """The request was cancelled before it ended."""
 
 
 class RequestBusyError(InferError, RuntimeError):
