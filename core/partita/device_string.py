@@ -1,0 +1,82 @@
+"""Device strings: ``NAME``, ``NAME.ID`` and ``NAME:DEVICE,DEVICE``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from partita.errors import DeviceStringError
+
+_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
+_DEVICE = re.compile(r"([A-Z][A-Z0-9_]*)(?:\.([A-Za-z0-9_-]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceString:
+    """A parsed device string.
+
+    Attributes:
+        name: The plugin's device name, e.g. ``"HETERO"``.
+        device_id: What stands behind the dot, or ``""``.
+        priorities: The list behind the colon, or ``None`` if there is no colon.
+    """
+
+    name: str
+    device_id: str = ""
+    priorities: tuple[str, ...] | None = None
+
+    @property
+    def device(self) -> str:
+        """Name and id, without the list."""
+        return f"{self.name}.{self.device_id}" if self.device_id else self.name
+
+
+def is_device_name(text: str) -> bool:
+    """Whether a text can be a plugin's device name."""
+    return _NAME.fullmatch(text) is not None
+
+
+def parse(text: str) -> DeviceString:
+    """Parses a device string.
+
+    Example:
+        >>> parse("HETERO:GPU.1,CPU")
+        DeviceString(name='HETERO', device_id='', priorities=('GPU.1', 'CPU'))
+
+    Raises:
+        DeviceStringError: It has another form; says what is wrong and what the form is.
+    """
+    if not isinstance(text, str):
+        raise DeviceStringError(f"A device is named by a string; found {type(text).__name__}.")
+    head, colon, tail = text.strip().partition(":")
+    name, device_id = _split(head, text)
+    return DeviceString(name, device_id, parse_list(tail, text) if colon else None)
+
+
+def parse_list(text: str, whole: str | None = None) -> tuple[str, ...]:
+    """Parses a comma-separated device list, e.g. ``"GPU.1,CPU"``; refuses doubles.
+
+    Raises:
+        DeviceStringError: An entry is empty, malformed or listed twice.
+    """
+    entries = tuple(entry.strip() for entry in text.split(","))
+    for entry in entries:
+        _split(entry, whole or text)
+    doubles = sorted({entry for entry in entries if entries.count(entry) > 1})
+    if doubles:
+        raise DeviceStringError(
+            f"Device string '{whole or text}' lists {', '.join(map(repr, doubles))} twice; "
+            "name each device once, the first being preferred."
+        )
+    return entries
+
+
+def _split(text: str, whole: str) -> tuple[str, str]:
+    match = _DEVICE.fullmatch(text)
+    if match is None:
+        found = f"'{text}'" if text else "an empty name"
+        raise DeviceStringError(
+            f"Device string '{whole}' holds {found}; the form is NAME, NAME.ID or "
+            "NAME:DEVICE,DEVICE in capitals, e.g. 'CPU', 'OPENCL.1', 'HETERO:GPU,CPU'."
+        )
+    return match[1], match[2] or ""

@@ -1,0 +1,226 @@
+"""Discovery: finds device plugins by entry point, loading each on its own."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import pluggy
+
+from partita import hookspecs
+from partita.device_string import is_device_name
+from partita.errors import DeviceError, DeviceNotFoundError, DeviceUnavailableError, PluginError
+from partita.plugin import API_VERSION, CoreAPI, DevicePlugin
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
+
+_log = logging.getLogger(__name__)
+
+DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
+"""Environment variable: comma-separated entry-point names that are not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A plugin that did not load.
+
+    Attributes:
+        plugin: Entry-point name.
+        distribution: The package that brings it.
+        cause: What went wrong, in a sentence.
+    """
+
+    plugin: str
+    distribution: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"plugin '{self.plugin}' of '{self.distribution}': {self.cause}"
+
+
+class Registry:
+    """The devices that plugins provide, by name.
+
+    Args:
+        core: Handed to plugins that ask for it.
+    """
+
+    def __init__(self, core: CoreAPI) -> None:
+        self._core = core
+        self._plugins: dict[str, DevicePlugin] = {}
+        self._origin: dict[str, str] = {}
+        self._clashes: dict[str, PluginError] = {}
+        self.failures: list[Failure] = []
+        self._discover()
+
+    @property
+    def names(self) -> list[str]:
+        """All device names, sorted; those that clash are left out."""
+        return sorted(self._plugins)
+
+    def plugin(self, name: str) -> DevicePlugin:
+        """The plugin of a device name.
+
+        Raises:
+            PluginError: Two plugins claim the name.
+            DeviceNotFoundError: None provides it; says what there is and what failed to load.
+        """
+        if name in self._clashes:
+            raise self._clashes[name]
+        if name in self._plugins:
+            return self._plugins[name]
+        message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
+        close = [known for known in self.names if known == name.upper()]
+        if close:
+            message += f" Did you mean '{close[0]}'?"
+        for failure in self.failures:
+            message += f" Not loaded: {failure}."
+        raise DeviceNotFoundError(message)
+
+    def owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
+        """The plugin that declares an alias, and the kind of device that the alias means."""
+        for name in self.names:
+            plugin = self._plugins[name]
+            if alias in plugin.aliases:
+                return plugin, plugin.aliases[alias]
+        return None
+
+    def add(self, plugin: DevicePlugin, origin: str) -> None:
+        """Registers a plugin object.
+
+        Raises:
+            PluginError: It breaks the contract, or its device name is taken.
+        """
+        _check(plugin, origin)
+        name = plugin.device_name
+        if name in self._plugins:
+            raise PluginError(
+                f"Device name '{name}' is claimed by '{self._origin[name]}' and by '{origin}'; "
+                f"uninstall one, or disable one by {DISABLE_VARIABLE}=<entry point>."
+            )
+        self._plugins[name] = plugin
+        self._origin[name] = origin
+
+    def add_again(self, source: str, device_name: str) -> None:
+        """Registers the plugin of an entry point or module once more, under another device name.
+
+        Raises:
+            PluginError: The source provides no plugin, or several; or the name is taken or bad.
+        """
+        module = self._find_module(source)
+        plugins = list(self._provided(module, source))
+        if len(plugins) != 1:
+            raise PluginError(
+                f"'{source}' provides {len(plugins)} device plugins; only a module that provides "
+                "one can be registered under another device name."
+            )
+        plugins[0].device_name = device_name  # type: ignore[misc]  # this instance is renamed
+        self.add(plugins[0], source)
+
+    # ------------------------------------------------------------------- discovery
+
+    def _discover(self) -> None:
+        disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
+        for entry in metadata.entry_points(group=hookspecs.PROJECT):
+            distribution = entry.dist.name if entry.dist else "unknown"
+            if entry.name in disabled:
+                self.failures.append(
+                    Failure(entry.name, distribution, f"disabled by {DISABLE_VARIABLE}")
+                )
+                continue
+            self._load(entry.name, distribution, entry.load)
+
+    def _load(self, name: str, distribution: str, load: Callable[[], ModuleType]) -> None:
+        """Loads one entry point; whatever it raises is recorded, so that it costs only itself."""
+        try:
+            plugins = list(self._provided(load(), name))
+            for plugin in plugins:
+                _check(plugin, distribution)
+        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+            cause = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+            _log.warning("Plugin '%s' of '%s' did not load: %s", name, distribution, cause)
+            self.failures.append(Failure(name, distribution, cause))
+            return
+        for plugin in plugins:
+            try:
+                self.add(plugin, f"{distribution}:{name}")
+            except PluginError as error:
+                _log.warning("%s", error)
+                self._clashes[plugin.device_name] = error
+                self.failures.append(Failure(name, distribution, str(error)))
+
+    def _provided(self, module: object, name: str) -> Iterable[DevicePlugin]:
+        """Calls a module's hook through pluggy, which checks its signature."""
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        manager.register(module, name=name)
+        if not manager.get_hookcallers(module):
+            raise PluginError(
+                f"'{name}' implements no hook; it needs a function 'device_plugins' decorated with "
+                "@partita.hookimpl"
+            )
+        for provided in manager.hook.device_plugins(core=self._core):
+            yield from provided
+
+    def _find_module(self, source: str) -> object:
+        for entry in metadata.entry_points(group=hookspecs.PROJECT):
+            if source in (entry.name, entry.module, entry.module.partition(".")[0]):
+                return entry.load()
+        try:
+            return importlib.import_module(source)
+        except ImportError as error:
+            raise PluginError(
+                f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
+                f"that can be imported: {error}"
+            ) from error
+
+
+def _check(plugin: object, origin: str) -> None:
+    """Blames the plugin, precisely, for what it lacks."""
+    from partita.properties import DeviceProperties
+
+    if not isinstance(plugin, DevicePlugin):
+        raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
+    name = getattr(plugin, "device_name", None)
+    if not isinstance(name, str) or not is_device_name(name):
+        raise PluginError(
+            f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
+            "e.g. 'MYDEV'."
+        )
+    if plugin.api_version != API_VERSION:
+        raise PluginError(
+            f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
+            f"this Partita has {API_VERSION}. Install a matching version."
+        )
+    schema = getattr(plugin, "properties_type", None)
+    if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
+        raise PluginError(
+            f"Device '{name}' of '{origin}' needs 'properties_type', a subclass of "
+            f"partita.DeviceProperties; found {schema!r}."
+        )
+
+
+def usable_ids(plugin: DevicePlugin) -> list[str]:
+    """The ids of a plugin's devices; what it raises, whatever it is, becomes a DeviceError.
+
+    Raises:
+        DeviceUnavailableError: The plugin has no usable device.
+    """
+    try:
+        ids = list(plugin.device_ids())
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    if not ids:
+        raise DeviceUnavailableError(f"Device '{plugin.device_name}' found no hardware.")
+    return ids

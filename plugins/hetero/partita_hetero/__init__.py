@@ -1,0 +1,1 @@
+"""Device HETERO: one model over several devices."""

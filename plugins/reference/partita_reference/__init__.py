@@ -1,0 +1,1 @@
+"""Device REFERENCE: the ONNX project's own reference evaluator, slow and complete."""

@@ -1,0 +1,128 @@
+"""Compiled models that run in ``onnx.reference``, and which operators it has."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+from onnx.defs import SchemaError, get_schema
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops._op_list import load_op
+
+from partita.compiled_model import CompiledModel, Runner
+from partita.errors import CompileError, InferError
+from partita.model import Model
+from partita.profiling import ProfilingInfo
+from partita.properties import DeviceProperties
+from partita.query import Reason, ReasonCode
+from partita.tensor import HostTensor, Tensor
+
+
+@functools.cache
+def _implemented(domain: str, op_type: str, version: int) -> bool:
+    """Whether the evaluator has the operator, itself or as a function of others."""
+    try:
+        load_op(domain, op_type, version)
+    except (RuntimeError, ValueError, KeyError, AttributeError):
+        pass
+    else:
+        return True
+    try:
+        schema = get_schema(op_type, version, domain)
+    except SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _nodes(node: ir.Node) -> Iterator[ir.Node]:
+    """The node and all nodes in its bodies."""
+    yield node
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            yield from ir.traversal.RecursiveGraphIterator(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            for graph in attribute.as_graphs():
+                yield from ir.traversal.RecursiveGraphIterator(graph)
+
+
+def missing(node: ir.Node) -> Reason | None:
+    """Why the evaluator cannot run a node, or ``None`` if it can."""
+    imports = node.graph.opset_imports if node.graph is not None else {}
+    for part in _nodes(node):
+        version = part.version or imports.get(part.domain, 1)
+        if not _implemented(part.domain, part.op_type, version):
+            return Reason(
+                ReasonCode.UNSUPPORTED_OP,
+                f"onnx.reference has no '{part.domain or 'ai.onnx'}::{part.op_type}' "
+                f"of opset {version}",
+            )
+    return None
+
+
+class ReferenceCompiledModel(CompiledModel):
+    """A model held by the reference evaluator.
+
+    Raises:
+        CompileError: The evaluator refuses the model.
+    """
+
+    def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
+        super().__init__(model, properties, device)
+        try:
+            self.evaluator = ReferenceEvaluator(model.to_onnx())
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            raise CompileError(f"The reference evaluator refuses '{model.name}': {error}") from error
+
+    def create_runner(self) -> Runner:
+        """A runner; the evaluator keeps no state between runs."""
+        return _ReferenceRunner(self)
+
+
+class _ReferenceRunner(Runner):
+    def __init__(self, compiled: ReferenceCompiledModel) -> None:
+        self._evaluator = compiled.evaluator
+        self._names = [port.name for port in compiled.inputs]
+        self._ports = compiled.outputs
+        self._count = compiled.properties.PERF_COUNT
+        self._infos: list[ProfilingInfo] = []
+
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """Evaluates the model node by node."""
+        feeds = {
+            name: tensor.numpy().copy() for name, tensor in zip(self._names, inputs, strict=True)
+        }
+        import time
+
+        start = time.perf_counter()
+        try:
+            results = self._evaluator.run(None, feeds)
+        except Exception as error:
+            raise InferError(f"The reference evaluator failed: {type(error).__name__}: {error}") from error
+        if self._count:
+            elapsed = (time.perf_counter() - start) * 1e6
+            self._infos = [
+                ProfilingInfo("model", "Model", "onnx.reference", real_time_us=elapsed, cpu_time_us=elapsed)
+            ]
+        return [
+            HostTensor(_as_output(result, port.dtype))
+            for result, port in zip(results, self._ports, strict=True)
+        ]
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """The whole run as one record: the evaluator does not time its nodes."""
+        return self._infos
+
+
+def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
+    """The evaluator returns scalars and wider types here and there; the port says what is due."""
+    if isinstance(result, (list, tuple, dict)) or result is None:
+        raise InferError("Only tensors can be outputs; a sequence or optional value was computed.")
+    array = np.asarray(result)
+    if dtype is not None and array.dtype != dtype:
+        array = array.astype(dtype)
+    return np.ascontiguousarray(array).reshape(array.shape)

@@ -1,0 +1,49 @@
+"""Entry point of device REFERENCE; the evaluator is imported when a model is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import partita
+from partita.plugin import DeviceInfo, DevicePlugin
+from partita.properties import DeviceProperties
+from partita.query import QueryResult
+
+
+class ReferencePlugin(DevicePlugin):
+    """Every operator of ONNX, at the speed of a specification."""
+
+    device_name = "REFERENCE"
+    properties_type: ClassVar[type[DeviceProperties]] = DeviceProperties
+
+    def device_info(self, device_id: str) -> DeviceInfo:
+        """Names the version of the evaluator."""
+        from importlib.metadata import version
+
+        return DeviceInfo(
+            self.device_name,
+            "ONNX reference evaluator",
+            kind="reference",
+            driver=f"onnx {version('onnx')}",
+        )
+
+    def query_model(self, model: partita.Model, properties: DeviceProperties) -> QueryResult:
+        """Takes every operator that the evaluator implements."""
+        from partita_reference.evaluator import missing
+
+        return QueryResult.of(self.device_name, {op.name: missing(op.node) for op in model.ops})
+
+    def compile_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.CompiledModel:
+        """Prepares the evaluator."""
+        from partita_reference.evaluator import ReferenceCompiledModel
+
+        return ReferenceCompiledModel(model, properties, self.device_name)
+
+
+@partita.hookimpl
+def device_plugins() -> Iterable[DevicePlugin]:
+    """Registers REFERENCE."""
+    return [ReferencePlugin()]
