@@ -1,0 +1,32 @@
+"""Toolkit for back-ends: lowered graph, fusion, shape specialisation, memory plan."""
+
+from __future__ import annotations
+
+from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
+from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
+from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
+from partita.lowering.program import Array, Operand, OpRecord, Program, Step
+from partita.lowering.specialise import Specialiser, Target
+
+__all__ = [
+    "NO_ACTIVATION",
+    "Activation",
+    "ActivationCode",
+    "Array",
+    "Builder",
+    "Emitter",
+    "Graph",
+    "NeedsValue",
+    "Node",
+    "OpRecord",
+    "Operand",
+    "Program",
+    "Specialiser",
+    "Step",
+    "Subgraph",
+    "Target",
+    "Value",
+    "lower",
+    "lower_ir",
+    "lower_proto",
+]

@@ -1,0 +1,266 @@
+"""What an emitter gets in hand: operands come in, steps go out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array, Operand, OpRecord, Step, plain
+
+if TYPE_CHECKING:
+    from partita.lowering.specialise import Specialiser
+
+Emitted = Any  # Operand, Inline, or a tuple of operands and None
+
+
+class Emitter(Protocol):
+    """How a back-end computes one operator.
+
+    Attributes:
+        emit: Called as ``emit(builder, node, *operands)``; absent optional inputs are ``None``.
+            Returns the output operand, or a tuple of them.
+        folds: Whether it may run at compile time when all inputs are constants (false for random
+            numbers and for operators with bodies).
+    """
+
+    @property
+    def emit(self) -> Callable[..., Emitted]: ...
+
+    @property
+    def folds(self) -> bool: ...
+
+
+class NeedsValue(Exception):  # noqa: N818 - a signal to the specialiser, not an error
+    """An emitter needs the elements of an operand that is only known at run time."""
+
+    def __init__(self, operand: Operand) -> None:
+        super().__init__("the value is only known at run time")
+        self.operand = operand
+
+
+@dataclass(frozen=True)
+class Inline:
+    """An emitter's answer: compute this graph in my place; its outputs are mine."""
+
+    graph: Graph
+
+
+@dataclass(frozen=True)
+class Subgraph:
+    """A body (of Loop or Scan) that a step runs again and again.
+
+    As an argument of a step it stands for a runner: the engine replaces it, for each request, by
+    a callable that takes arrays (the body's inputs, then ``captures``) and returns arrays.
+
+    Attributes:
+        specialiser: Makes the body's programs.
+        inputs: Number of the body's own inputs.
+        captures: Operands of the surrounding program that the body reads; to be passed after the
+            body's own inputs.
+    """
+
+    specialiser: Specialiser
+    inputs: int
+    captures: tuple[Operand, ...]
+
+
+class Builder:
+    """Records the steps of one program. Emitters use its methods; engines never see it.
+
+    Attributes:
+        node: The node being emitted.
+    """
+
+    def __init__(
+        self,
+        operand_of: Callable[[Value], Operand],
+        prepacked: dict[Any, tuple[Array, Array]],
+        body: Callable[[Graph, Sequence[Value]], Specialiser],
+    ) -> None:
+        self.steps: list[Step] = []
+        self.ops: list[OpRecord] = []
+        self.node: Node = Node("", (), ())
+        self._operand_of = operand_of
+        self._prepacked = prepacked
+        self._body = body
+        self._folding = False
+
+    @property
+    def version(self) -> int:
+        """Opset version of the node being emitted."""
+        return self.node.version
+
+    @property
+    def folding(self) -> bool:
+        """Whether the node is computed at once, since all its inputs are constants."""
+        return self._folding
+
+    def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
+        """A new intermediate tensor with arbitrary content; its memory is planned by liveness."""
+        dims = tuple(int(dim) for dim in shape)
+        kind = np.dtype(dtype)
+        if any(dim < 0 for dim in dims):
+            raise CompileError(
+                f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
+                f"{list(dims)}; check the shapes and attributes that lead to it."
+            )
+        return Operand(dims, kind, np.empty(dims, kind) if self._folding else None)
+
+    def view(self, x: Operand, shape: Iterable[int]) -> Operand:
+        """The same memory with other dimensions; no step, no copy. A constant stays one."""
+        dims = tuple(int(dim) for dim in shape)
+        view = Operand(dims, x.dtype)
+        if view.size != x.size or any(dim < 0 for dim in dims):
+            raise CompileError(
+                f"Operation '{self.node.name}' ({self.node.kind}) cannot view a tensor of shape "
+                f"{list(x.shape)} as {list(dims)}."
+            )
+        if x.const is not None:
+            view.const = x.const.reshape(dims)
+            view.lasting = x.lasting
+        else:
+            view.base = x.root
+        return view
+
+    def flat(self, x: Operand) -> Operand:
+        """The operand as one dimension; no copy."""
+        return x if x.ndim == 1 else self.view(x, (x.size,))
+
+    def constant(self, array: Any) -> Operand:
+        """An operand for elements known now."""
+        elements = plain(np.asarray(array))
+        return Operand(elements.shape, elements.dtype, elements)
+
+    def value(self, x: Operand) -> Array:
+        """The elements of ``x``; never write to them.
+
+        Raises:
+            NeedsValue: They are only known at run time. Emitters let it pass: the specialiser
+                calls them again when they are known.
+        """
+        if x.const is None:
+            raise NeedsValue(x)
+        return x.const
+
+    def call(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        work: int | None = None,
+        exec_type: str = "numba",
+    ) -> None:
+        """Records ``fn(*args, tid, nt)``: share ``tid`` of ``nt`` of the work.
+
+        Operands become C-contiguous arrays, everything else is passed as it is. ``fn`` writes
+        into its output arguments.
+
+        Args:
+            fn: The kernel.
+            args: Its arguments without ``tid, nt``.
+            work: Elementary operations, where that is more than the bytes of all arrays; decides
+                whether threads are worth it.
+            exec_type: What profiles say computes it.
+        """
+        self._record(fn, args, True, work, exec_type)
+
+    def call_numpy(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        work: int | None = None,
+        exec_type: str = "numpy",
+    ) -> None:
+        """Records ``fn(*args)``, run once on the calling thread; for BLAS and for rare operators."""
+        self._record(fn, args, False, work, exec_type)
+
+    def dynamic(
+        self,
+        fn: Callable[..., Any],
+        inputs: Sequence[Any],
+        dtypes: Sequence[Any],
+        exec_type: str = "numpy",
+    ) -> tuple[Operand, ...]:
+        """Records ``fn(*inputs) -> arrays`` whose shapes only the run tells (NonZero, Unique).
+
+        Must be the last thing an emitter does: return the operands as they are. Whatever depends
+        on them is compiled when they have been computed once.
+        """
+        if self._folding:
+            arrays = fn(*(self._now(arg) for arg in inputs))
+            return tuple(
+                self.constant(np.asarray(array, dtype=dtype))
+                for array, dtype in zip(arrays, dtypes, strict=True)
+            )
+        results = tuple(Operand((), np.dtype(dtype)) for dtype in dtypes)
+        self._record(fn, tuple(inputs), False, None, exec_type, results)
+        return results
+
+    def prepack(self, x: Operand, key: Any, fn: Callable[[Array], Array]) -> Operand:
+        """``fn`` of a constant, as an operand; computed once per compiled model for weights.
+
+        Args:
+            x: The constant.
+            key: Tells one transformation of it from another; hashable.
+            fn: The transformation.
+        """
+        array = self.value(x)
+        if not x.lasting:
+            return self.constant(fn(array))
+        full_key = (array.ctypes.data, array.shape, array.dtype, key)
+        found = self._prepacked.get(full_key)
+        if found is None:
+            # The source is kept beside the result: its address is the key.
+            found = self._prepacked[full_key] = (array, plain(np.asarray(fn(array))))
+        packed = found[1]
+        return Operand(packed.shape, packed.dtype, packed, lasting=True)
+
+    def inline(self, graph: Graph) -> Inline:
+        """To be returned by an emitter whose outputs are those of ``graph``, computed in place."""
+        return Inline(graph)
+
+    def subgraph(self, graph: Graph) -> Subgraph:
+        """A runner for a body, to be passed to a step; see :class:`Subgraph`."""
+        captured = [
+            (value, operand)
+            for value in graph.captures()
+            if (operand := self._operand_of(value)).const is None
+        ]
+        specialiser = self._body(graph, [value for value, _ in captured])
+        return Subgraph(
+            specialiser, len(graph.inputs), tuple(operand for _, operand in captured)
+        )
+
+    def begin(self, node: Node, folding: bool) -> None:
+        """Starts a node; what follows belongs to it. Called by the specialiser."""
+        self.node = node
+        self._folding = folding
+        self.ops.append(OpRecord(node.name, node.op_type, node.origins))
+        if folding:
+            self.ops[-1].exec_type = "constant"
+
+    def _record(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        shares: bool,
+        work: int | None,
+        exec_type: str,
+        results: tuple[Operand, ...] = (),
+    ) -> None:
+        if self._folding:
+            arrays = tuple(self._now(arg) for arg in args)
+            fn(*arrays, 0, 1) if shares else fn(*arrays)
+            return
+        op = self.ops[-1]
+        op.exec_type = exec_type
+        moved = sum(arg.nbytes for arg in args if isinstance(arg, Operand))
+        self.steps.append(Step(fn, args, op, shares, max(moved, work or 0), results))
+
+    @staticmethod
+    def _now(arg: Any) -> Any:
+        return arg.const if isinstance(arg, Operand) else arg

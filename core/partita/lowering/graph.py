@@ -1,0 +1,290 @@
+"""The lowered graph: plain, mutable nodes and values that back-ends rewrite, walk and compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.model import numpy_dtype, value_shape
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+    from partita.model import Model
+
+Dim = int | str | None
+
+
+class Value:
+    """What an edge carries: one tensor.
+
+    Attributes:
+        name: The ONNX name; ``""`` for values that passes make.
+        dtype: Element type, or ``None`` where it is not known before run time.
+        shape: Dimensions (numbers, symbols, ``None``), or ``None`` where the rank is unknown.
+        const: The elements of a constant, else ``None``. Never write to it: models share it.
+        producer: The node that computes it; ``None`` for inputs and constants.
+    """
+
+    __slots__ = ("const", "dtype", "name", "producer", "shape")
+
+    def __init__(
+        self,
+        name: str = "",
+        dtype: np.dtype[Any] | None = None,
+        shape: tuple[Dim, ...] | None = None,
+        const: np.ndarray[Any, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.dtype = dtype
+        self.shape = shape
+        self.const = const
+        self.producer: Node | None = None
+
+    @classmethod
+    def constant(cls, array: np.ndarray[Any, Any], name: str = "") -> Value:
+        """A constant value; keeps the array."""
+        return cls(name, array.dtype, array.shape, array)
+
+    def like(self, name: str = "") -> Value:
+        """A new value of the same type and shape, without producer."""
+        return Value(name, self.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        kind = "const " if self.const is not None else ""
+        return f"<Value {self.name!r} {kind}{self.dtype} {self.shape}>"
+
+
+class Node:
+    """One operation.
+
+    Attributes:
+        op_type: The operator.
+        domain: Its domain; ``""`` is ONNX's own, ``"partita"`` holds what fusion makes.
+        version: The opset version of the domain that the model imports.
+        inputs: Values read; ``None`` where an optional input is left out.
+        outputs: Values written; ``None`` where an optional output is left out.
+        attrs: Attributes: numbers, strings and lists of them as they are, tensors as arrays,
+            graphs as :class:`Graph`.
+        name: Name for messages and profiles.
+        origins: Names of the model's operations that this node computes.
+    """
+
+    __slots__ = ("attrs", "domain", "inputs", "name", "op_type", "origins", "outputs", "version")
+
+    def __init__(
+        self,
+        op_type: str,
+        inputs: Iterable[Value | None],
+        outputs: Iterable[Value | None],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        domain: str = "",
+        version: int = 1,
+        name: str = "",
+        origins: tuple[str, ...] | None = None,
+    ) -> None:
+        self.op_type = op_type
+        self.domain = domain
+        self.version = version
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.attrs = dict(attrs or {})
+        self.name = name
+        self.origins = (name,) if origins is None else origins
+        for value in self.outputs:
+            if value is not None:
+                value.producer = self
+
+    @classmethod
+    def link(cls, source: Value, target: Value, owner: Node) -> Node:
+        """An Identity that stands for ``owner`` in one program and leaves ``target.producer``."""
+        producer = target.producer
+        node = cls("Identity", [source], [target], name=owner.name, origins=())
+        target.producer = producer
+        return node
+
+    @property
+    def kind(self) -> str:
+        """Operator with domain, as messages show it: ``"Relu"``, ``"partita::Conv"``."""
+        return f"{self.domain}::{self.op_type}" if self.domain else self.op_type
+
+    def graphs(self) -> Iterator[Graph]:
+        """The graphs among the attributes (bodies of If, Loop and Scan)."""
+        for attr in self.attrs.values():
+            if isinstance(attr, Graph):
+                yield attr
+
+    def reads(self) -> Iterator[Value]:
+        """All values needed to run the node: its inputs and what its bodies capture."""
+        for value in self.inputs:
+            if value is not None:
+                yield value
+        for graph in self.graphs():
+            yield from graph.captures()
+
+    def input(self, index: int) -> Value | None:
+        """An input by position; ``None`` if it is left out or beyond the last one."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name!r} {self.kind}>"
+
+
+class Graph:
+    """Nodes in topological order between inputs and outputs.
+
+    Attributes:
+        name: The graph's name.
+        inputs: Values given by the caller.
+        outputs: Values handed to the caller; may be inputs or constants, or repeat.
+        nodes: The operations in topological order.
+    """
+
+    def __init__(
+        self,
+        inputs: Iterable[Value],
+        outputs: Iterable[Value],
+        nodes: Iterable[Node],
+        name: str = "",
+    ) -> None:
+        self.inputs = list(inputs)
+        self.outputs = list(outputs)
+        self.nodes = list(nodes)
+        self.name = name
+
+    def captures(self) -> list[Value]:
+        """Values of enclosing graphs that this graph reads (constants not counted), in order."""
+        defined = set(self.inputs)
+        found: dict[Value, None] = {}
+        for node in self.nodes:
+            for value in node.reads():
+                if value not in defined and value.const is None:
+                    found[value] = None
+            defined.update(v for v in node.outputs if v is not None)
+        for value in self.outputs:
+            if value not in defined and value.const is None:
+                found[value] = None
+        return list(found)
+
+    def uses(self) -> dict[Value, list[Node]]:
+        """For every value that is read, the nodes that read it (once per reading)."""
+        uses: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in node.reads():
+                uses.setdefault(value, []).append(node)
+        return uses
+
+    def all_nodes(self) -> Iterator[Node]:
+        """All nodes, those of nested graphs after the node that holds them."""
+        for node in self.nodes:
+            yield node
+            for graph in node.graphs():
+                yield from graph.all_nodes()
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name!r}: {len(self.nodes)} nodes>"
+
+
+def lower(model: Model) -> Graph:
+    """The lowered graph of a model.
+
+    Initializers and Constant nodes become constant values; they share memory with the model
+    where the model holds plain arrays. The model is not changed.
+    """
+    return lower_ir(model.ir)
+
+
+def lower_proto(proto: onnx.ModelProto) -> Graph:
+    """The lowered graph of an ONNX protobuf, as it is: nothing is checked, no shape inferred."""
+    import onnx_ir as ir
+
+    return lower_ir(ir.from_proto(proto))
+
+
+def lower_ir(model: ir.Model) -> Graph:
+    """The lowered graph of an ``onnx_ir.Model``; see :func:`lower`."""
+    if model.functions:
+        from onnx_ir.passes.common import InlinePass
+
+        model = InlinePass()(model.clone()).model
+    return _Lowering(model.graph.opset_imports).graph(model.graph)
+
+
+class _Lowering:
+    """Turns graphs into lowered graphs; nested ones see the values of those around them."""
+
+    def __init__(self, opsets: Mapping[str, int]) -> None:
+        self._opsets = {_domain(name): version for name, version in opsets.items()}
+        self._values: dict[ir.Value, Value] = {}
+
+    def graph(self, graph: ir.Graph) -> Graph:
+        inputs = [self._value(value) for value in graph.inputs]
+        given = set(graph.inputs)
+        for initializer in graph.initializers.values():
+            if initializer not in given and initializer.const_value is not None:
+                self._value(initializer).const = initializer.const_value.numpy()
+        nodes: list[Node] = []
+        for number, node in enumerate(graph):
+            lowered = self._node(node, number)
+            if lowered is not None:
+                nodes.append(lowered)
+        return Graph(inputs, [self._value(v) for v in graph.outputs], nodes, graph.name or "")
+
+    def _node(self, node: ir.Node, number: int) -> Node | None:
+        domain = _domain(node.domain)
+        name = node.name or f"{node.op_type}_{number}"
+        if node.op_type == "Constant" and not domain:
+            array = _constant(node)
+            if array is not None:
+                self._value(node.outputs[0]).const = array
+                return None
+        version = node.version if node.version is not None else self._opsets.get(domain, 1)
+        return Node(
+            node.op_type,
+            [None if value is None else self._value(value) for value in node.inputs],
+            [self._value(value) if value.name else None for value in node.outputs],
+            {attr.name: self._attr(attr) for attr in node.attributes.values()},
+            domain=domain,
+            version=version,
+            name=name,
+        )
+
+    def _attr(self, attr: ir.Attr) -> Any:
+        kind = attr.type.name
+        if kind == "GRAPH":
+            return self.graph(attr.value)
+        if kind == "TENSOR":
+            return attr.value.numpy()
+        if kind in ("INTS", "FLOATS", "STRINGS"):
+            return list(attr.value)
+        return attr.value
+
+    def _value(self, value: ir.Value) -> Value:
+        lowered = self._values.get(value)
+        if lowered is None:
+            lowered = Value(value.name or "", numpy_dtype(value.dtype), value_shape(value))
+            self._values[value] = lowered
+        return lowered
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _constant(node: ir.Node) -> np.ndarray[Any, Any] | None:
+    """The array of a Constant node; ``None`` for a sparse one, which stays a node."""
+    for attr in node.attributes.values():
+        match attr.name:
+            case "value":
+                return np.asarray(attr.value.numpy())
+            case "value_float" | "value_floats":
+                return np.asarray(attr.value, dtype=np.float32)
+            case "value_int" | "value_ints":
+                return np.asarray(attr.value, dtype=np.int64)
+            case "value_string" | "value_strings":
+                return np.asarray(attr.value, dtype=object)
+    return None

@@ -1,0 +1,179 @@
+"""The flat program: what a graph becomes once its shapes are known. Data only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from partita.lowering.specialise import Specialiser
+
+Array = np.ndarray[Any, Any]
+
+
+class Operand:
+    """A tensor of a program: a shape and type over a buffer. Compared by identity.
+
+    Attributes:
+        shape: Concrete dimensions.
+        dtype: Element type.
+        const: The elements where they are known at compile time, else ``None``.
+        base: The operand whose buffer this one views whole, or ``None`` if it has its own.
+        lasting: Whether ``const`` lives as long as the compiled model (weights).
+    """
+
+    __slots__ = ("base", "const", "dtype", "lasting", "shape")
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        const: Array | None = None,
+        base: Operand | None = None,
+        lasting: bool = False,
+    ) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.const = const
+        self.base = base
+        self.lasting = lasting
+
+    @property
+    def root(self) -> Operand:
+        """The operand that owns the buffer."""
+        return self if self.base is None else self.base
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __repr__(self) -> str:
+        kind = "const " if self.const is not None else "view " if self.base is not None else ""
+        return f"<Operand {kind}{self.dtype}{list(self.shape)}>"
+
+
+@dataclass(slots=True)
+class OpRecord:
+    """The operation that steps belong to, for profiles and error messages.
+
+    Attributes:
+        name: Its name in the model; for a fused operation that of the main one.
+        op_type: The operator.
+        origins: Names of all the model's operations it computes.
+        exec_type: What computes it: ``"numba"``, ``"numpy"``, ``"view"``, ``"constant"``, ...
+    """
+
+    name: str
+    op_type: str
+    origins: tuple[str, ...]
+    exec_type: str = "view"
+
+
+@dataclass(slots=True)
+class Step:
+    """One call of a program.
+
+    Attributes:
+        fn: What is called.
+        args: Its arguments; operands stand for arrays, everything else is passed as it is.
+        op: The operation it belongs to.
+        shares: Whether ``fn`` takes ``tid, nt`` as last arguments and computes share tid of nt.
+        work: Estimate of the work, in bytes moved or elementary operations, whichever is larger.
+        results: For a step whose result shapes are only known afterwards: the operands that its
+            returned arrays are for. Empty for all others.
+    """
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    op: OpRecord
+    shares: bool = False
+    work: int = 0
+    results: tuple[Operand, ...] = ()
+
+
+@dataclass(slots=True)
+class Rest:
+    """What remains to be computed after a program, because it hangs on values of that run.
+
+    Attributes:
+        specialiser: Makes the program that goes on, from the arrays of ``inputs``.
+        inputs: Operands of the finished program that the rest reads, in the rest's input order.
+        outputs: For each output of the rest, the output of the whole that it is.
+    """
+
+    specialiser: Specialiser
+    inputs: tuple[Operand, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps for one set of shapes. Shared by all requests; never changed after it was made.
+
+    Attributes:
+        inputs: One operand per graph input.
+        outputs: One operand per graph output; ``None`` where the rest computes it. Operands that
+            are inputs, constants or repeated are to be copied at the end (``copies``).
+        steps: The calls in order.
+        offsets: Place in the arena of every operand that owns an intermediate buffer.
+        arena_bytes: Size of the arena.
+        owned: For each output, the operand whose buffer is the output's own memory, or ``None``
+            where the output has to be copied at the end.
+        ops: The operations in order, those without steps included.
+        rest: What runs after the steps, or ``None``.
+    """
+
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand | None, ...]
+    steps: list[Step]
+    offsets: dict[Operand, int]
+    arena_bytes: int
+    owned: tuple[Operand | None, ...]
+    ops: list[OpRecord] = field(default_factory=list)
+    rest: Rest | None = None
+
+
+def plain(array: Array) -> Array:
+    """The array as kernels take it: C-contiguous, aligned, native byte order, marked writable.
+
+    Copies only where one of the first three does not hold. Read-only memory (weights mapped from
+    a file) is passed on without a copy: kernels never write to inputs, and numba would compile
+    every kernel a second time for read-only arrays.
+    """
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = np.array(array, order="C", copy=True)
+    if not array.flags.writeable and array.dtype != object:
+        kind = array.dtype
+        raw = np.asarray(_Memory(array))
+        array = raw.view(kind).reshape(array.shape)
+    return array
+
+
+class _Memory:
+    """Exposes the memory of a read-only array as writable bytes and keeps it alive."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": (array.nbytes,),
+            "typestr": "|u1",
+            "data": (array.ctypes.data, False),
+        }

@@ -1,0 +1,263 @@
+"""A program bound to memory: arrays in place of operands, ready to be walked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
+from partita.lowering.memory import ALIGNMENT
+from partita.lowering.program import Step, plain
+from partita_cpu.team import PARALLEL_WORK, Team
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Place = tuple[int, int, tuple[int, ...]]
+"""Where an array of the caller is used: call, argument, shape of the view."""
+
+Times = list[tuple[OpRecord, int, int]]
+"""Operation, wall time and CPU time in nanoseconds."""
+
+BOUND_PROGRAMS = 8
+"""Shapes for which a runner keeps memory at the same time."""
+
+
+class GraphRunner:
+    """Runs one graph for one request: owns arenas and outputs, picks the program for the shapes.
+
+    Args:
+        specialiser: Makes the programs.
+        team: The threads that large steps are shared among.
+        times: Where to note what each operation took, or ``None``.
+    """
+
+    def __init__(self, specialiser: Specialiser, team: Team, times: Times | None = None) -> None:
+        self._specialiser = specialiser
+        self._team = team
+        self._times = times
+        self._bound: dict[int, BoundProgram] = {}
+        self._last_key: Any = None
+        self._last: BoundProgram | None = None
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """Computes the graph.
+
+        Args:
+            inputs: One array per graph input; read in place where it is contiguous.
+            outputs: Arrays to write to, per graph output, or ``None`` for memory of this runner.
+                One of the wrong shape is an error.
+
+        Returns:
+            The outputs; those not given are valid until the next run.
+        """
+        arrays = [a if a.flags.carray else plain(a) for a in inputs]
+        specs = [(a.shape, a.dtype) for a in arrays]
+        if self._last is not None and specs == self._last_key:
+            bound = self._last
+        else:
+            bound = self._bind(arrays)
+            self._last_key = None if self._specialiser.value_inputs else specs
+            self._last = bound
+        return bound.run(arrays, outputs)
+
+    def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
+        program = self._specialiser.program_for(arrays)
+        bound = self._bound.pop(id(program), None)
+        if bound is None:
+            if len(self._bound) >= BOUND_PROGRAMS:
+                del self._bound[next(iter(self._bound))]
+            bound = BoundProgram(program, self._team, self._times)
+        self._bound[id(program)] = bound
+        return bound
+
+
+class BoundProgram:
+    """The calls of one program on one request's memory."""
+
+    def __init__(self, program: Program, team: Team, times: Times | None) -> None:
+        self._program = program
+        self._team = team
+        self._times = times
+        self._arena = aligned_empty((program.arena_bytes,), np.dtype(np.uint8))
+        self._results: dict[Operand, Array] = {}
+        self._arrays: dict[Operand, Array] = {}
+        self._inputs: list[Array | None] = [None] * len(program.inputs)
+        self._buffers: list[Array | None] = [
+            None if operand is None or operand in self._late() else self._buffer(operand)
+            for operand in program.outputs
+        ]
+        self._outputs: list[Array | None] = list(self._buffers)
+        self._input_places: list[list[Place]] = [[] for _ in program.inputs]
+        self._output_places: list[list[Place]] = [[] for _ in program.outputs]
+        self._calls: list[Call] = []
+        self._bind_steps()
+        rest = program.rest
+        self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None
+    ) -> list[Array]:
+        """Walks the calls; see :meth:`GraphRunner.run`."""
+        for index, array in enumerate(inputs):
+            if array is not self._inputs[index]:
+                self._inputs[index] = array
+                self._patch(self._input_places[index], array)
+        self._take_outputs(outputs)
+        if self._times is None:
+            for fn, args in self._calls:
+                fn(*args)
+        else:
+            self._run_timed()
+        return self._collect(outputs)
+
+    def _late(self) -> set[Operand]:
+        return {operand for step in self._program.steps for operand in step.results}
+
+    @staticmethod
+    def _buffer(operand: Operand) -> Array:
+        return aligned_empty(operand.shape, operand.dtype)
+
+    def _bind_steps(self) -> None:
+        inputs = {o: i for i, o in enumerate(self._program.inputs) if o.const is None}
+        owned = {o: i for i, o in enumerate(self._program.owned) if o is not None}
+        for number, step in enumerate(self._program.steps):
+            args = list(step.args)
+            for position, arg in enumerate(args):
+                if isinstance(arg, Subgraph):
+                    args[position] = GraphRunner(arg.specialiser, self._team).run
+                elif isinstance(arg, Operand) and arg.const is not None:
+                    args[position] = arg.const
+                elif isinstance(arg, Operand):
+                    place = (number, position, arg.shape)
+                    if arg.root in inputs:
+                        self._input_places[inputs[arg.root]].append(place)
+                    elif arg.root in owned:
+                        index = owned[arg.root]
+                        self._output_places[index].append(place)
+                        args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
+                    else:
+                        args[position] = self._planned(arg)
+            self._calls.append(self._call(step, args))
+
+    def _call(self, step: Step, args: list[Any]) -> Call:
+        if step.results:
+            return self._keep, (step, *args)
+        if not step.shares:
+            return step.fn, tuple(args)
+        if step.work >= PARALLEL_WORK and self._team.size > 1:
+            return self._team.run, (step.fn, *args)
+        return step.fn, (*args, 0, 1)
+
+    def _keep(self, step: Step, *args: Any) -> None:
+        """Runs a step whose result shapes only the run tells, and keeps its results."""
+        for operand, array in zip(step.results, step.fn(*args), strict=True):
+            self._results[operand] = plain(np.asarray(array, dtype=operand.dtype))
+
+    def _planned(self, operand: Operand) -> Array:
+        found = self._arrays.get(operand)
+        if found is None:
+            start = self._program.offsets[operand.root]
+            raw = self._arena[start : start + operand.nbytes]
+            found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
+        return found
+
+    def _patch(self, places: Sequence[Place], array: Array) -> None:
+        for number, position, shape in places:
+            fn, args = self._calls[number]
+            # Calls that go through the team or through _keep have one argument in front.
+            shift = position if fn is self._program.steps[number].fn else position + 1
+            view = array if array.shape == shape else array.reshape(shape)
+            self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
+
+    def _take_outputs(self, given: Sequence[Array | None] | None) -> None:
+        for index, places in enumerate(self._output_places):
+            if not places:
+                continue
+            operand = self._program.outputs[index]
+            array = self._buffers[index] if given is None else given[index]
+            if array is None or operand is None or not _fits(array, operand):
+                array = self._buffers[index]
+            if array is not None and array is not self._outputs[index]:
+                self._outputs[index] = array
+                self._patch(places, array)
+
+    def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
+        program = self._program
+        collected: list[Array | None] = [None] * len(program.outputs)
+        for index, operand in enumerate(program.outputs):
+            if operand is None:
+                continue
+            wanted = None if given is None else given[index]
+            if program.owned[index] is not None and operand not in self._results:
+                source = self._outputs[index]
+            else:
+                source = self._array(operand)
+                if wanted is None:
+                    wanted = self._buffers[index]
+            collected[index] = _deliver(source, wanted)
+        if program.rest is not None and self._rest is not None:
+            outputs = None if given is None else [given[i] for i in program.rest.outputs]
+            arrays = [self._array(operand) for operand in program.rest.inputs]
+            for index, array in zip(
+                program.rest.outputs, self._rest.run(arrays, outputs), strict=True
+            ):
+                collected[index] = array
+        return collected  # type: ignore[return-value]  # every output is computed here or in rest
+
+    def _array(self, operand: Operand) -> Array:
+        """The present elements of any operand that outlives the steps."""
+        if operand.const is not None:
+            return operand.const
+        if operand in self._results:
+            return self._results[operand]
+        root = operand.root
+        for index, given in enumerate(self._program.inputs):
+            if given is root:
+                return self._inputs[index].reshape(operand.shape)  # type: ignore[union-attr]
+        for index, owner in enumerate(self._program.owned):
+            if owner is root:
+                return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
+        return self._planned(operand)
+
+    def _run_timed(self) -> None:
+        times = self._times
+        if times is None:
+            return
+        clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
+        for op in self._program.ops:
+            times.append((op, 0, 0))
+        for (fn, args), step in zip(self._calls, self._program.steps, strict=True):
+            start, cpu_start = clock(), cpu_clock()
+            fn(*args)
+            times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array whose memory starts at a multiple of a cache line."""
+    if dtype == object:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _fits(array: Array, operand: Operand) -> bool:
+    return (
+        array.shape == operand.shape and array.dtype == operand.dtype and array.flags.carray
+    )
+
+
+def _deliver(source: Array | None, wanted: Array | None) -> Array:
+    """Brings an output to where the caller wants it."""
+    if source is None:
+        raise RuntimeError("an output has no memory")
+    if wanted is None or wanted is source:
+        return source
+    np.copyto(wanted, source.reshape(wanted.shape))
+    return wanted

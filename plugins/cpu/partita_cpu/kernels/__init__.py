@@ -1,0 +1,1 @@
+"""Kernels of the CPU device, one file per family of operators; ``table`` finds them."""

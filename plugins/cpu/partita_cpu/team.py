@@ -1,0 +1,97 @@
+"""A small team of threads that computes shares of one step."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+PARALLEL_WORK = 1 << 20
+"""Steps below this work (bytes or operations) run on one thread: waking another costs more."""
+
+
+class Team:
+    """Runs ``fn(*args, tid, nt)`` for every ``tid`` on ``nt`` threads, the caller's included.
+
+    The other threads start with the first call and wait between calls. A call while the team is
+    busy (another request computes) runs all shares on its own thread.
+
+    Args:
+        size: Number of threads, the caller's included.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = max(1, size)
+        self._busy = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._pid = 0
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Computes all shares; returns when all are done."""
+        if not self._busy.acquire(blocking=False):
+            fn(*args, 0, 1)
+            return
+        try:
+            workers = self._ready()
+            for tid, worker in enumerate(workers, 1):
+                worker.start(fn, (*args, tid, self.size))
+            try:
+                fn(*args, 0, self.size)
+            finally:
+                for worker in workers:
+                    worker.wait()
+        finally:
+            self._busy.release()
+        for worker in workers:
+            worker.check()
+
+    def _ready(self) -> list[_Worker]:
+        """The workers; new ones after a fork, since a child process has no threads but its own."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._workers = [_Worker() for _ in range(self.size - 1)]
+        return self._workers
+
+
+class _Worker:
+    """One thread that waits for a share, computes it and says so."""
+
+    def __init__(self) -> None:
+        self._go = threading.Semaphore(0)
+        self._done = threading.Semaphore(0)
+        self._fn: Callable[..., Any] | None = None
+        self._args: tuple[Any, ...] = ()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._loop, name="partita-cpu", daemon=True)
+        self._thread.start()
+        atexit.register(self._stop)
+
+    def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._fn, self._args = fn, args
+        self._go.release()
+
+    def wait(self) -> None:
+        self._done.acquire()
+
+    def check(self) -> None:
+        """Raises what the share raised."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _stop(self) -> None:
+        self._fn = None
+        self._go.release()
+
+    def _loop(self) -> None:
+        while True:
+            self._go.acquire()
+            if self._fn is None:
+                return
+            try:
+                self._fn(*self._args)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                self._error = error
+            self._done.release()
