@@ -21,8 +21,9 @@ class OpPlacement:
     Attributes:
         name: The operation.
         op_type: Its operator.
-        device: Where it runs; for a constant operation, the devices that compute a copy.
-        subgraph: Number of the submodel that holds it, or ``None`` (constant, in several).
+        device: Where it runs; ``"-"`` if it needs no place of its own.
+        subgraph: Number of the submodel that holds it, from 1; ``None`` if it needs no place of its
+            own (constant, or unused).
         reason: Why it is there.
         refused: Device to its reason, for those asked before this one that did not take it.
     """
@@ -83,7 +84,7 @@ class Explanation:
     def single_device(cls, model: Model, device: str) -> Explanation:
         """Everything on one device."""
         reason = Reason(ReasonCode.PINNED, "the model was compiled for this device")
-        ops = [OpPlacement(op.name, op.op_type, device, 0, reason) for op in model.ops]
+        ops = [OpPlacement(op.name, op.op_type, device, 1, reason) for op in model.ops]
         return cls(model.name, ops, [device])
 
     def __getitem__(self, op_name: str) -> OpPlacement:
@@ -96,9 +97,7 @@ class Explanation:
     @property
     def ops_per_device(self) -> dict[str, int]:
         """How many operations each device runs; constant operations are not counted."""
-        return dict(
-            Counter(op.device for op in self.ops if op.reason.code is not ReasonCode.CONSTANT)
-        )
+        return dict(Counter(op.device for op in self.ops if op.subgraph is not None))
 
     @property
     def bytes_crossing(self) -> int:

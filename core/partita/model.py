@@ -328,25 +328,46 @@ class Model:
         infer_shapes(self.ir)
         return self
 
-    def extract(self, inputs: Sequence[str], outputs: Sequence[str], name: str) -> Model:
+    def extract(
+        self,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        name: str,
+        nodes: Sequence[ir.Node] | None = None,
+    ) -> Model:
         """Cuts out the operations between two sets of values as a model of its own.
 
         Args:
             inputs: Values that become inputs.
             outputs: Values that become outputs; at least one, each produced inside.
             name: Name of the new graph.
+            nodes: Where known, the operations in question; looking only at them saves time.
 
         Raises:
             ModelError: A value does not exist, or an output depends on something outside.
         """
         import onnx_ir as ir
 
+        graph = self.ir.graph
+        view: ir.Graph | ir.GraphView = graph
+        if nodes is not None:
+            values = {value.name: value for node in nodes for value in (*node.inputs, *node.outputs) if value}
+            values.update((value.name, value) for value in graph.inputs)
+            values.update(_captured_values(nodes, graph))
+            view = ir.GraphView(
+                [values[key] for key in inputs],
+                [values[key] for key in outputs],
+                nodes=nodes,
+                opset_imports=graph.opset_imports,
+                name=name,
+            )
+            inputs, outputs = list(view.inputs), list(view.outputs)  # type: ignore[assignment]  # values do too
         try:
-            graph = ir.convenience.extract(self.ir.graph, inputs=list(inputs), outputs=list(outputs))
+            cut = ir.convenience.extract(view, inputs=list(inputs), outputs=list(outputs))
         except ValueError as error:
             raise ModelError(f"Cannot cut '{name}' out of model '{self.name}': {error}") from error
-        graph.name = name
-        return Model(ir.Model(graph, ir_version=self.ir.ir_version))
+        cut.name = name
+        return Model(ir.Model(cut, ir_version=self.ir.ir_version))
 
     def __repr__(self) -> str:
         return (
@@ -393,6 +414,23 @@ def _port(index: int, value: ir.Value, is_input: bool) -> Port:
     if not value.name:
         raise ModelFormatError(f"{'Input' if is_input else 'Output'} {index} of the model has no name.")
     return Port(index, value.name, numpy_dtype(value.dtype), value_shape(value), is_input)
+
+
+def _captured_values(nodes: Sequence[ir.Node], graph: ir.Graph) -> Iterator[tuple[str | None, ir.Value]]:
+    """Values of the main graph that bodies of If, Loop and Scan nodes read directly."""
+    import onnx_ir as ir
+
+    for node in nodes:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                body = attribute.as_graph()
+                for inner in ir.traversal.RecursiveGraphIterator(body):
+                    for value in inner.inputs:
+                        if value is not None and value.graph is graph:
+                            yield value.name, value
+                for value in body.outputs:
+                    if value.graph is graph:
+                        yield value.name, value
 
 
 def _forget_inferred_shapes(graph: ir.Graph) -> None:

@@ -22,6 +22,7 @@ class ReasonCode(enum.StrEnum):
     PINNED = "PINNED"
     CONSTANT = "CONSTANT"
     FALLBACK = "FALLBACK"
+    UNUSED = "UNUSED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,197 @@
+"""Who takes what: asks the devices in order of priority, heeds pins, keeps every reason."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
+from partita.plugin import CoreAPI
+from partita.query import QueryResult, Reason, ReasonCode
+from partita_hetero.graph import OpGraph
+
+_log = logging.getLogger(__name__)
+
+Query = Callable[[str], QueryResult]
+"""Asks a device, named as the user spelled it, about the whole model."""
+
+_KIND_ORDER = ("gpu", "accelerator", "cpu", "reference")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A device and a reason for every operation.
+
+    Attributes:
+        device: Device of each operation; ``None`` for those that need no place of their own
+            (constant, or not needed for any output).
+        reason: Why, for each operation.
+        refused: For each operation, device to reason for those that were asked and said no.
+        pinned_elsewhere: Operations that are not where the user pinned them.
+    """
+
+    device: list[str | None]
+    reason: list[Reason]
+    refused: list[dict[str, Reason]]
+    pinned_elsewhere: list[int] = field(default_factory=list)
+
+
+def default_priorities(core: CoreAPI, own_name: str) -> list[str]:
+    """All devices but HETERO itself: GPUs, other accelerators, CPUs, then references."""
+
+    def rank(device: str) -> tuple[int, int, str]:
+        info = core.device_info(device)
+        kind = _KIND_ORDER.index(info.kind) if info.kind in _KIND_ORDER else 1
+        return kind, int("." in device), device  # of one kind, devices without a driver first
+
+    devices = [d for d in core.available_devices if d.partition(".")[0] != own_name]
+    return sorted(devices, key=rank)
+
+
+def check_priorities(core: CoreAPI, devices: Sequence[str], own_name: str) -> None:
+    """Every device must exist and be listed once, whatever name it goes by.
+
+    Raises:
+        DeviceError: One does not exist, cannot be used, is HETERO itself, or is listed twice.
+    """
+    seen: dict[str, str] = {}
+    for device in devices:
+        if device.partition(".")[0] == own_name:
+            raise DeviceNotFoundError(f"{own_name} cannot be one of its own devices ('{device}').")
+        try:
+            canonical = core.resolve_device(device)
+        except DeviceError as error:
+            raise type(error)(f"{own_name}:{','.join(devices)} cannot be used. {error}") from error
+        if canonical in seen:
+            raise DeviceNotFoundError(
+                f"'{device}' and '{seen[canonical]}' are the same device ({canonical}); list it once."
+            )
+        seen[canonical] = device
+
+
+def place(
+    graph: OpGraph,
+    devices: Sequence[str],
+    pins: Mapping[int, str],
+    query: Query,
+    excluded: Mapping[tuple[int, str], Reason],
+    strict: bool,
+) -> Placement:
+    """Gives every operation the first device that takes it, or the one that it is pinned to.
+
+    Args:
+        graph: The model.
+        devices: In order of priority.
+        pins: Operation to the device that the user wants.
+        query: Asks a device; called at most once for each.
+        excluded: Operations that a device claimed and then could not compile, with the reason.
+        strict: Raise instead of moving a pinned operation.
+
+    Raises:
+        UnsupportedOpError: No device takes an operation; every device's reason is in the message.
+    """
+    answers: dict[str, QueryResult] = {}
+    names = graph.names()
+
+    def verdict(op: int, device: str) -> Reason | None:
+        """Why the device does not take the operation, or None."""
+        if (op, device) in excluded:
+            return excluded[op, device]
+        if device not in answers:
+            answers[device] = query(device)
+        answer = answers[device]
+        if names[op] in answer:
+            return None
+        return answer.reasons.get(
+            names[op], Reason(ReasonCode.UNSUPPORTED_OP, "the device gave no reason")
+        )
+
+    count = len(names)
+    result = Placement([None] * count, [Reason(ReasonCode.PRIORITY)] * count, [{} for _ in names])
+    homeless = []
+    for op in range(count):
+        if not graph.live[op]:
+            result.reason[op] = Reason(ReasonCode.UNUSED, "no output depends on it")
+            continue
+        pin = pins.get(op)
+        candidates = [*([pin] if pin else []), *(d for d in devices if d != pin)]
+        for device in candidates:
+            refusal = verdict(op, device)
+            if refusal is None:
+                result.device[op] = device
+                result.reason[op] = _reason(op, device, pin, result.refused[op], devices)
+                break
+            result.refused[op][device] = refusal
+        else:
+            homeless.append(op)
+        if pin is not None and result.device[op] != pin:
+            result.pinned_elsewhere.append(op)
+    if homeless:
+        raise UnsupportedOpError(_explain_homeless(graph, homeless, result))
+    _report_pins(graph, result, pins, strict)
+    _let_constants_follow(graph, result, verdict)
+    return result
+
+
+def _reason(
+    op: int, device: str, pin: str | None, refused: Mapping[str, Reason], devices: Sequence[str]
+) -> Reason:
+    if device == pin:
+        return Reason(ReasonCode.PINNED, f"affinity '{pin}'")
+    if pin is not None:
+        return Reason(ReasonCode.FALLBACK, f"pinned to '{pin}', which refuses it")
+    if not refused:
+        return Reason(ReasonCode.PRIORITY, "first in the list")
+    return Reason(ReasonCode.FALLBACK, f"number {len(refused) + 1} of {len(devices)} in the list")
+
+
+def _report_pins(
+    graph: OpGraph, result: Placement, pins: Mapping[int, str], strict: bool
+) -> None:
+    if not result.pinned_elsewhere:
+        return
+    lines = [
+        f"'{graph.nodes[op].name}' ({graph.nodes[op].op_type}) is pinned to '{pins[op]}', which "
+        f"refuses it: {result.refused[op][pins[op]]}"
+        for op in result.pinned_elsewhere
+    ]
+    shown = "; ".join(lines[:5]) + ("" if len(lines) <= 5 else f"; and {len(lines) - 5} more")
+    if strict:
+        raise UnsupportedOpError(f"{shown}. Change the affinity, or set STRICT=NO.")
+    _log.warning("%s. They go to the next device of the list.", shown)
+
+
+def _let_constants_follow(
+    graph: OpGraph, result: Placement, verdict: Callable[[int, str], Reason | None]
+) -> None:
+    """Operations on constants are computed in every part that reads them, if its device can.
+
+    Where a reader's device cannot, the operation keeps a place of its own and its result crosses.
+    """
+    needed_on: list[set[str]] = [set() for _ in graph.nodes]
+    outputs = {graph.producer[name] for name in graph.outputs if name in graph.producer}
+    for op in range(len(graph.nodes) - 1, -1, -1):
+        if not graph.constant[op] or result.device[op] is None or op in outputs:
+            continue
+        for reader in graph.succs[op]:
+            device = result.device[reader]
+            needed_on[op] |= {device} if device is not None else needed_on[reader]
+        if all(verdict(op, device) is None for device in needed_on[op]):
+            result.device[op] = None
+            result.reason[op] = Reason(
+                ReasonCode.CONSTANT, "computed once, on " + ", ".join(sorted(needed_on[op]))
+            )
+
+
+def _explain_homeless(graph: OpGraph, homeless: Sequence[int], result: Placement) -> str:
+    lines = []
+    for op in homeless[:10]:
+        reasons = "; ".join(f"{device}: {reason}" for device, reason in result.refused[op].items())
+        lines.append(f"  '{graph.nodes[op].name}' ({graph.nodes[op].op_type}): {reasons}")
+    if len(homeless) > 10:
+        lines.append(f"  and {len(homeless) - 10} more")
+    return (
+        f"No device takes {len(homeless)} of {len(graph.nodes)} operations. Add a device to the "
+        "list (REFERENCE takes every ONNX operator) or change these:\n" + "\n".join(lines)
+    )

@@ -1,0 +1,61 @@
+"""The two GraphViz files: operations coloured by device, and the submodels with what crosses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from partita.explain import Explanation
+from partita_hetero.graph import OpGraph
+from partita_hetero.submodels import Submodel
+
+_COLOURS = ("#aed6f1", "#f9e79f", "#abebc6", "#f5b7b1", "#d7bde2", "#edbb99", "#d5dbdb")
+
+
+def write(
+    folder: Path, model: str, graph: OpGraph, submodels: Sequence[Submodel], why: Explanation
+) -> tuple[Path, Path]:
+    """Writes ``hetero_affinity_<model>.dot`` and ``hetero_subgraphs_<model>.dot``."""
+    stem = re.sub(r"[^A-Za-z0-9_.-]", "_", model)
+    affinity = folder / f"hetero_affinity_{stem}.dot"
+    subgraphs = folder / f"hetero_subgraphs_{stem}.dot"
+    affinity.write_text(affinity_graph(graph, why), encoding="utf-8")
+    subgraphs.write_text(subgraph_graph(submodels, why), encoding="utf-8")
+    return affinity, subgraphs
+
+
+def affinity_graph(graph: OpGraph, why: Explanation) -> str:
+    """Every operation with its device, grouped by submodel."""
+    colour = _colours([op.device for op in why.ops])
+    lines = ["digraph affinity {", "  rankdir=TB; node [shape=box, style=filled];"]
+    for index, op in enumerate(why.ops):
+        where = op.device if op.subgraph is None else f"{op.device}, subgraph {op.subgraph}"
+        label = _quote(f"{op.name}\n{op.op_type}\n{where}")
+        lines.append(f'  op{index} [label={label}, fillcolor="{colour[op.device]}"];')
+    for index, preds in enumerate(graph.preds):
+        lines += [f"  op{pred} -> op{index};" for pred in preds]
+    return "\n".join([*lines, "}", ""])
+
+
+def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
+    """Every submodel with its device and size; edges carry the tensors and how they pass."""
+    colour = _colours([submodel.device for submodel in submodels])
+    lines = ["digraph subgraphs {", "  rankdir=TB; node [shape=box, style=filled];"]
+    for submodel in submodels:
+        label = _quote(f"subgraph {submodel.number}\n{submodel.device}\n{len(submodel.ops)} ops")
+        lines.append(f'  s{submodel.number} [label={label}, fillcolor="{colour[submodel.device]}"];')
+    for edge in why.boundaries:
+        source = "inputs" if edge.source is None else f"s{edge.source}"
+        target = "outputs" if edge.target is None else f"s{edge.target}"
+        size = "" if edge.nbytes is None else f"\n{edge.nbytes} bytes"
+        lines.append(f"  {source} -> {target} [label={_quote(f'{edge.value}{size}{chr(10)}{edge.how}')}];")
+    return "\n".join([*lines, "}", ""])
+
+
+def _colours(devices: Sequence[str]) -> dict[str, str]:
+    return {d: _COLOURS[i % len(_COLOURS)] for i, d in enumerate(dict.fromkeys(devices))}
+
+
+def _quote(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

@@ -1,0 +1,130 @@
+"""The model as the partitioner sees it: operations by index and the values between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from partita.model import Model
+
+
+@dataclass(frozen=True)
+class OpGraph:
+    """Plain lists, indexed by operation in topological order.
+
+    Attributes:
+        nodes: The nodes.
+        reads: Names of the values each operation reads, those its bodies capture included, without
+            weights.
+        writes: Names of the values each operation writes.
+        producer: Value name to the operation that writes it.
+        preds: Operations that each one reads from, without doubles.
+        succs: Operations that read from each one, without doubles.
+        constant: Whether everything an operation reads is constant: it then runs once, at compile
+            time, wherever its readers are.
+        live: Whether an output depends on the operation.
+        outputs: Names of the model's outputs.
+    """
+
+    nodes: list[ir.Node]
+    reads: list[list[str]]
+    writes: list[list[str]]
+    producer: dict[str, int]
+    preds: list[list[int]]
+    succs: list[list[int]]
+    constant: list[bool]
+    live: list[bool]
+    outputs: list[str]
+
+    def names(self) -> list[str]:
+        """Names of the operations."""
+        return [node.name or "" for node in self.nodes]
+
+
+def build(model: Model) -> OpGraph:
+    """Reads the wiring off a model in linear time."""
+    graph = model.ir.graph
+    nodes = list(graph)
+    producer = {v.name: i for i, node in enumerate(nodes) for v in node.outputs if v.name}
+    inputs = {value.name for value in graph.inputs}
+    reads: list[list[str]] = []
+    preds: list[list[int]] = []
+    constant: list[bool] = []
+    succs: list[list[int]] = [[] for _ in nodes]
+    for index, node in enumerate(nodes):
+        names = list(dict.fromkeys(v.name for v in _values_read(node) if v.name in producer or v.name in inputs))
+        sources = list(dict.fromkeys(producer[name] for name in names if name in producer))
+        reads.append([name for name in names if name])
+        preds.append(sources)
+        for source in sources:
+            succs[source].append(index)
+        constant.append(
+            not _has_own_source(node)
+            and all(name in producer for name in names)
+            and all(constant[source] for source in sources)
+        )
+    outputs = [value.name or "" for value in graph.outputs]
+    live = [False] * len(nodes)
+    stack = [producer[name] for name in outputs if name in producer]
+    while stack:
+        index = stack.pop()
+        if not live[index]:
+            live[index] = True
+            stack += preds[index]
+    return OpGraph(
+        nodes,
+        reads,
+        [[v.name for v in node.outputs if v.name] for node in nodes],
+        producer,
+        preds,
+        succs,
+        constant,
+        live,
+        outputs,
+    )
+
+
+def _values_read(node: ir.Node) -> Iterator[ir.Value]:
+    """Inputs of the node, and what its bodies read from outside of themselves."""
+    for value in node.inputs:
+        if value is not None:
+            yield value
+    for body in bodies(node):
+        yield from _captures(body)
+
+
+def bodies(node: ir.Node) -> Iterator[ir.Graph]:
+    """The graphs that If, Loop and Scan nodes hold as attributes."""
+    for attribute in node.attributes.values():
+        if attribute.type.name == "GRAPH":
+            yield attribute.as_graph()
+        elif attribute.type.name == "GRAPHS":
+            yield from attribute.as_graphs()
+
+
+def _captures(body: ir.Graph) -> Iterator[ir.Value]:
+    own = set(body.inputs) | set(body.initializers.values())
+    for node in body:
+        for value in _values_read(node):
+            if value not in own:
+                yield value
+        own.update(node.outputs)
+    for value in body.outputs:
+        if value not in own:
+            yield value
+
+
+_GENERATORS = frozenset(
+    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+
+
+def _has_own_source(node: ir.Node) -> bool:
+    """Whether the operation makes values of its own, so that running it once would change it."""
+    return node.op_type in _GENERATORS or any(
+        _has_own_source(inner) for body in bodies(node) for inner in body
+    )

@@ -1,0 +1,79 @@
+"""Entry point of device HETERO; everything heavy is imported when a model comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import partita
+from partita.plugin import CoreAPI, DeviceInfo, DevicePlugin
+from partita_hetero.properties import HeteroProperties
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
+    from partita_hetero.compiler import Compiler
+
+
+class HeteroPlugin(DevicePlugin):
+    """A device made of other devices, which it knows only through the core that it is handed."""
+
+    device_name = "HETERO"
+    properties_type = HeteroProperties
+
+    def __init__(self, core: CoreAPI) -> None:
+        self._core = core
+
+    def device_info(self, device_id: str) -> DeviceInfo:
+        """Names the devices that it would use by default."""
+        from partita_hetero.affinity import default_priorities
+
+        devices = ",".join(default_priorities(self._core, self.device_name))
+        return DeviceInfo(
+            self.device_name,
+            "One model over several devices",
+            kind="virtual",
+            driver=f"partita {partita.__version__}",
+            details={"default priorities": devices},
+        )
+
+    def query_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.QueryResult:
+        """The first device of the list that takes each operation; pins are ignored."""
+        return self._compiler(properties).query(model)
+
+    def compile_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.CompiledModel:
+        """Places, cuts, compiles and joins."""
+        return self._compiler(properties).compile(model)
+
+    def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
+        """Compiles an exported model with the placement that it had."""
+        from partita import blob as blobs
+        from partita.errors import BlobError
+        from partita.properties import validate
+
+        header, model = blobs.unpack(blob, self.device_name)
+        stored, placement = header.get("properties"), header.get("placement")
+        if not isinstance(stored, dict) or not isinstance(placement, dict):
+            raise BlobError("The exported model's header lacks its properties or its placement.")
+        base = validate(HeteroProperties, stored, "The exported model")
+        merged = validate(
+            HeteroProperties, properties.model_dump(exclude_unset=True), "The exported model", base
+        )
+        pins = {str(name): str(device) for name, device in placement.items()}
+        return self._compiler(merged).compile(model, pins)
+
+    def _compiler(self, properties: DeviceProperties) -> Compiler:
+        from partita_hetero.compiler import Compiler
+
+        if not isinstance(properties, HeteroProperties):
+            raise TypeError(f"HETERO takes HeteroProperties, not {type(properties).__name__}.")
+        return Compiler(self._core, self.device_name, properties)
+
+
+@partita.hookimpl
+def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:
+    """Registers HETERO."""
+    return [HeteroPlugin(core)]

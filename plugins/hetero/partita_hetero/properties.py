@@ -1,0 +1,45 @@
+"""Properties of device HETERO."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from partita.device_string import parse_list
+from partita.properties import DeviceProperties
+
+
+class HeteroProperties(DeviceProperties):
+    """What an application can set on HETERO.
+
+    Keys that HETERO does not have itself are passed to every device of the list that has them.
+    """
+
+    MULTI_DEVICE_PRIORITIES: str = Field(
+        "", description="Devices, preferred ones first; empty: all, accelerators first."
+    )
+    DEVICE_PROPERTIES: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Device name to the properties for its submodels."
+    )
+    HETERO_EXECUTOR: Literal["LINEAR", "DATAFLOW", "PARALLEL"] = Field(
+        "LINEAR",
+        description="LINEAR: submodels in one order; DATAFLOW: whichever is ready, one at a time; "
+        "PARALLEL: all that are ready at the same time.",
+    )
+    HETERO_DUMP_GRAPH_DOT: bool = Field(
+        False, description="Write hetero_affinity_<model>.dot and hetero_subgraphs_<model>.dot."
+    )
+    STRICT: bool = Field(
+        False, description="Raise when a pinned or claimed operation cannot run where it should."
+    )
+
+    @field_validator("MULTI_DEVICE_PRIORITIES", mode="before")
+    @classmethod
+    def _join(cls, value: Any) -> Any:
+        return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+    @field_validator("MULTI_DEVICE_PRIORITIES")
+    @classmethod
+    def _well_formed(cls, value: str) -> str:
+        return ",".join(parse_list(value)) if value else value
