@@ -42,13 +42,15 @@ def partition(
         succs: For each operation those that read from it.
         affinity: For each operation its device; operations with ``None`` are left out, and nothing
             that is kept may depend on them at run time.
-        merge_islands: Also delay a part that nothing needs yet, to join a later one of its device
-            with which it shares no value. Fewer parts; but less runs at the same time.
+        merge_islands: Let operations of one device that pass each other no value share a part.
+            Fewer parts; without it more can run at the same time.
 
     Returns:
         The parts in an order in which they can run. Each kept operation is in exactly one.
     """
     parts = _take_by_device(preds, succs, affinity)
+    if not merge_islands:
+        parts = [island for part in parts for island in _islands(part, succs)]
     return _delay_and_merge(parts, succs, merge_islands)
 
 
@@ -103,6 +105,26 @@ def _take_by_device(
                         offer(succ)
         parts.append(Part(device, tuple(sorted(taken))))
     return parts
+
+
+def _islands(part: Part[Device], succs: Sequence[Sequence[int]]) -> list[Part[Device]]:
+    """Splits a part into those pieces that pass each other no value (union-find)."""
+    parent = {op: op for op in part.ops}
+
+    def root(op: int) -> int:
+        while parent[op] != op:
+            parent[op] = parent[parent[op]]
+            op = parent[op]
+        return op
+
+    for op in part.ops:
+        for succ in succs[op]:
+            if succ in parent:
+                parent[root(op)] = root(succ)
+    pieces: dict[int, list[int]] = {}
+    for op in part.ops:
+        pieces.setdefault(root(op), []).append(op)
+    return [Part(part.device, tuple(ops)) for ops in pieces.values()]
 
 
 def _delay_and_merge(

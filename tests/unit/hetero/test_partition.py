@@ -1,0 +1,155 @@
+"""The partitioner: valid for any graph and any affinity, few parts, pass the named difficult cases."""
+
+from __future__ import annotations
+
+import itertools
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+from partita_hetero.partition import Part, changes_to_end, partition
+
+
+def wire(count, edges):
+    preds = [[] for _ in range(count)]
+    succs = [[] for _ in range(count)]
+    for source, target in dict.fromkeys(edges):
+        preds[target].append(source)
+        succs[source].append(target)
+    return preds, succs
+
+
+def check(preds, affinity, parts):
+    """Each operation once, on its device, and every part runs after all that it reads from."""
+    kept = [op for op, device in enumerate(affinity) if device is not None]
+    assert sorted(op for part in parts for op in part.ops) == kept
+    position = {op: index for index, part in enumerate(parts) for op in part.ops}
+    for index, part in enumerate(parts):
+        assert part.ops == tuple(sorted(part.ops))
+        for op in part.ops:
+            assert affinity[op] == part.device
+            for pred in preds[op]:
+                if affinity[pred] is not None:
+                    assert position[pred] <= index
+
+
+@st.composite
+def placed_graphs(draw):
+    count = draw(st.integers(1, 40))
+    edges = [
+        (draw(st.integers(0, target - 1)), target)
+        for target in range(1, count)
+        for _ in range(draw(st.integers(0, 3)))
+    ]
+    devices = draw(st.sampled_from(["AB", "ABC", "ABCDE"]))
+    affinity = draw(st.lists(st.sampled_from(devices), min_size=count, max_size=count))
+    return count, edges, affinity
+
+
+@settings(max_examples=300, deadline=None)
+@given(placed_graphs(), st.booleans())
+def test_any_affinity_gives_parts_that_can_run_in_order(graph, merge_islands):
+    count, edges, affinity = graph
+    preds, succs = wire(count, edges)
+    check(preds, affinity, partition(preds, succs, affinity, merge_islands))
+
+
+@settings(max_examples=200, deadline=None)
+@given(placed_graphs())
+def test_never_fewer_parts_than_the_longest_alternation(graph):
+    count, edges, affinity = graph
+    preds, succs = wire(count, edges)
+    parts = partition(preds, succs, affinity)
+    assert len(parts) >= 1 + max(changes_to_end(succs, affinity))
+
+
+def fewest_parts(preds, affinity):
+    """Breadth-first search over sets of operations done; only for tiny graphs."""
+    count = len(preds)
+    frontier, seen = {frozenset()}, set()
+    for steps in itertools.count():
+        if frozenset(range(count)) in frontier:
+            return steps
+        seen |= frontier
+        following = set()
+        for done in frontier:
+            for device in set(affinity):
+                now = set(done)
+                grown = True
+                while grown:
+                    ready = {
+                        op
+                        for op in range(count)
+                        if op not in now and affinity[op] == device and set(preds[op]) <= now
+                    }
+                    grown = bool(ready)
+                    now |= ready
+                following.add(frozenset(now))
+        frontier = following - seen
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 9).flatmap(
+        lambda n: st.tuples(
+            st.just(n),
+            st.lists(
+                st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)).filter(
+                    lambda e: e[0] < e[1]
+                ),
+                max_size=14,
+            ),
+            st.lists(st.sampled_from("AB"), min_size=n, max_size=n),
+        )
+    )
+)
+def test_two_devices_get_the_fewest_parts_possible(graph):
+    count, edges, affinity = graph
+    preds, succs = wire(count, edges)
+    assert len(partition(preds, succs, affinity)) == fewest_parts(preds, affinity)
+
+
+NAMED = {
+    # name: (edges, affinity, number of parts)
+    "chain A-B-A-B": ([(0, 1), (1, 2), (2, 3)], "ABAB", 4),
+    "nested re-entry with a skip": ([(0, 1), (1, 2), (2, 3), (3, 4), (0, 4)], "ABABA", 5),
+    "diamond of one device round another": ([(0, 1), (0, 2), (1, 3), (2, 3)], "ABAA", 3),
+    "cycle through three devices": ([(0, 1), (1, 2), (2, 3), (0, 3)], "ABCA", 4),
+    "independent islands": ([(0, 1), (2, 3)], "AABB", 2),
+    "islands of one device": ([], "AAA", 1),
+    "late join": ([(1, 2), (0, 2)], "ABA", 2),
+    "two cuts that would form a cycle": ([(0, 1), (2, 3)], "ABBA", 3),
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_named_case(name):
+    edges, affinity, expected = NAMED[name]
+    preds, succs = wire(len(affinity), edges)
+    parts = partition(preds, succs, list(affinity))
+    check(preds, list(affinity), parts)
+    assert len(parts) == expected
+
+
+def test_without_merging_islands_a_part_is_delayed_only_for_its_reader():
+    preds, succs = wire(4, [(0, 1), (2, 3)])
+    separate = partition(preds, succs, list("AABA"), merge_islands=False)
+    check(preds, list("AABA"), separate)
+    assert Part("A", (0, 1)) in separate
+
+
+def test_operations_without_a_device_are_left_out():
+    preds, succs = wire(3, [(0, 1), (1, 2)])
+    assert partition(preds, succs, [None, "A", "A"]) == [Part("A", (1, 2))]
+
+
+def test_the_same_operation_read_twice():
+    preds, succs = wire(2, [(0, 1), (0, 1)])
+    check(preds, list("AB"), partition(preds, succs, list("AB")))
+
+
+def test_a_hundred_thousand_operations_need_no_recursion():
+    count = 100_000
+    preds, succs = wire(count, [(i, i + 1) for i in range(count - 1)])
+    affinity = ["AB"[i // 7 % 2] for i in range(count)]
+    assert len(partition(preds, succs, affinity)) == -(-count // 7)
