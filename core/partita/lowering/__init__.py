@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
+from partita.lowering.fold import fold_constants, reference_fold
+from partita.lowering.fusion import fuse
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
 from partita.lowering.specialise import Specialiser, Target
@@ -26,7 +28,10 @@ __all__ = [
     "Subgraph",
     "Target",
     "Value",
+    "fold_constants",
+    "fuse",
     "lower",
     "lower_ir",
     "lower_proto",
+    "reference_fold",
 ]

@@ -15,7 +15,7 @@ from partita.lowering.program import Array, Operand, OpRecord, Step, plain
 if TYPE_CHECKING:
     from partita.lowering.specialise import Specialiser
 
-Emitted = Any  # Operand, Inline, or a tuple of operands and None
+Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 
 
 class Emitter(Protocol):
@@ -29,10 +29,12 @@ class Emitter(Protocol):
     """
 
     @property
-    def emit(self) -> Callable[..., Emitted]: ...
+    def emit(self) -> Callable[..., Emitted]:
+        """The emitter."""
 
     @property
-    def folds(self) -> bool: ...
+    def folds(self) -> bool:
+        """Whether constants fold."""
 
 
 class NeedsValue(Exception):  # noqa: N818 - a signal to the specialiser, not an error
@@ -41,13 +43,6 @@ class NeedsValue(Exception):  # noqa: N818 - a signal to the specialiser, not an
     def __init__(self, operand: Operand) -> None:
         super().__init__("the value is only known at run time")
         self.operand = operand
-
-
-@dataclass(frozen=True)
-class Inline:
-    """An emitter's answer: compute this graph in my place; its outputs are mine."""
-
-    graph: Graph
 
 
 @dataclass(frozen=True)
@@ -175,7 +170,7 @@ class Builder:
         work: int | None = None,
         exec_type: str = "numpy",
     ) -> None:
-        """Records ``fn(*args)``, run once on the calling thread; for BLAS and for rare operators."""
+        """Records ``fn(*args)``, run once on the calling thread; for BLAS and rare operators."""
         self._record(fn, args, False, work, exec_type)
 
     def dynamic(
@@ -187,6 +182,8 @@ class Builder:
     ) -> tuple[Operand, ...]:
         """Records ``fn(*inputs) -> arrays`` whose shapes only the run tells (NonZero, Unique).
 
+        ``dtypes`` are the results' element types; ``None`` for one that the run tells as well.
+
         Must be the last thing an emitter does: return the operands as they are. Whatever depends
         on them is compiled when they have been computed once.
         """
@@ -196,7 +193,9 @@ class Builder:
                 self.constant(np.asarray(array, dtype=dtype))
                 for array, dtype in zip(arrays, dtypes, strict=True)
             )
-        results = tuple(Operand((), np.dtype(dtype)) for dtype in dtypes)
+        results = tuple(
+            Operand((), np.dtype(object if dtype is None else dtype)) for dtype in dtypes
+        )
         self._record(fn, tuple(inputs), False, None, exec_type, results)
         return results
 
@@ -219,10 +218,6 @@ class Builder:
         packed = found[1]
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
 
-    def inline(self, graph: Graph) -> Inline:
-        """To be returned by an emitter whose outputs are those of ``graph``, computed in place."""
-        return Inline(graph)
-
     def subgraph(self, graph: Graph) -> Subgraph:
         """A runner for a body, to be passed to a step; see :class:`Subgraph`."""
         captured = [
@@ -231,9 +226,7 @@ class Builder:
             if (operand := self._operand_of(value)).const is None
         ]
         specialiser = self._body(graph, [value for value, _ in captured])
-        return Subgraph(
-            specialiser, len(graph.inputs), tuple(operand for _, operand in captured)
-        )
+        return Subgraph(specialiser, len(graph.inputs), tuple(operand for _, operand in captured))
 
     def begin(self, node: Node, folding: bool) -> None:
         """Starts a node; what follows belongs to it. Called by the specialiser."""

@@ -70,7 +70,8 @@ class Node:
         attrs: Attributes: numbers, strings and lists of them as they are, tensors as arrays,
             graphs as :class:`Graph`.
         name: Name for messages and profiles.
-        origins: Names of the model's operations that this node computes.
+        origins: Names of the model's operations that this node computes; inside the body of an
+            If, Loop or Scan the name of that operation.
     """
 
     __slots__ = ("attrs", "domain", "inputs", "name", "op_type", "origins", "outputs", "version")
@@ -178,6 +179,19 @@ class Graph:
                 uses.setdefault(value, []).append(node)
         return uses
 
+    def prune(self) -> None:
+        """Drops outputs that nobody reads, and nodes without any output left; bodies included."""
+        used = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            node.outputs = [value if value in used else None for value in node.outputs]
+            if any(value is not None for value in node.outputs):
+                for graph in node.graphs():
+                    graph.prune()
+                used.update(node.reads())
+                kept.append(node)
+        self.nodes = kept[::-1]
+
     def all_nodes(self) -> Iterator[Node]:
         """All nodes, those of nested graphs after the node that holds them."""
         for node in self.nodes:
@@ -211,7 +225,9 @@ def lower_ir(model: ir.Model) -> Graph:
         from onnx_ir.passes.common import InlinePass
 
         model = InlinePass()(model.clone()).model
-    return _Lowering(model.graph.opset_imports).graph(model.graph)
+    graph = _Lowering(model.graph.opset_imports).graph(model.graph)
+    graph.prune()
+    return graph
 
 
 class _Lowering:
@@ -220,6 +236,7 @@ class _Lowering:
     def __init__(self, opsets: Mapping[str, int]) -> None:
         self._opsets = {_domain(name): version for name, version in opsets.items()}
         self._values: dict[ir.Value, Value] = {}
+        self._owner: str | None = None
 
     def graph(self, graph: ir.Graph) -> Graph:
         inputs = [self._value(value) for value in graph.inputs]
@@ -243,14 +260,19 @@ class _Lowering:
                 self._value(node.outputs[0]).const = array
                 return None
         version = node.version if node.version is not None else self._opsets.get(domain, 1)
+        origin, outer = self._owner or name, self._owner
+        self._owner = origin
+        attrs = {attr.name: self._attr(attr) for attr in node.attributes.values()}
+        self._owner = outer
         return Node(
             node.op_type,
             [None if value is None else self._value(value) for value in node.inputs],
             [self._value(value) if value.name else None for value in node.outputs],
-            {attr.name: self._attr(attr) for attr in node.attributes.values()},
+            attrs,
             domain=domain,
             version=version,
             name=name,
+            origins=(origin,),
         )
 
     def _attr(self, attr: ir.Attr) -> Any:

@@ -44,9 +44,7 @@ def plan(intervals: Sequence[Interval]) -> tuple[list[int], int]:
     return offsets, total
 
 
-def _insert(
-    placed: list[tuple[int, int, int, int]], block: tuple[int, int, int, int]
-) -> None:
+def _insert(placed: list[tuple[int, int, int, int]], block: tuple[int, int, int, int]) -> None:
     """Keeps the list ordered by start."""
     low, high = 0, len(placed)
     while low < high:

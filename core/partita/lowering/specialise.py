@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.builder import Builder, Emitter, Inline, NeedsValue
+from partita.lowering.builder import Builder, Emitter, NeedsValue
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory import plan
 from partita.lowering.program import Array, Operand, Program, Rest, Step, plain
@@ -28,6 +28,9 @@ Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
+
+_NATIVE = frozenset({"Identity", "If"})
+"""Operators that need no emitter: a name for a value, and a choice between two graphs."""
 
 PROGRAMS = 32
 """Programs kept per graph; the least recently used one goes first."""
@@ -187,11 +190,16 @@ class _Specialisation:
         return self._finish()
 
     def _emit(self, node: Node, work: deque[Node]) -> None:
-        if node.op_type == "Identity" and not node.domain:
+        if node.kind in _NATIVE:
             self._builder.begin(node, False)
-            source, target = node.inputs[0], node.outputs[0]
-            if source is not None and target is not None:
-                self._env[target] = self._operand(source)
+            source = node.inputs[0]
+            if source is None:
+                raise CompileError(f"Operation '{node.name}' ({node.kind}) lacks its first input.")
+            if node.op_type == "If":
+                taken = bool(self._builder.value(self._operand(source)).reshape(-1)[0])
+                self._inline(node, node.attrs["then_branch" if taken else "else_branch"], work)
+            else:
+                self._bind(node, self._operand(source))
             return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         emitter = self._target.find(node, operands)
@@ -202,10 +210,7 @@ class _Specialisation:
             results: Any = tuple(self._builder.constant(array) for array in arrays)
         else:
             results = emitter.emit(self._builder, node, *operands)
-        if isinstance(results, Inline):
-            self._inline(node, results.graph, work)
-        else:
-            self._bind(node, results)
+        self._bind(node, results)
 
     def _bind(self, node: Node, results: Any) -> None:
         given = results if isinstance(results, (tuple, list)) else (results,)
@@ -225,6 +230,7 @@ class _Specialisation:
                 self._blocked.add(value)
 
     def _inline(self, node: Node, graph: Graph, work: deque[Node]) -> None:
+        """Puts the nodes of a graph in the place of the node that chose it."""
         links = [
             Node.link(source, target, node)
             for source, target in zip(graph.outputs, node.outputs, strict=False)
@@ -276,7 +282,7 @@ class _Specialisation:
         return found
 
     def _folds(self, node: Node) -> bool:
-        if node.op_type in ("Identity", "If") and not node.domain:
+        if node.kind in _NATIVE:
             return True
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         return self._target.find(node, operands).folds
@@ -306,8 +312,7 @@ class _Specialisation:
 
     def _finish(self) -> Program:
         outputs = tuple(
-            None if value in self._late() else self._operand(value)
-            for value in self._graph.outputs
+            None if value in self._late() else self._operand(value) for value in self._graph.outputs
         )
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()

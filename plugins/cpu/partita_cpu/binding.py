@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
 import numpy as np
 
 from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
@@ -65,6 +66,11 @@ class GraphRunner:
             self._last = bound
         return bound.run(arrays, outputs)
 
+    def close(self) -> None:
+        """Frees the memory; a later run takes new."""
+        self._bound.clear()
+        self._last = self._last_key = None
+
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specialiser.program_for(arrays)
         bound = self._bound.pop(id(program), None)
@@ -99,9 +105,7 @@ class BoundProgram:
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
 
-    def run(
-        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None
-    ) -> list[Array]:
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
         for index, array in enumerate(inputs):
             if array is not self._inputs[index]:
@@ -156,7 +160,8 @@ class BoundProgram:
     def _keep(self, step: Step, *args: Any) -> None:
         """Runs a step whose result shapes only the run tells, and keeps its results."""
         for operand, array in zip(step.results, step.fn(*args), strict=True):
-            self._results[operand] = plain(np.asarray(array, dtype=operand.dtype))
+            wanted = None if operand.dtype.hasobject else operand.dtype
+            self._results[operand] = plain(np.asarray(array, dtype=wanted))
 
     def _planned(self, operand: Operand) -> Array:
         found = self._arrays.get(operand)
@@ -239,7 +244,7 @@ class BoundProgram:
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """An uninitialised array whose memory starts at a multiple of a cache line."""
-    if dtype == object:
+    if dtype.hasobject:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
@@ -248,9 +253,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _fits(array: Array, operand: Operand) -> bool:
-    return (
-        array.shape == operand.shape and array.dtype == operand.dtype and array.flags.carray
-    )
+    return array.shape == operand.shape and array.dtype == operand.dtype and array.flags.carray
 
 
 def _deliver(source: Array | None, wanted: Array | None) -> Array:
@@ -261,3 +264,23 @@ def _deliver(source: Array | None, wanted: Array | None) -> Array:
         return source
     np.copyto(wanted, source.reshape(wanted.shape))
     return wanted
+
+
+def warm(program: Program) -> None:
+    """Loads or compiles the numba kernels of a program, so that its first run is not slow."""
+    for step in program.steps:
+        compile_for = getattr(step.fn, "compile", None)
+        if compile_for is None or not step.shares:
+            continue
+        args = (*(_sample(arg) for arg in step.args), 0, 1)
+        compile_for(tuple(_typeof(arg) for arg in args))
+
+
+_typeof: Callable[[Any], Any] = numba.typeof
+
+
+def _sample(arg: Any) -> Any:
+    """A small array that has the type of an operand's."""
+    if isinstance(arg, Operand):
+        return np.empty((1,) * arg.ndim, arg.dtype)
+    return arg

@@ -1,13 +1,155 @@
-"""Runs graphs on the CPU."""
+"""Compiled models and runners of device CPU."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from partita.lowering import Array, Graph, Specialiser, Target
-from partita_cpu.binding import GraphRunner
+import numpy as np
+
+from partita import CompiledModel, HostTensor, Model, ProfilingInfo, Runner, Tensor
+from partita.errors import CompileError, InferError, PartitaError
+from partita.lowering import Array, Graph, Specialiser, Target, fold_constants, fuse, lower
+from partita.profiling import Status
+from partita.properties import DeviceProperties
+from partita_cpu.binding import GraphRunner, Times, warm
 from partita_cpu.kernels.table import emitter_for
-from partita_cpu.team import Team
+from partita_cpu.properties import CpuProperties
+from partita_cpu.query import refusals, takes
+from partita_cpu.team import Team, team_of
+
+
+class CpuCompiledModel(CompiledModel):
+    """A model lowered, folded and fused; programs for its shapes are made when they occur.
+
+    Raises:
+        CompileError: An operation is not taken, or cannot be computed for the model's shapes.
+    """
+
+    def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
+        super().__init__(model, properties, device)
+        if not isinstance(properties, CpuProperties):
+            raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
+        graph = lower(model)
+        for name, reason in refusals(graph).items():
+            raise CompileError(f"Operation '{name}' is not taken by device {device}: {reason}.")
+        target = Target(emitter_for)
+        fold_constants(graph, target)
+        fuse(graph, accepts=takes)
+        self.specialiser = Specialiser(graph, target)
+        self.streams = properties.streams
+        self._threads = max(1, properties.threads // self.streams)
+        self._next_stream = itertools.count()
+        self._prepare()
+
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """One per stream."""
+        return self.streams
+
+    def create_runner(self) -> Runner:
+        """A runner; runners take turns among the streams' threads."""
+        team = team_of(self._threads, next(self._next_stream) % self.streams)
+        return CpuRunner(self, team)
+
+    def _prepare(self) -> None:
+        """Makes the program and loads its kernels now, if the shapes are known now."""
+        specs = [(port.shape, port.dtype) for port in self.inputs if port.is_static and port.dtype]
+        if len(specs) != len(self.inputs):
+            return
+        try:
+            program = self.specialiser.program(specs, _not_yet)  # type: ignore[arg-type]  # static
+        except _NeedsInput:
+            return
+        warm(program)
+
+
+class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error
+    """The program hangs on the elements of an input."""
+
+
+def _not_yet(index: int) -> Array:
+    raise _NeedsInput
+
+
+class CpuRunner(Runner):
+    """One request: arenas, outputs and counters."""
+
+    def __init__(self, compiled: CpuCompiledModel, team: Team) -> None:
+        self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
+        self._graph = GraphRunner(compiled.specialiser, team, self._times)
+        self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
+
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """Computes the outputs, in the given tensors where they are of this memory and fit."""
+        if self._times is not None:
+            self._times.clear()
+        arrays = [tensor.numpy() for tensor in inputs]
+        targets = None if outputs is None else [_target(tensor) for tensor in outputs]
+        try:
+            results = self._graph.run(arrays, targets)
+        except PartitaError:
+            raise
+        except Exception as error:
+            raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
+        if outputs is None:
+            return [HostTensor(array) for array in results]
+        return [
+            given if given is not None and array is target else HostTensor(array)
+            for array, given, target in zip(results, outputs, targets or (), strict=True)
+        ]
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """One record per operation of the model, in its order."""
+        if self._times is None:
+            return ()
+        known = {name for name, _ in self._ops}
+        real: dict[str, int] = {}
+        cpu: dict[str, int] = {}
+        kinds: dict[str, str] = {}
+        for op, real_ns, cpu_ns in self._times:
+            name = op.name if op.name in known else next((n for n in op.origins if n in known), "")
+            real[name] = real.get(name, 0) + real_ns
+            cpu[name] = cpu.get(name, 0) + cpu_ns
+            if op.exec_type != "constant" and kinds.get(name, "view") == "view":
+                kinds[name] = op.exec_type
+        return [
+            ProfilingInfo(
+                name, kind, kinds[name], Status.EXECUTED, real[name] / 1e3, cpu[name] / 1e3
+            )
+            if name in kinds
+            else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
+            for name, kind in self._ops
+        ]
+
+    def close(self) -> None:
+        """Frees arenas and outputs."""
+        self._graph.close()
+
+
+def _target(tensor: Tensor | None) -> Array | None:
+    """The memory of an output tensor, if steps can write to it."""
+    if isinstance(tensor, HostTensor):
+        array = tensor.numpy()
+        return array if array.flags.carray else None
+    return None
+
+
+def import_model(blob: bytes, device: str) -> CpuCompiledModel:
+    """Restores what ``export_model`` wrote.
+
+    Raises:
+        BlobError: The blob is damaged or of another device.
+    """
+    from partita import blob as container
+    from partita.properties import validate
+
+    header, model = container.unpack(blob, device)
+    settings: dict[str, Any] = header.get("properties", {})
+    return CpuCompiledModel(model, validate(CpuProperties, settings, f"Device '{device}'"), device)
 
 
 def run_graph(
@@ -21,6 +163,6 @@ def run_graph(
         threads: Threads that large steps are shared among.
     """
     if isinstance(feeds, Mapping):
-        feeds = [feeds[value.name] for value in graph.inputs]
+        feeds = [np.asarray(feeds[value.name]) for value in graph.inputs]
     runner = GraphRunner(Specialiser(graph, Target(emitter_for)), Team(threads))
     return [array.copy() for array in runner.run(feeds)]

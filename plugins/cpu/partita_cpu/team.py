@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -53,6 +54,12 @@ class Team:
             self._pid = os.getpid()
             self._workers = [_Worker() for _ in range(self.size - 1)]
         return self._workers
+
+
+@functools.cache
+def team_of(size: int, stream: int) -> Team:
+    """The process's team for a stream; compiled models share it, so threads stay few."""
+    return Team(size)
 
 
 class _Worker:

@@ -1,0 +1,115 @@
+"""Constant folding before any shape is known: what hangs on weights alone is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.builder import Builder
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array, Operand, plain
+from partita.lowering.specialise import Specialiser, Target
+
+
+def fold_constants(graph: Graph, target: Target) -> None:
+    """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
+
+    Works on the graph in place, bodies included. Nodes that the target has no emitter for stay.
+    """
+    kept: list[Node] = []
+    queue = list(reversed(graph.nodes))
+    while queue:
+        node = queue.pop()
+        for body in node.graphs():
+            fold_constants(body, target)
+        if any(value is not None and value.const is None for value in node.inputs):
+            kept.append(node)
+        elif node.kind == "If":
+            queue.extend(reversed(_taken(node)))
+        elif not _fold(node, target):
+            kept.append(node)
+    graph.nodes = kept
+
+
+def _taken(node: Node) -> list[Node]:
+    """The nodes of the branch that an If on a constant takes, and names for their outputs."""
+    condition = node.inputs[0]
+    if condition is None or condition.const is None:
+        return [node]
+    taken = bool(condition.const.reshape(-1)[0])
+    branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
+    names = [
+        Node("Identity", [source], [target], name=node.name, origins=node.origins)
+        for source, target in zip(branch.outputs, node.outputs, strict=False)
+        if target is not None
+    ]
+    return [*branch.nodes, *names]
+
+
+def _fold(node: Node, target: Target) -> bool:
+    """Computes a node of constants into its output values; false if that is not possible."""
+    if node.kind == "Identity":
+        results: Sequence[Any] = [node.inputs[0]]
+    else:
+        operands = [None if value is None else _operand(value) for value in node.inputs]
+        try:
+            emitter = target.find(node, operands)
+        except CompileError:
+            return False
+        if not emitter.folds:
+            return False
+        if target.fold is not None:
+            computed = target.fold(node, [None if o is None else o.const for o in operands])
+            results = [plain(np.asarray(array)) for array in computed]
+        else:
+            builder = Builder(_operand, target.prepacked, _no_body)
+            builder.begin(node, True)
+            emitted = emitter.emit(builder, node, *operands)
+            results = emitted if isinstance(emitted, (tuple, list)) else (emitted,)
+    for position, value in enumerate(node.outputs):
+        if value is None:
+            continue
+        result = results[position] if position < len(results) else None
+        if result is None:
+            return False
+        value.const = result if isinstance(result, np.ndarray) else result.const
+        value.dtype, value.shape = value.const.dtype, value.const.shape
+    return True
+
+
+def _operand(value: Value) -> Operand:
+    if value.const is None:
+        raise CompileError(f"Value '{value.name}' is not constant.")
+    array = plain(value.const)
+    return Operand(array.shape, array.dtype, array, lasting=True)
+
+
+def _no_body(graph: Graph, captures: Sequence[Value]) -> Specialiser:
+    raise CompileError("Operators with bodies are not folded.")
+
+
+def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
+    """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device."""
+    from onnx import helper, numpy_helper
+    from onnx.reference import ReferenceEvaluator
+
+    names = ["" if array is None else f"x{i}" for i, array in enumerate(arrays)]
+    outputs = ["" if value is None else f"y{i}" for i, value in enumerate(node.outputs)]
+    proto = helper.make_node(node.op_type, names, outputs, domain=node.domain)
+    for key, attr in node.attrs.items():
+        value = numpy_helper.from_array(attr) if isinstance(attr, np.ndarray) else attr
+        proto.attribute.append(helper.make_attribute(key, value))
+    graph = helper.make_graph(
+        [proto],
+        "fold",
+        [helper.make_empty_tensor_value_info(name) for name in names if name],
+        [helper.make_empty_tensor_value_info(name) for name in outputs if name],
+    )
+    opsets = [helper.make_opsetid(node.domain, node.version)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
+    computed = iter(ReferenceEvaluator(model).run(None, feeds))
+    return [np.asarray(next(computed)) if name else np.empty(0) for name in outputs]

@@ -1,0 +1,50 @@
+"""Fusion: passes that replace patterns of nodes by fewer nodes, in place, on lowered graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from partita.lowering.fusion.cleanup import remove_idle
+from partita.lowering.fusion.epilogue import fuse_epilogues
+from partita.lowering.fusion.norm import fuse_layer_normalization
+from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
+from partita.lowering.fusion.rewriting import Accepts, Rewriter
+from partita.lowering.graph import Graph, Node
+
+Pass = Callable[[Rewriter], None]
+
+PASSES: tuple[Pass, ...] = (
+    remove_idle,
+    fuse_hard_activations,
+    fuse_silu,
+    fuse_gelu,
+    fuse_layer_normalization,
+    fuse_epilogues,
+)
+"""All passes, in the order in which they help one another."""
+
+__all__ = ["PASSES", "Accepts", "Pass", "fuse"]
+
+
+def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None = None) -> None:
+    """Runs passes over a graph and the bodies in it.
+
+    A value that is an output, or that something outside the pattern reads, is never fused away.
+
+    Args:
+        graph: Changed in place.
+        passes: What to run, in order.
+        accepts: Whether the back-end has a kernel for a node that fusion wants to make; patterns
+            whose result it refuses stay as they are. ``None`` accepts all.
+    """
+    for node in graph.nodes:
+        for body in node.graphs():
+            fuse(body, passes, accepts)
+    for run in passes:
+        rewriter = Rewriter(graph, accepts or _all)
+        run(rewriter)
+        rewriter.finish()
+
+
+def _all(node: Node) -> bool:
+    return True

@@ -1,0 +1,63 @@
+"""Nodes that do nothing are removed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering.fusion.rewriting import Rewriter
+from partita.lowering.graph import Node, Value
+
+
+def remove_idle(rewriter: Rewriter) -> None:
+    """Removes Identity, Dropout in inference, and Cast, Transpose, Pad, Concat that change nothing.
+
+    Dropout stays where its mask is read or where it may be in training mode.
+    """
+    for node in list(rewriter.nodes()):
+        source = node.input(0)
+        if source is not None and _is_idle(node, source) and not any(node.outputs[1:]):
+            rewriter.remove(node, source)
+
+
+def _is_idle(node: Node, source: Value) -> bool:
+    match node.kind:
+        case "Identity":
+            return True
+        case "Dropout":
+            return _dropout_is_idle(node)
+        case "Cast":
+            return source.dtype is not None and _cast_target(node) == source.dtype
+        case "Transpose":
+            perm = node.attrs.get("perm")
+            return perm is not None and perm == list(range(len(perm)))
+        case "Pad":
+            return _pads_nothing(node)
+        case "Concat":
+            return len(node.inputs) == 1
+    return False
+
+
+def _dropout_is_idle(node: Node) -> bool:
+    if node.version < 7:
+        return bool(node.attrs.get("is_test", 0))
+    training = node.input(2)
+    return training is None or (training.const is not None and not training.const.any())
+
+
+def _cast_target(node: Node) -> np.dtype[np.generic] | None:
+    import onnx_ir as ir
+
+    from partita.model import numpy_dtype
+
+    target = node.attrs.get("to")
+    return numpy_dtype(ir.DataType(target)) if isinstance(target, int) else None
+
+
+def _pads_nothing(node: Node) -> bool:
+    pads = node.attrs.get("pads") or node.attrs.get("paddings")
+    if pads is None:
+        value = node.input(1)
+        if value is None or value.const is None:
+            return False
+        pads = value.const.tolist()
+    return not any(pads)

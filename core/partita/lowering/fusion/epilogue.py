@@ -1,0 +1,277 @@
+"""Bias, batch normalisation, residual and activation move into the convolution or product before.
+
+The result has the operator's name in domain ``partita``, inputs ``(x, w, bias, residual)`` and the
+attributes of the original plus ``activation``: an :class:`~partita.lowering.Activation` or
+``None``. It computes ``activation(op(x, w) + bias + residual)``; bias has one dimension (output channels of a
+convolution, columns of a product), the residual the shape of the result.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering.activation import Activation, ActivationCode
+from partita.lowering.fusion.rewriting import (
+    Rewriter,
+    is_float,
+    origins,
+    other_input,
+    same_shape,
+    scalar,
+)
+from partita.lowering.graph import Node, Value
+from partita.lowering.program import Array
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+
+
+def fuse_epilogues(rewriter: Rewriter) -> None:
+    """Fuses what follows every Conv, ConvTranspose, Gemm and MatMul."""
+    for node in list(rewriter.nodes()):
+        if node.kind in _CONVOLUTIONS:
+            _Epilogue(rewriter, node, *_convolution(node)).fuse()
+        elif node.kind == "Gemm":
+            found = _gemm(node)
+            if found is not None:
+                _Epilogue(rewriter, node, *found).fuse()
+        elif node.kind == "MatMul":
+            _Epilogue(rewriter, node, node.inputs[1], None).fuse()
+
+
+class _Epilogue:
+    """Walks down from a node as long as the next one can be taken in."""
+
+    def __init__(
+        self, rewriter: Rewriter, node: Node, weight: Value | None, bias: Value | None
+    ) -> None:
+        self._rewriter = rewriter
+        self._node = node
+        self._group = [node]
+        self._weight = weight
+        self._bias = bias
+        self._residual: Value | None = None
+        self._activation: Activation | None = None
+
+    def fuse(self) -> None:
+        """Takes in what it can and replaces the nodes, if there is anything to take in."""
+        while self._activation is None:
+            last = self._group[-1]
+            user = self._rewriter.only_user(last.outputs[0])
+            if user is None or not self._take(user, last.outputs[0]):
+                break
+            self._group.append(user)
+        if len(self._group) > 1 or self._node.kind == "Gemm":
+            self._replace()
+
+    def _replace(self) -> None:
+        node, last = self._node, self._group[-1]
+        attrs = {} if node.kind == "Gemm" else dict(node.attrs)
+        fused = Node(
+            "MatMul" if node.kind == "Gemm" else node.op_type,
+            [node.inputs[0], self._weight, self._bias, self._residual],
+            last.outputs[:1],
+            {**attrs, "activation": self._activation},
+            domain="partita",
+            name=node.name,
+            origins=origins(self._group),
+        )
+        self._rewriter.replace(self._group, fused)
+
+    def _take(self, user: Node, value: Value | None) -> bool:
+        activation = activation_of(user)
+        if activation is not None and user.inputs[0] is value:
+            self._activation = activation
+            return True
+        if self._residual is not None or any(user.outputs[1:]):
+            return False
+        if user.kind == "BatchNormalization":
+            return user.inputs[0] is value and self._take_batch_normalization(user)
+        if user.kind not in ("Add", "Sub", "Mul", "Div"):
+            return False
+        other = other_input(user, value)
+        if other is None or value is None:
+            return False
+        if other.const is None:
+            return user.kind == "Add" and self._take_residual(other, value)
+        first = user.inputs[0] is value
+        return self._take_constant(user.kind, first, other.const, value)
+
+    def _take_residual(self, other: Value, value: Value) -> bool:
+        if not same_shape(other, value) or other.dtype != value.dtype:
+            return False
+        self._residual = other
+        return True
+
+    def _take_batch_normalization(self, node: Node) -> bool:
+        parts = [value.const for value in node.inputs[1:5] if value is not None]
+        if len(parts) != 4 or node.attrs.get("training_mode") or not node.attrs.get("spatial", 1):
+            return False
+        if node.version < 7 and not node.attrs.get("is_test", 0):
+            return False
+        arrays = [part.astype(np.float64) for part in parts if part is not None]
+        if len(arrays) != 4 or any(array.shape != (self._channels(),) for array in arrays):
+            return False
+        scale, shift, mean, variance = arrays
+        factor = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+        return self._scale_and_shift(factor, shift - mean * factor)
+
+    def _take_constant(self, kind: str, first: bool, const: Array, value: Value) -> bool:
+        """Adds or multiplies a constant per channel into weights and bias."""
+        row = self._per_channel(const, value)
+        if row is None or (not first and kind == "Div"):
+            return False
+        match kind:
+            case "Add":
+                return self._scale_and_shift(None, row)
+            case "Sub" if first:
+                return self._scale_and_shift(None, -row)
+            case "Sub":
+                return self._scale_and_shift(np.full_like(row, -1.0), row)
+            case "Mul":
+                return self._scale_and_shift(row, None)
+        return bool(np.all(row != 0)) and self._scale_and_shift(1 / row, None)
+
+    def _channels(self) -> int | None:
+        """Size of the bias; ``None`` where the weights do not tell."""
+        weight = self._weight
+        if weight is None or weight.shape is None or len(weight.shape) < 2:
+            return None
+        if self._node.op_type == "Conv":
+            size = weight.shape[0]
+        elif self._node.op_type == "ConvTranspose":
+            groups = self._node.attrs.get("group", 1)
+            size = weight.shape[1]
+            size = size * groups if isinstance(size, int) else None
+        else:
+            size = weight.shape[1] if len(weight.shape) == 2 else None
+        return size if isinstance(size, int) else None
+
+    def _per_channel(self, const: Array, value: Value) -> Array | None:
+        """A constant as one number per channel, if it broadcasts that way and widens nothing."""
+        channels = self._channels()
+        if channels is None or not is_float(const):
+            return None
+        if const.ndim > 1 and (value.shape is None or const.ndim > len(value.shape)):
+            return None
+        if const.size == 1:
+            return np.full(channels, float(const.reshape(-1)[0]))
+        if self._node.kind in _CONVOLUTIONS:
+            # One number per channel has the channel axis just before the spatial ones.
+            spatial = (
+                0
+                if self._weight is None or self._weight.shape is None
+                else (len(self._weight.shape) - 2)
+            )
+            axis = const.ndim - spatial - 1
+        else:
+            axis = const.ndim - 1
+        fits = axis >= 0 and const.shape[axis] == channels == const.size
+        return const.reshape(channels).astype(np.float64) if fits else None
+
+    def _scale_and_shift(self, factor: Array | None, shift: Array | None) -> bool:
+        """Makes the result ``op * factor + shift``; false if weights or bias are no constants."""
+        weight = None if self._weight is None else self._weight.const
+        bias = None if self._bias is None else self._bias.const
+        if self._bias is not None and bias is None:
+            return False
+        if factor is not None and (weight is None or not is_float(weight)):
+            return False
+        channels = self._channels()
+        if channels is None or self._weight is None:
+            return False
+        dtype = weight.dtype if weight is not None else self._weight.dtype
+        row = np.zeros(channels) if bias is None else bias.astype(np.float64)
+        if factor is not None and weight is not None:
+            scaled = (weight * self._along_channels(factor, weight)).astype(weight.dtype)
+            self._weight = Value.constant(scaled, self._weight.name)
+            row = row * factor
+        if shift is not None:
+            row = row + shift
+        if bias is not None or shift is not None:
+            self._bias = Value.constant(row.astype(dtype))
+        return True
+
+    def _along_channels(self, factor: Array, weight: Array) -> Array:
+        """The factors in a shape that broadcasts over the weights."""
+        ones = (1,) * (weight.ndim - 2)
+        if self._node.op_type == "Conv":
+            return factor.reshape(-1, 1, *ones)
+        if self._node.op_type == "ConvTranspose":
+            groups = int(self._node.attrs.get("group", 1))
+            per_group = np.repeat(factor.reshape(groups, -1), weight.shape[0] // groups, axis=0)
+            return per_group.reshape(weight.shape[0], weight.shape[1], *ones)
+        return factor.reshape(1, -1)
+
+
+def activation_of(node: Node) -> Activation | None:
+    """The activation that a node computes, or ``None`` if it is none that can be fused."""
+    code, attrs = ActivationCode, node.attrs
+    match node.kind:
+        case "Relu":
+            return Activation(code.RELU)
+        case "Clip":
+            return _clip(node)
+        case "LeakyRelu":
+            return Activation(code.LEAKY_RELU, attrs.get("alpha", 0.01))
+        case "HardSwish":
+            return Activation(code.HARD_SWISH)
+        case "HardSigmoid":
+            return Activation(code.HARD_SIGMOID, attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
+        case "Sigmoid":
+            return Activation(code.SIGMOID)
+        case "Tanh":
+            return Activation(code.TANH)
+        case "partita::Silu":
+            return Activation(code.SILU)
+        case "Gelu":
+            tanh = attrs.get("approximate", "none") == "tanh"
+            return Activation(code.GELU_TANH if tanh else code.GELU)
+        case "Mish":
+            return Activation(code.MISH)
+        case "Elu":
+            return Activation(code.ELU, attrs.get("alpha", 1.0))
+        case "Softplus":
+            return Activation(code.SOFTPLUS)
+    return None
+
+
+def _clip(node: Node) -> Activation | None:
+    if node.version < 11:
+        low, high = node.attrs.get("min", -math.inf), node.attrs.get("max", math.inf)
+    else:
+        low = -math.inf if node.input(1) is None else scalar(node.input(1))
+        high = math.inf if node.input(2) is None else scalar(node.input(2))
+    if low is None or high is None or not low <= high:
+        return None
+    return Activation(ActivationCode.CLIP, low, high)
+
+
+def _convolution(node: Node) -> tuple[Value | None, Value | None]:
+    return node.inputs[1], node.input(2)
+
+
+def _gemm(node: Node) -> tuple[Value, Value | None] | None:
+    """Weights and bias that make a Gemm ``a @ b + bias``; ``None`` if it has another form."""
+    attrs, weight, bias = node.attrs, node.inputs[1], node.input(2)
+    if attrs.get("transA") or weight is None or weight.const is None or not is_float(weight.const):
+        return None
+    matrix = weight.const.T if attrs.get("transB") else weight.const
+    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
+    if alpha != 1.0:
+        matrix = (matrix * alpha).astype(matrix.dtype)
+    row: Value | None = None
+    if bias is not None:
+        if bias.const is None or not is_float(bias.const):
+            return None
+        columns = matrix.shape[1]
+        if bias.const.size not in (1, columns) or bias.const.shape[-1:] not in (
+            (),
+            (1,),
+            (columns,),
+        ):
+            return None
+        flat = np.broadcast_to(bias.const.reshape(-1) * beta, (columns,))
+        row = Value.constant(np.ascontiguousarray(flat, dtype=matrix.dtype), bias.name)
+    return Value.constant(np.ascontiguousarray(matrix), weight.name), row

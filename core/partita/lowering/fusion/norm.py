@@ -1,0 +1,120 @@
+"""Normalisation spelled out in several nodes becomes LayerNormalization."""
+
+from __future__ import annotations
+
+from partita.lowering.fusion.rewriting import (
+    Rewriter,
+    is_float,
+    is_scalar,
+    origins,
+    other_input,
+    scalar_input,
+)
+from partita.lowering.graph import Node, Value
+
+
+def fuse_layer_normalization(rewriter: Rewriter) -> None:
+    """``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale [+ bias]`` over the last axis.
+
+    Source of the spelling: how PyTorch and TensorFlow export layer normalisation below opset 17.
+    """
+    for node in list(rewriter.nodes()):
+        if node.kind == "Sqrt":
+            _fuse(rewriter, node)
+
+
+def _fuse(rewriter: Rewriter, root: Node) -> None:
+    plus = rewriter.maker(root.inputs[0], "Add")
+    epsilon = None if plus is None else scalar_input(plus)
+    variance = None if epsilon is None else rewriter.maker(epsilon[0], "ReduceMean")
+    square = None if variance is None else rewriter.maker(variance.inputs[0], "Pow", "Mul")
+    if plus is None or epsilon is None or variance is None or square is None:
+        return
+    difference = rewriter.maker(_squared(square), "Sub")
+    mean = None if difference is None else rewriter.maker(difference.inputs[1], "ReduceMean")
+    if difference is None or mean is None or mean.inputs[0] is not difference.inputs[0]:
+        return
+    x = difference.inputs[0]
+    quotient = _quotient(rewriter, root, mean, x)
+    if quotient is None or x is None or not (_over_last(mean, x) and _over_last(variance, x)):
+        return
+    group = [mean, difference, square, variance, plus, root, *quotient]
+    result = quotient[-1]
+    scaled = rewriter.only_user(result.outputs[0], "Mul")
+    scale = None if scaled is None else _row(other_input(scaled, result.outputs[0]))
+    if scaled is None or scale is None:
+        return
+    group.append(scaled)
+    inputs: list[Value | None] = [x, scale]
+    last = scaled
+    shifted = rewriter.only_user(scaled.outputs[0], "Add")
+    bias = None if shifted is None else _row(other_input(shifted, scaled.outputs[0]))
+    if shifted is not None and bias is not None and bias.shape == scale.shape:
+        group.append(shifted)
+        inputs.append(bias)
+        last = shifted
+    if last.outputs[0] is None or not rewriter.inner(group, last.outputs[0]):
+        return
+    fused = Node(
+        "LayerNormalization",
+        inputs,
+        [last.outputs[0]],
+        {"axis": -1, "epsilon": epsilon[1]},
+        version=17,
+        name=result.name,
+        origins=origins(group),
+    )
+    rewriter.replace(group, fused)
+
+
+def _squared(node: Node) -> Value | None:
+    """What the node squares."""
+    if node.kind == "Pow":
+        return node.inputs[0] if is_scalar(node.inputs[1], 2.0) else None
+    return node.inputs[0] if node.inputs[0] is node.inputs[1] else None
+
+
+def _quotient(rewriter: Rewriter, root: Node, mean: Node, x: Value | None) -> list[Node] | None:
+    """The nodes that divide ``x - mean`` by the root, as a division or by its reciprocal."""
+    user = rewriter.only_user(root.outputs[0], "Div", "Reciprocal")
+    if user is None:
+        return None
+    if user.kind == "Div" and user.inputs[1] is root.outputs[0]:
+        found = _difference(rewriter, user.inputs[0], mean, x)
+        if found is not None:
+            return [found, user]
+        if not is_scalar(user.inputs[0], 1.0):
+            return None
+    product = rewriter.only_user(user.outputs[0], "Mul")
+    if product is None:
+        return None
+    found = _difference(rewriter, other_input(product, user.outputs[0]), mean, x)
+    return None if found is None else [found, user, product]
+
+
+def _difference(
+    rewriter: Rewriter, value: Value | None, mean: Node, x: Value | None
+) -> Node | None:
+    """The maker of ``x - mean``; models may compute the difference twice."""
+    node = rewriter.maker(value, "Sub")
+    if node is not None and node.inputs[0] is x and node.inputs[1] is mean.outputs[0]:
+        return node
+    return None
+
+
+def _over_last(node: Node, x: Value) -> bool:
+    """Whether a ReduceMean goes over the last axis and keeps it."""
+    axes = node.attrs.get("axes")
+    given = node.input(1)
+    if given is not None:
+        axes = None if given.const is None else given.const.tolist()
+    if not axes or len(axes) != 1 or not node.attrs.get("keepdims", 1):
+        return False
+    return axes[0] == -1 or (x.shape is not None and axes[0] == len(x.shape) - 1)
+
+
+def _row(value: Value | None) -> Value | None:
+    """A constant of one dimension, of a type that kernels take as scale or bias."""
+    if value is None or value.const is None or value.const.ndim != 1 or value.const.size < 2:
+        return None
+    return value if is_float(value.const) else None

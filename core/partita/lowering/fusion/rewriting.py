@@ -1,0 +1,185 @@
+"""What all fusion passes share: who makes and who reads a value, and replacing nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array
+
+Accepts = Callable[[Node], bool]
+
+
+class Rewriter:
+    """One pass's view of a graph.
+
+    Attributes:
+        graph: The graph; its node list is brought up to date by :meth:`finish`.
+    """
+
+    def __init__(self, graph: Graph, accepts: Accepts) -> None:
+        self.graph = graph
+        self._accepts = accepts
+        self._outputs = set(graph.outputs)
+        self._uses = graph.uses()
+        self._makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+        self._gone: set[Node] = set()
+        self._new: dict[Node, Node] = {}
+        self._renamed: dict[Value, Value] = {}
+
+    def nodes(self) -> Iterable[Node]:
+        """The nodes there were at the start, without those replaced meanwhile."""
+        for node in self.graph.nodes:
+            if node not in self._gone:
+                yield node
+
+    def maker(self, value: Value | None, *kinds: str) -> Node | None:
+        """The node of this graph that computes a value, if it is of one of the kinds."""
+        node = None if value is None else self._makers.get(value)
+        return node if node is not None and (not kinds or node.kind in kinds) else None
+
+    def only_user(self, value: Value | None, *kinds: str) -> Node | None:
+        """The single node that reads a value, once, if nobody else does and it is no output."""
+        if value is None or value in self._outputs:
+            return None
+        users = self._uses.get(value, ())
+        if len(users) != 1 or users[0] in self._gone:
+            return None
+        return users[0] if not kinds or users[0].kind in kinds else None
+
+    def inner(self, nodes: Iterable[Node], result: Value) -> bool:
+        """Whether nothing but these nodes reads what they compute, ``result`` excepted."""
+        group = set(nodes)
+        for node in group:
+            for made in node.outputs:
+                if made is None or made is result:
+                    continue
+                if made in self._outputs or not group.issuperset(self._uses.get(made, ())):
+                    return False
+        return True
+
+    def replace(self, nodes: Iterable[Node], new: Node) -> bool:
+        """Puts ``new`` where the maker of its output was, in place of ``nodes``.
+
+        Returns:
+            Whether it was done; not if the back-end refuses the new node. Its outputs must be
+            outputs of ``nodes``.
+        """
+        old = list(dict.fromkeys(nodes))
+        result = new.outputs[0]
+        if result is None or not self._accepts(new):
+            for node in old:
+                for value in node.outputs:
+                    if value is not None:
+                        value.producer = node
+            return False
+        last = self._makers[result]
+        for node in old:
+            self._forget(node)
+        self._new[last] = new
+        self._learn(new)
+        return True
+
+    def remove(self, node: Node, source: Value) -> bool:
+        """Lets readers of the node's first output read ``source`` instead.
+
+        Returns:
+            Whether it was done; not if the output is the graph's, or a body reads it.
+        """
+        target = node.outputs[0]
+        if target is None or target in self._outputs:
+            return False
+        users = list(self._uses.get(target, ()))
+        if any(target not in user.inputs for user in users):
+            return False
+        self._forget(node)
+        for user in users:
+            if user not in self._gone:
+                user.inputs = [source if value is target else value for value in user.inputs]
+                self._uses.setdefault(source, []).append(user)
+        self._uses.pop(target, None)
+        return True
+
+    def finish(self) -> None:
+        """Writes the changes into the graph."""
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            current = node
+            while current in self._new:
+                current = self._new[current]
+            if current not in self._gone:
+                nodes.append(current)
+        self.graph.nodes = nodes
+
+    def _forget(self, node: Node) -> None:
+        self._gone.add(node)
+        for value in node.reads():
+            users = self._uses.get(value)
+            if users is not None and node in users:
+                users.remove(node)
+
+    def _learn(self, node: Node) -> None:
+        for value in node.reads():
+            self._uses.setdefault(value, []).append(node)
+        self._makers.update((made, node) for made in node.outputs if made is not None)
+
+
+def scalar(value: Value | None) -> float | None:
+    """The number that a constant of one element holds, or ``None``."""
+    if value is None or value.const is None or value.const.size != 1:
+        return None
+    if value.const.dtype.kind not in "fiu" and value.const.dtype.name != "bfloat16":
+        return None
+    return float(value.const.reshape(-1)[0])
+
+
+def is_scalar(value: Value | None, number: float, tolerance: float = 1e-4) -> bool:
+    """Whether a value is a constant scalar near a number; spellings round differently."""
+    found = scalar(value)
+    return found is not None and math.isclose(found, number, rel_tol=tolerance)
+
+
+def other_input(node: Node, value: Value | None) -> Value | None:
+    """The other of two inputs; ``None`` if ``value`` is neither or both."""
+    if len(node.inputs) != 2 or (node.inputs[0] is value) == (node.inputs[1] is value):
+        return None
+    return node.inputs[1] if node.inputs[0] is value else node.inputs[0]
+
+
+def scalar_input(node: Node) -> tuple[Value, float] | None:
+    """Of a node with two inputs, one of them a constant scalar: the other one and the number.
+
+    The scalar must not widen the result: its rank is at most that of the other input.
+    """
+    if len(node.inputs) != 2:
+        return None
+    for first, second in (node.inputs, node.inputs[::-1]):
+        number = scalar(second)
+        if first is None or second is None or number is None or first.const is not None:
+            continue
+        rank = 0 if second.const is None else second.const.ndim
+        if rank == 0 or (first.shape is not None and rank <= len(first.shape)):
+            return first, number
+    return None
+
+
+def same_shape(first: Value, second: Value) -> bool:
+    """Whether two values surely have one shape: numbers and symbols agree."""
+    return (
+        first.shape is not None
+        and first.shape == second.shape
+        and all(dim is not None for dim in first.shape)
+    )
+
+
+def origins(nodes: Iterable[Node]) -> tuple[str, ...]:
+    """The origins of all nodes, in order, without repetition."""
+    return tuple(dict.fromkeys(name for node in nodes for name in node.origins))
+
+
+def is_float(array: Array) -> bool:
+    """Whether an array is of a type in which weights are folded: float32 or float64."""
+    return array.dtype in (np.dtype(np.float32), np.dtype(np.float64))

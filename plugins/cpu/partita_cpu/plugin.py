@@ -1,0 +1,77 @@
+"""Entry point of device CPU; numba and the kernels are imported when a model is compiled."""
+
+from __future__ import annotations
+
+import functools
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar
+
+import partita
+from partita.plugin import DeviceInfo, DevicePlugin
+from partita.properties import DeviceProperties
+from partita_cpu.properties import CpuProperties, processors
+
+
+class CpuPlugin(DevicePlugin):
+    """The processor, by numba kernels and OpenBLAS."""
+
+    device_name = "CPU"
+    properties_type: ClassVar[type[DeviceProperties]] = CpuProperties
+
+    def device_info(self, device_id: str) -> DeviceInfo:
+        """Names the processor."""
+        return DeviceInfo(
+            self.device_name,
+            _processor_name(),
+            kind="cpu",
+            driver=f"numba {_version('numba')}, numpy {_version('numpy')}",
+            details={"processors": str(processors())},
+        )
+
+    def query_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.QueryResult:
+        """Takes what the kernel table has."""
+        from partita_cpu.query import query
+
+        return query(model, self.device_name)
+
+    def compile_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.CompiledModel:
+        """Lowers, folds, fuses, and makes the program if all shapes are known."""
+        from partita_cpu.engine import CpuCompiledModel
+
+        return CpuCompiledModel(model, properties, self.device_name)
+
+    def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
+        """Restores an exported model; its properties are those it was exported with."""
+        from partita_cpu.engine import import_model
+
+        return import_model(blob, self.device_name)
+
+
+def _version(package: str) -> str:
+    from importlib.metadata import version
+
+    return version(package)
+
+
+@functools.cache
+def _processor_name() -> str:
+    """The name as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+@partita.hookimpl
+def device_plugins() -> Iterable[DevicePlugin]:
+    """Registers CPU."""
+    return [CpuPlugin()]

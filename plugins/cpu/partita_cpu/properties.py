@@ -1,0 +1,53 @@
+"""The settings of device CPU."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field
+
+from partita.properties import DeviceProperties
+from partita.properties.hint import ExecutionMode, PerformanceMode
+
+
+class CpuProperties(DeviceProperties):
+    """Properties of device CPU."""
+
+    INFERENCE_NUM_THREADS: int = Field(
+        0, ge=0, description="Threads that compute; 0 for one per processor of this process."
+    )
+    INFERENCE_PRECISION_HINT: Literal["f32"] = Field(
+        "f32", description="Precision of floating-point arithmetic."
+    )
+    EXECUTION_MODE_HINT: ExecutionMode = Field(
+        ExecutionMode.ACCURACY, description="What to prefer where speed and exactness differ."
+    )
+    PERFORMANCE_HINT: PerformanceMode = Field(
+        PerformanceMode.LATENCY, description="Whether one request or many at once shall be fast."
+    )
+    NUM_STREAMS: int = Field(
+        0,
+        ge=0,
+        description="Requests computed at the same time, which share the threads evenly; 0 for 1 "
+        "if PERFORMANCE_HINT asks for latency, one per thread if it asks for throughput.",
+    )
+
+    @property
+    def threads(self) -> int:
+        """Number of threads that compute, of all streams together."""
+        return self.INFERENCE_NUM_THREADS or processors()
+
+    @property
+    def streams(self) -> int:
+        """Number of requests computed at the same time."""
+        if self.NUM_STREAMS:
+            return min(self.NUM_STREAMS, self.threads)
+        return self.threads if self.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT else 1
+
+
+def processors() -> int:
+    """Processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

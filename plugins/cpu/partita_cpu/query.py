@@ -1,0 +1,59 @@
+"""Which operations of a model device CPU takes, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from partita import Model, QueryResult, Reason, ReasonCode
+from partita.lowering import Graph, Node, lower
+from partita_cpu.kernels.table import find, versions
+
+NATIVE = frozenset({"Identity", "If", "Constant"})
+"""Operators that lowering itself resolves."""
+
+
+def query(model: Model, device: str) -> QueryResult:
+    """Asks the kernel table about every operation, those in bodies included."""
+    refused = refusals(lower(model))
+    return QueryResult.of(device, {op.name: refused.get(op.name) for op in model.ops})
+
+
+def refusals(graph: Graph) -> dict[str, Reason]:
+    """Operation name to the reason why it is not taken; operations that are taken are absent."""
+    found: dict[str, Reason] = {}
+    for node in graph.nodes:
+        for part in _parts(node):
+            reason = _refuse(part)
+            if reason is not None:
+                if part is not node:
+                    detail = f"its body holds '{part.name}': {reason.detail}"
+                    reason = Reason(reason.code, detail)
+                found[node.name] = reason
+                break
+    return found
+
+
+def takes(node: Node) -> bool:
+    """Whether there is a kernel for a node; asked by fusion before it makes one."""
+    return _refuse(node) is None
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    yield node
+    for graph in node.graphs():
+        yield from graph.all_nodes()
+
+
+def _refuse(node: Node) -> Reason | None:
+    if node.kind in NATIVE:
+        return None
+    entry = find(node.domain, node.op_type, node.version)
+    if entry is None:
+        known = versions(node.domain, node.op_type)
+        if not known:
+            return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
+        ranges = ", ".join(f"{first} to {last or 'latest'}" for first, last in known)
+        return Reason(
+            ReasonCode.UNSUPPORTED_OP, f"{node.kind} of opset {node.version}; takes {ranges}"
+        )
+    return entry.refuse(node, [None if value is None else value.dtype for value in node.inputs])
