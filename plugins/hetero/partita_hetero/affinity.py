@@ -146,9 +146,7 @@ def _reason(
     return Reason(ReasonCode.FALLBACK, f"number {len(refused) + 1} of {len(devices)} in the list")
 
 
-def _report_pins(
-    graph: OpGraph, result: Placement, pins: Mapping[int, str], strict: bool
-) -> None:
+def _report_pins(graph: OpGraph, result: Placement, pins: Mapping[int, str], strict: bool) -> None:
     if not result.pinned_elsewhere:
         return
     lines = [

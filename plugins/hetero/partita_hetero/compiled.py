@@ -261,5 +261,3 @@ def _prepare(arena: Arena, slots: int) -> list[Tensor | None]:
         view = block[start + offset : start + offset + nbytes]
         prepared[slot] = HostTensor(view.view(dtype).reshape(shape))
     return prepared
-
-

@@ -13,7 +13,13 @@ import numpy as np
 
 from partita.compiled_model import CompiledModel
 from partita.device_string import parse_list
-from partita.errors import CompileError, DeviceError, PartitaError, PropertyError, UnsupportedOpError
+from partita.errors import (
+    CompileError,
+    DeviceError,
+    PartitaError,
+    PropertyError,
+    UnsupportedOpError,
+)
 from partita.explain import Explanation, OpPlacement
 from partita.model import Model, numpy_dtype, value_shape
 from partita.plugin import CoreAPI
@@ -199,7 +205,10 @@ class Compiler:
         }
         explanation = _explain(model, wiring, placement, pieces, plan.boundaries, notes)
         _log.info("%s", explanation.summary())
-        if self._properties.HETERO_DUMP_GRAPH_DOT or os.environ.get(DOT_VARIABLE, "0") not in ("", "0"):
+        if self._properties.HETERO_DUMP_GRAPH_DOT or os.environ.get(DOT_VARIABLE, "0") not in (
+            "",
+            "0",
+        ):
             paths = dot.write(Path.cwd(), model.name, wiring, pieces, explanation)
             _log.info("wrote %s and %s", *paths)
         final = self._properties.model_copy(

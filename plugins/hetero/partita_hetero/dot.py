@@ -44,12 +44,16 @@ def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
     lines = ["digraph subgraphs {", "  rankdir=TB; node [shape=box, style=filled];"]
     for submodel in submodels:
         label = _quote(f"subgraph {submodel.number}\n{submodel.device}\n{len(submodel.ops)} ops")
-        lines.append(f'  s{submodel.number} [label={label}, fillcolor="{colour[submodel.device]}"];')
+        lines.append(
+            f'  s{submodel.number} [label={label}, fillcolor="{colour[submodel.device]}"];'
+        )
     for edge in why.boundaries:
         source = "inputs" if edge.source is None else f"s{edge.source}"
         target = "outputs" if edge.target is None else f"s{edge.target}"
         size = "" if edge.nbytes is None else f"\n{edge.nbytes} bytes"
-        lines.append(f"  {source} -> {target} [label={_quote(f'{edge.value}{size}{chr(10)}{edge.how}')}];")
+        lines.append(
+            f"  {source} -> {target} [label={_quote(f'{edge.value}{size}{chr(10)}{edge.how}')}];"
+        )
     return "\n".join([*lines, "}", ""])
 
 

@@ -56,7 +56,11 @@ def build(model: Model) -> OpGraph:
     constant: list[bool] = []
     succs: list[list[int]] = [[] for _ in nodes]
     for index, node in enumerate(nodes):
-        names = list(dict.fromkeys(v.name for v in _values_read(node) if v.name in producer or v.name in inputs))
+        names = list(
+            dict.fromkeys(
+                v.name for v in _values_read(node) if v.name in producer or v.name in inputs
+            )
+        )
         sources = list(dict.fromkeys(producer[name] for name in names if name in producer))
         reads.append([name for name in names if name])
         preds.append(sources)
@@ -119,7 +123,14 @@ def _captures(body: ir.Graph) -> Iterator[ir.Value]:
 
 
 _GENERATORS = frozenset(
-    {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
+    {
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+        "Multinomial",
+        "Bernoulli",
+    }
 )
 
 

@@ -54,9 +54,7 @@ def partition(
     return _delay_and_merge(parts, succs, merge_islands)
 
 
-def changes_to_end(
-    succs: Sequence[Sequence[int]], affinity: Sequence[Device | None]
-) -> list[int]:
+def changes_to_end(succs: Sequence[Sequence[int]], affinity: Sequence[Device | None]) -> list[int]:
     """For each operation the most changes of device on a path from it to an output."""
     height = [0] * len(succs)
     for op in range(len(succs) - 1, -1, -1):

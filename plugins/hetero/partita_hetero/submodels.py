@@ -67,7 +67,11 @@ def cut(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
     stack = list(submodel.ops)
     while stack:
         for source in graph.preds[stack.pop()]:
-            if graph.constant[source] and source not in needed and not _is_input(graph, source, submodel):
+            if (
+                graph.constant[source]
+                and source not in needed
+                and not _is_input(graph, source, submodel)
+            ):
                 needed.add(source)
                 stack.append(source)
     nodes = [graph.nodes[op] for op in sorted(needed)]

@@ -54,7 +54,11 @@ class PermuteStep:
     @property
     def name(self) -> str:
         """Shown in reports."""
-        arrow = f"{self.device} to host" if self.kind is PermuteKind.DOWNLOAD else f"host to {self.device}"
+        arrow = (
+            f"{self.device} to host"
+            if self.kind is PermuteKind.DOWNLOAD
+            else f"host to {self.device}"
+        )
         return f"permute {self.value} ({arrow})"
 
 

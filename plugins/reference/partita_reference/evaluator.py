@@ -74,7 +74,9 @@ class ReferenceCompiledModel(CompiledModel):
         try:
             self.evaluator = ReferenceEvaluator(model.to_onnx())
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
-            raise CompileError(f"The reference evaluator refuses '{model.name}': {error}") from error
+            raise CompileError(
+                f"The reference evaluator refuses '{model.name}': {error}"
+            ) from error
 
     def create_runner(self) -> Runner:
         """A runner; the evaluator keeps no state between runs."""
@@ -102,11 +104,15 @@ class _ReferenceRunner(Runner):
         try:
             results = self._evaluator.run(None, feeds)
         except Exception as error:
-            raise InferError(f"The reference evaluator failed: {type(error).__name__}: {error}") from error
+            raise InferError(
+                f"The reference evaluator failed: {type(error).__name__}: {error}"
+            ) from error
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
             self._infos = [
-                ProfilingInfo("model", "Model", "onnx.reference", real_time_us=elapsed, cpu_time_us=elapsed)
+                ProfilingInfo(
+                    "model", "Model", "onnx.reference", real_time_us=elapsed, cpu_time_us=elapsed
+                )
             ]
         return [
             HostTensor(_as_output(result, port.dtype))
