@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
@@ -42,7 +42,7 @@ class Port:
     @property
     def is_static(self) -> bool:
         """Whether every dimension is a number."""
-        return self.shape is not None and all(isinstance(dim, int) for dim in self.shape)
+        return is_static(self.shape)
 
     @property
     def names(self) -> set[str]:
@@ -408,6 +408,11 @@ def value_shape(value: ir.Value) -> tuple[Dim, ...] | None:
     if value.shape is None:
         return None
     return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def is_static(shape: tuple[Dim, ...] | None) -> TypeGuard[tuple[int, ...]]:
+    """Whether every dimension of a shape is a number."""
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
 
 
 def _port(index: int, value: ir.Value, is_input: bool) -> Port:

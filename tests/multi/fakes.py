@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner
 from pydantic import Field
 
 import partita
 from partita.errors import CompileError, InferError
 from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
+from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner
 
 
 class FakeProperties(DeviceProperties):

@@ -65,7 +65,8 @@ def check_priorities(core: CoreAPI, devices: Sequence[str], own_name: str) -> No
             raise type(error)(f"{own_name}:{','.join(devices)} cannot be used. {error}") from error
         if canonical in seen:
             raise DeviceNotFoundError(
-                f"'{device}' and '{seen[canonical]}' are the same device ({canonical}); list it once."
+                f"'{device}' and '{seen[canonical]}' are the same device ({canonical}); "
+                "list it once."
             )
         seen[canonical] = device
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from partita import blob
 from partita.compiled_model import CompiledModel, Runner
 from partita.explain import Explanation
 from partita.lowering import memory
-from partita.model import Model
+from partita.model import Model, is_static
 from partita.plugin import CoreAPI
 from partita.profiling import ProfilingInfo
 from partita.tensor import HostTensor, Tensor
@@ -226,18 +227,22 @@ def _plan_arena(
         if isinstance(step, RunStep):
             for i, slot in enumerate(step.writes):
                 port = ports[step.submodel, i]
-                if slot in host and port.is_static and port.dtype not in (None, np.dtype(object)):
-                    shape = tuple(int(dim) for dim in port.shape or ())  # type: ignore[arg-type]
-                    known[slot] = (0, port.dtype, shape)  # type: ignore[assignment]  # not None
+                if (
+                    slot in host
+                    and is_static(port.shape)
+                    and port.dtype is not None
+                    and not port.dtype.hasobject
+                ):
+                    known[slot] = (0, port.dtype, port.shape)
                     first[slot] = index
-    for slot in plan.outputs:
-        if slot is not None:
-            last[slot] = len(plan.steps)
+    for output in plan.outputs:
+        if output is not None:
+            last[output] = len(plan.steps)
     order = list(known)
     end = len(plan.steps)
     intervals = [
         (
-            known[slot][1].itemsize * int(np.prod(known[slot][2], dtype=np.int64)),
+            known[slot][1].itemsize * math.prod(known[slot][2]),
             first[slot] if reuse else 0,
             last.get(slot, first[slot]) if reuse else end,
         )
@@ -257,7 +262,7 @@ def _prepare(arena: Arena, slots: int) -> list[Tensor | None]:
     start = -block.ctypes.data % memory.ALIGNMENT
     prepared: list[Tensor | None] = [None] * slots
     for slot, (offset, dtype, shape) in layout.items():
-        nbytes = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+        nbytes = dtype.itemsize * math.prod(shape)
         view = block[start + offset : start + offset + nbytes]
         prepared[slot] = HostTensor(view.view(dtype).reshape(shape))
     return prepared

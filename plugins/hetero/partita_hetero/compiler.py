@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,8 +21,8 @@ from partita.errors import (
     PropertyError,
     UnsupportedOpError,
 )
-from partita.explain import Explanation, OpPlacement
-from partita.model import Model, numpy_dtype, value_shape
+from partita.explain import Boundary, Explanation, OpPlacement
+from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.plugin import CoreAPI
 from partita.query import QueryResult, Reason, ReasonCode
 from partita_hetero import affinity, dot, graph, partition, submodels, transfer
@@ -143,7 +144,8 @@ class Compiler:
                     ) from error
                 notes.append(
                     f"{piece.device} claimed {len(piece.ops)} operations "
-                    f"(from '{wiring.nodes[piece.ops[0]].name}') and failed to compile them: {error}"
+                    f"(from '{wiring.nodes[piece.ops[0]].name}') and failed to compile them: "
+                    f"{error}"
                 )
                 _log.warning("%s. They go to the next device.", notes[-1])
                 reason = Reason(ReasonCode.COMPILE_FAILED, str(error))
@@ -288,9 +290,8 @@ def _sizes(model: Model) -> dict[str, int | None]:
     graph = model.ir.graph
     for value in [*graph.inputs, *(v for node in graph for v in node.outputs)]:
         dtype, shape = numpy_dtype(value.dtype), value_shape(value)
-        if value.name and dtype is not None and shape is not None:
-            if all(isinstance(dim, int) for dim in shape):
-                sizes[value.name] = dtype.itemsize * int(np.prod(shape, dtype=np.int64))  # type: ignore[arg-type]
+        if value.name and dtype is not None and is_static(shape):
+            sizes[value.name] = dtype.itemsize * math.prod(shape)
     return sizes
 
 
@@ -299,7 +300,7 @@ def _explain(
     wiring: OpGraph,
     placement: Placement,
     pieces: Sequence[Submodel],
-    boundaries: Sequence[transfer.Boundary],
+    boundaries: Sequence[Boundary],
     notes: Sequence[str],
 ) -> Explanation:
     home = {op: piece.number for piece in pieces for op in piece.ops}

@@ -34,7 +34,11 @@ def _implemented(domain: str, op_type: str, version: int) -> bool:
         schema = get_schema(op_type, version, domain)
     except SchemaError:
         return False
-    return bool(schema.has_function or schema.has_context_dependent_function)
+    # onnx's stubs leave these two properties out
+    return bool(
+        schema.has_function  # type: ignore[attr-defined]
+        or schema.has_context_dependent_function  # type: ignore[attr-defined]
+    )
 
 
 def _nodes(node: ir.Node) -> Iterator[ir.Node]:

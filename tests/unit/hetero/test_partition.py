@@ -1,12 +1,11 @@
-"""The partitioner: valid for any graph and any affinity, few parts, pass the named difficult cases."""
+"""The partitioner: valid for any graph and any affinity, few parts, named difficult cases."""
 
 from __future__ import annotations
-
-import itertools
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
+
 from partita_hetero.partition import Part, changes_to_end, partition
 
 
@@ -66,10 +65,9 @@ def test_never_fewer_parts_than_the_longest_alternation(graph):
 def fewest_parts(preds, affinity):
     """Breadth-first search over sets of operations done; only for tiny graphs."""
     count = len(preds)
-    frontier, seen = {frozenset()}, set()
-    for steps in itertools.count():
-        if frozenset(range(count)) in frontier:
-            return steps
+    frontier, seen, steps = {frozenset()}, set(), 0
+    while frozenset(range(count)) not in frontier:
+        steps += 1
         seen |= frontier
         following = set()
         for done in frontier:
@@ -86,6 +84,7 @@ def fewest_parts(preds, affinity):
                     now |= ready
                 following.add(frozenset(now))
         frontier = following - seen
+    return steps
 
 
 @settings(max_examples=150, deadline=None)
