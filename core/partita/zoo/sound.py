@@ -22,7 +22,8 @@ J. Acoust. Soc. Am. 24 (1952), averages for men."""
 def tone(frequency: float, rate: int, samples: int, level: float = 0.5) -> Array:
     """A sine as float32."""
     phase = 2 * math.pi * frequency / rate * np.arange(samples)
-    return (level * np.sin(phase)).astype(np.float32)
+    wave: Array = (level * np.sin(phase)).astype(np.float32)
+    return wave
 
 
 def noise(samples: int, level: float = 0.05, seed: int = 0) -> Array:
