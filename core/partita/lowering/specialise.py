@@ -228,6 +228,8 @@ class _Specialisation:
             self._env[value] = operand
             if operand in late:
                 self._blocked.add(value)
+            elif operand.const is not None:
+                self._builder.ops[-1].exec_type = "constant"
 
     def _inline(self, node: Node, graph: Graph, work: deque[Node]) -> None:
         """Puts the nodes of a graph in the place of the node that chose it."""

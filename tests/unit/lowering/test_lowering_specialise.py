@@ -1,0 +1,346 @@
+"""Specialisation: folding, value inputs, splits, memory; checked by walking the programs."""
+
+import numpy as np
+import pytest
+from onnx import parser
+
+from partita.errors import CompileError
+from partita.lowering import Operand, Specialiser, Target, fold_constants, lower_proto
+from partita.lowering.program import plain
+
+
+class Emit:
+    """An emitter as a back-end would register it."""
+
+    def __init__(self, emit, folds=True):
+        self.emit = emit
+        self.folds = folds
+
+
+def unary(fn):
+    def emit(b, node, x):
+        y = b.empty(x.shape, x.dtype)
+        b.call_numpy(lambda x, y: np.copyto(y, fn(x)), x, y)
+        return y
+
+    return Emit(emit)
+
+
+def binary(fn):
+    def emit(b, node, x, z):
+        y = b.empty(np.broadcast_shapes(x.shape, z.shape), x.dtype)
+        b.call_numpy(lambda x, z, y: np.copyto(y, fn(x, z)), x, z, y)
+        return y
+
+    return Emit(emit)
+
+
+def reshape(b, node, x, shape):
+    dims = b.value(shape).tolist()
+    known = int(np.prod([d for d in dims if d != -1]))
+    return b.view(x, [x.size // known if d == -1 else d for d in dims])
+
+
+def equal(b, node, x, z):
+    y = b.empty(x.shape, np.bool_)
+    b.call_numpy(np.equal, x, z, y)
+    return y
+
+
+def reduce_max(b, node, x):
+    y = b.empty((), x.dtype)
+    b.call_numpy(lambda x, y: np.max(x, out=y), x, y)
+    return y
+
+
+def expand(b, node, x, shape):
+    y = b.empty(b.value(shape).tolist(), x.dtype)
+    b.call_numpy(lambda x, y: np.copyto(y, x), x, y)
+    return y
+
+
+def cast_to_int(b, node, x):
+    y = b.empty((1,), np.int64)
+    b.call_numpy(lambda x, y: np.copyto(y, x.reshape(1), casting="unsafe"), x, y)
+    return y
+
+
+EMITTERS = {
+    "Relu": unary(lambda x: np.maximum(x, 0)),
+    "Neg": unary(np.negative),
+    "Add": binary(np.add),
+    "Mul": binary(np.multiply),
+    "Equal": Emit(equal),
+    "Shape": Emit(lambda b, node, x: b.constant(np.array(x.shape, np.int64))),
+    "Reshape": Emit(reshape),
+    "ReduceMax": Emit(reduce_max),
+    "Expand": Emit(expand),
+    "Cast": Emit(cast_to_int),
+    "NonZero": Emit(
+        lambda b, node, x: b.dynamic(lambda x: [np.array(np.nonzero(x))], [x], [np.int64])
+    ),
+    "RandomNormal": Emit(lambda b, node: b.empty((2,), np.float32), folds=False),
+}
+
+
+def find(node, operands):
+    if node.op_type not in EMITTERS:
+        raise CompileError(f"no {node.op_type}")
+    return EMITTERS[node.op_type]
+
+
+def specialiser(text, **options):
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    return Specialiser(lower_proto(model), Target(find, **options))
+
+
+def run(maker, *arrays):
+    """Walks a program on numpy arrays in one arena, as an engine does."""
+    program = maker.program_for(arrays)
+    arena = np.full(program.arena_bytes, 0xAA, np.uint8)
+    memory = {operand: plain(a) for operand, a in zip(program.inputs, arrays, strict=True)}
+
+    def array(operand):
+        if operand.const is not None:
+            return operand.const
+        root = operand.root
+        if root not in memory:
+            if root in program.offsets:
+                start = program.offsets[root]
+                raw = arena[start : start + root.nbytes]
+                memory[root] = raw.view(root.dtype).reshape(root.shape)
+            else:
+                memory[root] = np.empty(root.shape, root.dtype)
+        return memory[root].reshape(operand.shape if root is not operand else memory[root].shape)
+
+    for step in program.steps:
+        made = step.fn(*(array(a) if isinstance(a, Operand) else a for a in step.args))
+        if step.results:
+            memory.update(zip(step.results, made, strict=True))
+    outputs = [None if o is None else array(o) for o in program.outputs]
+    if program.rest is not None:
+        rest = run(program.rest.specialiser, *(array(o) for o in program.rest.inputs))
+        for index, result in zip(program.rest.outputs, rest, strict=True):
+            outputs[index] = result
+    return outputs
+
+
+def floats(*shape):
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def names(program):
+    return [step.op.op_type for step in program.steps]
+
+
+def test_shapes_fold_so_that_a_reshape_by_a_computed_shape_is_a_view():
+    maker = specialiser(
+        """g (float[N, 4] x, float[K] z) => (float[K] y) {
+            s = Shape(z)
+            t = Neg(s)
+            u = Neg(t)
+            a = Relu(x)
+            y = Reshape(a, u)
+        }"""
+    )
+    x = floats(2, 4)
+    np.testing.assert_array_equal(run(maker, x, floats(8))[0], np.maximum(x, 0).reshape(8))
+    program = maker.program_for([x, floats(8)])
+    assert names(program) == ["Relu"]
+    assert [op.exec_type for op in program.ops] == ["constant"] * 3 + ["numpy", "view"]
+    with pytest.raises(CompileError, match=r"'.*' \(Reshape\) cannot view .*\[2, 4\] as \[7\]"):
+        maker.program_for([x, floats(7)])
+
+
+def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten(monkeypatch):
+    monkeypatch.setattr("partita.lowering.specialise.PROGRAMS", 2)
+    maker = specialiser("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    first = maker.program_for([floats(1)])
+    assert maker.program_for([floats(1)]) is first
+    maker.program_for([floats(2)])
+    maker.program_for([floats(1)])
+    maker.program_for([floats(3)])
+    assert maker.program_for([floats(1)]) is first
+    second = maker.program_for([floats(2)])
+    assert second is maker.program_for([floats(2)])
+
+
+def test_a_small_integer_input_that_gives_a_shape_becomes_a_value_input():
+    maker = specialiser(
+        """g (float[N] x, int64[2] s) => (float[A, B] y) {
+            t = Neg(s)
+            u = Neg(t)
+            y = Reshape(x, u)
+        }"""
+    )
+    x = floats(6)
+    for shape in ([2, 3], [3, 2], [6, -1]):
+        (y,) = run(maker, x, np.array(shape))
+        np.testing.assert_array_equal(y, x.reshape(shape))
+    assert maker.value_inputs == (1,)
+    assert maker.program_for([x, np.array([2, 3])]).rest is None
+
+
+def test_a_condition_from_an_input_picks_the_branch_at_compile_time():
+    maker = specialiser(
+        """g (float[N] x, int64 rate) => (float[N] y) <int64 wide = {16000}> {
+            c = Equal(rate, wide)
+            a = Relu(x)
+            b = If (c) <
+                then_branch = t () => (float[N] u) { v = Neg(a)  u = Neg(v) },
+                else_branch = e () => (float[N] w) { w = Mul(a, x) }
+            >
+            y = Add(b, a)
+        }"""
+    )
+    x = floats(5)
+    a = np.maximum(x, 0)
+    np.testing.assert_array_equal(run(maker, x, np.array(16000))[0], a + a)
+    np.testing.assert_array_equal(run(maker, x, np.array(8000))[0], a * x + a)
+    assert names(maker.program_for([x, np.array(8000)])) == ["Relu", "Mul", "Add"]
+
+
+def test_a_value_from_a_float_input_splits_the_program_where_it_is_needed():
+    maker = specialiser(
+        """g (float[N] x, float[M] z) => (float y, float[N] early, float[K] late) {
+            m = ReduceMax(z)
+            n = Cast <to = 7> (m)
+            e = Relu(x)
+            late = Expand(e, n)
+            y = ReduceMax(late)
+            early = Neg(e)
+        }"""
+    )
+    x = floats(1)
+    for count in (3.0, 5.0, 3.0):
+        y, early, late = run(maker, x, np.array([1, count], np.float32))
+        np.testing.assert_array_equal(late, np.broadcast_to(np.maximum(x, 0), int(count)))
+        np.testing.assert_array_equal(early, -np.maximum(x, 0))
+        assert y == max(x[0], 0)
+    program = maker.program_for([x, floats(2)])
+    assert names(program) == ["ReduceMax", "Cast", "Relu", "Neg"]
+    assert program.outputs[0] is None
+    assert program.outputs[2] is None
+
+
+def test_what_hangs_on_a_shape_only_the_run_tells_waits_in_the_rest():
+    maker = specialiser(
+        """g (float[N] x) => (int64[R, K] where, int64[R, K] neg, float[N] pos, int64[2] s) {
+            where = NonZero(x)
+            neg = Neg(where)
+            s = Shape(where)
+            pos = Relu(x)
+        }"""
+    )
+    for x in (np.array([0, 1, 0, 2.0], np.float32), np.zeros(4, np.float32)):
+        where, neg, pos, shape = run(maker, x)
+        np.testing.assert_array_equal(where, np.array(np.nonzero(x)))
+        np.testing.assert_array_equal(neg, -where)
+        np.testing.assert_array_equal(pos, x)
+        assert shape.tolist() == list(where.shape)
+
+
+def test_a_backend_without_splits_says_which_operation_needs_which_value():
+    text = "g (float[N] x, float[M] z) => (float[K] y) { n = Cast <to = 7> (z)  y = Expand(x, n) }"
+    maker = specialiser(text, allow_split=False)
+    with pytest.raises(CompileError, match=r"'Expand.*' \(Expand\) needs the value of 'n'"):
+        maker.program_for([floats(1), floats(1)])
+
+
+def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):
+    monkeypatch.setattr("partita.lowering.specialise.PROGRAMS", 4)
+    maker = specialiser("g (float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }")
+    for count in range(1, 9):
+        (y,) = run(maker, np.ones(1, np.float32), np.array([count]))
+        assert y.shape == (count,)
+    assert maker.value_inputs == ()
+
+
+def test_outputs_may_be_inputs_constants_views_and_repeated():
+    maker = specialiser(
+        """g (float[2, 3] x) => (float[2, 3] x, float[2, 3] a, float[6] v, float[6] w, int64[2] s,
+                                  float[2, 3] b)
+        <int64[1] six = {6}> {
+            a = Relu(x)
+            v = Reshape(a, six)
+            w = Reshape(x, six)
+            s = Shape(x)
+            b = Identity(a)
+        }"""
+    )
+    x = floats(2, 3)
+    same, a, v, w, s, b = run(maker, x)
+    np.testing.assert_array_equal(same, x)
+    np.testing.assert_array_equal(a, np.maximum(x, 0))
+    np.testing.assert_array_equal(v, a.reshape(6))
+    np.testing.assert_array_equal(w, x.reshape(6))
+    np.testing.assert_array_equal(b, a)
+    assert s.tolist() == [2, 3]
+    program = maker.program_for([x])
+    assert [owner is not None for owner in program.owned] == [False, True] + [False] * 4
+
+
+def test_an_intermediate_that_is_still_read_is_not_overwritten():
+    text = "g (float[64] x) => (float[64] y) { a = Relu(x) " + "".join(
+        f"t{i} = Neg({'a' if i == 0 else f't{i - 1}'}) " for i in range(9)
+    )
+    maker = specialiser(text + " y = Add(t8, a) }")
+    x = floats(64)
+    np.testing.assert_array_equal(run(maker, x)[0], np.zeros(64))
+    assert maker.program_for([x]).arena_bytes == 3 * 256
+
+
+def test_random_numbers_never_fold_and_are_never_value_inputs():
+    maker = specialiser(
+        "g (float[2] x) => (float[2] y) { r = RandomNormal <shape = [2]> ()  y = Add(x, r) }"
+    )
+    program = maker.program_for([floats(2)])
+    assert names(program) == ["Add"]
+    assert program.steps[0].args[1].const is None
+
+
+def test_weights_are_transformed_once_for_all_shapes():
+    calls = []
+
+    def emit(b, node, x, w):
+        packed = b.prepack(w, "double", lambda a: calls.append(1) or a * 2)
+        y = b.empty(x.shape, x.dtype)
+        b.call_numpy(np.add, x, packed, y)
+        return y
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> '
+        "g (float[N] x) => (float[N] y) <float[1] w = {4}> { y = Sub(x, w) }"
+    )
+    maker = Specialiser(lower_proto(model), Target(lambda node, operands: Emit(emit)))
+    for count in (2, 3):
+        (y,) = run(maker, floats(count))
+        np.testing.assert_array_equal(y, floats(count) + 8)
+    assert calls == [1]
+
+
+def test_folding_before_shapes_are_known_leaves_what_hangs_on_inputs():
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[N] x) => (float[N] y, float[2] k) <float[2] w = {-1, 2}, bool c = {1}> {
+            a = Relu(w)
+            k = Neg(a)
+            q = If (c) <
+                then_branch = t () => (float[2] u) { u = Neg(k) },
+                else_branch = e () => (float[2] v) { v = Relu(x) }
+            >
+            z = Unheard(w)
+            y = Add(x, q)
+        }"""
+    )
+    graph = lower_proto(model)
+    fold_constants(graph, Target(find))
+    assert [node.op_type for node in graph.nodes] == ["Add"]
+    assert graph.outputs[1].const.tolist() == [0, -2]
+    assert graph.nodes[0].inputs[1].const.tolist() == [0, 2]
+
+
+def test_an_output_that_the_emitter_does_not_give_is_an_error():
+    text = "g (float[N] x) => (float[N] y, float[N] z) { y, z = Relu(x) }"
+    with pytest.raises(CompileError, match=r"Output 1 \('z'\) of operation 'Relu.*' \(Relu\) is used"):
+        specialiser(text).program_for([floats(2)])
