@@ -34,7 +34,10 @@ def test_tensors_alive_at_one_step_never_overlap(tensors):
 def test_the_arena_is_between_the_most_that_lives_at_once_and_the_sum(tensors):
     _, total = plan(tensors)
     peak = max(
-        (sum(padded(s) for s, first, last in tensors if first <= step <= last) for step in range(21)),
+        (
+            sum(padded(s) for s, first, last in tensors if first <= step <= last)
+            for step in range(21)
+        ),
         default=0,
     )
     assert peak <= total <= sum(padded(size) for size, _, _ in tensors)

@@ -342,5 +342,7 @@ def test_folding_before_shapes_are_known_leaves_what_hangs_on_inputs():
 
 def test_an_output_that_the_emitter_does_not_give_is_an_error():
     text = "g (float[N] x) => (float[N] y, float[N] z) { y, z = Relu(x) }"
-    with pytest.raises(CompileError, match=r"Output 1 \('z'\) of operation 'Relu.*' \(Relu\) is used"):
+    with pytest.raises(
+        CompileError, match=r"Output 1 \('z'\) of operation 'Relu.*' \(Relu\) is used"
+    ):
         specialiser(text).program_for([floats(2)])

@@ -13,7 +13,7 @@ def remove_idle(rewriter: Rewriter) -> None:
 
     Dropout stays where its mask is read or where it may be in training mode.
     """
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         source = node.input(0)
         if source is not None and _is_idle(node, source) and not any(node.outputs[1:]):
             rewriter.remove(node, source)

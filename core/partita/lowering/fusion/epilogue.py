@@ -2,8 +2,8 @@
 
 The result has the operator's name in domain ``partita``, inputs ``(x, w, bias, residual)`` and the
 attributes of the original plus ``activation``: an :class:`~partita.lowering.Activation` or
-``None``. It computes ``activation(op(x, w) + bias + residual)``; bias has one dimension (output channels of a
-convolution, columns of a product), the residual the shape of the result.
+``None``. It computes ``activation(op(x, w) + bias + residual)``. The bias has one dimension (output
+channels of a convolution, columns of a product), the residual the shape of the result.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 
 def fuse_epilogues(rewriter: Rewriter) -> None:
     """Fuses what follows every Conv, ConvTranspose, Gemm and MatMul."""
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         if node.kind in _CONVOLUTIONS:
             _Epilogue(rewriter, node, *_convolution(node)).fuse()
         elif node.kind == "Gemm":

@@ -18,7 +18,7 @@ def fuse_layer_normalization(rewriter: Rewriter) -> None:
 
     Source of the spelling: how PyTorch and TensorFlow export layer normalisation below opset 17.
     """
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         if node.kind == "Sqrt":
             _fuse(rewriter, node)
 

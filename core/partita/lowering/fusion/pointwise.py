@@ -22,17 +22,17 @@ def fuse_hard_activations(rewriter: Rewriter) -> None:
     Known spellings: division by 6 or multiplication by 1/6, before or after multiplying by x, and
     a HardSigmoid that is in the model already.
     """
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         if node.kind == "Add":
             _fuse_clip(rewriter, node)
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         if node.kind == "HardSigmoid":
             _fuse_hard_swish(rewriter, node)
 
 
 def fuse_silu(rewriter: Rewriter) -> None:
     """``x * sigmoid(x)`` becomes ``partita::Silu``."""
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         product = rewriter.only_user(node.outputs[0], "Mul") if node.kind == "Sigmoid" else None
         if product is not None and other_input(product, node.outputs[0]) is node.inputs[0]:
             group = [node, product]
@@ -41,7 +41,7 @@ def fuse_silu(rewriter: Rewriter) -> None:
 
 def fuse_gelu(rewriter: Rewriter) -> None:
     """``x / 2 * (1 + erf(x / sqrt(2)))`` and the form with tanh become Gelu."""
-    for node in list(rewriter.nodes()):
+    for node in rewriter.nodes():
         if node.kind == "Erf":
             inner, group = _erf_argument(rewriter, node)
         elif node.kind == "Tanh":

@@ -28,13 +28,16 @@ class Rewriter:
         self._makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
         self._gone: set[Node] = set()
         self._new: dict[Node, Node] = {}
-        self._renamed: dict[Value, Value] = {}
 
-    def nodes(self) -> Iterable[Node]:
-        """The nodes there were at the start, without those replaced meanwhile."""
+    def nodes(self) -> list[Node]:
+        """The nodes as they are now, in order."""
+        current = []
         for node in self.graph.nodes:
+            while node in self._new:
+                node = self._new[node]
             if node not in self._gone:
-                yield node
+                current.append(node)
+        return current
 
     def maker(self, value: Value | None, *kinds: str) -> Node | None:
         """The node of this graph that computes a value, if it is of one of the kinds."""
@@ -105,14 +108,7 @@ class Rewriter:
 
     def finish(self) -> None:
         """Writes the changes into the graph."""
-        nodes: list[Node] = []
-        for node in self.graph.nodes:
-            current = node
-            while current in self._new:
-                current = self._new[current]
-            if current not in self._gone:
-                nodes.append(current)
-        self.graph.nodes = nodes
+        self.graph.nodes = self.nodes()
 
     def _forget(self, node: Node) -> None:
         self._gone.add(node)

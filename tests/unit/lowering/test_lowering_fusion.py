@@ -1,0 +1,517 @@
+"""Every fusion pattern: it is found, computes what onnxruntime computes, and knows its limits.
+
+The fused graph is computed by ONNX's reference evaluator; fused nodes by the closed form that their
+definition gives.
+"""
+
+import math
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, numpy_helper, parser
+
+from partita.lowering import (
+    NO_ACTIVATION,
+    Activation,
+    ActivationCode,
+    Node,
+    Value,
+    fuse,
+    lower_proto,
+    reference_fold,
+)
+
+RNG = np.random.default_rng(7)
+
+
+def erf(x):
+    return np.vectorize(math.erf)(x)
+
+
+FUNCTIONS = {
+    ActivationCode.NONE: lambda x, a, b: x,
+    ActivationCode.RELU: lambda x, a, b: np.maximum(x, 0),
+    ActivationCode.CLIP: lambda x, a, b: np.clip(x, a, b),
+    ActivationCode.LEAKY_RELU: lambda x, a, b: np.where(x >= 0, x, a * x),
+    ActivationCode.HARD_SWISH: lambda x, a, b: x * np.clip(x / 6 + 0.5, 0, 1),
+    ActivationCode.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, 0, 1),
+    ActivationCode.SIGMOID: lambda x, a, b: 1 / (1 + np.exp(-x)),
+    ActivationCode.TANH: lambda x, a, b: np.tanh(x),
+    ActivationCode.SILU: lambda x, a, b: x / (1 + np.exp(-x)),
+    ActivationCode.GELU: lambda x, a, b: x / 2 * (1 + erf(x / math.sqrt(2))),
+    ActivationCode.GELU_TANH: lambda x, a, b: (
+        x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+    ActivationCode.MISH: lambda x, a, b: x * np.tanh(np.log1p(np.exp(x))),
+    ActivationCode.ELU: lambda x, a, b: np.where(x >= 0, x, a * np.expm1(x)),
+    ActivationCode.SOFTPLUS: lambda x, a, b: np.log1p(np.exp(x)),
+}
+
+
+def convolve(op_type, attrs, x, w, bias):
+    """Group by group, as the evaluator's transposed convolution fails for more than one."""
+    groups = attrs.get("group", 1) if op_type == "ConvTranspose" else 1
+    node = Node(op_type, [Value()] * 2, [Value()], attrs, version=11)
+    node.attrs = {**attrs, "group": attrs.get("group", 1) // groups}
+    parts = zip(np.split(x, groups, axis=1), np.split(w, groups, axis=0), strict=True)
+    result = np.concatenate([reference_fold(node, pair)[0] for pair in parts], axis=1)
+    return result if bias is None else result + bias.reshape(-1, *(1,) * (w.ndim - 2))
+
+
+def compute(node, arrays):
+    """One node of a fused graph."""
+    if node.domain != "partita":
+        return reference_fold(node, arrays)
+    if node.op_type == "Silu":
+        return [FUNCTIONS[ActivationCode.SILU](arrays[0], 0, 0)]
+    x, w, bias, residual = arrays
+    if node.op_type == "MatMul":
+        result = x.astype(np.float64) @ w
+        result = result if bias is None else result + bias
+    else:
+        attrs = {key: value for key, value in node.attrs.items() if key != "activation"}
+        result = convolve(node.op_type, attrs, x, w, bias)
+    result = result if residual is None else result + residual
+    activation = node.attrs["activation"] or NO_ACTIVATION
+    function = FUNCTIONS[activation.code]
+    return [function(result, activation.alpha, activation.beta).astype(x.dtype)]
+
+
+def evaluate(graph, feeds):
+    known = {value: feeds[value.name] for value in graph.inputs}
+
+    def array(value):
+        return None if value is None else value.const if value.const is not None else known[value]
+
+    for node in graph.nodes:
+        results = compute(node, [array(value) for value in node.inputs])
+        for value, result in zip(node.outputs, results, strict=False):
+            known[value] = result
+    return [array(value) for value in graph.outputs]
+
+
+def check(model, expected, **feeds):
+    """Fuses, compares kinds of nodes (``expected``, a text) and numbers; returns the graph."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    wanted = session.run(None, feeds)
+    graph = lower_proto(model)
+    every = {node.name for node in graph.nodes}
+    fuse(graph)
+    assert " ".join(node.kind for node in graph.nodes) == expected
+    assert all(set(node.origins) <= every for node in graph.nodes)
+    for found, want in zip(evaluate(graph, feeds), wanted, strict=True):
+        assert found.dtype == want.dtype
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    return graph
+
+
+def model_of(text, weights=None, opset=18, ir_version=10):
+    """A model from text; ``weights`` become initializers."""
+    model = parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n' + text)
+    for name, array in (weights or {}).items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    return infer(model)
+
+
+def infer(model):
+    from onnx import shape_inference
+
+    return shape_inference.infer_shapes(model)
+
+
+def normal(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+X = normal(2, 6, 9, 8)
+CONV = {"w": normal(4, 6, 3, 3), "b": normal(4)}
+CONV_INPUT = "g (float[2, 6, 9, 8] x)"
+BATCH_NORM = {"s": normal(4), "t": normal(4), "m": normal(4), "v": np.abs(normal(4)) + 0.5}
+
+
+@pytest.mark.parametrize("bias", ["", ", b"])
+def test_batch_normalisation_folds_into_a_convolution(bias):
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w{bias}) "
+    model = model_of(
+        text + "y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v) }", CONV | BATCH_NORM
+    )
+    graph = check(model, "partita::Conv", x=X)
+    assert graph.nodes[0].attrs["activation"] is None
+    assert len(graph.nodes[0].origins) == 2
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_batch_normalisation_folds_into_a_transposed_convolution(group):
+    channels = 4 // group
+    weights = BATCH_NORM | {"w": normal(6, channels, 3, 3)}
+    model = model_of(
+        CONV_INPUT + f" => (float[2, 4, H, W] y) {{ c = ConvTranspose <group = {group}> (x, w) "
+        "n = BatchNormalization(c, s, t, m, v) y = Relu(n) }",
+        weights,
+    )
+    check(model, "partita::ConvTranspose", x=X)
+
+
+@pytest.mark.parametrize(
+    ("chain", "weights"),
+    [
+        ("y = Add(c, k)", {"k": normal(4, 1, 1)}),
+        ("y = Add(k, c)", {"k": normal(1, 4, 1, 1)}),
+        ("y = Sub(c, k)", {"k": normal(1, 4, 1, 1)}),
+        ("y = Sub(k, c)", {"k": normal(4, 1, 1)}),
+        ("y = Mul(c, k)", {"k": normal(4, 1, 1)}),
+        ("y = Div(c, k)", {"k": normal(4, 1, 1) + 3}),
+        ("y = Mul(c, k)", {"k": np.float32(0.25)}),
+        ("d = Mul(c, k) e = Add(d, l) y = Relu(e)", {"k": normal(4, 1, 1), "l": normal(4, 1, 1)}),
+    ],
+)
+def test_constants_per_channel_fold_into_a_convolution(chain, weights):
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) {chain} }}"
+    check(model_of(text, CONV | weights), "partita::Conv", x=X)
+
+
+@pytest.mark.parametrize(
+    ("chain", "weights", "expected"),
+    [
+        # One number per column, not per channel.
+        ("y = Add(c, k)", {"k": normal(6)}, "Conv Add"),
+        # Widens the result by a dimension.
+        ("y = Add(c, k)", {"k": normal(2, 1, 4, 1, 1)}, "Conv Add"),
+        ("y = Div(k, c)", {"k": normal(4, 1, 1)}, "Conv Div"),
+        ("y = Mul(c, c)", {}, "Conv Mul"),
+    ],
+)
+def test_what_is_not_per_channel_stays(chain, weights, expected):
+    text = f"{CONV_INPUT} => (float[A, B, C, D] y) {{ c = Conv(x, w, b) {chain} }}"
+    if weights and weights["k"].ndim == 5:
+        text = text.replace("[A, B, C, D]", "[A, B, C, D, E]")
+    check(model_of(text, CONV | weights), expected, x=X)
+
+
+ACTIVATIONS = {
+    "Relu(c)": Activation(ActivationCode.RELU),
+    "Clip(c, low, high)": Activation(ActivationCode.CLIP, -0.5, 1.5),
+    "Clip(c, , high)": Activation(ActivationCode.CLIP, -math.inf, 1.5),
+    "LeakyRelu <alpha = 0.2> (c)": Activation(ActivationCode.LEAKY_RELU, np.float32(0.2)),
+    "HardSwish(c)": Activation(ActivationCode.HARD_SWISH),
+    "HardSigmoid(c)": Activation(ActivationCode.HARD_SIGMOID, 0.2, 0.5),
+    "Sigmoid(c)": Activation(ActivationCode.SIGMOID),
+    "Tanh(c)": Activation(ActivationCode.TANH),
+    "Mish(c)": Activation(ActivationCode.MISH),
+    "Elu(c)": Activation(ActivationCode.ELU, 1.0),
+    "Softplus(c)": Activation(ActivationCode.SOFTPLUS),
+    "Gelu(c)": Activation(ActivationCode.GELU),
+}
+
+
+@pytest.mark.parametrize("call", ACTIVATIONS)
+def test_activations_move_into_the_convolution(call):
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) y = {call} }}"
+    limits = {"low": np.float32(-0.5), "high": np.float32(1.5)}
+    graph = check(model_of(text, CONV | limits, opset=20), "partita::Conv", x=X)
+    assert graph.nodes[0].attrs["activation"] == ACTIVATIONS[call]
+    assert graph.nodes[0].attrs["activation"].kind == call.partition("(")[0].split()[0]
+
+
+def test_clip_with_limits_as_attributes():
+    text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w, b) "
+    model = model_of(text + "y = Clip <min = 0.0, max = 6.0> (c) }", CONV, opset=9, ir_version=4)
+    graph = check(model, "partita::Conv", x=X)
+    assert graph.nodes[0].attrs["activation"] == Activation(ActivationCode.CLIP, 0.0, 6.0)
+
+
+def test_a_residual_and_the_activation_after_it():
+    text = """g (float[2, 6, 9, 8] x, float[2, 4, 7, 6] r) => (float[2, 4, 7, 6] y) {
+        c = Conv(x, w, b)
+        n = BatchNormalization(c, s, t, m, v)
+        a = Add(r, n)
+        y = Relu(a)
+    }"""
+    r = normal(2, 4, 7, 6)
+    graph = check(model_of(text, CONV | BATCH_NORM), "partita::Conv", x=X, r=r)
+    assert graph.nodes[0].inputs[3].name == "r"
+
+
+def test_a_residual_that_might_broadcast_stays_an_add():
+    text = """g (float[N, 6, 9, 8] x, float[M, 4, 7, 6] r) => (float[K, 4, 7, 6] y) {
+        c = Conv(x, w, b)
+        y = Add(r, c)
+    }"""
+    check(model_of(text, CONV), "Conv Add", x=X, r=normal(1, 4, 7, 6))
+
+
+def test_a_residual_of_symbolic_batch():
+    text = """g (float[N, 4, 9, 8] x) => (float[N, 4, 9, 8] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, w, b)
+        a = Add(c, x)
+        y = Sigmoid(a)
+    }"""
+    weights = {"w": normal(4, 4, 3, 3), "b": normal(4)}
+    check(model_of(text, weights), "partita::Conv", x=normal(3, 4, 9, 8))
+
+
+@pytest.mark.parametrize("seen", ["n", "c"])
+def test_an_intermediate_that_is_an_output_is_not_fused_away(seen):
+    text = f"""{CONV_INPUT} => (float[2, 4, 7, 6] y, float[2, 4, 7, 6] {seen}) {{
+        c = Conv(x, w, b)
+        n = BatchNormalization(c, s, t, m, v)
+        y = Relu(n)
+    }}"""
+    expected = {"n": "partita::Conv Relu", "c": "Conv BatchNormalization Relu"}[seen]
+    check(model_of(text, CONV | BATCH_NORM), expected, x=X)
+
+
+def test_an_intermediate_with_two_readers_is_not_fused_away():
+    text = f"""{CONV_INPUT} => (float[2, 4, 7, 6] y, float[2, 4, 7, 6] z) {{
+        c = Conv(x, w, b)
+        y = Relu(c)
+        z = Tanh(c)
+    }}"""
+    check(model_of(text, CONV), "Conv Relu Tanh", x=X)
+
+
+def test_an_intermediate_that_a_body_reads_is_not_fused_away():
+    text = f"""{CONV_INPUT} => (float[2, 4, 7, 6] y, float[2, 4, 7, 6] z) {{
+        c = Conv(x, w, b)
+        y = Relu(c)
+        z = If (yes) <
+            then_branch = t () => (float[2, 4, 7, 6] p) {{ p = Tanh(c) }},
+            else_branch = e () => (float[2, 4, 7, 6] q) {{ q = Relu(c) }}
+        >
+    }}"""
+    graph = lower_proto(model_of(text, CONV | {"yes": np.array(True)}))
+    fuse(graph)
+    assert [node.kind for node in graph.nodes] == ["Conv", "Relu", "If"]
+
+
+def test_patterns_inside_bodies_are_fused():
+    text = """g (float[2, 3] x, bool c) => (float[2, 3] y) {
+        y = If (c) <
+            then_branch = t () => (float[2, 3] p) { s = Sigmoid(x)  p = Mul(x, s) },
+            else_branch = e () => (float[2, 3] q) { q = Relu(x) }
+        >
+    }"""
+    graph = lower_proto(model_of(text))
+    fuse(graph)
+    assert [node.kind for node in graph.all_nodes()] == ["If", "partita::Silu", "Relu"]
+
+
+@pytest.mark.parametrize(
+    ("attrs", "shape"),
+    [({}, (5, 3)), ({"transB": 1}, (3, 5)), ({"alpha": 0.5, "beta": 2.0, "transB": 1}, (3, 5))],
+)
+@pytest.mark.parametrize("bias", [(3,), (1, 3), (1,), (), None])
+def test_gemm_with_constant_weights_becomes_a_product(attrs, shape, bias):
+    weights = {"w": normal(*shape)}
+    if bias is not None:
+        weights["b"] = normal(*bias)
+    node = helper.make_node("Gemm", ["x", *weights], ["g"], **attrs)
+    relu = helper.make_node("Relu", ["g"], ["y"])
+    graph = helper.make_graph(
+        [node, relu],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 3])],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    check(infer(model), "partita::MatMul", x=normal(4, 5))
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        "y = Gemm <transA = 1> (z, w)",
+        "y = Gemm(x, w, r)",
+        "y = Gemm(x, x2)",
+    ],
+)
+def test_gemm_of_another_form_stays(chain):
+    text = (
+        "g (float[5, 5] x, float[5, 5] z, float[5, 5] x2, float[5, 5] r) => (float[5, 5] y) "
+        f"{{ {chain} }}"
+    )
+    feeds = {name: normal(5, 5) for name in ("x", "z", "x2", "r")}
+    check(model_of(text, {"w": normal(5, 5)}), "Gemm", **feeds)
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("m = MatMul(x, w) y = Add(m, b)", "partita::MatMul"),
+        ("m = MatMul(x, w) n = Add(b, m) y = Tanh(n)", "partita::MatMul"),
+        ("m = MatMul(x, w) n = Add(m, b) o = Add(r, n) y = Relu(o)", "partita::MatMul"),
+        ("m = MatMul(x, w) n = Mul(m, half) y = Add(n, wide)", "partita::MatMul"),
+        ("m = MatMul(x, w) y = Add(m, column)", "MatMul Add"),
+        ("y = MatMul(x, w)", "MatMul"),
+    ],
+)
+def test_products_take_in_bias_residual_and_activation(chain, expected):
+    weights = {
+        "w": normal(5, 3),
+        "b": normal(3),
+        "half": np.float32(0.5),
+        "wide": normal(1, 1, 3),
+        "column": normal(4, 1),
+    }
+    text = f"g (float[2, 4, 5] x, float[2, 4, 3] r) => (float[2, 4, 3] y) {{ {chain} }}"
+    check(model_of(text, weights), expected, x=normal(2, 4, 5), r=normal(2, 4, 3))
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("s = Sigmoid(x) y = Mul(x, s)", "partita::Silu"),
+        ("s = Sigmoid(x) y = Mul(s, x)", "partita::Silu"),
+        ("s = Sigmoid(x) y = Mul(s, s)", "Sigmoid Mul"),
+        ("p = Add(x, three) c = Clip(p, zero, six) y = Div(c, six)", "HardSigmoid"),
+        ("p = Add(three, x) c = Clip(p, zero, six) y = Mul(c, sixth)", "HardSigmoid"),
+        ("p = Add(x, three) c = Clip(p, zero, six) m = Mul(x, c) y = Div(m, six)", "HardSwish"),
+        ("p = Add(x, three) c = Clip(p, zero, six) m = Mul(c, x) y = Mul(m, sixth)", "HardSwish"),
+        ("p = Add(x, three) c = Clip(p, zero, six) d = Div(c, six) y = Mul(d, x)", "HardSwish"),
+        ("h = HardSigmoid <alpha = 0.16666667, beta = 0.5> (x) y = Mul(x, h)", "HardSwish"),
+        ("h = HardSigmoid(x) y = Mul(x, h)", "HardSigmoid Mul"),
+        ("p = Add(x, three) c = Clip(p, zero, six) y = Sub(six, c)", "Add Clip Sub"),
+        ("p = Add(x, three) c = Clip(p, zero, three) y = Div(c, six)", "Add Clip Div"),
+        (
+            "p = Add(x, three) c = Clip(p, zero, six) m = Mul(p, c) y = Div(m, six)",
+            "Add Clip Mul Div",
+        ),
+    ],
+)
+def test_activations_spelled_out(chain, expected):
+    numbers = {"zero": 0, "three": 3, "six": 6, "sixth": 1 / 6}
+    weights = {name: np.float32(number) for name, number in numbers.items()}
+    text = f"g (float[3, 50] x) => (float[3, 50] y) {{ {chain} }}"
+    check(model_of(text, weights), expected, x=4 * normal(3, 50))
+
+
+ERF = "d = Div(x, root2) e = Erf(d) p = Add(e, one) "
+TANH = "q = Mul(f, x) r = Add(x, q) s = Mul(r, root2pi) e = Tanh(s) p = Add(e, one) "
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (ERF + "m = Mul(x, p) y = Mul(m, half)", "Gelu"),
+        (ERF + "m = Mul(p, half) y = Mul(x, m)", "Gelu"),
+        (ERF + "h = Mul(x, half) y = Mul(h, p)", "Gelu"),
+        (ERF.replace("Div(x, root2)", "Mul(x, root_half)")
+         + "m = Mul(x, p) y = Div(m, two)", "Gelu"),
+        (ERF + "m = Mul(x, p) y = Mul(m, two)", "Div Erf Add Mul Mul"),
+        ("c = Pow(x, three) f = Mul(c, k) " + TANH.replace("Mul(f, x)", "Identity(f)")
+         + "h = Mul(x, half) y = Mul(h, p)", "Gelu"),
+        ("a = Mul(x, x) c = Mul(a, x) f = Mul(k, c) " + TANH.replace("Mul(f, x)", "Identity(f)")
+         + "m = Mul(x, p) y = Mul(m, half)", "Gelu"),
+    ],
+)  # fmt: skip
+def test_gelu_spelled_out(chain, expected):
+    numbers = {
+        "root2": math.sqrt(2),
+        "root_half": math.sqrt(0.5),
+        "one": 1,
+        "half": 0.5,
+        "two": 2,
+        "three": 3,
+        "k": 0.044715,
+        "root2pi": math.sqrt(2 / math.pi),
+    }
+    weights = {name: np.float32(number) for name, number in numbers.items()}
+    text = f"g (float[3, 50] x) => (float[3, 50] y) {{ {chain} }}"
+    graph = check(model_of(text, weights), expected, x=2 * normal(3, 50))
+    if expected == "Gelu":
+        wanted = "tanh" if "Tanh" in chain else "none"
+        assert graph.nodes[0].attrs["approximate"] == wanted
+
+
+MEAN = "m = ReduceMean <axes = [-1]> (x) d = Sub(x, m) "
+SQUARE = MEAN + "p = Pow(d, two) v = ReduceMean <axes = [-1]> (p) e = Add(v, eps) r = Sqrt(e) "
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (SQUARE + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)", "LayerNormalization"),
+        (SQUARE + "q = Div(d, r) s = Mul(g1, q) y = Add(b1, s)", "LayerNormalization"),
+        (SQUARE + "q = Div(d, r) y = Mul(q, g1)", "LayerNormalization"),
+        (SQUARE + "d2 = Sub(x, m) q = Div(d2, r) s = Mul(q, g1) y = Add(s, b1)",
+         "LayerNormalization"),
+        (SQUARE.replace("Pow(d, two)", "Mul(d, d)") + "i = Reciprocal(r) q = Mul(d, i) "
+         "s = Mul(q, g1) y = Add(s, b1)", "LayerNormalization"),
+        (SQUARE + "i = Div(one, r) q = Mul(i, d) s = Mul(q, g1) y = Add(s, b1)",
+         "LayerNormalization"),
+        (SQUARE.replace("[-1]", "[2]") + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)",
+         "LayerNormalization"),
+        (SQUARE.replace("[-1]", "[1]") + "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)",
+         "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
+        (SQUARE + "q = Div(r, d) s = Mul(q, g1) y = Add(s, b1)",
+         "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
+    ],
+)  # fmt: skip
+def test_layer_normalisation_spelled_out(chain, expected):
+    weights = {
+        "two": np.float32(2),
+        "one": np.float32(1),
+        "eps": np.float32(1e-3),
+        "g1": normal(24),
+        "b1": normal(24),
+    }
+    text = f"g (float[N, 5, 24] x) => (float[N, 5, 24] y) {{ {chain} }}"
+    check(model_of(text, weights, opset=17), expected, x=normal(3, 5, 24))
+
+
+def test_layer_normalisation_with_axes_as_inputs():
+    weights = {
+        "two": np.float32(2),
+        "eps": np.float32(1e-3),
+        "g1": normal(24),
+        "b1": normal(24),
+        "last": np.array([-1]),
+    }
+    chain = SQUARE.replace(" <axes = [-1]> (x)", "(x, last)").replace(
+        " <axes = [-1]> (p)", "(p, last)"
+    )
+    chain += "q = Div(d, r) s = Mul(q, g1) y = Add(s, b1)"
+    text = f"g (float[3, 24] x) => (float[3, 24] y) {{ {chain} }}"
+    check(model_of(text, weights), "LayerNormalization", x=normal(3, 24))
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("a = Identity(x) y = Neg(a)", "Neg"),
+        ("a = Cast <to = 1> (x) y = Neg(a)", "Neg"),
+        ("a = Cast <to = 11> (x) y = Cast <to = 1> (a)", "Cast Cast"),
+        ("a = Transpose <perm = [0, 1]> (x) y = Neg(a)", "Neg"),
+        ("a = Transpose(x) b = Transpose(a) y = Neg(b)", "Transpose Transpose Neg"),
+        ("a = Pad(x, none) y = Neg(a)", "Neg"),
+        ("a = Concat <axis = 0> (x) y = Neg(a)", "Neg"),
+        ("a = Dropout(x) y = Neg(a)", "Neg"),
+        ("a = Dropout(x, half, no) b = Identity(a) y = Add(b, b)", "Add"),
+        ("y = Identity(x)", "Identity"),
+    ],
+)
+def test_idle_nodes_are_removed(chain, expected):
+    weights = {
+        "none": np.zeros(4, np.int64),
+        "half": np.float32(0.5),
+        "no": np.array(False),
+    }
+    text = f"g (float[3, 4] x) => (float[3, 4] y) {{ {chain} }}"
+    check(model_of(text, weights), expected, x=normal(3, 4))
+
+
+def test_dropout_with_a_mask_that_is_read_stays():
+    text = "g (float[3] x) => (float[3] y, bool[3] m) { a, m = Dropout(x) y = Neg(a) }"
+    check(model_of(text), "Dropout Neg", x=normal(3))
+
+
+def test_a_backend_may_refuse_what_fusion_makes():
+    text = "g (float[3] x) => (float[3] y) { s = Sigmoid(x) y = Mul(x, s) }"
+    graph = lower_proto(model_of(text))
+    fuse(graph, accepts=lambda node: node.op_type != "Silu")
+    assert [node.kind for node in graph.nodes] == ["Sigmoid", "Mul"]
+    assert [value.producer for value in graph.outputs] == [graph.nodes[1]]
