@@ -10,8 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from partita.compiled_model import CompiledModel
 from partita.device_string import parse_list
 from partita.errors import (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-from onnx.defs import SchemaError, get_schema
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops._op_list import load_op
+from onnx.reference.ops.aionnxml._op_list import load_op as load_ml_op
 
 from partita.compiled_model import CompiledModel, Runner
 from partita.errors import CompileError, InferError
@@ -19,26 +20,20 @@ from partita.profiling import ProfilingInfo
 from partita.properties import DeviceProperties
 from partita.query import Reason, ReasonCode
 from partita.tensor import HostTensor, Tensor
+from partita_reference.corrections import CORRECTED
 
 
 @functools.cache
 def _implemented(domain: str, op_type: str, version: int) -> bool:
     """Whether the evaluator has the operator, itself or as a function of others."""
     try:
-        load_op(domain, op_type, version)
-    except (RuntimeError, ValueError, KeyError, AttributeError):
-        pass
-    else:
-        return True
-    try:
-        schema = get_schema(op_type, version, domain)
-    except SchemaError:
+        if domain == "ai.onnx.ml":
+            load_ml_op(domain, op_type, version)
+        else:
+            load_op(domain, op_type, version, evaluator_cls=ReferenceEvaluator)
+    except (RuntimeError, ValueError, NotImplementedError):
         return False
-    # onnx's stubs leave these two properties out
-    return bool(
-        schema.has_function  # type: ignore[attr-defined]
-        or schema.has_context_dependent_function  # type: ignore[attr-defined]
-    )
+    return True
 
 
 def _nodes(node: ir.Node) -> Iterator[ir.Node]:
@@ -76,7 +71,7 @@ class ReferenceCompiledModel(CompiledModel):
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
         super().__init__(model, properties, device)
         try:
-            self.evaluator = ReferenceEvaluator(model.to_onnx())
+            self.evaluator = ReferenceEvaluator(model.to_onnx(), new_ops=CORRECTED)
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             raise CompileError(
                 f"The reference evaluator refuses '{model.name}': {error}"
@@ -102,8 +97,6 @@ class _ReferenceRunner(Runner):
         feeds = {
             name: tensor.numpy().copy() for name, tensor in zip(self._names, inputs, strict=True)
         }
-        import time
-
         start = time.perf_counter()
         try:
             results = self._evaluator.run(None, feeds)

@@ -1,0 +1,127 @@
+"""Operators that ``onnx.reference`` computes otherwise than ONNX specifies, computed rightly.
+
+Each class says what is wrong with the original; a test compares it with onnxruntime. Remove one
+when the oldest supported ``onnx`` has it right.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+
+class GlobalMaxPool(OpRun):  # type: ignore[misc]  # onnx.reference has no types
+    """The original takes the wrong axes unless there are two spatial ones (onnx 1.18 to 1.23)."""
+
+    def _run(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]]:
+        return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
+
+
+class BatchNormalization(OpRun):  # type: ignore[misc]  # as above
+    """Before opset 14 the original mixes the batch's statistics in, as if it were training."""
+
+    def _run(
+        self,
+        x: np.ndarray[Any, Any],
+        scale: np.ndarray[Any, Any],
+        bias: np.ndarray[Any, Any],
+        mean: np.ndarray[Any, Any],
+        var: np.ndarray[Any, Any],
+        epsilon: float | None = None,
+        momentum: float | None = None,
+        training_mode: int | None = None,
+        **_: Any,
+    ) -> tuple[np.ndarray[Any, Any], ...]:
+        if training_mode:
+            from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+
+            trained: tuple[np.ndarray[Any, Any], ...] = BatchNormalization_14._run(
+                self, x, scale, bias, mean, var, epsilon, momentum, training_mode
+            )
+            return trained
+        shape = (-1, *(1,) * (x.ndim - 2))
+        factor = scale / np.sqrt(var + (1e-5 if epsilon is None else epsilon))
+        y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
+        return (y.astype(x.dtype),)
+
+
+class LRN(OpRun):  # type: ignore[misc]  # as above
+    """The original runs over the batch where it should run over the channels."""
+
+    def _run(
+        self,
+        x: np.ndarray[Any, Any],
+        alpha: float | None = None,
+        beta: float | None = None,
+        bias: float | None = None,
+        size: int = 1,
+    ) -> tuple[np.ndarray[Any, Any]]:
+        alpha = 1e-4 if alpha is None else alpha
+        beta = 0.75 if beta is None else beta
+        bias = 1.0 if bias is None else bias
+        squares = x.astype(np.float64) ** 2
+        sums = np.zeros_like(squares)
+        channels = x.shape[1]
+        for offset in range(-((size - 1) // 2), size // 2 + 1):
+            low, high = max(0, -offset), min(channels, channels - offset)
+            if low < high:
+                sums[:, low:high] += squares[:, low + offset : high + offset]
+        return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
+
+
+class _Flattened(OpRun):  # type: ignore[misc]  # as above
+    """Before opset 13 softmax works on all dimensions from ``axis``, by default 1, taken together."""
+
+    def _run(self, x: np.ndarray[Any, Any], axis: int | None = None) -> tuple[np.ndarray[Any, Any]]:
+        if x.size == 0:
+            return (x,)
+        if self.run_params["opsets"].get("", 13) >= 13:
+            return (self._along(x, -1 if axis is None else axis).astype(x.dtype),)
+        start = 1 if axis is None else axis % x.ndim
+        rows = x.reshape(math.prod(x.shape[:start]), -1)
+        return (self._along(rows, 1).reshape(x.shape).astype(x.dtype),)
+
+    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+        raise NotImplementedError  # each operator below has its own
+
+
+class Softmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+        powers = np.exp(x - x.max(axis=axis, keepdims=True))
+        result: np.ndarray[Any, Any] = powers / powers.sum(axis=axis, keepdims=True)
+        return result
+
+
+class LogSoftmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+        shifted = x - x.max(axis=axis, keepdims=True)
+        result: np.ndarray[Any, Any] = shifted - np.log(
+            np.exp(shifted).sum(axis=axis, keepdims=True)
+        )
+        return result
+
+
+class Hardmax(_Flattened):
+    """See the base class."""
+
+    def _along(self, x: np.ndarray[Any, Any], axis: int) -> np.ndarray[Any, Any]:
+        result = np.zeros_like(x)
+        np.put_along_axis(result, np.expand_dims(x.argmax(axis=axis), axis), 1, axis=axis)
+        return result
+
+
+CORRECTED: list[type[OpRun]] = [
+    BatchNormalization,
+    GlobalMaxPool,
+    Hardmax,
+    LogSoftmax,
+    LRN,
+    Softmax,
+]

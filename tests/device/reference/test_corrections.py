@@ -1,0 +1,63 @@
+"""Operators that the reference evaluator had wrong, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import partita
+
+
+def both(op_type, opset, arrays, **attributes):
+    names = [f"i{index}" for index in range(len(arrays))]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, names, ["y"], **attributes)],
+        "one",
+        [
+            helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape)
+            for n, a in zip(names, arrays, strict=True)
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    feeds = dict(zip(names, arrays, strict=True))
+    want = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
+    return partita.Core().compile_model(proto, "REFERENCE")(feeds)[0], want
+
+
+def floats(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 4, 5), (1, 2, 3, 4, 5)])
+def test_global_max_pool(shape):
+    got, want = both("GlobalMaxPool", 13, [floats(*shape)])
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("opset", [7, 9, 14, 15])
+def test_batch_normalization(opset):
+    arrays = [floats(2, 3, 4, 5), floats(3), floats(3, seed=1), floats(3, seed=2)]
+    arrays.append(np.abs(floats(3, seed=3)) + 0.1)
+    got, want = both("BatchNormalization", opset, arrays, epsilon=1e-3)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_lrn(size):
+    x = floats(2, 7, 4, 5) * 10
+    got, want = both("LRN", 13, [x], size=size, alpha=0.01, beta=0.6, bias=2.0)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize("opset", [9, 11, 13])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -1])
+def test_softmax_family(op_type, opset, axis):
+    if opset == 9 and axis == -1:
+        axis = 2  # negative axes came with opset 11
+    attributes = {} if axis is None else {"axis": axis}
+    got, want = both(op_type, opset, [floats(3, 4, 5)], **attributes)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
