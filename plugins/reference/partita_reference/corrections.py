@@ -73,14 +73,15 @@ class LRN(OpRun):  # type: ignore[misc]  # as above
 
 
 class _Flattened(OpRun):  # type: ignore[misc]  # as above
-    """Before opset 13 softmax works on all dimensions from ``axis``, by default 1, taken together."""
+    """Before opset 13 softmax takes all dimensions from ``axis`` on, by default 1, together."""
 
     def _run(self, x: np.ndarray[Any, Any], axis: int | None = None) -> tuple[np.ndarray[Any, Any]]:
         if x.size == 0:
             return (x,)
         if self.run_params["opsets"].get("", 13) >= 13:
             return (self._along(x, -1 if axis is None else axis).astype(x.dtype),)
-        start = 1 if axis is None else axis % x.ndim
+        given = any(attribute.name == "axis" for attribute in self.onnx_node.attribute)
+        start = axis % x.ndim if given and axis is not None else 1  # filled in by newer defaults
         rows = x.reshape(math.prod(x.shape[:start]), -1)
         return (self._along(rows, 1).reshape(x.shape).astype(x.dtype),)
 
