@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 
 
-class GlobalMaxPool(OpRun):  # type: ignore[misc]  # onnx.reference has no types
+class GlobalMaxPool(OpRun):
     """The original takes the wrong axes unless there are two spatial ones (onnx 1.18 to 1.23)."""
 
     def _run(self, x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any]]:
         return (x.max(axis=tuple(range(2, x.ndim)), keepdims=True),)
 
 
-class BatchNormalization(OpRun):  # type: ignore[misc]  # as above
+class BatchNormalization(BatchNormalization_14):
     """Before opset 14 the original mixes the batch's statistics in, as if it were training."""
 
     def _run(
@@ -36,10 +37,8 @@ class BatchNormalization(OpRun):  # type: ignore[misc]  # as above
         **_: Any,
     ) -> tuple[np.ndarray[Any, Any], ...]:
         if training_mode:
-            from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
-
-            trained: tuple[np.ndarray[Any, Any], ...] = BatchNormalization_14._run(
-                self, x, scale, bias, mean, var, epsilon, momentum, training_mode
+            trained: tuple[np.ndarray[Any, Any], ...] = super()._run(  # type: ignore[no-untyped-call]  # onnx
+                x, scale, bias, mean, var, epsilon, momentum, training_mode
             )
             return trained
         shape = (-1, *(1,) * (x.ndim - 2))
@@ -48,7 +47,7 @@ class BatchNormalization(OpRun):  # type: ignore[misc]  # as above
         return (y.astype(x.dtype),)
 
 
-class LRN(OpRun):  # type: ignore[misc]  # as above
+class LRN(OpRun):
     """The original runs over the batch where it should run over the channels."""
 
     def _run(
@@ -72,7 +71,7 @@ class LRN(OpRun):  # type: ignore[misc]  # as above
         return ((x / (bias + alpha / size * sums) ** beta).astype(x.dtype),)
 
 
-class _Flattened(OpRun):  # type: ignore[misc]  # as above
+class _Flattened(OpRun):
     """Before opset 13 softmax takes all dimensions from ``axis`` on, by default 1, together."""
 
     def _run(self, x: np.ndarray[Any, Any], axis: int | None = None) -> tuple[np.ndarray[Any, Any]]:
