@@ -1,0 +1,177 @@
+"""16-bit floats: kept as they are in memory, computed through float32 copies.
+
+numba knows neither bfloat16 nor, on processors, float16. Their elements pass through kernels as
+bits, and arithmetic happens on float32 copies, which is also how onnxruntime computes them.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.scalar import bits
+from partita_cpu.kernels.table import HALVES
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+FLOAT32 = np.dtype(np.float32)
+
+
+@jit(inline=True)
+def float16_to_float32(pattern: Any) -> Any:
+    """The float32 of a float16's bits, as int32 arithmetic that vectorises."""
+    wide = np.int32(pattern)
+    magnitude = bits(np.int32((wide & np.int32(0x7FFF)) << np.int32(13)))
+    # The product moves the exponent's bias and makes subnormals normal.
+    shifted = bits(magnitude * np.float32(2.0**112))
+    special = np.int32(shifted | np.int32(0x7F800000))
+    result = special if (wide & np.int32(0x7C00)) == np.int32(0x7C00) else shifted
+    sign = np.int32((wide & np.int32(0x8000)) << np.int32(16))
+    return bits(np.int32(np.int32(result) | sign))
+
+
+@jit(inline=True)
+def float32_to_float16(value: Any) -> Any:
+    """The bits of the nearest float16, ties to even."""
+    pattern = bits(value)
+    magnitude = np.int32(pattern & np.int32(0x7FFFFFFF))
+    odd = np.int32((magnitude >> np.int32(13)) & np.int32(1))
+    normal = np.int32(np.int32(magnitude - np.int32(0x38000000) + np.int32(0xFFF) + odd) >> 13)
+    # Adding 0.5 aligns a subnormal's bits with the end of the mantissa, rounding on the way.
+    small = np.int32(bits(bits(magnitude) + np.float32(0.5)) - np.int32(0x3F000000))
+    result = small if magnitude < np.int32(0x38800000) else normal
+    result = np.int32(0x7C00) if magnitude >= np.int32(0x477FF000) else result
+    result = np.int32(0x7E00) if magnitude > np.int32(0x7F800000) else result
+    sign = np.int32((pattern >> np.int32(16)) & np.int32(0x8000))
+    return np.uint16(np.int32(np.int32(result) | sign))
+
+
+@jit(inline=True)
+def float32_to_bfloat16(value: Any) -> Any:
+    """The bits of the nearest bfloat16, ties to even."""
+    pattern = bits(value)
+    odd = np.int32((pattern >> np.int32(16)) & np.int32(1))
+    rounded = np.int32(np.int32(pattern + np.int32(0x7FFF) + odd) >> np.int32(16))
+    quiet = np.int32((pattern >> np.int32(16)) | np.int32(0x40))
+    return np.uint16(quiet if value != value else rounded)
+
+
+@jit
+def _widen_float16(x: Any, y: Any, tid: int, nt: int) -> None:
+    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+    source, target = x[start:stop], y[start:stop]
+    for i in range(target.size):
+        target[i] = float16_to_float32(source[i])
+
+
+@jit
+def _widen_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
+    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+    source, target = x[start:stop], y[start:stop]
+    for i in range(target.size):
+        target[i] = bits(np.int32(np.int32(source[i]) << np.int32(16)))
+
+
+@jit
+def _narrow_float16(x: Any, y: Any, tid: int, nt: int) -> None:
+    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+    source, target = x[start:stop], y[start:stop]
+    for i in range(target.size):
+        target[i] = float32_to_float16(source[i])
+
+
+@jit
+def _narrow_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
+    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+    source, target = x[start:stop], y[start:stop]
+    for i in range(target.size):
+        target[i] = float32_to_bfloat16(source[i])
+
+
+def widen_kernel(x: Array, y: Array, tid: int, nt: int) -> None:
+    """16-bit floats to float32."""
+    kernel = _widen_bfloat16 if x.dtype == BFLOAT16 else _widen_float16
+    kernel(x.view(np.uint16), y, tid, nt)
+
+
+def narrow_kernel(x: Array, y: Array, tid: int, nt: int) -> None:
+    """float32 to 16-bit floats, to nearest even."""
+    kernel = _narrow_bfloat16 if y.dtype == BFLOAT16 else _narrow_float16
+    kernel(x, y.view(np.uint16), tid, nt)
+
+
+def _to_float32(array: Array) -> Array:
+    return array.astype(np.float32)
+
+
+def widen(b: Builder, x: Operand) -> Operand:
+    """A float32 copy of an operand of 16-bit floats; constants stay constants."""
+    if x.const is not None:
+        return b.prepack(x, "float32", _to_float32)
+    y = b.empty(x.shape, np.float32)
+    if x.size:
+        b.call(widen_kernel, b.flat(x), b.flat(y))
+    return y
+
+
+def narrow(b: Builder, x: Operand, dtype: Any) -> Operand:
+    """A copy of a float32 operand as 16-bit floats."""
+    y = b.empty(x.shape, dtype)
+    if x.size:
+        b.call(narrow_kernel, b.flat(x), b.flat(y))
+    return y
+
+
+def through_float32(emit: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes an emitter for float32 one for 16-bit floats too.
+
+    16-bit inputs are widened. A float32 result is narrowed to the type of the first 16-bit input,
+    unless the node says that this output is something else.
+    """
+
+    @functools.wraps(emit)
+    def wrapped(b: Builder, node: Node, *operands: Operand | None) -> Any:
+        kind = next((o.dtype for o in operands if o is not None and o.dtype in HALVES), None)
+        if kind is None:
+            return emit(b, node, *operands)
+        wide = [widen(b, o) if o is not None and o.dtype in HALVES else o for o in operands]
+        results = emit(b, node, *wide)
+        if isinstance(results, Operand):
+            return _narrowed(b, node, [results], kind)[0]
+        return tuple(_narrowed(b, node, results, kind))
+
+    return wrapped
+
+
+def _narrowed(
+    b: Builder, node: Node, results: Sequence[Operand | None], kind: np.dtype[Any]
+) -> list[Operand | None]:
+    narrowed: list[Operand | None] = []
+    for position, result in enumerate(results):
+        value = node.outputs[position] if position < len(node.outputs) else None
+        declared = value.dtype if value is not None else None
+        wanted = kind if declared is None else declared
+        if result is not None and result.dtype == FLOAT32 and wanted in HALVES:
+            result = narrow(b, result, wanted)
+        narrowed.append(result)
+    return narrowed
+
+
+def as_bits(kernel: Callable[..., None]) -> Callable[..., None]:
+    """Makes a kernel that only moves elements take arrays of 16-bit floats."""
+
+    @functools.wraps(kernel)
+    def wrapped(*args: Any) -> None:
+        kernel(
+            *(
+                a.view(np.uint16) if isinstance(a, np.ndarray) and a.dtype in HALVES else a
+                for a in args
+            )
+        )
+
+    return wrapped
