@@ -1,0 +1,150 @@
+"""Where a sliding window lies: sizes, strides, pads and output shape, resolved from attributes.
+
+Everything is brought to three spatial dimensions, with leading ones for images and sequences, so
+that one kernel serves all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Array, Node
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A sliding window over up to three spatial dimensions; each field is (depth, height, width).
+
+    Attributes:
+        size: Of the input.
+        kernel: Of the window, in elements.
+        stride: Between neighbouring windows.
+        dilation: Between neighbouring elements of a window.
+        begin: Padding in front; may be negative.
+        end: Padding behind; may be negative.
+        out: Number of windows.
+        rank: Spatial dimensions that the operator has, 1 to 3.
+    """
+
+    size: Triple
+    kernel: Triple
+    stride: Triple
+    dilation: Triple
+    begin: Triple
+    end: Triple
+    out: Triple
+    rank: int
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        """The output's spatial dimensions, as many as the operator has."""
+        return self.out[3 - self.rank :]
+
+    @property
+    def taps(self) -> int:
+        """Elements of one window."""
+        return self.kernel[0] * self.kernel[1] * self.kernel[2]
+
+    @property
+    def pixels(self) -> int:
+        """Windows in all."""
+        return self.out[0] * self.out[1] * self.out[2]
+
+    @property
+    def in_pixels(self) -> int:
+        """Elements of one input channel."""
+        return self.size[0] * self.size[1] * self.size[2]
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is exactly one input element, in order."""
+        return self.taps == 1 and self.out == self.size and not any(self.begin + self.end)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether it does not extend or move in depth."""
+        return self.size[0] == self.kernel[0] == self.out[0] == 1 and not self.begin[0]
+
+    @property
+    def table(self) -> Array:
+        """What kernels read: size, kernel, stride, dilation, begin and out, one after another."""
+        rows = (self.size, self.kernel, self.stride, self.dilation, self.begin, self.out)
+        return np.array(rows, dtype=np.int64).ravel()
+
+
+def resolve(
+    node: Node, size: Sequence[int], kernel: Sequence[int], *, ceil_mode: bool = False
+) -> Window:
+    """The window that the attributes of a convolution or pooling node describe.
+
+    Args:
+        node: Its strides, dilations, pads and auto_pad are read.
+        size: Spatial dimensions of the input.
+        kernel: Spatial dimensions of the window.
+        ceil_mode: Whether a last window may reach beyond the padding behind. It must still start
+            within the input or the padding in front.
+
+    Raises:
+        CompileError: The attributes do not fit the number of dimensions, or the window does not
+            fit the input.
+    """
+    rank = len(size)
+    attrs = node.attrs
+    if not 1 <= rank <= 3 or len(kernel) != rank:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has {rank} spatial dimensions and a window "
+            f"of {len(kernel)}; 1 to 3 of both are possible."
+        )
+    strides = _sized(attrs.get("strides"), rank, 1)
+    dilations = _sized(attrs.get("dilations"), rank, 1)
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    mode = attrs.get("auto_pad", "NOTSET")
+    begin, end, out = [], [], []
+    pads = _sized(attrs.get("pads"), 2 * rank, 0)
+    for i, (n, span, stride) in enumerate(zip(size, reach, strides, strict=True)):
+        if mode in ("SAME_UPPER", "SAME_LOWER"):
+            count = -(-n // stride)
+            total = max((count - 1) * stride + span - n, 0)
+            low = total // 2 if mode == "SAME_UPPER" else total - total // 2
+            high = total - low
+        else:
+            low, high = (0, 0) if mode == "VALID" else (pads[i], pads[i + rank])
+            room = n + low + high - span
+            count = (-(-room // stride) if ceil_mode else room // stride) + 1
+            if ceil_mode and (count - 1) * stride >= n + low:
+                count -= 1
+        if count < 0:
+            raise CompileError(
+                f"Operation '{node.name}' ({node.op_type}) has a window of {list(kernel)} that "
+                f"does not fit its padded input of {list(size)}."
+            )
+        begin.append(low)
+        end.append(high)
+        out.append(count)
+    return Window(
+        triple(size, 1),
+        triple(kernel, 1),
+        triple(strides, 1),
+        triple(dilations, 1),
+        triple(begin, 0),
+        triple(end, 0),
+        triple(out, 1),
+        rank,
+    )
+
+
+def _sized(values: Any, count: int, default: int) -> list[int]:
+    return list(values) if values else [default] * count
+
+
+def triple(values: Sequence[int], fill: int) -> Triple:
+    """The values with `fill` in front, as three."""
+    padded = [fill] * (3 - len(values)) + [int(v) for v in values]
+    return padded[0], padded[1], padded[2]
