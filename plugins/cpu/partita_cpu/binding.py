@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
 from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
+from partita_cpu.entry import entry_point
 from partita_cpu.team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -101,6 +101,7 @@ class BoundProgram:
         self._input_places: list[list[Place]] = [[] for _ in program.inputs]
         self._output_places: list[list[Place]] = [[] for _ in program.outputs]
         self._calls: list[Call] = []
+        self._shifts: list[int] = []
         self._bind_steps()
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
@@ -134,6 +135,8 @@ class BoundProgram:
             for position, arg in enumerate(args):
                 if isinstance(arg, Subgraph):
                     args[position] = GraphRunner(arg.specialiser, self._team).run
+                elif isinstance(arg, np.ndarray):
+                    args[position] = plain(arg)
                 elif isinstance(arg, Operand) and arg.const is not None:
                     args[position] = arg.const
                 elif isinstance(arg, Operand):
@@ -146,16 +149,20 @@ class BoundProgram:
                         args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
                     else:
                         args[position] = self._planned(arg)
-            self._calls.append(self._call(step, args))
+            self._append(step, args)
 
-    def _call(self, step: Step, args: list[Any]) -> Call:
+    def _append(self, step: Step, args: list[Any]) -> None:
+        """Adds a call; those through the team or :meth:`_keep` have one argument in front."""
         if step.results:
-            return self._keep, (step, *args)
-        if not step.shares:
-            return step.fn, tuple(args)
-        if step.work >= PARALLEL_WORK and self._team.size > 1:
-            return self._team.run, (step.fn, *args)
-        return step.fn, (*args, 0, 1)
+            call: Call = self._keep, (step, *args)
+        elif not step.shares:
+            call = step.fn, tuple(args)
+        elif step.work >= PARALLEL_WORK and self._team.size > 1:
+            call = self._team.run, (entry_point(step), *args)
+        else:
+            call = entry_point(step), (*args, 0, 1)
+        self._calls.append(call)
+        self._shifts.append(1 if call[0] in (self._keep, self._team.run) else 0)
 
     def _keep(self, step: Step, *args: Any) -> None:
         """Runs a step whose result shapes only the run tells, and keeps its results."""
@@ -174,8 +181,7 @@ class BoundProgram:
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position, shape in places:
             fn, args = self._calls[number]
-            # Calls that go through the team or through _keep have one argument in front.
-            shift = position if fn is self._program.steps[number].fn else position + 1
+            shift = position + self._shifts[number]
             view = array if array.shape == shape else array.reshape(shape)
             self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
 
@@ -264,23 +270,3 @@ def _deliver(source: Array | None, wanted: Array | None) -> Array:
         return source
     np.copyto(wanted, source.reshape(wanted.shape))
     return wanted
-
-
-def warm(program: Program) -> None:
-    """Loads or compiles the numba kernels of a program, so that its first run is not slow."""
-    for step in program.steps:
-        compile_for = getattr(step.fn, "compile", None)
-        if compile_for is None or not step.shares:
-            continue
-        args = (*(_sample(arg) for arg in step.args), 0, 1)
-        compile_for(tuple(_typeof(arg) for arg in args))
-
-
-_typeof: Callable[[Any], Any] = numba.typeof
-
-
-def _sample(arg: Any) -> Any:
-    """A small array that has the type of an operand's."""
-    if isinstance(arg, Operand):
-        return np.empty((1,) * arg.ndim, arg.dtype)
-    return arg

@@ -13,7 +13,8 @@ from partita.errors import CompileError, InferError, PartitaError
 from partita.lowering import Array, Graph, Specialiser, Target, fold_constants, fuse, lower
 from partita.profiling import Status
 from partita.properties import DeviceProperties
-from partita_cpu.binding import GraphRunner, Times, warm
+from partita_cpu.binding import GraphRunner, Times
+from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import refusals, takes
@@ -62,7 +63,7 @@ class CpuCompiledModel(CompiledModel):
             program = self.specialiser.program(specs, _not_yet)  # type: ignore[arg-type]  # static
         except _NeedsInput:
             return
-        warm(program)
+        load_kernels(program)
 
 
 class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error

@@ -1,0 +1,64 @@
+"""Compiled entry points of numba kernels: called without looking up argument types each time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numba
+import numpy as np
+
+from partita.lowering import Operand, Program, Step
+
+_entries: dict[Any, Callable[..., Any]] = {}
+_lock = threading.Lock()
+_typeof: Callable[[Any], Any] = numba.typeof
+
+
+def entry_point(step: Step) -> Callable[..., Any]:
+    """The machine code of a step's kernel for the types of its arguments.
+
+    Compiles it, or loads it from numba's cache, if it is the first time. A call of the entry point
+    takes half as long as one of the dispatcher, which looks at the type of every argument. The
+    types must be right: it does not check them. Functions that are not compiled are returned as
+    they are.
+    """
+    compile_for = getattr(step.fn, "compile", None)
+    if compile_for is None:
+        return step.fn
+    key = (step.fn, *map(_kind, step.args))
+    found = _entries.get(key)
+    if found is None:
+        signature = tuple(map(_type, (*step.args, 0, 1)))
+        with _lock:
+            compile_for(signature)
+        found = _entries[key] = _overload(step.fn, signature)
+    return found
+
+
+def load_kernels(program: Program) -> None:
+    """Compiles or loads all kernels of a program, so that its first run is not slow."""
+    for step in program.steps:
+        if step.shares:
+            entry_point(step)
+
+
+def _overload(fn: Any, signature: Sequence[Any]) -> Callable[..., Any]:
+    found: Callable[..., Any] = fn.overloads[tuple(signature)].entry_point
+    return found
+
+
+def _kind(arg: Any) -> Any:
+    """What tells the types of arguments apart, quicker to make than the type itself."""
+    if isinstance(arg, (Operand, np.ndarray)):
+        return arg.dtype, arg.ndim
+    if isinstance(arg, (int, float, np.generic)):
+        return type(arg)
+    return _typeof(arg)
+
+
+def _type(arg: Any) -> Any:
+    if isinstance(arg, (Operand, np.ndarray)):
+        return _typeof(np.empty((1,) * arg.ndim, arg.dtype))
+    return _typeof(arg)

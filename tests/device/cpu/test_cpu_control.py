@@ -1,0 +1,216 @@
+"""If, Loop and Scan on device CPU, against onnxruntime."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, parser
+
+import partita
+
+RNG = np.random.default_rng(3)
+
+
+def model_of(text):
+    return parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+
+
+def expected(model, feeds):
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+
+
+def check(model, *runs):
+    """Compiles once and compares every run, in one request."""
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    for feeds in runs:
+        found = list(request.infer(feeds).values())
+        for mine, wanted in zip(found, expected(model, feeds), strict=True):
+            assert mine.shape == wanted.shape
+            assert mine.dtype == wanted.dtype
+            np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+CONDITIONAL = """g (float[N, 3] x, bool c) => (float[N, 3] y) <float[3] w = {{1, -2, 3}}> {{
+    a = Relu(x)
+    {condition}
+    b = If (d) <
+        then_branch = t () => (float[N, 3] u) {{ v = Add(a, w)  u = Neg(v) }},
+        else_branch = e () => (float[N, 3] z) {{ z = Identity(a) }}
+    >
+    y = Add(b, x)
+}}"""
+
+
+def test_if_on_a_flag_that_is_an_input():
+    model = model_of(CONDITIONAL.format(condition="d = Identity(c)"))
+    x = floats(4, 3)
+    check(model, *({"x": x, "c": np.array(flag)} for flag in (True, False, True)))
+
+
+def test_if_on_a_condition_computed_from_floats():
+    condition = """q = Slice(x, zero, one, first)
+        s = Slice(q, zero, one, second)
+        r = Reshape(s, one)
+        d = Less(r, nought)"""
+    constants = """<float[3] w = {1, -2, 3}, int64[1] zero = {0}, int64[1] one = {1},
+        int64[1] first = {0}, int64[1] second = {1}, float nought = {0}>"""
+    text = CONDITIONAL.format(condition=condition).replace("<float[3] w = {1, -2, 3}>", constants)
+    x = floats(4, 3)
+    flag = np.array(True)
+    check(model_of(text), {"x": x, "c": flag}, {"x": -x, "c": flag}, {"x": x[:2], "c": flag})
+
+
+LOOP = """g (int64 n, bool go, float[K] x, float[K] w) => ({outputs}) {{
+    {outs} = Loop ({trips}, {start}, x) <body = b (int64 i, bool c, float[K] s) =>
+        (bool c2, float[K] s2, float[K] seen) {{
+            t = Mul(s, w)
+            s2 = Add(t, x)
+            {condition}
+            seen = Neg(s)
+        }}>
+    y = Relu(last)
+}}"""
+
+
+def loop(trips, start, condition="c2 = Identity(c)"):
+    return model_of(
+        LOOP.format(
+            outputs="float[K] y, float[T, K] all",
+            outs="last, all",
+            trips=trips,
+            start=start,
+            condition=condition,
+        )
+    )
+
+
+@pytest.mark.parametrize("start", ["go", ""])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_loop_carries_state_and_collects(start, count):
+    feeds = {"n": np.array(count), "go": np.array(True), "x": floats(6), "w": floats(6)}
+    check(loop("n", start), feeds, feeds | {"x": floats(3), "w": floats(3)})
+
+
+def test_loop_that_must_not_start():
+    feeds = {"n": np.array(4), "go": np.array(False), "x": floats(6), "w": floats(6)}
+    check(loop("n", "go"), feeds)
+
+
+def test_loop_without_trip_count_ends_by_its_condition():
+    condition = "three = Constant <value_int = 3> () c2 = Less(i, three)"
+    feeds = {"n": np.array(4), "go": np.array(True), "x": floats(6), "w": floats(6)}
+    check(loop("", "go", condition), feeds)
+
+
+def test_loop_whose_state_grows():
+    model = model_of(
+        """g (int64 n, float[K] x) => (float[M] y, float[M] z) {
+            y = Loop (n, , x) <body = b (int64 i, bool c, float[P] s) => (bool c2, float[Q] s2) {
+                s2 = Concat <axis = 0> (s, x)
+                c2 = Identity(c)
+            }>
+            z = Relu(y)
+        }"""
+    )
+    check(model, *({"n": np.array(n), "x": floats(k)} for n, k in ((3, 2), (0, 2), (5, 1))))
+
+
+def test_loop_that_exchanges_its_state():
+    model = model_of(
+        """g (int64 n, float[2] p, float[2] q) => (float[2] y, float[2] z) {
+            y, z = Loop (n, , p, q) <body = b (int64 i, bool c, float[2] s, float[2] t) =>
+                (bool c2, float[2] t2, float[2] s2) {
+                t2 = Identity(t)
+                s2 = Identity(s)
+                c2 = Identity(c)
+            }>
+        }"""
+    )
+    check(model, *({"n": np.array(n), "p": floats(2), "q": floats(2)} for n in range(4)))
+
+
+def test_loop_inside_a_loop_that_reads_values_of_both_graphs_around_it():
+    model = model_of(
+        """g (int64 n, float[3] x) => (float[3] y) {
+            y = Loop (n, , x) <body = b (int64 i, bool c, float[3] s) => (bool c2, float[3] s2) {
+                h = Neg(s)
+                s2 = Loop (n, , s) <body = d (int64 j, bool e, float[3] t) =>
+                    (bool e2, float[3] t2) {
+                        u = Add(t, h)
+                        t2 = Mul(u, x)
+                        e2 = Identity(e)
+                    }>
+                c2 = Identity(c)
+            }>
+        }"""
+    )
+    check(model, {"n": np.array(3), "x": floats(3)}, {"n": np.array(2), "x": floats(3)})
+
+
+def test_if_inside_a_loop_that_depends_on_the_iteration():
+    model = model_of(
+        """g (int64 n, float[3] x) => (float[3] y) {
+            y = Loop (n, , x) <body = b (int64 i, bool c, float[3] s) => (bool c2, float[3] s2) {
+                one = Constant <value_int = 1> ()
+                odd = BitwiseAnd(i, one)
+                flag = Cast <to = 9> (odd)
+                s2 = If (flag) <
+                    then_branch = t () => (float[3] p) { p = Neg(s) },
+                    else_branch = e () => (float[3] q) { q = Add(s, x) }
+                >
+                c2 = Identity(c)
+            }>
+        }"""
+    )
+    check(model, {"n": np.array(7), "x": floats(3)})
+
+
+def scan_model(inputs, attributes, shape_out):
+    """Running sums, and each slice doubled."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["s", "x"], ["s2"]),
+            helper.make_node("Add", ["x", "w"], ["y"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("s", "x")],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in ("s2", "y")],
+    )
+    node = helper.make_node(
+        "Scan", ["s0", "x0"], ["last", "all"], body=body, num_scan_inputs=1, **attributes
+    )
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [
+            helper.make_tensor_value_info("s0", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("x0", TensorProto.FLOAT, inputs),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, [4]),
+        ],
+        [
+            helper.make_tensor_value_info("last", TensorProto.FLOAT, [4]),
+            helper.make_tensor_value_info("all", TensorProto.FLOAT, shape_out),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "shape"),
+    [
+        ({}, (5, 4)),
+        ({"scan_input_directions": [1]}, (5, 4)),
+        ({"scan_output_directions": [1]}, (5, 4)),
+        ({"scan_input_axes": [1], "scan_output_axes": [1]}, (4, 5)),
+        ({"scan_input_axes": [-1], "scan_output_axes": [-1], "scan_input_directions": [1]}, (4, 5)),
+        ({}, (1, 4)),
+    ],
+)
+def test_scan_over_axes_and_directions(attributes, shape):
+    model = scan_model(["A", "B"], attributes, ["C", "D"])
+    check(model, {"s0": floats(4), "x0": floats(*shape), "w": floats(4)})

@@ -1,0 +1,316 @@
+"""Device CPU as an engine: memory, shapes, requests, threads, counters, properties."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import partita
+from partita import HostTensor
+from partita.errors import CompileError, InferError, PropertyError
+from partita.lowering import lower_proto
+from partita_cpu.query import refusals
+from partita_cpu.team import Team
+
+RNG = np.random.default_rng(11)
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def compiled(text, **config):
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    return partita.Core().compile_model(model, "CPU", config)
+
+
+CHAIN = "g (float[N, M] x) => (float[N, M] y) { a = Neg(x) b = Relu(a) c = Neg(b) y = Add(c, x) }"
+
+
+def chain(x):
+    return x - np.maximum(-x, 0)
+
+
+def test_every_shape_gets_its_program_and_old_ones_still_work():
+    request = compiled(CHAIN).create_infer_request()
+    shapes = [(2, 3), (5, 1), (0, 4), (2, 3), (1, 1), *((n, 2) for n in range(1, 12)), (5, 1)]
+    for shape in shapes:
+        x = floats(*shape)
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+
+
+def test_inputs_in_every_memory_layout():
+    request = compiled(CHAIN).create_infer_request()
+    base = floats(8, 10)
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    raw = np.empty(base.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(base.shape)
+    raw[...] = base
+    for x in (
+        base,
+        base[::2],
+        base[:, 3:7],
+        base.T,
+        base[::-1],
+        frozen,
+        raw,
+        np.asfortranarray(base),
+    ):
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+    np.testing.assert_array_equal(frozen, base)
+
+
+def test_an_array_that_changes_between_runs_is_read_anew():
+    request = compiled(CHAIN).create_infer_request()
+    x = floats(4, 4)
+    for _ in range(3):
+        x += 1
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+
+
+def test_a_contiguous_input_is_read_in_place_and_a_given_output_written_in_place():
+    runner = compiled(CHAIN).create_runner()
+    for _ in range(3):
+        x, y = floats(3, 5), floats(3, 5)
+        given = HostTensor(y)
+        (result,) = runner.run([HostTensor(x)], [given])
+        assert result is given
+        np.testing.assert_array_equal(y, chain(x))
+    (own,) = runner.run([HostTensor(x)])
+    assert own.numpy() is not y
+    np.testing.assert_array_equal(own.numpy(), y)
+
+
+def test_a_given_output_that_steps_cannot_write_to_is_declined():
+    runner = compiled(CHAIN).create_runner()
+    x = floats(3, 5)
+    strided = HostTensor(np.zeros((3, 10), np.float32)[:, ::2])
+    (result,) = runner.run([HostTensor(x)], [strided])
+    assert result is not strided
+    np.testing.assert_array_equal(result.numpy(), chain(x))
+
+
+def test_outputs_that_are_inputs_constants_and_repeated():
+    model = compiled(
+        """g (float[N] x) => (float[N] x, float[2] k, float[N] a, float[N] b, int64[1] n)
+        <float[2] k = {1, 2}> {
+            a = Neg(x)
+            b = Identity(a)
+            n = Shape(x)
+        }"""
+    )
+    runner = model.create_runner()
+    for count in (3, 4):
+        x = floats(count)
+        outputs = [HostTensor(np.zeros(s, np.float32)) for s in (count, 2, count, count)]
+        results = runner.run([HostTensor(x)], [*outputs, None])
+        same, k, a, b, n = (tensor.numpy() for tensor in results)
+        np.testing.assert_array_equal(same, x)
+        np.testing.assert_array_equal(a, -x)
+        np.testing.assert_array_equal(b, -x)
+        assert k.tolist() == [1, 2]
+        assert n.tolist() == [count]
+        assert [result is given for result, given in zip(results, outputs, strict=False)] == [
+            True
+        ] * 4
+
+
+def test_results_of_data_dependent_shape():
+    model = compiled(
+        """g (float[N] x) => (int64[1, K] where, int64[1, K] y, int64[2] s) {
+            where = NonZero(x)
+            y = Neg(where)
+            s = Shape(y)
+        }"""
+    )
+    request = model.create_infer_request()
+    for x in ([0, 1, 0, 2], [0, 0], [3, 0, 0, 0], [0, 1, 0, 2]):
+        result = request.infer([np.array(x, np.float32)])
+        wanted = np.array(np.nonzero(x))
+        np.testing.assert_array_equal(result["where"], wanted)
+        np.testing.assert_array_equal(result["y"], -wanted)
+        assert result["s"].tolist() == list(wanted.shape)
+
+
+def test_requests_of_one_model_run_at_the_same_time():
+    model = compiled(CHAIN)
+    inputs = [floats(400, 500) for _ in range(4)]
+    failures = []
+
+    def work(x):
+        request = model.create_infer_request()
+        for _ in range(20):
+            y = request.infer([x])["y"]
+            if not np.array_equal(y, chain(x)):
+                failures.append(x)
+
+    threads = [threading.Thread(target=work, args=(x,)) for x in inputs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+def test_any_number_of_threads_gives_the_same(threads):
+    x = floats(701, 997)
+    request = compiled(CHAIN, INFERENCE_NUM_THREADS=threads).create_infer_request()
+    np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+
+
+def test_a_team_computes_every_share_and_raises_what_a_share_raises():
+    team = Team(3)
+    seen = []
+
+    def share(out, tid, nt):
+        out.append((tid, nt))
+
+    def fail(tid, nt):
+        if tid == 1:
+            raise ValueError("share 1")
+
+    team.run(share, seen)
+    assert sorted(seen) == [(0, 3), (1, 3), (2, 3)]
+    with pytest.raises(ValueError, match="share 1"):
+        team.run(fail)
+    seen.clear()
+    team.run(share, seen)
+    assert sorted(seen) == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_a_busy_team_lets_the_caller_compute_alone():
+    team = Team(2)
+    inner = []
+
+    def outer(tid, nt):
+        if tid == 0:
+            team.run(lambda tid, nt: inner.append((tid, nt)))
+
+    team.run(outer)
+    assert inner == [(0, 1)]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_threads_work_in_a_forked_child():
+    x = floats(800, 900)
+    request = compiled(CHAIN, INFERENCE_NUM_THREADS=2).create_infer_request()
+    request.infer([x])
+    child = os.fork()
+    if child == 0:
+        right = np.array_equal(request.infer([x])["y"], chain(x))
+        os._exit(0 if right else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_counters_name_every_operation_of_the_model():
+    model = compiled(
+        """g (float[N, 4] x) => (float[M, 2] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
+            shape = Concat <axis = 0> (rest, two)
+            s = Sigmoid(x)
+            a = Mul(x, s)
+            b = Reshape(a, shape)
+            y = Neg(b)
+        }""",
+        PERF_COUNT=True,
+    )
+    request = model.create_infer_request()
+    for _ in range(2):
+        request.infer([floats(200, 4)])
+        infos = request.get_profiling_info()
+        found = {info.node_type: (info.status.value, info.exec_type) for info in infos}
+        assert [info.node_name for info in infos] == [op.name for op in model.model.ops]
+        assert found == {
+            "Concat": ("OPTIMIZED_OUT", ""),
+            "Sigmoid": ("OPTIMIZED_OUT", ""),
+            "Mul": ("EXECUTED", "numba"),
+            "Reshape": ("EXECUTED", "view"),
+            "Neg": ("EXECUTED", "numba"),
+        }
+        assert all(info.real_time_us > 0 for info in infos if info.exec_type == "numba")
+
+
+def test_without_perf_count_there_are_no_counters():
+    request = compiled(CHAIN).create_infer_request()
+    request.infer([floats(2, 2)])
+    assert request.get_profiling_info() == ()
+
+
+def test_an_exported_model_computes_the_same():
+    model = compiled(CHAIN, INFERENCE_NUM_THREADS=1)
+    again = partita.Core().import_model(model.export_model(), "CPU")
+    x = floats(3, 2)
+    np.testing.assert_array_equal(again([x])["y"], model([x])["y"])
+    assert again.get_property("INFERENCE_NUM_THREADS") == 1
+
+
+def test_streams_share_the_threads():
+    model = compiled(CHAIN, PERFORMANCE_HINT="THROUGHPUT", INFERENCE_NUM_THREADS=4)
+    assert model.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 4
+    assert compiled(CHAIN).get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
+    two = compiled(CHAIN, NUM_STREAMS=2, INFERENCE_NUM_THREADS=4)
+    assert two.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 2
+    x = floats(900, 800)
+    np.testing.assert_array_equal(two([x])["y"], chain(x))
+
+
+def test_a_precision_that_the_device_does_not_have_is_refused():
+    with pytest.raises(
+        PropertyError, match=r"'INFERENCE_PRECISION_HINT' of Device 'CPU' cannot be 'f16'"
+    ):
+        compiled(CHAIN, INFERENCE_PRECISION_HINT="f16")
+
+
+def test_negative_threads_are_refused():
+    with pytest.raises(PropertyError, match="INFERENCE_NUM_THREADS"):
+        compiled(CHAIN, INFERENCE_NUM_THREADS=-1)
+
+
+def test_an_operation_without_kernel_is_named():
+    text = "g (float[N] x) => (float[N] y) { a = Relu(x) y = Unheard(a) }"
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    from partita_cpu.plugin import CpuPlugin
+    from partita_cpu.properties import CpuProperties
+
+    assert CpuPlugin.properties_type is CpuProperties
+    (reason,) = refusals(lower_proto(model)).values()
+    assert str(reason) == "UNSUPPORTED_OP: no kernel for Unheard"
+
+
+def test_a_body_with_an_unknown_operation_takes_the_whole_operation_away():
+    text = """g (bool c, float[2] x) => (float[2] y) {
+        y = If (c) <
+            then_branch = t () => (float[2] u) { u = Unheard(x) },
+            else_branch = e () => (float[2] v) { v = Relu(x) }
+        >
+    }"""
+    model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    (reason,) = refusals(lower_proto(model)).values()
+    assert "no kernel for Unheard" in reason.detail
+    assert "its body holds" in reason.detail
+
+
+def test_an_element_type_that_a_kernel_does_not_take_is_a_reason_and_a_compile_error():
+    text = "g (int64[N] x) => (int64[N] y) { a = Neg(x) y = Sin(a) }"
+    proto = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
+    core = partita.Core()
+    model = core.read_model(proto)
+    result = core.query_model(model, "CPU")
+    name = model.ops[-1].name
+    assert set(result) == {model.ops[0].name}
+    assert result.reasons[name].code.value == "UNSUPPORTED_DTYPE"
+    with pytest.raises(
+        CompileError, match=f"'{name}' is not taken by device CPU: UNSUPPORTED_DTYPE"
+    ):
+        core.compile_model(model, "CPU")
+
+
+def test_shapes_that_do_not_fit_are_named_when_they_occur():
+    request = compiled(
+        "g (float[N] x, float[M] z) => (float[K] y) { y = Add(x, z) }"
+    ).create_infer_request()
+    with pytest.raises((CompileError, InferError), match="Add"):
+        request.infer([floats(3), floats(4)])
+    np.testing.assert_array_equal(request.infer([np.ones(3, "f"), np.ones(3, "f")])["y"], [2, 2, 2])
