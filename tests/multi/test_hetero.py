@@ -360,6 +360,22 @@ def test_a_constant_operation_that_its_reader_cannot_take_keeps_a_place():
     assert devices_of(compiled) == {"nw": "B", "a": "A"}
 
 
+def test_what_depends_on_a_constant_that_has_a_place_has_one_too():
+    proto = model_of(
+        [
+            node("Neg", ["w"], "nw"),
+            node("Abs", ["nw"], "anw"),
+            node("Add", ["x", "anw"], "a"),
+            node("Exp", ["a"], "b"),
+        ],
+        ["b"],
+        initializers=[("w", np.ones((2, 3), np.float32))],
+    )
+    core = core_with(FakeDevice("A", refuses=["Neg"]), FakeDevice("B"))
+    compiled = run(core, proto, "HETERO:A,B", config={"STRICT": True})
+    assert devices_of(compiled) == {"nw": "B", "anw": "A", "a": "A", "b": "A"}
+
+
 def test_an_operation_that_no_output_needs_is_left_out():
     proto = model_of([node("Relu", ["x"], "y"), node("Exp", ["x"], "unused")], ["y"])
     compiled = run(core_with(FakeDevice("A", refuses=["Exp"])), proto, "HETERO:A")

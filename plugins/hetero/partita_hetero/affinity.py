@@ -166,17 +166,35 @@ def _let_constants_follow(
 ) -> None:
     """Operations on constants are computed in every part that reads them, if its device can.
 
-    Where a reader's device cannot, the operation keeps a place of its own and its result crosses.
+    Where a reader's device cannot, the operation keeps a place of its own and its result crosses;
+    so do then those that depend on it, since nothing that runs in parts may feed a copied constant.
     """
-    needed_on: list[set[str]] = [set() for _ in graph.nodes]
     outputs = {graph.producer[name] for name in graph.outputs if name in graph.producer}
-    for op in range(len(graph.nodes) - 1, -1, -1):
-        if not graph.constant[op] or result.device[op] is None or op in outputs:
-            continue
-        for reader in graph.succs[op]:
-            device = result.device[reader]
-            needed_on[op] |= {device} if device is not None else needed_on[reader]
-        if all(verdict(op, device) is None for device in needed_on[op]):
+    follows = [
+        graph.constant[op] and result.device[op] is not None and op not in outputs
+        for op in range(len(graph.nodes))
+    ]
+    needed_on: list[set[str]] = []
+    stable = False
+    while not stable:
+        stable = True
+        needed_on = [set() for _ in graph.nodes]
+        for op in range(len(graph.nodes) - 1, -1, -1):
+            if not follows[op]:
+                continue
+            for reader in graph.succs[op]:
+                home = result.device[reader]
+                if follows[reader]:
+                    needed_on[op] |= needed_on[reader]
+                elif home is not None:
+                    needed_on[op].add(home)
+            if any(verdict(op, device) is not None for device in needed_on[op]):
+                follows[op] = stable = False
+        for op, sources in enumerate(graph.preds):
+            if follows[op] and not all(follows[source] for source in sources):
+                follows[op] = stable = False
+    for op in range(len(graph.nodes)):
+        if follows[op]:
             result.device[op] = None
             result.reason[op] = Reason(
                 ReasonCode.CONSTANT, "computed once, on " + ", ".join(sorted(needed_on[op]))

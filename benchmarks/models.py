@@ -1,0 +1,78 @@
+"""The twenty models of the benchmarks: eleven trained ones of the zoo, nine light topologies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partita import zoo
+from partita.zoo import naming
+
+Array = np.ndarray[Any, Any]
+RTOL, ATOL = 1e-3, 1e-4
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with an input.
+
+    Attributes:
+        name: As the command line takes it.
+        path: The file.
+        feeds: Input name to array.
+        sample: The zoo's natural input and expected answer, or ``None``.
+    """
+
+    name: str
+    path: Path
+    feeds: dict[str, Array]
+    sample: zoo.Sample | None
+
+
+def cases(only: Sequence[str] = ()) -> Iterator[Case]:
+    """All models, or those of the given names; fetches zoo models that are not cached."""
+    names = [f"zoo:{n}" for n in zoo.names()] + [f"light:{n}" for n in naming.light_names()]
+    for name in only or names:
+        named = naming.resolve(name)
+        path = Path(str(named.source))
+        if named.sample is None:
+            yield Case(name, path, _picture(path), None)
+        else:
+            sample = named.sample()
+            yield Case(name, path, dict(sample.feeds), sample)
+
+
+def _picture(path: Path) -> dict[str, Array]:
+    """Seeded noise for the one input of a light topology."""
+    import partita
+
+    port = partita.Core().read_model(path).inputs[0]
+    rng = np.random.default_rng(0)
+    return {port.name: rng.standard_normal(port.shape, dtype=np.float32)}
+
+
+def session(path: Path, optimised: bool = False, threads: int = 0) -> Any:
+    """An onnxruntime session; without graph optimisations unless it is to be timed."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def disagreement(got: Sequence[Array], want: Sequence[Array]) -> str:
+    """Empty if all outputs agree at rtol 1e-3, atol 1e-4; else the first that does not."""
+    for index, (have, due) in enumerate(zip(got, want, strict=True)):
+        if have.dtype != due.dtype or have.shape != due.shape:
+            return f"output {index}: {have.dtype}{have.shape} for {due.dtype}{due.shape}"
+        if not np.allclose(have, due, rtol=RTOL, atol=ATOL, equal_nan=True):
+            error = np.nanmax(np.abs(have.astype(np.float64) - due.astype(np.float64)))
+            return f"output {index}: off by {error:.3g}"
+    return ""
