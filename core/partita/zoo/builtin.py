@@ -29,6 +29,7 @@ NUMBER = "27182818"
 _HEIGHT, _WIDTH = 40, 200
 _GLYPH_HEIGHT, _GLYPH_WIDTH = 28, 18
 _PITCH = 22
+_NEAR = _PITCH - 3  # odd: of so many neighbouring columns only the best is a digit
 
 
 def _glyph(digit: str) -> Array:
@@ -48,12 +49,13 @@ def _digits_model() -> onnx.ModelProto:
     templates -= templates.mean(axis=(2, 3), keepdims=True)
     templates /= np.sqrt((templates**2).sum(axis=(2, 3), keepdims=True))
     window = np.ones((1, 1, _GLYPH_HEIGHT, _GLYPH_WIDTH), np.float32)
-    constants = {
+    constants: dict[str, Array] = {
         "templates": templates,
         "window": window,
         "one_by_area": np.array(1 / window.size, np.float32),
         "least_variance": np.array(4.0, np.float32),
         "sure": np.array(0.7, np.float32),
+        "margins": np.array([0, 0, 0, _NEAR // 2] * 2, np.int64),
         "digit_axis": np.array([1], np.int64),
         "row_axis": np.array([2], np.int64),
     }
@@ -70,15 +72,11 @@ def _digits_model() -> onnx.ModelProto:
         node("Sqrt", ["safe_variance"], ["deviation"], name="deviation"),
         node("Div", ["matches", "deviation"], ["normalised"], name="normalise"),
         node("Relu", ["normalised"], ["positive"], name="keep_positive"),
-        node("ReduceMax", ["positive", "row_axis"], ["by_column"], name="best_row", keepdims=0),
+        node("ReduceMax", ["positive", "row_axis"], ["by_column"], name="best_row", keepdims=1),
         node("ReduceMax", ["by_column", "digit_axis"], ["score"], name="best_score", keepdims=1),
-        node("ArgMax", ["by_column"], ["digit"], name="best_digit", axis=1, keepdims=0),
-        node(
-            *("MaxPool", ["score"], ["highest"]),
-            name="neighbourhood",
-            kernel_shape=[_PITCH - 3],
-            pads=[_PITCH // 2 - 2] * 2,
-        ),
+        node("ArgMax", ["by_column"], ["digit"], name="best_digit", axis=1, keepdims=1),
+        node("Pad", ["score", "margins"], ["padded"], name="pad"),
+        node("MaxPool", ["padded"], ["highest"], name="neighbourhood", kernel_shape=[1, _NEAR]),
         node("Equal", ["score", "highest"], ["is_highest"], name="is_highest"),
         node("Greater", ["score", "sure"], ["is_sure"], name="is_sure"),
         node("And", ["is_highest", "is_sure"], ["peak"], name="peaks"),
@@ -89,9 +87,9 @@ def _digits_model() -> onnx.ModelProto:
         "digits",
         [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 1, _HEIGHT, _WIDTH])],
         [
-            helper.make_tensor_value_info("digit", TensorProto.INT64, [1, columns]),
-            helper.make_tensor_value_info("score", TensorProto.FLOAT, [1, 1, columns]),
-            helper.make_tensor_value_info("peak", TensorProto.BOOL, [1, 1, columns]),
+            helper.make_tensor_value_info("digit", TensorProto.INT64, [1, 1, 1, columns]),
+            helper.make_tensor_value_info("score", TensorProto.FLOAT, [1, 1, 1, columns]),
+            helper.make_tensor_value_info("peak", TensorProto.BOOL, [1, 1, 1, columns]),
         ],
         [numpy_helper.from_array(array, name) for name, array in constants.items()],
     )
@@ -107,9 +105,9 @@ def _digits_sample() -> Sample:
 
     def answer(infer: Infer) -> Answer:
         outputs = infer({"image": image})
-        peaks = np.flatnonzero(outputs["peak"][0, 0])
-        text = "".join(str(digit) for digit in outputs["digit"][0, peaks])
-        least = float(outputs["score"][0, 0, peaks].min()) if len(peaks) else 0.0
+        peaks = np.flatnonzero(outputs["peak"][0, 0, 0])
+        text = "".join(str(digit) for digit in outputs["digit"][0, 0, 0, peaks])
+        least = float(outputs["score"][0, 0, 0, peaks].min()) if len(peaks) else 0.0
         return Answer(f"reads {text or 'nothing'} (least correlation {least:.2f})", text == NUMBER)
 
     return Sample(
@@ -140,7 +138,7 @@ def _pitch_model() -> onnx.ModelProto:
     phases = 2 * math.pi * frequencies[:, None] * time
     window = np.hanning(_WINDOW) * 4 / _WINDOW
     waves = np.concatenate([np.cos(phases), np.sin(phases)]) * window
-    constants = {
+    constants: dict[str, Array] = {
         "waves": waves[:, None].astype(np.float32),
         "time_axis": np.array([2], np.int64),
         "zero": np.array([0], np.int64),

@@ -134,7 +134,7 @@ def _explain(requirement: str, result: subprocess.CompletedProcess[str]) -> str:
     last = errors[0].removeprefix("ERROR:").strip() if errors else f"exit code {result.returncode}"
     if any(sign.lower() in text.lower() for sign in offline):
         return (
-            f"Cannot download '{requirement}': the package index cannot be reached ({last}). "
+            f"Cannot download '{requirement}': the package index cannot be reached. "
             "Check the network, or set pip's index-url or proxy."
         )
     return f"pip could not download '{requirement}': {last}"

@@ -1,0 +1,1 @@
+"""The command line: ``partita devices | query | run | benchmark | zoo | demo``."""

@@ -1,0 +1,9 @@
+"""``python -m partita.cli`` is the command ``partita``."""
+
+from __future__ import annotations
+
+import sys
+
+from partita.cli.main import main
+
+sys.exit(main())

@@ -1,0 +1,131 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+Commands = Any
+"""What ``ArgumentParser.add_subparsers`` returns (its type is private to argparse)."""
+
+MODEL_HELP = (
+    "an .onnx file, zoo:NAME (trained models, fetched when first used; see 'partita zoo list'), "
+    "light:NAME (topologies inside the onnx package, e.g. light:resnet50), or builtin:NAME "
+    "(builtin:digits, builtin:pitch)"
+)
+
+_SHAPE = re.compile(r"(?:(?P<name>.+)=)?\[?(?P<dims>\d+(?:[x,]\s*\d+)*)\]?")
+
+
+def add_command(
+    commands: Commands, name: str, run: Any, summary: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Adds a command with the options that all have.
+
+    Args:
+        commands: The parser's subparsers.
+        name: The command.
+        run: Called as ``run(args, out)``; returns the exit code.
+        summary: What it does, in a sentence.
+        examples: Command lines shown in its help.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    # Suppressed defaults: a nested command must not undo what stood before its name.
+    for option, text in (
+        ("--json", "write the result as JSON"),
+        ("--verbose", "say more on stderr"),
+    ):
+        parser.add_argument(option, action="store_true", default=argparse.SUPPRESS, help=text)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """The positional argument MODEL."""
+    parser.add_argument("model", metavar="MODEL", help=MODEL_HELP)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """``-d`` and ``--property``."""
+    parser.add_argument(
+        "-d",
+        "--device",
+        default="HETERO",
+        metavar="DEVICE",
+        help="e.g. CPU, OPENCL.1, HETERO:GPU,CPU (default: HETERO over all devices)",
+    )
+    parser.add_argument(
+        "--property",
+        dest="properties",
+        type=_property,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a property to compile with, e.g. INFERENCE_PRECISION_HINT=f16 (repeatable)",
+    )
+
+
+def add_shapes(parser: argparse.ArgumentParser) -> None:
+    """``--shape``."""
+    parser.add_argument(
+        "--shape",
+        "-shape",
+        dest="shapes",
+        type=parse_shape,
+        action="append",
+        default=[],
+        metavar="[NAME=]1x3x224x224",
+        help="fixes the shape of an input; the name may be left out if there is one (repeatable)",
+    )
+
+
+def parse_shape(text: str) -> tuple[str | None, tuple[int, ...]]:
+    """Input name (or ``None``) and dimensions.
+
+    Example:
+        >>> parse_shape("x=1x3x48x320")
+        ('x', (1, 3, 48, 320))
+
+    Raises:
+        argparse.ArgumentTypeError: It has another form; argparse then exits with 2.
+    """
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no shape; write 1x3x224x224 or NAME=1x3x224x224"
+        )
+    return match["name"], tuple(int(dim) for dim in re.split(r"[x,]\s*", match["dims"]))
+
+
+def positive_int(text: str) -> int:
+    """A whole number above 0."""
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def positive_float(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return value
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is no property; write NAME=VALUE")
+    return name, value

@@ -1,0 +1,216 @@
+"""Inputs for a model: from files, pictures and numbers, or random where nothing is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partita import Model, Port
+from partita.errors import InputError
+
+Array = np.ndarray[Any, Any]
+
+NORMALISATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
+    "raw": ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
+    "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""How a picture becomes numbers, ``(v / 255 - mean) / deviation``: 0 to 255, 0 to 1, -1 to 1, or
+with ImageNet's mean and deviation."""
+
+
+def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) -> Model:
+    """Fixes input shapes as given on the command line.
+
+    Raises:
+        InputError: A shape without a name, for a model of several inputs.
+        ModelError: No such input, or a shape that it cannot have.
+    """
+    if not shapes:
+        return model
+    named: dict[str | int, tuple[int, ...]] = {}
+    for name, dims in shapes:
+        if name is None and len(model.inputs) != 1:
+            raise InputError(
+                f"Model '{model.name}' has {len(model.inputs)} inputs; write --shape NAME=..., "
+                f"with one of {_names(model)}."
+            )
+        named[model.input(name if name is not None else 0).name] = dims
+    return model.reshape(named)
+
+
+def make_feeds(
+    model: Model, given: Sequence[str], seed: int, normalise: str = "unit"
+) -> tuple[dict[str, Array], list[str]]:
+    """Makes an array for every input.
+
+    Args:
+        model: The model; its shapes are fixed already where the user fixed them.
+        given: ``NAME=FILE``, ``NAME=NUMBER``, or ``FILE``.
+        seed: Of the random inputs.
+        normalise: For pictures, a key of :data:`NORMALISATIONS`.
+
+    Returns:
+        Input name to array, and notes on what was assumed.
+
+    Raises:
+        InputError: A file cannot be used for its input.
+    """
+    feeds: dict[str, Array] = {}
+    for text in given:
+        for name, array in _read(model, text, normalise).items():
+            if name in feeds:
+                raise InputError(f"Input '{name}' is given twice.")
+            feeds[name] = array
+    notes = []
+    generator = np.random.default_rng(seed)
+    missing = [port for port in model.inputs if port.name not in feeds]
+    for port in missing:
+        feeds[port.name], assumed = _random(port, generator)
+        notes += assumed
+    if missing:
+        names = ", ".join(f"'{port.name}'" for port in missing)
+        notes.append(f"random input (seed {seed}) for {names}")
+    return {port.name: feeds[port.name] for port in model.inputs}, notes
+
+
+def _names(model: Model) -> str:
+    return ", ".join(f"'{port.name}'" for port in model.inputs)
+
+
+def _split(model: Model, text: str) -> tuple[Port | None, str]:
+    """The input that a text names (longest name first, since names may hold '='), and the rest."""
+    for port in sorted(model.inputs, key=lambda port: -len(port.name)):
+        if text.startswith(f"{port.name}="):
+            return port, text[len(port.name) + 1 :]
+    if "=" in text and not Path(text).exists():
+        raise InputError(
+            f"Model '{model.name}' has no input '{text.partition('=')[0]}'; it has {_names(model)}."
+        )
+    return None, text
+
+
+def _read(model: Model, text: str, normalise: str) -> dict[str, Array]:
+    port, source = _split(model, text)
+    path = Path(source)
+    if path.suffix.lower() == ".npz":
+        return _from_npz(model, port, path)
+    if port is None:
+        if len(model.inputs) != 1:
+            raise InputError(
+                f"Model '{model.name}' has {len(model.inputs)} inputs; write --input NAME={text} "
+                f"with one of {_names(model)}."
+            )
+        port = model.inputs[0]
+    if not path.exists():
+        return {port.name: _from_number(port, source)}
+    if path.suffix.lower() == ".npy":
+        return {port.name: _load(path)}
+    return {port.name: _from_picture(port, path, normalise)}
+
+
+def _load(path: Path) -> Any:
+    try:
+        return np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"'{path}' is no numpy file that can be read: {error}") from error
+
+
+def _from_npz(model: Model, port: Port | None, path: Path) -> dict[str, Array]:
+    archive = _load(path)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise InputError(f"'{path}' is no .npz archive.")
+    with archive:
+        held = list(archive.files)
+        if port is not None:
+            if port.name not in held and len(held) != 1:
+                raise InputError(f"'{path}' holds no '{port.name}'; it holds {', '.join(held)}.")
+            return {port.name: archive[port.name if port.name in held else held[0]]}
+        found = {p.name: archive[p.name] for p in model.inputs if p.name in held}
+    if not found:
+        raise InputError(
+            f"'{path}' holds no input of model '{model.name}'; it holds {', '.join(held)}, and "
+            f"the inputs are {_names(model)}."
+        )
+    return found
+
+
+def _from_number(port: Port, text: str) -> Array:
+    """A number fills the whole input."""
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise InputError(
+            f"Input '{port.name}': '{text}' is neither a file nor a number."
+        ) from error
+    return np.full(_concrete(port), value, _dtype(port))
+
+
+def _from_picture(port: Port, path: Path, normalise: str) -> Array:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(path)
+        picture.load()
+    except (UnidentifiedImageError, OSError, ValueError) as error:
+        raise InputError(
+            f"'{path}' is neither .npy, .npz nor a picture that Pillow can read: {error}"
+        ) from error
+    shape = port.shape
+    if shape is None or len(shape) not in (3, 4):
+        raise InputError(f"Input '{port.name}' takes {port.describe()}, which is no picture.")
+    dims = shape[-3:]
+    first = dims[0] in (1, 3) or dims[2] not in (1, 3)
+    channels = dims[0] if first else dims[2]
+    if channels not in (1, 3) and isinstance(channels, int):
+        raise InputError(
+            f"Input '{port.name}' takes {port.describe()}; a picture needs 1 or 3 channels."
+        )
+    rows, columns = (dims[1], dims[2]) if first else (dims[0], dims[1])
+    width = columns if isinstance(columns, int) else picture.width
+    height = rows if isinstance(rows, int) else picture.height
+    resized = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
+    pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
+    dtype = _dtype(port)
+    if dtype.kind not in "iub":
+        mean, deviation = (np.asarray(v[: pixels.shape[2]]) for v in NORMALISATIONS[normalise])
+        pixels = (pixels / 255 - mean) / deviation
+    array = pixels.transpose(2, 0, 1) if first else pixels
+    if len(shape) == 4:
+        array = array[None]
+    return np.ascontiguousarray(array.astype(dtype))
+
+
+def _random(port: Port, generator: np.random.Generator) -> tuple[Array, list[str]]:
+    shape, dtype = _concrete(port), _dtype(port)
+    notes = []
+    if not port.is_static:
+        notes.append(
+            f"input '{port.name}' is {port.describe()}; dimensions that are not fixed are taken "
+            f"as 1 (set them with --shape {port.name}=...)"
+        )
+    if dtype.kind == "O":
+        return np.full(shape, "partita", object), notes
+    if dtype.kind == "b":
+        return np.asarray(generator.integers(0, 2, shape)).astype(bool), notes
+    if dtype.kind in "iu":  # small, as they are mostly indices into a table
+        return np.asarray(generator.integers(0, 2, shape)).astype(dtype), notes
+    return np.asarray(generator.standard_normal(shape)).astype(dtype), notes
+
+
+def _concrete(port: Port) -> tuple[int, ...]:
+    if port.shape is None:
+        raise InputError(
+            f"Input '{port.name}' has no known rank; give it as --input {port.name}=file.npy."
+        )
+    return tuple(dim if isinstance(dim, int) else 1 for dim in port.shape)
+
+
+def _dtype(port: Port) -> np.dtype[Any]:
+    if port.dtype is None:
+        raise InputError(f"Input '{port.name}' is no tensor; only tensors can be given here.")
+    return port.dtype

@@ -1,0 +1,86 @@
+"""The entry point: chooses the command, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+
+import partita
+from partita.cli.output import Output
+from partita.errors import PartitaError
+
+COMMANDS = ("devices", "query", "run", "benchmark", "zoo", "demo")
+"""Each is a module of this package with ``add_parser(commands)`` and ``run(args, out) -> int``."""
+
+EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
+
+_EPILOG = """\
+examples:
+  partita demo                                    a real model on all devices of this machine
+  partita devices                                 what there is
+  partita query model.onnx -d HETERO:GPU,CPU      what would run where, and why
+  partita benchmark model.onnx -d HETERO:GPU,CPU -pc
+
+exit codes: 0 done, 1 an error (one line on stderr), 2 wrong usage, 130 interrupted
+'partita COMMAND --help' explains a command.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="partita",
+        description="One model, many devices: runs ONNX models split over the devices there are.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
+    parser.set_defaults(json=False, verbose=False)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        importlib.import_module(f"partita.cli.{name}").add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line.
+
+    Args:
+        argv: The arguments; by default those of this process.
+
+    Returns:
+        The exit code. Wrong usage leaves through ``SystemExit(2)``, as argparse does.
+    """
+    args = build_parser().parse_args(argv)
+    out = Output(as_json=args.json)
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING,
+        format="partita: %(levelname)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        code: int = args.run(args, out)
+        out.flush()
+    except KeyboardInterrupt:
+        out.error("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone; Python must not try to flush it again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except PartitaError as error:
+        out.error(f"error: {error}")
+        return EXIT_ERROR
+    except (OSError, MemoryError) as error:
+        out.error(f"error: {error or type(error).__name__}")
+        return EXIT_ERROR
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

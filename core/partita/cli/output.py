@@ -1,0 +1,144 @@
+"""Where text goes: results to stdout as tables or JSON, everything else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Advance = Callable[[float], None]
+"""Tells a progress bar how much is done of its total."""
+
+
+class Output:
+    """Writes results and messages.
+
+    Args:
+        as_json: Whether the command was asked for JSON.
+    """
+
+    def __init__(self, as_json: bool = False) -> None:
+        self.as_json = as_json
+
+    def text(self, *lines: str) -> None:
+        """Writes lines of the result."""
+        for line in lines:
+            sys.stdout.write(f"{line}\n")
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Writes a table as aligned columns, numbers to the right; the last one may be long."""
+        self.text(*format_table(columns, rows))
+
+    def facts(self, facts: Mapping[str, object]) -> None:
+        """Writes names and values, one a line."""
+        width = max((len(name) for name in facts), default=0)
+        self.text(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
+
+    def json(self, data: object) -> None:
+        """Writes one JSON document."""
+        self.text(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False))
+
+    def note(self, message: str) -> None:
+        """Tells a person something that is not part of the result."""
+        sys.stderr.write(f"partita: note: {message}\n")
+        sys.stderr.flush()
+
+    def error(self, message: str) -> None:
+        """Says why the command ends."""
+        self.flush()
+        sys.stderr.write(f"partita: {message}\n")
+
+    def flush(self) -> None:
+        """Hands all lines to whoever reads them."""
+        sys.stdout.flush()
+
+    @contextlib.contextmanager
+    def progress(self, description: str, total: float | None) -> Iterator[Advance]:
+        """A progress bar on stderr while the block runs, if stderr is a terminal.
+
+        Args:
+            description: What is going on.
+            total: When it is done; ``None`` if that is not known.
+        """
+        if not sys.stderr.isatty():
+            yield lambda done: None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+            refresh_per_second=4,  # drawing takes time from what is measured
+        )
+        with bar:
+            task = bar.add_task(description, total=total)
+            yield lambda done: bar.update(task, completed=done)
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """The lines of a table.
+
+    Example:
+        >>> format_table(["op", "n"], [["Conv", 12], ["Relu", 3]])
+        ['op     n', 'Conv  12', 'Relu   3']
+    """
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(name), *(len(row[i]) for row in cells), 0) for i, name in enumerate(columns)]
+    right = [
+        bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
+        for i in range(len(columns))
+    ]
+
+    def line(row: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    return [line(columns), *(line(row) for row in cells)]
+
+
+def plain(data: Any) -> Any:
+    """Data as JSON knows it; numbers that are not finite become ``None``."""
+    if dataclasses.is_dataclass(data) and not isinstance(data, type):
+        return {f.name: plain(getattr(data, f.name)) for f in dataclasses.fields(data)}
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, enum.Enum):
+        return data.value
+    if isinstance(data, np.ndarray):
+        return plain(data.tolist())
+    if isinstance(data, np.generic):
+        return plain(data.item())
+    if isinstance(data, (list, tuple, set, frozenset)):
+        return [plain(value) for value in data]
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, (Path, np.dtype)):
+        return str(data)
+    return data
+
+
+def megabytes(count: int | None) -> str:
+    """A size for people.
+
+    Example:
+        >>> megabytes(4745517), megabytes(150754820096), megabytes(None)
+        ('4.7 MB', '150.8 GB', '')
+    """
+    if count is None:
+        return ""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

@@ -1,0 +1,120 @@
+"""``partita query``: which device would take each operation, and why not the ones before it."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partita import Core, Model, QueryResult, Reason, ReasonCode
+from partita.cli.arguments import Commands, add_command, add_device, add_model, add_shapes
+from partita.cli.feeds import reshape
+from partita.cli.output import Output
+from partita.zoo.naming import resolve
+from partita.zoo.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One operation.
+
+    Attributes:
+        name: The operation.
+        op_type: Its operator.
+        device: Who takes it, or ``None``.
+        reason: Why nobody, or why not the devices before that one; ``None`` if it was the first.
+    """
+
+    name: str
+    op_type: str
+    device: str | None
+    reason: Reason | None
+
+    @property
+    def why(self) -> str:
+        """The reason in words."""
+        if self.reason is None:
+            return ""
+        if self.reason.code is ReasonCode.FALLBACK and self.reason.detail:
+            return self.reason.detail  # it holds the codes of the devices that refused
+        return str(self.reason)
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "query",
+        run,
+        "says which device would take each operation of a model, and why not the preferred ones",
+        [
+            "partita query model.onnx -d HETERO:GPU,CPU",
+            "partita query model.onnx -d OPENCL.0 --only-refused",
+            "partita query zoo:ppocr-rec -d HETERO:OPENCL,CPU --by-type --shape x=1x3x48x320",
+        ],
+    )
+    add_model(parser)
+    add_device(parser)
+    add_shapes(parser)
+    parser.add_argument(
+        "--only-refused",
+        action="store_true",
+        help="only operations that the first device of the list does not take",
+    )
+    parser.add_argument(
+        "--by-type", action="store_true", help="one line per operator, device and reason"
+    )
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Prints the verdicts."""
+    core = Core()
+    core.resolve_device(args.device)  # a wrong name is told before anything is downloaded
+    model = core.read_model(resolve(args.model, Store(notify=out.note)).source)
+    reshape(model, args.shapes)
+    result = core.query_model(model, args.device, args.properties)
+    everything = verdicts(model, result)
+    shown = [v for v in everything if v.reason is not None] if args.only_refused else everything
+    counts = Counter(v.device or "no device" for v in everything)
+    summary = ", ".join(f"{device} {count}" for device, count in counts.most_common())
+    if args.json:
+        out.json(
+            {
+                "model": args.model,
+                "device": args.device,
+                "operations": len(everything),
+                "counts": counts,
+                "by_type" if args.by_type else "ops": by_type(shown) if args.by_type else shown,
+            }
+        )
+        return 0
+    if args.by_type:
+        out.table(
+            ["type", "count", "device", "why"],
+            [[g["op_type"], g["count"], g["device"] or "-", g["why"]] for g in by_type(shown)],
+        )
+    else:
+        out.table(
+            ["op", "type", "device", "why"],
+            [[v.name, v.op_type, v.device or "-", v.why] for v in shown],
+        )
+    out.text("", f"{args.model}: {len(everything)} operations; {summary}")
+    return 0
+
+
+def verdicts(model: Model, result: QueryResult) -> list[Verdict]:
+    """The answer of a device, operation by operation, in the model's order."""
+    return [
+        Verdict(op.name, op.op_type, result.get(op.name), result.reasons.get(op.name))
+        for op in model.ops
+    ]
+
+
+def by_type(shown: Sequence[Verdict]) -> list[dict[str, object]]:
+    """Operations of equal operator, device and reason counted, most frequent first."""
+    groups = Counter((v.op_type, v.device, v.why) for v in shown)
+    return [
+        {"op_type": op_type, "count": count, "device": device, "why": why}
+        for (op_type, device, why), count in groups.most_common()
+    ]

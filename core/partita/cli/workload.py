@@ -1,0 +1,102 @@
+"""What a command runs: a model, its inputs, and the device that it was compiled for."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita import CompiledModel, Core, InferRequest, Model
+from partita.cli.feeds import make_feeds, reshape
+from partita.cli.output import Output
+from partita.zoo.naming import resolve
+from partita.zoo.sample import Sample
+from partita.zoo.store import Store
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model with inputs.
+
+    Attributes:
+        model: Read, with input shapes fixed where they are known.
+        feeds: Input name to array.
+        sample: The natural input that the feeds come from, or ``None``.
+        read_ms: How long reading took.
+    """
+
+    model: Model
+    feeds: Mapping[str, Array]
+    sample: Sample | None
+    read_ms: float
+
+
+def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
+    """Finds and reads the model and makes its inputs, as the command line says.
+
+    A model of the zoo and a built-in one get their natural input, unless inputs, shapes or random
+    numbers are asked for.
+    """
+    named = resolve(args.model, Store(notify=out.note))
+    start = time.perf_counter()
+    model = core.read_model(named.source)
+    read_ms = milliseconds(start)
+    if named.sample is not None and not (args.input or args.shapes or args.random):
+        sample = named.sample()
+        out.note(f"input: {sample.description} (--random for random numbers)")
+        return Workload(model.reshape({**sample.shapes}), sample.feeds, sample, read_ms)
+    model = reshape(model, args.shapes)
+    feeds, notes = make_feeds(model, args.input, args.seed, args.normalise)
+    for note in notes:
+        out.note(note)
+    return Workload(model, feeds, None, read_ms)
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """The arguments that :func:`load` reads, besides MODEL and ``--shape``."""
+    from partita.cli.feeds import NORMALISATIONS
+
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="[NAME=]FILE",
+        help="a .npy, .npz or picture for an input, or a number that fills it (repeatable)",
+    )
+    parser.add_argument(
+        "--normalise",
+        choices=NORMALISATIONS,
+        default="unit",
+        help="how pictures become numbers: raw 0..255, unit 0..1 (default), half -1..1, imagenet",
+    )
+    parser.add_argument(
+        "--random", action="store_true", help="random inputs even where natural ones are known"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of random inputs (default: 0)")
+
+
+def compile_for(
+    core: Core, model: Model, device: str, properties: Mapping[str, Any], out: Output
+) -> tuple[CompiledModel, float]:
+    """Compiles, showing that it goes on; returns the time in milliseconds too."""
+    start = time.perf_counter()
+    with out.progress(f"compiling for {device}", None):
+        compiled = core.compile_model(model, device, properties)
+    return compiled, milliseconds(start)
+
+
+def infer(request: InferRequest, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Runs a request once; outputs by name."""
+    return request.infer(dict(feeds)).to_dict()
+
+
+def milliseconds(start: float) -> float:
+    """Time since ``time.perf_counter()`` gave ``start``."""
+    return (time.perf_counter() - start) * 1e3
