@@ -1,0 +1,223 @@
+"""A plan bound to one request: kernels with their arguments set, and memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import InputError
+from partita.lowering import Operand, OpRecord
+from partita.tensor import Tensor
+from partita_opencl.devices import Device
+from partita_opencl.plan import Plan
+from partita_opencl.steps import FAULT
+from partita_opencl.tensors import OpenClTensor
+
+TakeArena = Callable[[int, int], Any]
+"""Gives the request's arena of a number, with at least so many bytes."""
+
+Use = tuple[Any, int]
+"""A kernel and the argument that a buffer is given to."""
+
+
+class BoundPlan:
+    """The kernels of one plan on one request's memory.
+
+    Args:
+        plan: The plan.
+        device: Its device.
+        name: The device's name.
+        take_arena: Where intermediate memory comes from.
+    """
+
+    def __init__(self, plan: Plan, device: Device, name: str, take_arena: TakeArena) -> None:
+        self.plan = plan
+        self._device = device
+        self._name = name
+        self._arenas = [take_arena(number, size) for number, size in enumerate(plan.arenas)]
+        self._buffers: dict[Operand, Any] = {}
+        self._uses: dict[Operand, list[Use]] = {}
+        self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
+        program = plan.program
+        self._own_inputs: dict[Operand, Any] = {}
+        self._own_outputs = [
+            None if operand is None or operand.const is not None else self._new(operand)
+            for operand in program.outputs
+        ]
+        for owner, buffer in zip(program.owned, self._own_outputs, strict=True):
+            if owner is not None:
+                self._buffers[owner] = buffer
+        self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
+        self._launches = [self._kernel(number) for number in range(len(plan.steps))]
+
+    def run(
+        self,
+        queue: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
+        events: list[tuple[OpRecord, str, Any]] | None,
+    ) -> list[Tensor]:
+        """Enqueues everything, waits for the end, and returns the outputs.
+
+        Args:
+            queue: The request's in-order queue.
+            inputs: One tensor per graph input.
+            outputs: Where results should go, or ``None``.
+            events: Where to note each launch's event, or ``None``.
+
+        Raises:
+            InputError: A kernel found an index out of bounds.
+        """
+        import pyopencl as cl
+
+        for operand, tensor in zip(self.plan.program.inputs, inputs, strict=True):
+            if operand.const is None:
+                self._bind_input(queue, operand, tensor)
+        given = [None] * len(self._own_outputs) if outputs is None else outputs
+        self._bind_outputs(given)
+        enqueue = cl.enqueue_nd_range_kernel
+        if events is None:
+            for kernel, global_size, local_size in self._launches:
+                enqueue(queue, kernel, global_size, local_size)
+        else:
+            for (kernel, global_size, local_size), step in zip(
+                self._launches, self.plan.steps, strict=True
+            ):
+                event = enqueue(queue, kernel, global_size, local_size)
+                events.append((step.op, self.plan.launch(step).kernel, event))
+        results = [self._deliver(queue, index, target) for index, target in enumerate(given)]
+        fault = self._read_fault(queue)
+        queue.finish()
+        if fault is not None and fault[0]:
+            self._raise_fault(queue, int(fault[0]))
+        return results
+
+    # ------------------------------------------------------------------------ memory
+
+    def _new(self, operand: Operand) -> Any:
+        return self._device.pool.allocate(operand.nbytes)
+
+    def _buffer(self, operand: Operand) -> Any:
+        """The buffer that an operand lies in."""
+        if operand.const is not None:
+            return self.plan.constants.buffer(operand)
+        root = operand.root
+        found = self._buffers.get(root)
+        if found is None:
+            place = self.plan.places.get(root)
+            if place is None:  # an input, until the first run binds one
+                found = self._buffers[root] = self._own_input(root)
+            else:
+                arena, offset = place
+                size = max(root.nbytes, 1)
+                found = self._arenas[arena].get_sub_region(offset, size)
+                self._buffers[root] = found
+        return found
+
+    def _own_input(self, operand: Operand) -> Any:
+        found = self._own_inputs.get(operand)
+        if found is None:
+            found = self._own_inputs[operand] = self._new(operand)
+        return found
+
+    def _kernel(self, number: int) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
+        import pyopencl as cl
+
+        step = self.plan.steps[number]
+        launch = self.plan.launch(step)
+        kernel = cl.Kernel(self.plan.programs[launch.program], launch.kernel)
+        for position, arg in enumerate(step.args):
+            if isinstance(arg, Operand):
+                kernel.set_arg(position, self._buffer(arg))
+                if arg.const is None and arg.root in self._changing:
+                    self._uses.setdefault(arg.root, []).append((kernel, position))
+            else:
+                kernel.set_arg(position, self._fault if arg is FAULT else arg)
+        return kernel, *launch.sizes
+
+    def _rebind(self, operand: Operand, buffer: Any) -> None:
+        """Gives kernels another buffer for an input or output."""
+        if self._buffers.get(operand) is not buffer:
+            self._buffers[operand] = buffer
+            for kernel, position in self._uses.get(operand, ()):
+                kernel.set_arg(position, buffer)
+
+    # ------------------------------------------------------------------------ inputs
+
+    def _bind_input(self, queue: Any, operand: Operand, tensor: Tensor) -> None:
+        import pyopencl as cl
+
+        if isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory:
+            self._rebind(operand, tensor.buffer)
+            return
+        buffer = self._own_input(operand)
+        self._rebind(operand, buffer)
+        array = tensor.numpy()
+        if array.nbytes:
+            cl.enqueue_copy(queue, buffer, np.ascontiguousarray(array), is_blocking=False)
+
+    # ----------------------------------------------------------------------- outputs
+
+    def _bind_outputs(self, given: Sequence[Tensor | None]) -> None:
+        """Lets kernels write straight to tensors of this device that the caller gives."""
+        for index, owner in enumerate(self.plan.program.owned):
+            if owner is not None:
+                target = given[index]
+                mine = self._is_mine(target)
+                self._rebind(owner, target.buffer if mine else self._own_outputs[index])  # type: ignore[union-attr]  # mine
+
+    def _is_mine(self, tensor: Tensor | None) -> bool:
+        return isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory
+
+    def _deliver(self, queue: Any, index: int, target: Tensor | None) -> Tensor:
+        """Brings one output to where the caller wants it."""
+        import pyopencl as cl
+
+        operand = self.plan.program.outputs[index]
+        if operand is None:
+            raise TypeError("a program of this device has all outputs")
+        buffer = self._buffer(operand)
+        if target is not None and not self._is_mine(target):
+            if operand.nbytes:
+                cl.enqueue_copy(queue, target.numpy(), buffer, is_blocking=False)
+            return target
+        own = self._own_outputs[index]
+        if operand.const is None and self.plan.program.owned[index] is None:
+            self._copy(queue, buffer, own, operand.nbytes)
+            buffer = own
+        if target is None:
+            return OpenClTensor(buffer, operand.shape, operand.dtype, self._device, self._name)
+        if target.buffer is not buffer:  # type: ignore[attr-defined]  # a tensor of this device
+            self._copy(queue, buffer, target.buffer, operand.nbytes)  # type: ignore[attr-defined]
+        return target
+
+    @staticmethod
+    def _copy(queue: Any, source: Any, target: Any, nbytes: int) -> None:
+        import pyopencl as cl
+
+        if nbytes:
+            cl.enqueue_copy(queue, target, source, byte_count=nbytes)
+
+    # ------------------------------------------------------------------------ faults
+
+    def _read_fault(self, queue: Any) -> Any:
+        import pyopencl as cl
+
+        if self._fault is None:
+            return None
+        fault = np.zeros(1, np.int32)
+        cl.enqueue_copy(queue, fault, self._fault, is_blocking=False)
+        return fault
+
+    def _raise_fault(self, queue: Any, number: int) -> None:
+        import pyopencl as cl
+
+        fault: Any = self._fault
+        cl.enqueue_copy(queue, fault, np.zeros(1, np.int32), is_blocking=True)
+        op = self.plan.program.ops[number - 1]
+        raise InputError(
+            f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "
+            "of bounds; check the model's integer inputs."
+        )

@@ -1,0 +1,55 @@
+// Element-wise operations fused into one kernel. The generated part defines
+//   OUT                 element type of the result
+//   PARAMETERS          the inputs: buffers x0.., scalars x1.., and steps k0.. of broadcast buffers
+//   chain(v0, v1, ...)  the result for one element of each input
+//   VALUES              the inputs' elements for output element i
+//   QUADS, QUAD(s)      loads of four elements each, and element s of them (chain_flat only)
+//   BASES, ADVANCE(n, c)  offsets b0.. of broadcast buffers (chain_grid only)
+//
+// Options: GRID with DIMS 2, 3 or 8; else WIDTH 1 or 4 elements per item
+
+/*@generated@*/
+
+#ifdef GRID
+
+__kernel void chain_grid(
+    __global OUT* restrict y, const int8 size, const long outer PARAMETERS
+) {
+  const int c0 = get_global_id(0);
+  if (c0 >= size.s0) return;
+  for (long rest = get_global_id(2); rest < outer; rest += get_global_size(2)) {
+    BASES
+#if DIMS == 3
+    ADVANCE(2, rest)
+#elif DIMS == 8
+    long r = rest;
+    #define PEEL(n) { const long c = r % size.s##n; r /= size.s##n; ADVANCE(n, c) }
+    PEEL(2) PEEL(3) PEEL(4) PEEL(5) PEEL(6)
+    ADVANCE(7, r)
+#endif
+    for (int c1 = get_global_id(1); c1 < size.s1; c1 += get_global_size(1)) {
+      const size_t i = ((size_t)rest * size.s1 + c1) * size.s0 + c0;
+      y[i] = chain(VALUES);
+    }
+  }
+}
+
+#else
+
+__kernel void chain_flat(__global OUT* restrict y, const long count PARAMETERS) {
+  const size_t item = get_global_id(0);
+#if WIDTH == 4
+  if (item * 4 + 4 <= (size_t)count) {
+    QUADS
+    y[item * 4] = chain(QUAD(s0));
+    y[item * 4 + 1] = chain(QUAD(s1));
+    y[item * 4 + 2] = chain(QUAD(s2));
+    y[item * 4 + 3] = chain(QUAD(s3));
+    return;
+  }
+#endif
+  for (size_t i = item * WIDTH; i < min((size_t)count, item * WIDTH + WIDTH); i++)
+    y[i] = chain(VALUES);
+}
+
+#endif

@@ -1,0 +1,60 @@
+// Transposed convolution, gathered: an item computes CHANNELS outputs of one pixel from the input
+// pixels whose windows cover it. Works for 1 and 2 spatial dimensions.
+//
+// Options: CHANNELS  outputs per item
+
+__kernel void conv_transpose(
+    __global const float* restrict x, __global const float* restrict w,  // w[in][out / groups][ky][kx]
+    __global const float* restrict bias, __global const float* restrict residual,
+    __global float* restrict y,
+    const int4 in_size, const int4 out_size,  // x, y, (unused), channels
+    const int4 window,                        // kx, ky, (unused), groups
+    const int4 stride, const int4 pad, const int4 dilation, const int images,
+    const int has_bias, const int has_residual, const int activation, const float alpha,
+    const float beta
+) {
+  const int pixels = out_size.x * out_size.y;
+  const int p = get_global_id(0);
+  if (p >= pixels) return;
+  const int px = p % out_size.x + pad.x, py = p / out_size.x + pad.y;
+  const int in_channels = in_size.w / window.w, out_channels = out_size.w / window.w;
+  const int in_pixels = in_size.x * in_size.y, window_size = window.x * window.y;
+  const int blocks = (out_channels + CHANNELS - 1) / CHANNELS;
+  const size_t all = (size_t)images * window.w * blocks;
+  for (size_t job = get_global_id(1); job < all; job += get_global_size(1)) {
+    const int c0 = (int)(job % blocks) * CHANNELS;
+    const int group = (int)((job / blocks) % window.w);
+    const size_t image = job / ((size_t)blocks * window.w);
+    __global const float* from = x + (image * in_size.w + group * in_channels) * (size_t)in_pixels;
+    __global const float* taps = w + (size_t)group * in_channels * out_channels * window_size;
+    float sums[CHANNELS];
+    #pragma unroll
+    for (int c = 0; c < CHANNELS; c++) sums[c] = 0.0f;
+    for (int ky = 0; ky < window.y; ky++) {
+      const int dy = py - ky * dilation.y;
+      if (dy < 0 || dy % stride.y != 0 || dy / stride.y >= in_size.y) continue;
+      for (int kx = 0; kx < window.x; kx++) {
+        const int dx = px - kx * dilation.x;
+        if (dx < 0 || dx % stride.x != 0 || dx / stride.x >= in_size.x) continue;
+        __global const float* at = from + (dy / stride.y) * in_size.x + dx / stride.x;
+        __global const float* tap = taps + (size_t)c0 * window_size + ky * window.x + kx;
+        for (int i = 0; i < in_channels; i++) {
+          const float v = at[(size_t)i * in_pixels];
+          #pragma unroll
+          for (int c = 0; c < CHANNELS; c++)
+            sums[c] = fma(v, tap[min(c, out_channels - 1 - c0) * window_size], sums[c]);
+          tap += (size_t)out_channels * window_size;
+        }
+      }
+    }
+    #pragma unroll
+    for (int c = 0; c < CHANNELS; c++) {
+      if (c0 + c >= out_channels) continue;
+      const int channel = group * out_channels + c0 + c;
+      const size_t at = (image * out_size.w + channel) * pixels + p;
+      float v = sums[c] + (has_bias ? bias[channel] : 0.0f);
+      if (has_residual) v += residual[at];
+      y[at] = activate(v, activation, alpha, beta);
+    }
+  }
+}

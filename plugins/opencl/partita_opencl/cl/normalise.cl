@@ -1,0 +1,53 @@
+// Normalisation of rows: (x - mean) / sqrt(variance + epsilon) * scale + bias, with scale and bias
+// per element of the row (LayerNormalization), per row modulo `channels` (InstanceNormalization) or
+// per part of a row (GroupNormalization). A row belongs to a work-group.
+//
+// Options: ITEMS (a power of two), ROOT_MEAN_SQUARE: no mean is subtracted
+
+float sum_over_group(__local float* partial, const int lid, const float value) {
+  partial[lid] = value;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = ITEMS / 2; step > 0; step /= 2) {
+    if (lid < step) partial[lid] += partial[lid + step];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  const float total = partial[0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return total;
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void normalise_rows(
+    __global const float* restrict x, __global const float* restrict scale,
+    __global const float* restrict bias, __global float* restrict y, const int depth,
+    // Scale of element i of a row is scale[(row % channels) * row_step + i / element_div].
+    const int channels, const int row_step, const int element_div, const int has_bias,
+    const float epsilon
+) {
+  __local float partial[ITEMS];
+  const int lid = get_local_id(0);
+  const size_t row = get_group_id(0);
+  __global const float* from = x + row * depth;
+  __global float* to = y + row * depth;
+
+#ifdef ROOT_MEAN_SQUARE
+  const float mean = 0.0f;
+#else
+  float sum = 0.0f;
+  for (int i = lid; i < depth; i += ITEMS) sum += from[i];
+  const float mean = sum_over_group(partial, lid, sum) / (float)depth;
+#endif
+  float squares = 0.0f;
+  for (int i = lid; i < depth; i += ITEMS) {
+    const float d = from[i] - mean;
+    squares = fma(d, d, squares);
+  }
+  const float variance = sum_over_group(partial, lid, squares) / (float)depth;
+  const float factor = 1.0f / sqrt(variance + epsilon);
+
+  const size_t first = (row % channels) * row_step;
+  for (int i = lid; i < depth; i += ITEMS) {
+    const size_t at = first + i / element_div;
+    to[i] = (from[i] - mean) * factor * scale[at] + (has_bias ? bias[at] : 0.0f);
+  }
+}

@@ -1,0 +1,36 @@
+// What every kernel file may use: activations of epilogues, and rows shared by a work-group.
+
+// The codes of partita.lowering.activation.
+enum { ACT_NONE, ACT_RELU, ACT_CLIP, ACT_LEAKY_RELU, ACT_HARD_SWISH, ACT_HARD_SIGMOID, ACT_SIGMOID,
+       ACT_TANH, ACT_SILU, ACT_GELU, ACT_GELU_TANH, ACT_MISH, ACT_ELU, ACT_SOFTPLUS };
+
+float sigmoid_of(const float x) { return 1.0f / (1.0f + exp(-x)); }
+
+// log(1 + exp(x)) without overflow.
+float softplus_of(const float x) { return fmax(x, 0.0f) + log1p(exp(-fabs(x))); }
+
+float gelu_of(const float x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
+
+float gelu_tanh_of(const float x) {
+  return 0.5f * x * (1.0f + tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}
+
+// The comparisons keep NaN, as ONNX Runtime does; fmax and fmin would drop it.
+float activate(const float x, const int kind, const float alpha, const float beta) {
+  switch (kind) {
+    case ACT_RELU: return x < 0.0f ? 0.0f : x;
+    case ACT_CLIP: return x < alpha ? alpha : (x > beta ? beta : x);
+    case ACT_LEAKY_RELU: return x < 0.0f ? alpha * x : x;
+    case ACT_HARD_SWISH: return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
+    case ACT_HARD_SIGMOID: return clamp(alpha * x + beta, 0.0f, 1.0f);
+    case ACT_SIGMOID: return sigmoid_of(x);
+    case ACT_TANH: return tanh(x);
+    case ACT_SILU: return x * sigmoid_of(x);
+    case ACT_GELU: return gelu_of(x);
+    case ACT_GELU_TANH: return gelu_tanh_of(x);
+    case ACT_MISH: return x * tanh(softplus_of(x));
+    case ACT_ELU: return x < 0.0f ? alpha * expm1(x) : x;
+    case ACT_SOFTPLUS: return softplus_of(x);
+    default: return x;
+  }
+}

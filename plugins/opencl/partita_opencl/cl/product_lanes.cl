@@ -1,0 +1,103 @@
+// Matrix products and convolutions for CPUs: an item computes ROWS x 16 outputs in registers; no
+// local memory, one vector load and ROWS scalar loads per step of k.
+//
+//   plain     y[z][m][n] = act(sum_k a[z][m][k] * b[z][k][n] + ...): rows are m, lanes are n
+//   IM2COL    y[z][c][p] = act(sum_k x[z][p, tap k] * w[z][k][c] + ...): rows are pixels p, lanes
+//             are channels c; x is padded already, so that no tap falls outside
+//
+// Options: ROWS, IM2COL
+
+#ifdef IM2COL
+#define TAP(k) taps[k]
+#else
+#define TAP(k) (k)
+#endif
+
+float16 load_lanes(__global const float* at, const int count) {
+  if (count >= 16) return vload16(0, at);
+  float lanes[16];
+  for (int i = 0; i < 16; i++) lanes[i] = i < count ? at[i] : 0.0f;
+  return vload16(0, lanes);
+}
+
+__kernel void product_lanes(
+    __global const float* restrict a, __global const float* restrict b,
+    __global const float* restrict bias, __global const float* restrict residual,
+    __global float* restrict y,
+    const int rows, const int columns, const int depth, const int batches,
+    const int4 batch_map, const int bias_mod, const int2 bias_step, const int has_bias,
+    const int has_residual, const int activation, const float alpha, const float beta
+#ifdef IM2COL
+    , __global const int* restrict taps,  // per k: offset in the padded image
+    const int4 in_size,                   // x, y, z of the padded image, w: channels
+    const int4 out_size, const int4 stride
+#endif
+) {
+  const int m0 = get_global_id(0) * ROWS;
+  const int n0 = get_global_id(1) * 16;
+  if (n0 >= columns || m0 >= rows) return;
+  const int lanes = columns - n0;
+  for (int z = get_global_id(2); z < batches; z += get_global_size(2)) {
+#ifdef IM2COL
+    __global const float* a_z = a + (size_t)z * in_size.w * in_size.z * in_size.y * in_size.x;
+#else
+    __global const float* a_z = a + (size_t)((z / batch_map.x) % batch_map.y) * rows * depth;
+#endif
+    __global const float* b_z =
+        b + (size_t)((z / batch_map.z) % batch_map.w) * depth * columns + n0;
+
+    __global const float* row[ROWS];
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int m = min(m0 + r, rows - 1);  // rows beyond the last one repeat it, not stored
+#ifdef IM2COL
+      const int ox = m % out_size.x;
+      const int oy = (m / out_size.x) % out_size.y;
+      const int oz = m / (out_size.x * out_size.y);
+      row[r] = a_z + ((size_t)(oz * stride.z) * in_size.y + oy * stride.y) * in_size.x +
+               ox * stride.x;
+#else
+      row[r] = a_z + (size_t)m * depth;
+#endif
+    }
+
+    float16 sums[ROWS];
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) sums[r] = (float16)(0.0f);
+    if (lanes >= 16) {
+      for (int k = 0; k < depth; k++) {
+        const float16 v = vload16(0, b_z + (size_t)k * columns);
+        const int tap = TAP(k);
+        #pragma unroll
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);
+      }
+    } else {
+      for (int k = 0; k < depth; k++) {
+        const float16 v = load_lanes(b_z + (size_t)k * columns, lanes);
+        const int tap = TAP(k);
+        #pragma unroll
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);
+      }
+    }
+
+    const size_t matrix = (size_t)z * rows * columns;
+    const size_t bias_at = (size_t)(z % bias_mod) * (bias_step.x * rows + bias_step.y * columns);
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      if (m0 + r >= rows) continue;
+      float out[16];
+      vstore16(sums[r], 0, out);
+      for (int i = 0; i < min(lanes, 16); i++) {
+#ifdef IM2COL
+        const size_t at = matrix + (size_t)(n0 + i) * rows + m0 + r;
+#else
+        const size_t at = matrix + (size_t)(m0 + r) * columns + n0 + i;
+#endif
+        float v = out[i];
+        if (has_bias) v += bias[bias_at + (m0 + r) * bias_step.x + (n0 + i) * bias_step.y];
+        if (has_residual) v += residual[at];
+        y[at] = activate(v, activation, alpha, beta);
+      }
+    }
+  }
+}

@@ -1,0 +1,90 @@
+// Reductions over the middle of (outer, depth, inner). Two kernels: reduce_rows for inner = 1 gives
+// a row to a work-group; reduce_columns gives an output to an item, so that neighbours read
+// neighbours. Long ranges are cut in chunks: a first pass writes (outer, chunks, inner), a second
+// one reduces the chunks.
+//
+// Options: T element and accumulator type, ITEMS (a power of two), LOWEST and HIGHEST value of T
+//   MAXIMUM, MINIMUM, PRODUCT  how elements are joined, else by a sum
+//   SQUARES, MAGNITUDES        what elements are replaced by before
+//   MEAN, ROOT, LOGARITHM      what is made of the result after
+
+#if defined(MAXIMUM)
+#define START LOWEST
+#define JOIN(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
+#elif defined(MINIMUM)
+#define START HIGHEST
+#define JOIN(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+#elif defined(PRODUCT)
+#define START 1
+#define JOIN(a, b) ((a) * (b))
+#else
+#define START 0
+#define JOIN(a, b) ((a) + (b))
+#endif
+
+#if defined(SQUARES)
+#define BEFORE(v) ((v) * (v))
+#elif defined(MAGNITUDES)
+#define BEFORE(v) ((v) < 0 ? -(v) : (v))
+#else
+#define BEFORE(v) (v)
+#endif
+
+#if defined(MEAN)
+#define AFTER(v, n) ((v) / (n))
+#elif defined(ROOT)
+#define AFTER(v, n) sqrt(v)
+#elif defined(LOGARITHM)
+#define AFTER(v, n) log(v)
+#else
+#define AFTER(v, n) (v)
+#endif
+
+#define LOCAL_INDEX (int)get_local_id(0)
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void reduce_rows(
+    __global const T* restrict x, __global T* restrict y, const long depth, const long chunk,
+    const long chunks, const float count
+) {
+  __local T partial[ITEMS];
+  const size_t group = get_group_id(0);
+  const size_t row = group / chunks;
+  const long begin = (long)(group % chunks) * chunk;
+  const long end = min(depth, begin + chunk);
+  __global const T* from = x + row * depth;
+  T result = START;
+  for (long i = begin + LOCAL_INDEX; i < end; i += ITEMS) {
+    const T v = BEFORE(from[i]);
+    result = JOIN(result, v);
+  }
+  partial[LOCAL_INDEX] = result;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = ITEMS / 2; step > 0; step /= 2) {
+    if (LOCAL_INDEX < step) {
+      const T a = partial[LOCAL_INDEX], b = partial[LOCAL_INDEX + step];
+      partial[LOCAL_INDEX] = JOIN(a, b);
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  if (LOCAL_INDEX == 0) y[group] = AFTER(partial[0], count);
+}
+
+__kernel void reduce_columns(
+    __global const T* restrict x, __global T* restrict y, const long outer, const long depth,
+    const long inner, const long chunk, const long chunks, const float count
+) {
+  const size_t at = get_global_id(0);
+  if (at >= (size_t)(outer * chunks * inner)) return;
+  const long column = (long)(at % inner);
+  const long row = (long)(at / inner);
+  const long begin = row % chunks * chunk;
+  const long end = min(depth, begin + chunk);
+  __global const T* from = x + row / chunks * depth * inner + column;
+  T result = START;
+  for (long i = begin; i < end; i++) {
+    const T v = BEFORE(from[i * inner]);
+    result = JOIN(result, v);
+  }
+  y[at] = AFTER(result, count);
+}

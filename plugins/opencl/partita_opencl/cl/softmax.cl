@@ -1,0 +1,67 @@
+// Softmax and log-softmax along the middle of (outer, depth, inner). softmax_rows gives each row of
+// inner = 1 to ITEMS items, ROWS rows to a work-group; softmax_columns gives a column to an item.
+//
+// Options: ITEMS (a power of two), ROWS, LOGARITHM
+
+#ifdef LOGARITHM
+#define RESULT(v, peak, total) ((v) - (peak) - log(total))
+#else
+#define RESULT(v, peak, total) (exp((v) - (peak)) / (total))
+#endif
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, ROWS, 1)))
+void softmax_rows(
+    __global const float* restrict x, __global float* restrict y, const long rows, const int depth
+) {
+  __local float partial[ROWS][ITEMS];
+  const int lid = get_local_id(0), lane = get_local_id(1);
+  const long row = (long)get_group_id(0) * ROWS + lane;
+  const bool inside = row < rows;  // all items reach the barriers
+  const size_t start = inside ? (size_t)row * depth : 0;
+  float peak = -INFINITY;
+  if (inside)
+    for (int i = lid; i < depth; i += ITEMS) {
+      const float v = x[start + i];
+      peak = v > peak || isnan(v) ? v : peak;
+    }
+  partial[lane][lid] = peak;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = ITEMS / 2; step > 0; step /= 2) {
+    if (lid < step) {
+      const float v = partial[lane][lid + step];
+      if (v > partial[lane][lid] || isnan(v)) partial[lane][lid] = v;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  peak = partial[lane][0];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float total = 0.0f;
+  if (inside)
+    for (int i = lid; i < depth; i += ITEMS) total += exp(x[start + i] - peak);
+  partial[lane][lid] = total;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = ITEMS / 2; step > 0; step /= 2) {
+    if (lid < step) partial[lane][lid] += partial[lane][lid + step];
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  total = partial[lane][0];
+  if (inside)
+    for (int i = lid; i < depth; i += ITEMS) y[start + i] = RESULT(x[start + i], peak, total);
+}
+
+__kernel void softmax_columns(
+    __global const float* restrict x, __global float* restrict y, const long outer, const int depth,
+    const long inner
+) {
+  const size_t at = get_global_id(0);
+  if (at >= (size_t)(outer * inner)) return;
+  const size_t start = (at / inner) * depth * inner + at % inner;
+  float peak = -INFINITY;
+  for (int i = 0; i < depth; i++) {
+    const float v = x[start + i * inner];
+    peak = v > peak || isnan(v) ? v : peak;
+  }
+  float total = 0.0f;
+  for (int i = 0; i < depth; i++) total += exp(x[start + i * inner] - peak);
+  for (int i = 0; i < depth; i++) y[start + i * inner] = RESULT(x[start + i * inner], peak, total);
+}

@@ -1,0 +1,199 @@
+"""Compiled models and runners of the OPENCL devices."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita import CompiledModel, Model, ProfilingInfo, Runner, Tensor
+from partita.errors import CompileError
+from partita.lowering import (
+    Array,
+    OpRecord,
+    Program,
+    Specialiser,
+    Target,
+    fold_constants,
+    fuse,
+    lower,
+)
+from partita.profiling import Status
+from partita.query import Reason
+from partita_opencl.binding import BoundPlan
+from partita_opencl.buffers import runtime_error
+from partita_opencl.devices import Device, find_device
+from partita_opencl.folding import fold
+from partita_opencl.plan import Constants, Plan
+from partita_opencl.properties import OpenClProperties
+from partita_opencl.query import refusals, takes
+from partita_opencl.table import emitter_for
+from partita_opencl.tuning import Tuning
+
+_PLANS = 32
+"""Shapes whose plans a compiled model keeps."""
+
+_BOUND = 8
+"""Shapes for which a request keeps kernels and memory."""
+
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+class OpenClCompiledModel(CompiledModel):
+    """A model lowered, folded and fused; each set of shapes gets a plan when it occurs.
+
+    Raises:
+        CompileError: An operation is not taken, or the driver refuses a kernel.
+        DeviceUnavailableError: The device cannot be opened.
+    """
+
+    def __init__(self, model: Model, properties: OpenClProperties, device: str) -> None:
+        super().__init__(model, properties, device)
+        self.target: Device = find_device(properties.DEVICE_ID)
+        self.fuse_chains = properties.FUSE_ELEMENTWISE
+        self._tuning = Tuning.of(self.target.limits, properties.TILING)
+        graph = lower(model)
+        _require_taken(refusals(graph), device)
+        toolkit = Target(emitter_for(self._tuning, device), allow_split=False, fold=fold)
+        fold_constants(graph, toolkit)
+        fuse(graph, accepts=takes)
+        self.specialiser = Specialiser(graph, toolkit)
+        self._weights = Constants(self.target)
+        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+        self._prepare()
+
+    def create_runner(self) -> Runner:
+        """A runner with a queue and kernels of its own."""
+        return OpenClRunner(self)
+
+    def plan(self, program: Program) -> Plan:
+        """The plan of a program; made once, kept for the shapes used last."""
+        with self._lock:
+            # A plan holds its program, so that no other program can have the same id.
+            found = self._plans.get(id(program))
+            if found is None:
+                found = Plan(program, self.target, self._tuning, self._weights, self.fuse_chains)
+                self._plans[id(program)] = found
+                if len(self._plans) > _PLANS:
+                    self._plans.popitem(last=False)
+            self._plans.move_to_end(id(program))
+            return found
+
+    def _prepare(self) -> None:
+        """Plans and builds now, if the shapes are known now."""
+        specs: list[Spec] = [
+            (port.shape, port.dtype)  # type: ignore[misc]  # static shapes are numbers
+            for port in self.inputs
+            if port.is_static and port.dtype is not None
+        ]
+        if len(specs) < len(self.inputs):
+            return
+        try:
+            self.plan(self.specialiser.program(specs, _not_yet))
+        except _NeedsInput:
+            return
+
+
+class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
+    """The program hangs on the elements of an input."""
+
+
+def _not_yet(index: int) -> Array:
+    raise _NeedsInput
+
+
+def _require_taken(reasons: dict[str, Reason], device: str) -> None:
+    if reasons:
+        shown = "; ".join(f"'{name}': {reason}" for name, reason in list(reasons.items())[:5])
+        more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
+        raise CompileError(
+            f"Device {device} does not take {len(reasons)} operations of the model: {shown}{more}. "
+            f"Compile for 'HETERO:{device},CPU' to run these elsewhere."
+        )
+
+
+class OpenClRunner(Runner):
+    """One request: an in-order queue, and per set of shapes the kernels with their arguments."""
+
+    def __init__(self, compiled: OpenClCompiledModel) -> None:
+        import pyopencl as cl
+
+        self._compiled = compiled
+        self._device = compiled.target
+        self._profiles = compiled.properties.PERF_COUNT
+        flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
+        self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
+        self._bound: OrderedDict[int, BoundPlan] = OrderedDict()
+        self._arenas: list[Any] = []
+        self._outgrown: list[Any] = []
+        self._times: list[tuple[OpRecord, str, float]] = []
+
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """Computes the outputs; see :class:`~partita.Runner`. Host tensors are uploaded."""
+        import pyopencl as cl
+
+        specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
+        program = self._compiled.specialiser.program(specs, lambda i: inputs[i].numpy())
+        plan = self._compiled.plan(program)
+        events: list[tuple[OpRecord, str, Any]] | None = [] if self._profiles else None
+        try:
+            results = self._bind(plan).run(self._queue, inputs, outputs, events)
+        except cl.Error as error:
+            raise runtime_error(error, self._compiled.device, plan.nbytes) from error
+        if events is not None:
+            self._times = [
+                (op, kernel, (event.profile.end - event.profile.start) / 1e3)
+                for op, kernel, event in events
+            ]
+        return results
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """One record per operation of the model: kernel time on the device, by its own clock."""
+        if not self._profiles:
+            return ()
+        ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
+        known = {name for name, _ in ops}
+        spent: dict[str, float] = {}
+        kernels: dict[str, str] = {}
+        for op, kernel, time in self._times:
+            name = op.name if op.name in known else next((n for n in op.origins if n in known), "")
+            spent[name] = spent.get(name, 0.0) + time
+            kernels.setdefault(name, kernel)
+        return [
+            ProfilingInfo(name, kind, kernels[name], Status.EXECUTED, spent[name])
+            if name in spent
+            else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
+            for name, kind in ops
+        ]
+
+    def close(self) -> None:
+        """Gives the arenas back and drops kernels and outputs."""
+        self._bound.clear()
+        for arena in (*self._arenas, *self._outgrown):
+            self._device.pool.give(arena)
+        self._arenas, self._outgrown = [], []
+
+    def _bind(self, plan: Plan) -> BoundPlan:
+        found = self._bound.get(id(plan))
+        if found is None:
+            if len(self._bound) >= _BOUND:
+                self._bound.popitem(last=False)
+            found = BoundPlan(plan, self._device, self._compiled.device, self._take_arena)
+            self._bound[id(plan)] = found
+        self._bound.move_to_end(id(plan))
+        return found
+
+    def _take_arena(self, number: int, nbytes: int) -> Any:
+        """The arena that all shapes of this request share; a larger one if it is too small."""
+        while number >= len(self._arenas):
+            self._arenas.append(self._device.pool.take(nbytes))
+        if self._arenas[number].size < nbytes:
+            self._outgrown.append(self._arenas[number])
+            self._arenas[number] = self._device.pool.take(nbytes)
+        return self._arenas[number]

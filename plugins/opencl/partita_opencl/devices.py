@@ -1,0 +1,230 @@
+"""The OpenCL devices of this process: found once, each with one context that all models share."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import DeviceNotFoundError, DeviceUnavailableError
+from partita.plugin import DeviceInfo
+
+if TYPE_CHECKING:
+    from partita_opencl.buffers import BufferPool
+    from partita_opencl.programs import ProgramCache
+
+CURE = "pip install 'partita[opencl]'"
+"""The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What kernels must respect on a device.
+
+    Attributes:
+        group_items: Most work-items in a work-group.
+        item_sizes: Most work-items per dimension of a group.
+        local_bytes: Local memory of a group.
+        allocation_bytes: Largest single buffer.
+        memory_bytes: All of the device's memory.
+        alignment: Bytes that sub-buffers must be aligned to.
+        compute_units: Groups that run at the same time, at least.
+        is_cpu: Whether the device is a processor that also runs the host.
+    """
+
+    group_items: int
+    item_sizes: tuple[int, ...]
+    local_bytes: int
+    allocation_bytes: int
+    memory_bytes: int
+    alignment: int
+    compute_units: int
+    is_cpu: bool
+
+
+class Device:
+    """One OpenCL device.
+
+    Attributes:
+        id: Its number among all devices, as text.
+        memory: Memory id of its tensors.
+        handle: The ``pyopencl.Device``.
+        limits: What kernels must respect.
+    """
+
+    def __init__(self, number: int, handle: Any) -> None:
+        self.id = str(number)
+        self.memory = f"opencl:{number}"
+        self.handle = handle
+        self.limits = _limits(handle)
+        self._lock = threading.Lock()
+        self._context: Any = None
+        self._transfers: Any = None
+        self._pool: BufferPool | None = None
+        self._programs: ProgramCache | None = None
+
+    @property
+    def kind(self) -> str:
+        """``"gpu"``, ``"cpu"`` or ``"accelerator"``."""
+        import pyopencl as cl
+
+        kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
+        return next((name for bit, name in kinds if self.handle.type & bit), "accelerator")
+
+    @property
+    def identity(self) -> str:
+        """Device, driver and platform with versions: what makes a compiled program reusable."""
+        platform = self.handle.platform
+        parts = (platform.name, platform.version, self.handle.name, self.handle.version)
+        return "|".join((*parts, self.handle.driver_version))
+
+    @property
+    def context(self) -> Any:
+        """The context, made on first use.
+
+        Raises:
+            DeviceUnavailableError: The driver refuses.
+        """
+        import pyopencl as cl
+
+        with self._lock:
+            if self._context is None:
+                try:
+                    self._context = cl.Context([self.handle])
+                except cl.Error as error:
+                    raise DeviceUnavailableError(
+                        f"Device 'OPENCL.{self.id}' ({self.handle.name}) cannot be opened: {error}."
+                    ) from error
+            return self._context
+
+    @property
+    def transfers(self) -> Any:
+        """A queue for copies that belong to no request."""
+        import pyopencl as cl
+
+        context = self.context
+        with self._lock:
+            if self._transfers is None:
+                self._transfers = cl.CommandQueue(context, self.handle)
+            return self._transfers
+
+    @property
+    def pool(self) -> BufferPool:
+        """Memory that requests share one after another."""
+        from partita_opencl.buffers import BufferPool
+
+        context = self.context
+        with self._lock:
+            if self._pool is None:
+                self._pool = BufferPool(context, self.limits, f"OPENCL.{self.id}")
+            return self._pool
+
+    @property
+    def programs(self) -> ProgramCache:
+        """The compiled programs."""
+        from partita_opencl.programs import ProgramCache
+
+        context = self.context
+        with self._lock:
+            if self._programs is None:
+                self._programs = ProgramCache(context, self.handle, self.identity)
+            return self._programs
+
+    def info(self, plugin_name: str) -> DeviceInfo:
+        """The description for ``partita devices``."""
+        platform = self.handle.platform
+        return DeviceInfo(
+            f"{plugin_name}.{self.id}",
+            self.handle.name.strip(),
+            kind=self.kind,
+            memory=self.memory,
+            memory_bytes=self.limits.memory_bytes,
+            driver=f"{platform.name.strip()} {self.handle.driver_version.strip()}",
+            details={
+                "version": self.handle.version.strip(),
+                "vendor": self.handle.vendor.strip(),
+                "compute units": str(self.limits.compute_units),
+                "largest buffer": f"{self.limits.allocation_bytes / 2**20:.0f} MiB",
+                "local memory": f"{self.limits.local_bytes / 2**10:.0f} KiB",
+            },
+        )
+
+
+def find_device(device_id: str) -> Device:
+    """The device of an id; ``""`` is the first one.
+
+    Raises:
+        DeviceUnavailableError: There are no OpenCL devices.
+        DeviceNotFoundError: There is none of this id.
+    """
+    devices = all_devices()
+    if not device_id:
+        return devices[0]
+    for device in devices:
+        if device.id == device_id:
+            return device
+    known = ", ".join(f"'OPENCL.{device.id}'" for device in devices)
+    raise DeviceNotFoundError(f"There is no device 'OPENCL.{device_id}'; there are {known}.")
+
+
+def all_devices() -> tuple[Device, ...]:
+    """The devices in the platforms' order; asked of the drivers once per process.
+
+    Raises:
+        DeviceUnavailableError: pyopencl is missing, or no driver offers a device.
+    """
+    devices, failures = _search()
+    if devices:
+        return devices
+    causes = "; ".join(failures) or "no platform lists a device"
+    raise DeviceUnavailableError(
+        f"There is no OpenCL device: {causes}. Install the vendor's OpenCL driver, or get one for "
+        f"the CPU with: {CURE}"
+    )
+
+
+@functools.cache
+def _search() -> tuple[tuple[Device, ...], tuple[str, ...]]:
+    """All devices, and what went wrong on the way; a broken driver costs only its own devices."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:
+        raise DeviceUnavailableError(
+            f"pyopencl cannot be imported ({error}). Install it with: {CURE}"
+        ) from error
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        return (), (f"the OpenCL loader finds no platform ({error})",)
+    devices: list[Device] = []
+    failures: list[str] = []
+    for platform in platforms:
+        try:
+            handles = platform.get_devices()
+        except cl.Error as error:
+            failures.append(f"platform '{platform.name}' fails ({error})")
+            continue
+        for handle in handles:
+            try:
+                device = Device(len(devices), handle)
+            except cl.Error as error:
+                failures.append(f"a device of platform '{platform.name}' fails ({error})")
+            else:
+                devices.append(device)
+    return tuple(devices), tuple(failures)
+
+
+def _limits(handle: Any) -> Limits:
+    import pyopencl as cl
+
+    return Limits(
+        group_items=handle.max_work_group_size,
+        item_sizes=tuple(handle.max_work_item_sizes),
+        local_bytes=handle.local_mem_size,
+        allocation_bytes=handle.max_mem_alloc_size,
+        memory_bytes=handle.global_mem_size,
+        alignment=max(64, handle.mem_base_addr_align // 8),
+        compute_units=handle.max_compute_units,
+        is_cpu=bool(handle.type & cl.device_type.CPU),
+    )

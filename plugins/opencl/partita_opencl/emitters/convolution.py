@@ -1,0 +1,322 @@
+"""Convolutions: implicit matrix products, depthwise ones, and transposed ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Array, Node, Operand
+from partita.query import Reason, ReasonCode
+from partita_opencl.emitters.movement import pad_constant, transpose
+from partita_opencl.emitters.products import Epilogue, Product, activation_of, lanes, tiles
+from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
+from partita_opencl.kit import Argument, Kit, i32
+from partita_opencl.table import operator
+
+_LARGEST_IMAGE = 2**31 - 1
+"""Elements of one image that kernels address by an int."""
+
+_TRANSPOSE_CHANNELS = 4
+"""Outputs per item of a transposed convolution."""
+
+
+@dataclass(frozen=True)
+class _Conv:
+    """The sizes of a convolution.
+
+    Attributes:
+        images: Batch size.
+        channels: Input channels.
+        filters: Output channels.
+        groups: Groups.
+        window: The window over the image.
+    """
+
+    images: int
+    channels: int
+    filters: int
+    groups: int
+    window: Window
+
+    @property
+    def depth(self) -> int:
+        """Terms of each sum."""
+        return self.channels // self.groups * math.prod(self.window.size)
+
+    @property
+    def pixels(self) -> int:
+        """Output positions per image and channel."""
+        return math.prod(self.window.out)
+
+
+def _conv_check(node: Node) -> Reason | None:
+    w = node.input(1)
+    if w is not None and w.shape is not None and any(size == 0 for size in w.shape):
+        return Reason(ReasonCode.UNSUPPORTED_SHAPE, "weights without elements")
+    return spatial_dims()(node)
+
+
+@operator("Conv", check=_conv_check)
+@operator("Conv", domain="partita", check=_conv_check)
+def conv(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+) -> Operand:
+    """Convolution of one to three dimensions, with bias, residual and activation."""
+    groups = int(node.attrs.get("group", 1))
+    if x.ndim != w.ndim or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot convolve an input of shape "
+            f"{list(x.shape)} with weights of shape {list(w.shape)} in {groups} groups."
+        )
+    window = window_of(node, x.shape[2:], w.shape[2:])
+    sizes = _Conv(x.shape[0], x.shape[1], w.shape[0], groups, window)
+    _check_size(node, x)
+    out = k.empty((sizes.images, sizes.filters, *window.out[: x.ndim - 2][::-1]), x.dtype)
+    if not out.size:
+        return out
+    if groups == sizes.channels > 1:
+        _depthwise(k, node, sizes, x, w, out, bias, residual)
+    elif k.tuning.local_tiles:
+        _conv_tiles(k, node, sizes, x, w, out, bias, residual)
+    else:
+        _conv_lanes(k, node, sizes, x, w, out, bias, residual)
+    return out
+
+
+def _check_size(node: Node, x: Operand) -> None:
+    if x.shape[0] and x.size // x.shape[0] > _LARGEST_IMAGE:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has images of {x.size // x.shape[0]} elements; "
+            f"device OPENCL takes {_LARGEST_IMAGE}."
+        )
+
+
+def _conv_tiles(
+    k: Kit,
+    node: Node,
+    sizes: _Conv,
+    x: Operand,
+    w: Operand,
+    out: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+) -> None:
+    """Filters are rows, pixels are columns; padding is handled by the kernel."""
+    batches = sizes.images * sizes.groups
+    product = Product(
+        rows=sizes.filters // sizes.groups,
+        columns=sizes.pixels,
+        depth=sizes.depth,
+        batches=batches,
+        batch_map=(1, sizes.groups, 1, batches),
+    )
+    epilogue = Epilogue(bias, (1, 0), sizes.groups, residual, activation_of(node))
+    packed = _depth_major(k, w, sizes.groups)
+    if sizes.window.is_pointwise:
+        tiles(k, product, packed, x, out, epilogue, A_PACKED=None)
+        return
+    window = sizes.window
+    extra: tuple[Argument, ...] = (
+        k.constant(_taps(sizes, window.image)),
+        int4(window.image, sizes.channels // sizes.groups),
+        int4(window.out),
+        int4(window.stride),
+        int4(window.begin),
+    )
+    tiles(k, product, packed, x, out, epilogue, extra, A_PACKED=None, IM2COL=None)
+
+
+def _conv_lanes(
+    k: Kit,
+    node: Node,
+    sizes: _Conv,
+    x: Operand,
+    w: Operand,
+    out: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+) -> None:
+    """Pixels are rows, filters are lanes; the image is padded first."""
+    window = sizes.window
+    if any(window.begin) or any(window.end):
+        rank = x.ndim - 2
+        before = (0, 0, *window.begin[:rank][::-1])
+        after = (0, 0, *window.end[:rank][::-1])
+        x = pad_constant(k, x, before, after)
+    rank = x.ndim - 2
+    image = (*x.shape[2:][::-1], *(1,) * (3 - rank))
+    batches = sizes.images * sizes.groups
+    product = Product(
+        rows=sizes.pixels,
+        columns=sizes.filters // sizes.groups,
+        depth=sizes.depth,
+        batches=batches,
+        batch_map=(1, batches, 1, sizes.groups),
+    )
+    epilogue = Epilogue(bias, (0, 1), sizes.groups, residual, activation_of(node))
+    extra: tuple[Argument, ...] = (
+        k.constant(np.ascontiguousarray(_taps(sizes, image)[:, 0])),
+        int4(image, sizes.channels // sizes.groups),
+        int4(window.out),
+        int4(window.stride),
+    )
+    packed = _depth_major(k, w, sizes.groups)
+    lanes(k, product, x, packed, out, epilogue, extra, IM2COL=None)
+
+
+def _depth_major(k: Kit, w: Operand, groups: int) -> Operand:
+    """Weights as (group, depth, filter), so that neighbouring filters are neighbours in memory."""
+    shape = (groups, w.shape[0] // groups, math.prod(w.shape[1:]))
+
+    def pack(array: Array) -> Array:
+        return np.ascontiguousarray(array.reshape(shape).transpose(0, 2, 1))
+
+    if w.const is not None:
+        return k.builder.prepack(w, f"depth_major:{groups}", pack)
+    return transpose(k, k.view(w, shape), (0, 2, 1))
+
+
+def _taps(sizes: _Conv, image: Sequence[int]) -> Array:
+    """Per term of the sums: offset in the image, then z, y, x of the tap (int32, depth by 4)."""
+    window = sizes.window
+    channel = np.arange(sizes.channels // sizes.groups, dtype=np.int64)
+    x, y, z = (
+        np.arange(size, dtype=np.int64) * step
+        for size, step in zip(window.size, window.dilation, strict=True)
+    )
+    c, z, y, x = np.meshgrid(channel, z, y, x, indexing="ij")
+    offset = ((c * image[2] + z) * image[1] + y) * image[0] + x
+    return np.stack([offset, z, y, x], axis=-1).reshape(-1, 4).astype(np.int32)
+
+
+def _depthwise(
+    k: Kit,
+    node: Node,
+    sizes: _Conv,
+    x: Operand,
+    w: Operand,
+    out: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+) -> None:
+    window = sizes.window
+    epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
+    k.launch(
+        "conv_depthwise.cl",
+        "conv_depthwise",
+        k.tuning.grid(sizes.pixels, sizes.images * sizes.filters),
+        x,
+        w,
+        *epilogue.buffers(x),
+        out,
+        int4(window.image, sizes.channels),
+        int4(window.out, sizes.filters),
+        int4(window.stride),
+        int4(window.begin),
+        int4(window.dilation),
+        i32(sizes.images),
+        *epilogue.flags(),
+        KX=window.size[0],
+        KY=window.size[1],
+        KZ=window.size[2],
+    )
+
+
+def _transpose_check(node: Node) -> Reason | None:
+    if node.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"auto_pad {node.attrs['auto_pad']!r}")
+    return spatial_dims(2)(node)
+
+
+@operator("ConvTranspose", check=_transpose_check)
+@operator("ConvTranspose", domain="partita", check=_transpose_check)
+def conv_transpose(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+) -> Operand:
+    """Transposed convolution of one or two dimensions, with bias, residual and activation."""
+    groups = int(node.attrs.get("group", 1))
+    if x.ndim != w.ndim or x.shape[1] != w.shape[0] or x.shape[1] % groups:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot convolve an input of shape "
+            f"{list(x.shape)} with weights of shape {list(w.shape)} in {groups} groups."
+        )
+    _check_size(node, x)
+    rank = x.ndim - 2
+    stride = node.attrs.get("strides") or [1] * rank
+    dilation = node.attrs.get("dilations") or [1] * rank
+    size = w.shape[2:]
+    begin, sizes = _transposed_sizes(node, x.shape[2:], size, stride, dilation)
+    filters = w.shape[1] * groups
+    out = k.empty((x.shape[0], filters, *sizes), x.dtype)
+    if not out.size:
+        return out
+    epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
+    blocks = x.shape[0] * groups * math.ceil(w.shape[1] / _TRANSPOSE_CHANNELS)
+    k.launch(
+        "conv_transpose.cl",
+        "conv_transpose",
+        k.tuning.grid(math.prod(sizes), blocks),
+        x,
+        w,
+        *epilogue.buffers(x),
+        out,
+        int4(_xy(x.shape[2:]), x.shape[1]),
+        int4(_xy(sizes), filters),
+        int4(_xy(size), groups),
+        int4(_xy(stride)),
+        int4(_xy(begin, 0)),
+        int4(_xy(dilation)),
+        i32(x.shape[0]),
+        *epilogue.flags(),
+        CHANNELS=_TRANSPOSE_CHANNELS,
+    )
+    return out
+
+
+def _xy(values: Sequence[int], fill: int = 1) -> tuple[int, int, int]:
+    """One or two values in ONNX's order as x, y and an unused one."""
+    return values[-1], values[0] if len(values) > 1 else fill, fill
+
+
+def _transposed_sizes(
+    node: Node,
+    image: Sequence[int],
+    size: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> tuple[list[int], list[int]]:
+    """Leading pads and output sizes, as the operator's specification derives them."""
+    rank = len(image)
+    attrs = node.attrs
+    extra = attrs.get("output_padding") or [0] * rank
+    pads = attrs.get("pads") or [0] * (2 * rank)
+    wanted = attrs.get("output_shape")
+    auto = attrs.get("auto_pad", "NOTSET")
+    full = [
+        stride[i] * (image[i] - 1) + extra[i] + (size[i] - 1) * dilation[i] + 1 for i in range(rank)
+    ]
+    if wanted is None and auto in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [image[i] * stride[i] for i in range(rank)]
+    if wanted is None:
+        begin, end = ([0] * rank, [0] * rank) if auto == "VALID" else (pads[:rank], pads[rank:])
+        return list(begin), [full[i] - begin[i] - end[i] for i in range(rank)]
+    sizes = list(wanted[-rank:])
+    begin = []
+    for i in range(rank):
+        total = max(0, full[i] - sizes[i])
+        begin.append(total // 2 if auto == "SAME_UPPER" else total - total // 2)
+    return begin, sizes

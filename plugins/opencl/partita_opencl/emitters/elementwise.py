@@ -1,0 +1,298 @@
+"""Element-wise operators: each becomes a chain of one or a few lines, fused later with others."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Node, Operand
+from partita.query import Reason, ReasonCode
+from partita_opencl import expressions
+from partita_opencl.expressions import BINARY, UNARY, Expression
+from partita_opencl.kit import Kit, ctype_of, f32
+from partita_opencl.steps import Line
+from partita_opencl.table import BOOL, COMPUTED, F32, INTS, MOVED, NUMBERS, DTypes, operator
+
+_BOOL = np.dtype(np.bool_)
+
+
+def broadcast(k: Kit, *operands: Operand) -> tuple[int, ...]:
+    """The common shape of operands.
+
+    Raises:
+        CompileError: They do not broadcast.
+    """
+    try:
+        return np.broadcast_shapes(*(x.shape for x in operands))
+    except ValueError as error:
+        node = k.builder.node
+        shapes = " and ".join(str(list(x.shape)) for x in operands)
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot broadcast shapes {shapes}."
+        ) from error
+
+
+def apply(
+    k: Kit, template: str, dtype: Any, *inputs: Operand, parameters: Sequence[float] = ()
+) -> Operand:
+    """One expression over operands that broadcast; ``{a}``, ``{b}`` are float parameters."""
+    out = k.empty(broadcast(k, *inputs), dtype)
+    _record(k, out, template, inputs, parameters)
+    return out
+
+
+def _record(
+    k: Kit, out: Operand, template: str, inputs: Sequence[Operand], parameters: Sequence[float]
+) -> None:
+    names = {letter: f"{{{len(inputs) + i}}}" for i, letter in enumerate("ab"[: len(parameters)])}
+    numbered = _fill(template, names)
+    arguments: list[Operand | np.generic] = [*inputs, *(f32(value) for value in parameters)]
+    line = Line(numbered, tuple(range(len(arguments))), ctype_of(out.dtype))
+    k.chain(out, [line], *arguments)
+
+
+def _fill(template: str, names: dict[str, str]) -> str:
+    """Replaces named fields and leaves the numbered ones."""
+    parts = []
+    for text, name, _, _ in string.Formatter().parse(template):
+        parts.append(text)
+        if name is not None:
+            parts.append(names.get(name, f"{{{name}}}"))
+    return "".join(parts)
+
+
+def _template(expression: Expression, dtype: np.dtype[Any]) -> str | None:
+    if dtype == _BOOL:
+        return expression.truth
+    if dtype.kind == "u" and expression.unsigned is not None:
+        return expression.unsigned
+    return expression.floats if dtype.kind == "f" else expression.ints
+
+
+def _types(expression: Expression) -> DTypes:
+    kinds = ((expression.floats, F32), (expression.ints, INTS), (expression.truth, BOOL))
+    return frozenset().union(*(types for template, types in kinds if template is not None))
+
+
+def _emit_expression(k: Kit, node: Node, *inputs: Operand) -> Operand:
+    expression = (UNARY if len(inputs) == 1 else BINARY)[node.op_type]
+    dtype = inputs[0].dtype
+    template = _template(expression, dtype)
+    if template is None:
+        raise CompileError(f"Operation '{node.name}' ({node.kind}) has no kernel for {dtype}.")
+    result = _BOOL if expression.compares else dtype
+    return apply(k, template, result, *inputs, parameters=expression.parameters(node.attrs))
+
+
+def _unary(k: Kit, node: Node, x: Operand) -> Operand:
+    return _emit_expression(k, node, x)
+
+
+def _binary(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
+    return _emit_expression(k, node, a, b)
+
+
+def _old_broadcast(node: Node) -> Reason | None:
+    """Before opset 7, broadcasting was asked for by an attribute and followed other rules."""
+    if node.version < 7 and node.attrs.get("broadcast", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "attribute 'broadcast' of opset 6")
+    return None
+
+
+for _name, _expression in UNARY.items():
+    operator(_name, types=_types(_expression))(_unary)
+for _name, _expression in BINARY.items():
+    if _name not in ("Max", "Min", "Pow"):
+        operator(_name, types=_types(_expression), check=_old_broadcast)(_binary)
+operator("Silu", "HardSwish", "HardSigmoid", "Mish", domain="partita")(_unary)
+
+
+@operator("Pow", types={0: F32, 1: NUMBERS}, check=_old_broadcast)
+def power(k: Kit, node: Node, x: Operand, y: Operand) -> Operand:
+    """Power; squares, the most frequent case, are products."""
+    if y.const is not None and y.size == 1 and y.ndim <= x.ndim and float(y.const.flat[0]) == 2.0:
+        return apply(k, "{0} * {0}", x.dtype, x)
+    return apply(k, "pow({0}, (float){1})", x.dtype, x, y)
+
+
+@operator("Sum", "Max", "Min", types=NUMBERS)
+def variadic(k: Kit, node: Node, *inputs: Operand) -> Operand:
+    """Any number of operands, joined from left to right."""
+    expression = BINARY["Add" if node.op_type == "Sum" else node.op_type]
+    template = _template(expression, inputs[0].dtype)
+    return _join(k, template or "{0}", inputs)
+
+
+@operator("Mean", types=F32)
+def mean(k: Kit, node: Node, *inputs: Operand) -> Operand:
+    """The mean of any number of operands."""
+    total = _join(k, "{0} + {1}", inputs)
+    return apply(k, "{0} * {a}", total.dtype, total, parameters=(1.0 / len(inputs),))
+
+
+def _join(k: Kit, template: str, inputs: Sequence[Operand]) -> Operand:
+    if len(inputs) == 1:
+        return inputs[0]
+    result = inputs[0]
+    for x in inputs[1:]:
+        result = apply(k, template, result.dtype, result, x)
+    return result
+
+
+@operator("Mod", types=NUMBERS)
+def modulo(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
+    """Remainder with the sign of the divisor, or with that of the dividend if fmod is set."""
+    if a.dtype.kind == "f":
+        template = expressions.FMOD
+    elif a.dtype.kind == "u":
+        template = expressions.UNSIGNED_MOD
+    else:
+        template = expressions.INT_FMOD if node.attrs.get("fmod", 0) else expressions.INT_MOD
+    return apply(k, template, a.dtype, a, b)
+
+
+def _bitshift_direction(node: Node) -> Reason | None:
+    if node.attrs.get("direction") in ("LEFT", "RIGHT"):
+        return None
+    return Reason(
+        ReasonCode.UNSUPPORTED_ATTRIBUTE,
+        f"direction {node.attrs.get('direction')!r}; takes 'LEFT' and 'RIGHT'",
+    )
+
+
+@operator("BitShift", types=INTS, check=_bitshift_direction)
+def bit_shift(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
+    """Shift by a number of bits; by all of them or more gives zero."""
+    sign = "<<" if node.attrs["direction"] == "LEFT" else ">>"
+    bits = a.dtype.itemsize * 8
+    return apply(k, f"({{1}} >= {bits} ? 0 : {{0}} {sign} {{1}})", a.dtype, a, b)
+
+
+@operator("IsInf", types=F32)
+def is_inf(k: Kit, node: Node, x: Operand) -> Operand:
+    """Infinities of the signs asked for."""
+    signs = (
+        bool(node.attrs.get("detect_positive", 1)),
+        bool(node.attrs.get("detect_negative", 1)),
+    )
+    return apply(k, expressions.IS_INF[signs], _BOOL, x)
+
+
+def _gelu_kind(node: Node) -> Reason | None:
+    kind = node.attrs.get("approximate", "none")
+    if kind in ("none", "tanh"):
+        return None
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"approximate {kind!r}; takes 'none', 'tanh'")
+
+
+@operator("Gelu", check=_gelu_kind)
+@operator("Gelu", domain="partita")
+def gelu(k: Kit, node: Node, x: Operand) -> Operand:
+    """Gaussian error linear unit, exact or by tanh."""
+    exact = node.attrs.get("approximate", "none") == "none"
+    return apply(k, "gelu_of({0})" if exact else "gelu_tanh_of({0})", x.dtype, x)
+
+
+@operator("Clip", types=NUMBERS, since=11)
+def clip(
+    k: Kit, node: Node, x: Operand, low: Operand | None = None, high: Operand | None = None
+) -> Operand:
+    """Bounds from inputs; the upper bound wins where they cross."""
+    result = x
+    if low is not None:
+        result = apply(k, "({0} < {1} ? {1} : {0})", x.dtype, result, k.view(low, ()))
+    if high is not None:
+        result = apply(k, "({0} > {1} ? {1} : {0})", x.dtype, result, k.view(high, ()))
+    return result
+
+
+@operator("Clip", types=F32, until=10)
+def clip_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
+    """Bounds from attributes."""
+    largest = float(np.finfo(np.float32).max)
+    bounds = (node.attrs.get("min", -largest), node.attrs.get("max", largest))
+    return apply(k, "({0} < {a} ? {a} : {0} > {b} ? {b} : {0})", x.dtype, x, parameters=bounds)
+
+
+@operator("Where", types={0: BOOL, 1: MOVED, 2: MOVED})
+def where(k: Kit, node: Node, condition: Operand, x: Operand, y: Operand) -> Operand:
+    """Selection by a boolean."""
+    return apply(k, "({0} ? {1} : {2})", x.dtype, condition, x, y)
+
+
+_CAST = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.bool_)} | {
+    kind.name: kind for kind in INTS
+}
+
+
+def cast_target(node: Node) -> np.dtype[Any] | None:
+    """The element type that a Cast makes, or ``None`` where it is not one that is computed."""
+    from onnx import TensorProto, helper
+
+    code = node.attrs.get("to")
+    if code is None or code in (TensorProto.UNDEFINED, TensorProto.STRING):
+        return None
+    return _CAST.get(np.dtype(helper.tensor_dtype_to_np_dtype(int(code))).name)
+
+
+def _cast_type(node: Node) -> Reason | None:
+    if cast_target(node) is not None:
+        return None
+    return Reason(
+        ReasonCode.UNSUPPORTED_DTYPE,
+        f"casts to type {node.attrs.get('to')}; takes {', '.join(_CAST)}",
+    )
+
+
+@operator("Cast", types=COMPUTED, check=_cast_type)
+def cast(k: Kit, node: Node, x: Operand) -> Operand:
+    """Conversion; floats are cut towards zero."""
+    target = cast_target(node)
+    if target is None:
+        raise CompileError(f"Operation '{node.name}' (Cast) has no target type.")
+    return convert(k, x, target)
+
+
+@operator("CastLike", types=COMPUTED)
+def cast_like(k: Kit, node: Node, x: Operand, like: Operand) -> Operand:
+    """Conversion to the type of another tensor."""
+    return convert(k, x, like.dtype)
+
+
+def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
+    """The elements as another type."""
+    if x.dtype == dtype:
+        return x
+    if dtype == _BOOL:
+        return apply(k, "({0} != 0)", dtype, x)
+    return apply(k, f"({ctype_of(dtype)}){{0}}", dtype, x)
+
+
+def _scaled(node: Node) -> Reason | None:
+    if node.attrs.get("training_mode", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "training_mode 1; takes inference only")
+    if node.version < 9 and node.attrs.get("spatial", 1) != 1:
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "spatial 0; takes statistics per channel")
+    return None
+
+
+@operator("BatchNormalization", check=_scaled, since=7)
+def batch_normalization(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand, mean: Operand, var: Operand
+) -> Operand:
+    """One product and sum with factor and shift per channel, made on the host from weights."""
+    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    column = (scale.size, *(1,) * max(0, x.ndim - 2))
+    statistics = [operand.const for operand in (scale, bias, mean, var)]
+    if any(array is None for array in statistics):
+        factor = apply(k, "{0} / sqrt({1} + {a})", x.dtype, scale, var, parameters=(epsilon,))
+        shift = apply(k, "{0} - {1} * {2}", x.dtype, bias, mean, factor)
+    else:
+        s, b, m, v = (np.asarray(array, np.float64) for array in statistics)
+        factor = k.constant((s / np.sqrt(v + epsilon)).astype(np.float32))
+        shift = k.constant((b - m * s / np.sqrt(v + epsilon)).astype(np.float32))
+    return apply(k, "fma({0}, {1}, {2})", x.dtype, x, k.view(factor, column), k.view(shift, column))

@@ -1,0 +1,369 @@
+"""Operators that move elements: Transpose, Concat, Split, Slice, Pad, Expand, Tile and others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Node, Operand
+from partita.query import Reason, ReasonCode
+from partita_opencl.kit import Kit, i32, i64, ints, longs, raw_ctype
+from partita_opencl.table import INDICES, MOVED, operator
+
+_DIMS = 8
+_TILE, _TILE_STEP = 32, 8
+
+
+def copy_box(
+    k: Kit,
+    x: Operand,
+    y: Operand,
+    sizes: Sequence[int],
+    x_steps: Sequence[int],
+    y_steps: Sequence[int],
+    x_start: int = 0,
+    y_start: int = 0,
+) -> None:
+    """Records a copy of a box; sizes and element steps are outermost first."""
+    if 0 in sizes:
+        return
+    dims, froms, tos = _merged(sizes, x_steps, y_steps)
+    if len(dims) > _DIMS:
+        node = k.builder.node
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) moves a box of {len(dims)} dimensions; "
+            f"device OPENCL takes {_DIMS}."
+        )
+    outer = math.prod(dims[2:])
+    pad = _DIMS - len(dims)
+    k.launch(
+        "move.cl",
+        "copy_box",
+        k.tuning.grid(dims[0], dims[1], outer),
+        x,
+        y,
+        i64(x_start),
+        i64(y_start),
+        ints(*dims, *(1,) * pad),
+        longs(*froms, *(0,) * pad),
+        longs(*tos, *(0,) * pad),
+        i64(outer),
+        T=raw_ctype(x.dtype),
+        DIMS=2 if len(dims) == 2 else 3 if len(dims) == 3 else _DIMS,
+    )
+
+
+def _merged(
+    sizes: Sequence[int], x_steps: Sequence[int], y_steps: Sequence[int]
+) -> tuple[list[int], list[int], list[int]]:
+    """The same box in fewest dimensions, innermost first, but at least two."""
+    dims: list[int] = []
+    froms: list[int] = []
+    tos: list[int] = []
+    for size, x, y in zip(reversed(sizes), reversed(x_steps), reversed(y_steps), strict=True):
+        if size == 1:
+            continue
+        if dims and x == froms[-1] * dims[-1] and y == tos[-1] * dims[-1]:
+            dims[-1] *= size
+        else:
+            dims.append(size)
+            froms.append(x)
+            tos.append(y)
+    while len(dims) < 2:
+        dims.append(1)
+        froms.append(0)
+        tos.append(0)
+    return dims, froms, tos
+
+
+def row_major(shape: Sequence[int]) -> list[int]:
+    """Element steps of a contiguous tensor."""
+    steps, step = [], 1
+    for size in reversed(shape):
+        steps.append(step)
+        step *= size
+    return steps[::-1]
+
+
+def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
+    """The tensor with its dimensions permuted; no step where only ones move."""
+    shape = [x.shape[i] for i in order]
+    if [i for i in order if x.shape[i] != 1] == [i for i in range(x.ndim) if x.shape[i] != 1]:
+        return k.view(x, shape)
+    y = k.empty(shape, x.dtype)
+    planes = _swapped_planes(x.shape, order)
+    if planes is not None and k.tuning.local_tiles:
+        count, rows, columns = planes
+        groups = count * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
+        k.launch(
+            "transpose.cl",
+            "transpose_planes",
+            ((groups * _TILE, _TILE_STEP), (_TILE, _TILE_STEP)),
+            x,
+            y,
+            i32(rows),
+            i32(columns),
+            T=raw_ctype(x.dtype),
+            TILE=_TILE,
+            STEP=_TILE_STEP,
+        )
+        return y
+    steps = row_major(x.shape)
+    copy_box(k, x, y, shape, [steps[i] for i in order], row_major(shape))
+    return y
+
+
+def _swapped_planes(shape: Sequence[int], order: Sequence[int]) -> tuple[int, int, int] | None:
+    """Planes, rows and columns if the permutation swaps two runs of inner dimensions."""
+    same = 0
+    while same < len(order) and order[same] == same:
+        same += 1
+    tail = [i - same for i in order[same:]]
+    cut = tail[0] if tail else 0
+    if tail != [*range(cut, len(tail)), *range(cut)] or not tail:
+        return None
+    planes = math.prod(shape[:same])
+    rows = math.prod(shape[same : same + cut])
+    columns = math.prod(shape[same + cut :])
+    return (planes, rows, columns) if min(rows, columns) >= _TILE_STEP else None
+
+
+def expand(k: Kit, x: Operand, shape: Sequence[int]) -> Operand:
+    """The tensor repeated along dimensions of one."""
+    if tuple(shape) == x.shape:
+        return x
+    if math.prod(shape) == x.size:
+        return k.view(x, shape)
+    dims = (1,) * (len(shape) - x.ndim) + x.shape
+    steps = [0 if size == 1 else s for size, s in zip(dims, row_major(dims), strict=True)]
+    y = k.empty(shape, x.dtype)
+    copy_box(k, x, y, shape, steps, row_major(shape))
+    return y
+
+
+def pad_constant(
+    k: Kit, x: Operand, before: Sequence[int], after: Sequence[int], fill: float = 0.0
+) -> Operand:
+    """The tensor with a border of one value."""
+    value = k.constant(np.full(1, fill, x.dtype))
+    return _pad(k, x, before, after, "CONSTANT", value)
+
+
+def _pad(
+    k: Kit, x: Operand, before: Sequence[int], after: Sequence[int], mode: str, fill: Operand
+) -> Operand:
+    shape = [s + b + a for s, b, a in zip(x.shape, before, after, strict=True)]
+    y = k.empty(shape, x.dtype)
+    if not y.size:
+        return y
+    if mode != "CONSTANT" and not x.size:
+        raise CompileError(f"Operation '{k.builder.node.name}' pads an empty tensor by its edge.")
+    rest = _DIMS - x.ndim
+    k.launch(
+        "pad.cl",
+        "pad",
+        k.tuning.flat(y.size),
+        x,
+        y,
+        ints(*reversed(x.shape), *(1,) * rest),
+        ints(*reversed(shape), *(1,) * rest),
+        ints(*reversed(before), *(0,) * rest),
+        i64(y.size),
+        fill,
+        T=raw_ctype(x.dtype),
+        **{mode: None},
+    )
+    return y
+
+
+def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
+    """A node's axis, counted from the front."""
+    axis = int(node.attrs.get(name, default))
+    if not -rank <= axis < max(rank, 1):
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has {name} {axis}; its input has rank {rank}."
+        )
+    return axis % max(rank, 1)
+
+
+@operator("Transpose", types=MOVED)
+def transpose_op(k: Kit, node: Node, x: Operand) -> Operand:
+    """Permutes dimensions; reverses them if no order is given."""
+    order = node.attrs.get("perm") or list(range(x.ndim))[::-1]
+    return transpose(k, x, order)
+
+
+@operator("Concat", types=MOVED)
+def concat(k: Kit, node: Node, *inputs: Operand) -> Operand:
+    """Joins tensors along an axis."""
+    if len(inputs) == 1:
+        return inputs[0]
+    axis = axis_of(node, inputs[0].ndim, 1)
+    shape = list(inputs[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in inputs)
+    y = k.empty(shape, inputs[0].dtype)
+    steps = row_major(shape)
+    start = 0
+    for x in inputs:
+        copy_box(k, x, y, x.shape, row_major(x.shape), steps, y_start=start * steps[axis])
+        start += x.shape[axis]
+    return y
+
+
+@operator("Split", types={0: MOVED, 1: INDICES}, values=(1,), outputs=None)
+def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple[Operand, ...]:
+    """Cuts a tensor along an axis."""
+    axis = axis_of(node, x.ndim)
+    if sizes is not None:
+        parts = [int(n) for n in k.value(sizes)]
+    elif node.attrs.get("split"):
+        parts = list(node.attrs["split"])
+    else:
+        count = int(node.attrs.get("num_outputs", len(node.outputs)))
+        each = -(-x.shape[axis] // count)
+        parts = [max(0, min(each, x.shape[axis] - i * each)) for i in range(count)]
+    steps = row_major(x.shape)
+    outputs, start = [], 0
+    for part in parts:
+        shape = [*x.shape[:axis], part, *x.shape[axis + 1 :]]
+        y = k.empty(shape, x.dtype)
+        copy_box(k, x, y, shape, steps, row_major(shape), x_start=start * steps[axis])
+        outputs.append(y)
+        start += part
+    return tuple(outputs)
+
+
+@operator(
+    "Slice",
+    types={0: MOVED, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES},
+    values=(1, 2, 3, 4),
+    since=10,
+)
+def slice_op(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    starts: Operand,
+    ends: Operand,
+    axes: Operand | None = None,
+    steps: Operand | None = None,
+) -> Operand:
+    """A box of a tensor, with steps of either sign."""
+    begin, end = k.value(starts).tolist(), k.value(ends).tolist()
+    along = list(range(len(begin))) if axes is None else k.value(axes).tolist()
+    stride = [1] * len(begin) if steps is None else k.value(steps).tolist()
+    return _slice(k, x, begin, end, along, stride)
+
+
+@operator("Slice", types=MOVED, until=9)
+def slice_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
+    """A box of a tensor, given by attributes."""
+    begin, end = node.attrs["starts"], node.attrs["ends"]
+    along = node.attrs.get("axes") or list(range(len(begin)))
+    return _slice(k, x, begin, end, along, [1] * len(begin))
+
+
+def _slice(
+    k: Kit,
+    x: Operand,
+    starts: Sequence[int],
+    ends: Sequence[int],
+    axes: Sequence[int],
+    strides: Sequence[int],
+) -> Operand:
+    shape, x_steps, x_start = list(x.shape), row_major(x.shape), 0
+    for start, end, axis, stride in zip(starts, ends, axes, strides, strict=True):
+        dim = axis % x.ndim
+        chosen = range(x.shape[dim])[slice(start, _end(end, stride, x.shape[dim]), stride)]
+        shape[dim] = len(chosen)
+        x_start += (chosen.start if len(chosen) else 0) * x_steps[dim]
+        x_steps[dim] *= stride
+    if tuple(shape) == x.shape and all(stride == 1 for stride in strides):
+        return x
+    y = k.empty(shape, x.dtype)
+    copy_box(k, x, y, shape, x_steps, row_major(shape), x_start=x_start)
+    return y
+
+
+def _end(end: int, stride: int, size: int) -> int | None:
+    """ONNX's end for a step to the left may lie before the first element; Python says None."""
+    return None if stride < 0 and end < -size else end
+
+
+@operator("Expand", types={0: MOVED, 1: INDICES}, values=(1,))
+def expand_op(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
+    """Broadcasts to a shape (both ways)."""
+    wanted = [int(n) for n in k.value(shape).reshape(-1)]
+    return expand(k, x, np.broadcast_shapes(x.shape, tuple(wanted)))
+
+
+@operator("Tile", types={0: MOVED, 1: INDICES}, values=(1,), since=6)
+def tile(k: Kit, node: Node, x: Operand, repeats: Operand) -> Operand:
+    """Repeats a tensor along each dimension."""
+    counts = [int(n) for n in k.value(repeats).reshape(-1)]
+    shape = [s * n for s, n in zip(x.shape, counts, strict=True)]
+    y = k.empty(shape, x.dtype)
+    box = [n for pair in zip(counts, x.shape, strict=True) for n in pair]
+    x_steps = [n for step in row_major(x.shape) for n in (0, step)]
+    copy_box(k, x, y, box, x_steps, row_major(box))
+    return y
+
+
+def _pad_mode(node: Node) -> Reason | None:
+    mode = node.attrs.get("mode", "constant")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode {mode!r}")
+    return None
+
+
+@operator("Pad", types={0: MOVED, 1: INDICES, 3: INDICES}, values=(1, 3), since=11, check=_pad_mode)
+def pad(
+    k: Kit,
+    node: Node,
+    x: Operand,
+    pads: Operand,
+    fill: Operand | None = None,
+    axes: Operand | None = None,
+) -> Operand:
+    """Adds borders, or cuts them off where a pad is negative."""
+    amounts = [int(n) for n in k.value(pads).reshape(-1)]
+    along = range(x.ndim) if axes is None else [int(n) % x.ndim for n in k.value(axes).reshape(-1)]
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for n, axis in enumerate(along):
+        before[axis], after[axis] = amounts[n], amounts[n + len(along)]
+    if fill is None:
+        fill = k.constant(np.zeros(1, x.dtype))
+    return _pad(k, x, before, after, node.attrs.get("mode", "constant").upper(), fill)
+
+
+@operator("Pad", types=MOVED, since=2, until=10, check=_pad_mode)
+def pad_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
+    """Adds borders given by attributes."""
+    pads = node.attrs["pads"]
+    fill = k.constant(np.full(1, node.attrs.get("value", 0.0), x.dtype))
+    mode = node.attrs.get("mode", "constant").upper()
+    return _pad(k, x, pads[: x.ndim], pads[x.ndim :], mode, fill)
+
+
+@operator("DepthToSpace", types=MOVED)
+def depth_to_space(k: Kit, node: Node, x: Operand) -> Operand:
+    """Moves channels into blocks of pixels."""
+    n, c, h, w = x.shape
+    b = int(node.attrs["blocksize"])
+    if node.attrs.get("mode", "DCR") == "DCR":
+        parts, order = (n, b, b, c // (b * b), h, w), (0, 3, 4, 1, 5, 2)
+    else:
+        parts, order = (n, c // (b * b), b, b, h, w), (0, 1, 4, 2, 5, 3)
+    return k.view(transpose(k, k.view(x, parts), order), (n, c // (b * b), h * b, w * b))
+
+
+@operator("SpaceToDepth", types=MOVED)
+def space_to_depth(k: Kit, node: Node, x: Operand) -> Operand:
+    """Moves blocks of pixels into channels."""
+    n, c, h, w = x.shape
+    b = int(node.attrs["blocksize"])
+    blocks = k.view(x, (n, c, h // b, b, w // b, b))
+    return k.view(transpose(k, blocks, (0, 3, 5, 1, 2, 4)), (n, c * b * b, h // b, w // b))

@@ -1,0 +1,141 @@
+"""Normalisations of rows, and across channels."""
+
+from __future__ import annotations
+
+import math
+
+from partita.lowering import Node, Operand
+from partita.query import Reason, ReasonCode
+from partita_opencl.emitters.movement import axis_of, expand
+from partita_opencl.kit import Kit, f32, i32, i64
+from partita_opencl.table import operator
+
+
+def _rows(
+    k: Kit,
+    x: Operand,
+    depth: int,
+    scale: Operand,
+    bias: Operand | None,
+    epsilon: float,
+    *,
+    channels: int = 1,
+    row_step: int = 0,
+    element_div: int = 1,
+    **options: None,
+) -> Operand:
+    """Records the normalisation of rows of ``depth`` elements."""
+    y = k.empty(x.shape, x.dtype)
+    if not x.size:
+        return y
+    k.launch(
+        "normalise.cl",
+        "normalise_rows",
+        k.tuning.groups(x.size // depth, k.tuning.row_items),
+        x,
+        scale,
+        bias or scale,
+        y,
+        i32(depth),
+        i32(channels),
+        i32(row_step),
+        i32(element_div),
+        i32(bias is not None),
+        f32(epsilon),
+        ITEMS=k.tuning.row_items,
+        **options,
+    )
+    return y
+
+
+def _single_precision(node: Node) -> Reason | None:
+    """The second phase may ask for another type than that of the first."""
+    if node.attrs.get("stash_type", 1) == 1:
+        return None
+    found = f"stash_type {node.attrs['stash_type']}"
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{found}; takes 1")
+
+
+@operator("LayerNormalization", check=_single_precision)
+def layer_normalization(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
+) -> Operand:
+    """Rows are the dimensions from the axis on."""
+    axis = axis_of(node, x.ndim, -1)
+    tail = x.shape[axis:]
+    scale = expand(k, scale, tail)
+    if bias is not None:
+        bias = expand(k, bias, tail)
+    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    return _rows(k, x, math.prod(tail), scale, bias, epsilon)
+
+
+@operator("RMSNormalization", check=_single_precision)
+def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand:
+    """Rows divided by the root of their mean square."""
+    axis = axis_of(node, x.ndim, -1)
+    tail = x.shape[axis:]
+    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    scale = expand(k, scale, tail)
+    return _rows(k, x, math.prod(tail), scale, None, epsilon, ROOT_MEAN_SQUARE=None)
+
+
+@operator("InstanceNormalization", since=6)
+def instance_normalization(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """A row is one channel of one image."""
+    depth = math.prod(x.shape[2:])
+    return _rows(
+        k,
+        x,
+        depth,
+        scale,
+        bias,
+        float(node.attrs.get("epsilon", 1e-5)),
+        channels=x.shape[1],
+        row_step=1,
+        element_div=depth,
+    )
+
+
+@operator("GroupNormalization", since=21, check=_single_precision)
+def group_normalization(k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand) -> Operand:
+    """A row is a group of channels of one image."""
+    groups = int(node.attrs["num_groups"])
+    pixels = math.prod(x.shape[2:])
+    per_group = x.shape[1] // groups
+    return _rows(
+        k,
+        x,
+        per_group * pixels,
+        scale,
+        bias,
+        float(node.attrs.get("epsilon", 1e-5)),
+        channels=groups,
+        row_step=per_group,
+        element_div=pixels,
+    )
+
+
+@operator("LRN")
+def local_response(k: Kit, node: Node, x: Operand) -> Operand:
+    """Each element divided by a power of the squares of its neighbours in other channels."""
+    size = int(node.attrs["size"])
+    y = k.empty(x.shape, x.dtype)
+    k.launch(
+        "lrn.cl",
+        "local_response",
+        k.tuning.flat(x.size),
+        x,
+        y,
+        i64(x.size),
+        i32(x.shape[1]),
+        i64(math.prod(x.shape[2:])),
+        i32((size - 1) // 2),
+        i32(size - 1 - (size - 1) // 2),
+        f32(node.attrs.get("alpha", 1e-4) / size),
+        f32(node.attrs.get("beta", 0.75)),
+        f32(node.attrs.get("bias", 1.0)),
+    )
+    return y

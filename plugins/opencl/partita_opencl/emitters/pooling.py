@@ -1,0 +1,52 @@
+"""Pools over windows and over whole images."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Node, Operand
+from partita_opencl.emitters.reduction import REDUCTIONS, reduce_middle
+from partita_opencl.emitters.windows import int4, spatial_dims, window_of
+from partita_opencl.kit import Kit, i32, i64
+from partita_opencl.table import F32, operator
+
+
+@operator("MaxPool", "AveragePool", types=F32, check=spatial_dims())
+def pool(k: Kit, node: Node, x: Operand) -> Operand:
+    """The maximum or mean of each window."""
+    window = window_of(node, x.shape[2:], node.attrs["kernel_shape"])
+    y = k.empty((*x.shape[:2], *window.out[: x.ndim - 2][::-1]), x.dtype)
+    if not y.size:
+        return y
+    planes = x.shape[0] * x.shape[1]
+    options: dict[str, None] = {"AVERAGE": None} if node.op_type == "AveragePool" else {}
+    k.launch(
+        "pool.cl",
+        "pool",
+        k.tuning.grid(math.prod(window.out), planes),
+        x,
+        y,
+        i64(planes),
+        int4(window.image),
+        int4(window.out),
+        int4(window.size),
+        int4(window.stride),
+        int4(window.begin),
+        int4(window.dilation),
+        i32(int(node.attrs.get("count_include_pad", 0))),
+        int4(window.end),
+        **options,
+    )
+    return y
+
+
+@operator("GlobalAveragePool", "GlobalMaxPool", types=F32)
+def global_pool(k: Kit, node: Node, x: Operand) -> Operand:
+    """The mean or maximum of each channel of each image."""
+    planes = x.shape[0] * x.shape[1]
+    name = "ReduceMean" if node.op_type == "GlobalAveragePool" else "ReduceMax"
+    rows = k.view(x, (planes, x.size // max(1, planes), 1))
+    y = reduce_middle(k, REDUCTIONS[name], rows, np.dtype(np.float32))
+    return k.view(y, (*x.shape[:2], *(1,) * (x.ndim - 2)))

@@ -1,0 +1,282 @@
+"""Reductions, positions of extremes, softmax and cumulative forms of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Node, Operand
+from partita_opencl.emitters.elementwise import apply
+from partita_opencl.emitters.movement import axis_of, transpose
+from partita_opencl.kit import Kit, ctype_of, f32, i32, i64
+from partita_opencl.table import F32, INDICES, NUMBERS, operator
+
+_CHUNK = 4096
+"""Longest range that one group or item reduces when there are few of them."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What one operator does with the elements of a range; macros of ``reduce.cl``.
+
+    Attributes:
+        join: How results are joined; ``""`` is by a sum.
+        before: What elements are replaced by first.
+        after: What is made of the result.
+    """
+
+    join: str = ""
+    before: str = ""
+    after: str = ""
+
+    def options(self, first: bool, last: bool) -> dict[str, None]:
+        """The kernel's macros for a first and a last pass."""
+        names = (self.join, self.before if first else "", self.after if last else "")
+        return {name: None for name in names if name}
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "ReduceSum": Reduction(),
+    "ReduceMean": Reduction(after="MEAN"),
+    "ReduceMax": Reduction("MAXIMUM"),
+    "ReduceMin": Reduction("MINIMUM"),
+    "ReduceProd": Reduction("PRODUCT"),
+    "ReduceL1": Reduction(before="MAGNITUDES"),
+    "ReduceL2": Reduction(before="SQUARES", after="ROOT"),
+    "ReduceSumSquare": Reduction(before="SQUARES"),
+    "ReduceLogSum": Reduction(after="LOGARITHM"),
+}
+
+_FLOAT_ONLY = ("ReduceMean", "ReduceL2", "ReduceLogSum")
+
+
+def _bounds(dtype: np.dtype[Any]) -> dict[str, str]:
+    """The macros for the smallest and the largest element."""
+    if dtype.kind == "f":
+        return {"LOWEST": "-INFINITY", "HIGHEST": "INFINITY"}
+    name = {
+        "int": "INT",
+        "long": "LONG",
+        "uint": "UINT",
+        "ulong": "ULONG",
+        "char": "CHAR",
+        "uchar": "UCHAR",
+        "short": "SHRT",
+        "ushort": "USHRT",
+    }[ctype_of(dtype)]
+    lowest = "0" if dtype.kind == "u" else f"{name}_MIN"
+    return {"LOWEST": lowest, "HIGHEST": f"{name}_MAX"}
+
+
+def reduce_middle(k: Kit, kind: Reduction, x: Operand, dtype: np.dtype[Any]) -> Operand:
+    """Reduces (outer, depth, inner) to (outer, inner)."""
+    outer, depth, inner = x.shape
+    y = k.empty((outer, inner), dtype)
+    results = outer * inner
+    chunks = 1
+    if depth > _CHUNK and results < 16 * k.tuning.limits.compute_units:
+        chunks = math.ceil(depth / _CHUNK)
+    if chunks == 1:
+        _pass(k, kind, x, y, 1, depth, True, True, depth)
+    else:
+        partial = k.empty((outer, chunks, inner), dtype)
+        _pass(k, kind, x, partial, chunks, _CHUNK, True, False, depth)
+        _pass(k, kind, partial, y, 1, chunks, False, True, depth)
+    return y
+
+
+def _pass(
+    k: Kit,
+    kind: Reduction,
+    x: Operand,
+    y: Operand,
+    chunks: int,
+    chunk: int,
+    first: bool,
+    last: bool,
+    count: int,
+) -> None:
+    outer, depth, inner = x.shape
+    options: dict[str, Any] = {
+        "T": ctype_of(x.dtype),
+        "ITEMS": k.tuning.row_items,
+        **_bounds(x.dtype),
+        **kind.options(first, last),
+    }
+    if inner == 1:
+        k.launch(
+            "reduce.cl",
+            "reduce_rows",
+            k.tuning.groups(outer * chunks, k.tuning.row_items),
+            x,
+            y,
+            i64(depth),
+            i64(chunk),
+            i64(chunks),
+            f32(count),
+            **options,
+        )
+    else:
+        k.launch(
+            "reduce.cl",
+            "reduce_columns",
+            k.tuning.flat(outer * chunks * inner),
+            x,
+            y,
+            i64(outer),
+            i64(depth),
+            i64(inner),
+            i64(chunk),
+            i64(chunks),
+            f32(count),
+            **options,
+        )
+
+
+def _axes(k: Kit, node: Node, x: Operand, axes: Operand | None) -> list[int] | None:
+    """The axes to reduce, in order; ``None`` if the node asks for none at all."""
+    given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
+    if not given:
+        return None if node.attrs.get("noop_with_empty_axes", 0) else list(range(x.ndim))
+    return sorted(axis % x.ndim for axis in given)
+
+
+def _arranged(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:
+    """The tensor as (outer, depth, inner) with the axes as depth."""
+    kept = [i for i in range(x.ndim) if i not in axes]
+    first, last = axes[0], axes[-1]
+    between = [i for i in range(first, last + 1) if i not in axes and x.shape[i] != 1]
+    if not between:
+        outer = math.prod(x.shape[:first])
+        inner = math.prod(x.shape[last + 1 :])
+        return k.view(x, (outer, math.prod(x.shape[i] for i in axes), inner))
+    moved = transpose(k, x, [*kept, *axes])
+    depth = math.prod(x.shape[i] for i in axes)
+    return k.view(moved, (math.prod(x.shape[i] for i in kept), depth, 1))
+
+
+def _reduced_shape(x: Operand, axes: Sequence[int], keep: bool) -> list[int]:
+    if keep:
+        return [1 if i in axes else size for i, size in enumerate(x.shape)]
+    return [size for i, size in enumerate(x.shape) if i not in axes]
+
+
+def _reduce(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    along = _axes(k, node, x, axes)
+    if along is None:
+        return _without_axes(k, node, x)
+    shape = _reduced_shape(x, along, bool(node.attrs.get("keepdims", 1)))
+    if not along:  # a scalar
+        return k.view(_without_axes(k, node, x), shape)
+    y = reduce_middle(k, REDUCTIONS[node.op_type], _arranged(k, x, along), x.dtype)
+    return k.view(y, shape)
+
+
+def _without_axes(k: Kit, node: Node, x: Operand) -> Operand:
+    """Each element reduced by itself."""
+    flat = k.view(x, (x.size, 1, 1))
+    if node.op_type in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"):
+        return x
+    return k.view(reduce_middle(k, REDUCTIONS[node.op_type], flat, x.dtype), x.shape)
+
+
+for _name in REDUCTIONS:
+    _types = F32 if _name in _FLOAT_ONLY else NUMBERS
+    operator(_name, types={0: _types, 1: INDICES}, values=(1,))(_reduce)
+
+
+@operator("ReduceLogSumExp", types={0: F32, 1: INDICES}, values=(1,))
+def log_sum_exp(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    """log(sum(exp(x))), with the maximum taken out so that nothing overflows."""
+    along = _axes(k, node, x, axes)
+    if along is None or not along:
+        return x
+    rows = _arranged(k, x, along)
+    outer, _, inner = rows.shape
+    peak = reduce_middle(k, REDUCTIONS["ReduceMax"], rows, x.dtype)
+    peak = apply(k, "(isinf({0}) ? 0.0f : {0})", x.dtype, peak)
+    shifted = apply(k, "exp({0} - {1})", x.dtype, rows, k.view(peak, (outer, 1, inner)))
+    total = reduce_middle(k, REDUCTIONS["ReduceSum"], shifted, x.dtype)
+    result = apply(k, "log({0}) + {1}", x.dtype, total, peak)
+    return k.view(result, _reduced_shape(x, along, bool(node.attrs.get("keepdims", 1))))
+
+
+@operator("ArgMax", "ArgMin", types=NUMBERS)
+def argument(k: Kit, node: Node, x: Operand) -> Operand:
+    """Position of the largest or smallest element along an axis."""
+    axis = axis_of(node, x.ndim)
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    y = k.empty((outer, inner), np.int64)
+    options: dict[str, Any] = {
+        "T": ctype_of(x.dtype),
+        "ITEMS": k.tuning.row_items,
+    }
+    if node.op_type == "ArgMin":
+        options["SMALLEST"] = None
+    if node.attrs.get("select_last_index", 0):
+        options["LAST"] = None
+    depth = x.shape[axis]
+    if inner == 1:
+        sizes = k.tuning.groups(outer, k.tuning.row_items)
+        k.launch("argument.cl", "argument_rows", sizes, x, y, i32(depth), **options)
+    else:
+        arguments = (x, y, i64(outer), i32(depth), i64(inner))
+        k.launch("argument.cl", "argument_columns", k.tuning.flat(y.size), *arguments, **options)
+    shape = list(x.shape)
+    shape[axis : axis + 1] = [1] if node.attrs.get("keepdims", 1) else []
+    return k.view(y, shape)
+
+
+@operator("Softmax", "LogSoftmax", types=F32)
+def softmax(k: Kit, node: Node, x: Operand) -> Operand:
+    """exp(x) / sum(exp(x)) along an axis; before opset 13 along all from the axis on."""
+    if not x.size:
+        return x
+    y = k.empty(x.shape, x.dtype)
+    options: dict[str, Any] = {"LOGARITHM": None} if node.op_type == "LogSoftmax" else {}
+    if node.version >= 13:
+        axis = axis_of(node, x.ndim, -1)
+        depth = x.shape[axis] if x.ndim else 1
+        inner = math.prod(x.shape[axis + 1 :])
+    else:
+        axis = axis_of(node, x.ndim, 1)
+        depth, inner = math.prod(x.shape[axis:]), 1
+    outer = x.size // (depth * inner)
+    if inner == 1:
+        items = k.tuning.row_items
+        if not k.tuning.limits.is_cpu and depth <= 256:
+            items = min(items, 32)
+        rows = max(1, k.tuning.row_items // items)
+        groups = math.ceil(outer / rows)
+        k.launch(
+            "softmax.cl",
+            "softmax_rows",
+            ((groups * items, rows), (items, rows)),
+            x,
+            y,
+            i64(outer),
+            i32(depth),
+            ITEMS=items,
+            ROWS=rows,
+            **options,
+        )
+    else:
+        sizes = k.tuning.flat(outer * inner)
+        k.launch(
+            "softmax.cl",
+            "softmax_columns",
+            sizes,
+            x,
+            y,
+            i64(outer),
+            i32(depth),
+            i64(inner),
+            ITEMS=1,
+            ROWS=1,
+            **options,
+        )
+    return y

@@ -1,0 +1,115 @@
+"""Views, and operators whose results the host knows when the shapes are known."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Node, Operand, reference_fold
+from partita.query import Reason, ReasonCode
+from partita_opencl.kit import Kit
+from partita_opencl.table import COMPUTED, INDICES, MOVED, operator
+
+
+@operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)
+def reshape(k: Kit, node: Node, x: Operand, shape: Operand) -> Operand:
+    """The same elements with other dimensions."""
+    wanted = [int(n) for n in k.value(shape).reshape(-1)]
+    if not node.attrs.get("allowzero", 0):
+        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
+    return k.view(x, _resolved(wanted, x.size))
+
+
+@operator("Reshape", types=MOVED, until=4)
+def reshape_by_attribute(k: Kit, node: Node, x: Operand) -> Operand:
+    """The same elements with dimensions given by an attribute."""
+    wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(node.attrs["shape"])]
+    return k.view(x, _resolved(wanted, x.size))
+
+
+def _resolved(shape: list[int], size: int) -> list[int]:
+    """The shape with -1 replaced by what remains."""
+    if -1 not in shape:
+        return shape
+    rest = -math.prod(shape)
+    return [(size // rest if rest else 0) if n == -1 else n for n in shape]
+
+
+@operator("Flatten", types=MOVED)
+def flatten(k: Kit, node: Node, x: Operand) -> Operand:
+    """Two dimensions: those before the axis, and the rest."""
+    axis = int(node.attrs.get("axis", 1))
+    axis = axis + x.ndim if axis < 0 else axis
+    return k.view(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+@operator("Squeeze", types={0: MOVED, 1: INDICES}, values=(1,))
+def squeeze(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    """Drops dimensions of one."""
+    given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
+    if given is None:
+        return k.view(x, [size for size in x.shape if size != 1])
+    dropped = {int(axis) % x.ndim for axis in given}
+    return k.view(x, [size for i, size in enumerate(x.shape) if i not in dropped])
+
+
+@operator("Unsqueeze", types={0: MOVED, 1: INDICES}, values=(1,))
+def unsqueeze(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    """Inserts dimensions of one."""
+    given = node.attrs["axes"] if axes is None else k.value(axes).reshape(-1).tolist()
+    rank = x.ndim + len(given)
+    inserted = {int(axis) % rank for axis in given}
+    sizes = iter(x.shape)
+    return k.view(x, [1 if i in inserted else next(sizes) for i in range(rank)])
+
+
+@operator("Identity", types=MOVED)
+def identity(k: Kit, node: Node, x: Operand) -> Operand:
+    """The tensor itself."""
+    return x
+
+
+def _inference(node: Node) -> Reason | None:
+    mode = node.input(2)
+    if node.version < 7 and not node.attrs.get("is_test", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "is_test 0; takes inference only")
+    if mode is not None and (mode.const is None or bool(mode.const.reshape(-1)[0])):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "training_mode; takes inference only")
+    return None
+
+
+@operator("Dropout", types={0: MOVED}, check=_inference)
+def dropout(
+    k: Kit, node: Node, x: Operand, ratio: Operand | None = None, mode: Operand | None = None
+) -> Operand:
+    """Nothing, in inference."""
+    return x
+
+
+@operator("Shape", types={})
+def shape_of(k: Kit, node: Node, x: Operand) -> Operand:
+    """The dimensions, known with the shapes."""
+    start, end = node.attrs.get("start", 0), node.attrs.get("end")
+    return k.constant(np.array(x.shape[start:end], np.int64))
+
+
+@operator("Size", types={})
+def size_of(k: Kit, node: Node, x: Operand) -> Operand:
+    """The number of elements, known with the shapes."""
+    return k.constant(np.array(x.size, np.int64))
+
+
+@operator("ConstantOfShape", "Range", types=COMPUTED, values=(0, 1, 2))
+def computed_on_host(
+    k: Kit, node: Node, a: Operand, b: Operand | None = None, c: Operand | None = None
+) -> Operand:
+    """What follows from shapes and constants alone is computed by the host, once per shape."""
+    operands = [x for x in (a, b, c) if x is not None]
+    return k.constant(reference_fold(node, [k.value(x) for x in operands])[0])
+
+
+@operator("EyeLike", types={})
+def eye_like(k: Kit, node: Node, x: Operand) -> Operand:
+    """Ones on a diagonal, in the shape of the input."""
+    return k.constant(reference_fold(node, [np.zeros(x.shape, x.dtype)])[0])

@@ -1,0 +1,76 @@
+"""Entry point of the devices OPENCL[.n]; pyopencl is imported when a device is listed or used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, cast
+
+import partita
+from partita.plugin import DeviceInfo, DevicePlugin
+from partita.properties import DeviceProperties
+from partita.query import QueryResult
+from partita.tensor import Tensor
+from partita_opencl.properties import OpenClProperties
+
+
+class OpenClPlugin(DevicePlugin):
+    """Every device of every OpenCL platform of this machine, numbered in the platforms' order."""
+
+    device_name = "OPENCL"
+    properties_type: ClassVar[type[DeviceProperties]] = OpenClProperties
+    aliases = {"GPU": "gpu"}  # noqa: RUF012  # declared as a ClassVar in the base class
+
+    def device_ids(self) -> Sequence[str]:
+        """Ids ``"0"``, ``"1"``, ...; loads pyopencl and asks the drivers once per process.
+
+        Raises:
+            DeviceUnavailableError: pyopencl is missing, or no driver offers a device.
+        """
+        from partita_opencl.devices import all_devices
+
+        return [device.id for device in all_devices()]
+
+    def device_info(self, device_id: str) -> DeviceInfo:
+        """Name, type, memory and driver of one device."""
+        from partita_opencl.devices import find_device
+
+        return find_device(device_id).info(self.device_name)
+
+    def query_model(self, model: partita.Model, properties: DeviceProperties) -> QueryResult:
+        """Takes what has a kernel; everything else gets the reason why not."""
+        from partita_opencl.query import verdicts
+
+        name = self._name(properties)
+        return QueryResult.of(name, verdicts(model))
+
+    def compile_model(
+        self, model: partita.Model, properties: DeviceProperties
+    ) -> partita.CompiledModel:
+        """Lowers and fuses the model; static shapes are planned and built at once."""
+        from partita_opencl.compiled import OpenClCompiledModel
+
+        return OpenClCompiledModel(
+            model, cast(OpenClProperties, properties), self._name(properties)
+        )
+
+    def can_share(self, memory: str, device_id: str = "") -> bool:
+        """Only tensors of the same device are read in place."""
+        from partita_opencl.devices import find_device
+
+        return memory == find_device(device_id).memory
+
+    def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
+        """Uploads a tensor; one that lies on the device already is returned as it is."""
+        from partita_opencl.devices import find_device
+        from partita_opencl.tensors import upload
+
+        return upload(tensor, find_device(device_id), self.device_name)
+
+    def _name(self, properties: DeviceProperties) -> str:
+        return f"{self.device_name}.{properties.DEVICE_ID or '0'}"
+
+
+@partita.hookimpl
+def device_plugins() -> Iterable[DevicePlugin]:
+    """Registers OPENCL."""
+    return [OpenClPlugin()]

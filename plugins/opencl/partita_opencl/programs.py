@@ -1,0 +1,171 @@
+"""Compiled OpenCL programs: assembled from .cl files, built in parallel, kept on disk.
+
+A binary on disk is found by the digest of everything that made it (source, options, device,
+driver, platform) and starts with the digest of its own bytes. One that is damaged or that the
+driver refuses is built again and replaced.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from partita.errors import CompileError
+
+_log = logging.getLogger(__name__)
+
+CACHE_VARIABLE = "PARTITA_CACHE_DIR"
+"""Environment variable: folder for compiled programs; empty turns the disk cache off."""
+
+MARK = "/*@generated@*/"
+"""Where a .cl file takes generated code."""
+
+_MAGIC = b"PARTITA-CL-1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """What a program is made of; equal keys share one program.
+
+    Attributes:
+        file: The .cl file in this package's ``cl`` folder.
+        options: Macro names with values; ``None`` defines a macro without value.
+        generated: Code that replaces the file's mark.
+    """
+
+    file: str
+    options: tuple[tuple[str, str | int | None], ...] = ()
+    generated: str = ""
+
+    def source(self) -> str:
+        """The whole OpenCL C source."""
+        text = _file("prelude.cl") + _file(self.file)
+        return text.replace(MARK, self.generated) if self.generated else text
+
+    def build_options(self) -> list[str]:
+        """Compiler options; -w, since warnings about unused helpers help nobody."""
+        macros = [f"-D{name}" if v is None else f"-D{name}={v}" for name, v in self.options]
+        return ["-cl-std=CL1.2", "-w", *macros]
+
+
+class ProgramCache:
+    """The programs of one device, in memory and on disk. Thread-safe.
+
+    Args:
+        context: The device's context.
+        handle: The ``pyopencl.Device``.
+        identity: Device, driver and platform with versions.
+    """
+
+    def __init__(self, context: Any, handle: Any, identity: str) -> None:
+        self._context = context
+        self._handle = handle
+        self._identity = identity
+        self._programs: dict[ProgramKey, Any] = {}
+        self._lock = threading.Lock()
+
+    def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
+        """The built programs; those that are missing are built side by side.
+
+        Raises:
+            CompileError: The driver refuses a program; the message holds its log.
+        """
+        wanted = dict.fromkeys(keys)
+        with self._lock:
+            missing = [key for key in wanted if key not in self._programs]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+                built = list(pool.map(self._make, missing))
+        else:
+            built = [self._make(key) for key in missing]
+        with self._lock:
+            for key, program in zip(missing, built, strict=True):
+                self._programs.setdefault(key, program)
+            return {key: self._programs[key] for key in wanted}
+
+    def _make(self, key: ProgramKey) -> Any:
+        source, options = key.source(), key.build_options()
+        path = self._path(source, options)
+        program = None if path is None else self._load(path)
+        if program is None:
+            program = self._build(key.file, source, options)
+            if path is not None:
+                self._store(path, program)
+        return program
+
+    def _build(self, file: str, source: str, options: list[str]) -> Any:
+        import pyopencl as cl
+
+        try:
+            return cl.Program(self._context, source).build(options)
+        except cl.Error as error:
+            raise CompileError(
+                f"The OpenCL driver of '{self._handle.name}' cannot build '{file}' with "
+                f"{' '.join(options)}: {error}"
+            ) from error
+
+    def _path(self, source: str, options: list[str]) -> Path | None:
+        folder = cache_folder()
+        if folder is None:
+            return None
+        parts = (self._identity, *options, source)
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return folder / f"{digest}.clbin"
+
+    def _load(self, path: Path) -> Any:
+        """The program of a cached binary, or ``None`` if there is none or it is not sound."""
+        import pyopencl as cl
+
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        start = len(_MAGIC) + _DIGEST_BYTES
+        digest, binary = content[len(_MAGIC) : start], content[start:]
+        if not content.startswith(_MAGIC) or hashlib.sha256(binary).digest() != digest:
+            _log.warning("The cached OpenCL program '%s' is damaged; it is built again.", path)
+            return None
+        try:
+            return cl.Program(self._context, [self._handle], [binary]).build()
+        except cl.Error as error:
+            _log.warning("The driver refuses the cached OpenCL program '%s': %s", path, error)
+            return None
+
+    def _store(self, path: Path, program: Any) -> None:
+        """Writes beside and renames, so that readers see the whole file or none."""
+        import pyopencl as cl
+
+        try:
+            binary = program.get_info(cl.program_info.BINARIES)[0]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
+            Path(file.name).replace(path)
+        except (OSError, cl.Error) as error:
+            _log.info("The OpenCL program cache cannot be written: %s", error)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; ``None`` if the variable is set to nothing."""
+    base = os.environ.get(CACHE_VARIABLE)
+    if base is None:
+        import platformdirs
+
+        return Path(platformdirs.user_cache_dir("partita")) / "opencl"
+    return Path(base) / "opencl" if base else None
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files("partita_opencl").joinpath("cl", name).read_text(encoding="utf-8")

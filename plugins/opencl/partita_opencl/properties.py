@@ -1,0 +1,40 @@
+"""The properties of the OPENCL devices."""
+
+from __future__ import annotations
+
+import enum
+
+from pydantic import Field
+
+from partita.properties import DeviceProperties, read_only
+
+
+class Precision(enum.StrEnum):
+    """What to compute in."""
+
+    F32 = "f32"
+
+
+class Tiling(enum.StrEnum):
+    """How matrix products and convolutions are blocked."""
+
+    AUTO = "AUTO"
+    LOCAL = "LOCAL"
+    REGISTERS = "REGISTERS"
+
+
+class OpenClProperties(DeviceProperties):
+    """What can be set on an OPENCL device."""
+
+    INFERENCE_PRECISION_HINT: Precision = Field(
+        Precision.F32, description="Element type that float32 models compute in."
+    )
+    TILING: Tiling = Field(
+        Tiling.AUTO,
+        description="LOCAL stages tiles in local memory (GPUs), REGISTERS does not (CPUs); "
+        "AUTO goes by the device's type.",
+    )
+    FUSE_ELEMENTWISE: bool = Field(
+        True, description="Compute chains of element-wise operations by one generated kernel."
+    )
+    NUM_STREAMS: int = read_only(1, "In-order queues per request.")

@@ -1,0 +1,140 @@
+"""Which operations the plugin takes, and why not the others. Needs no driver."""
+
+from __future__ import annotations
+
+import math
+
+from partita import Model
+from partita.lowering import Graph, Node, Value, lower
+from partita.query import Reason, ReasonCode
+from partita_opencl.table import Entry, find, versions
+
+MOST_DIMS = 8
+"""Ranks that kernels take."""
+
+_VALUE_ELEMENTS = 64
+"""Inputs of more elements are never read while shapes are worked out."""
+
+
+def verdicts(model: Model) -> dict[str, Reason | None]:
+    """A reason per operation that is refused, ``None`` per operation that is taken."""
+    graph = lower(model)
+    reasons = refusals(graph)
+    lowered = {node.name for node in graph.nodes}
+    answers: dict[str, Reason | None] = {}
+    for op in model.ops:
+        if op.name in lowered:
+            answers[op.name] = reasons.get(op.name)
+        elif op.op_type == "Constant" and op.domain in ("", "ai.onnx"):
+            answers[op.name] = None
+        else:
+            answers[op.name] = Reason(
+                ReasonCode.UNSUPPORTED_OP, "a function of the model; inline functions first"
+            )
+    return answers
+
+
+def refusals(graph: Graph) -> dict[str, Reason]:
+    """Node name to reason for every node that is refused."""
+    facts = _Facts(graph)
+    reasons: dict[str, Reason] = {}
+    for node in graph.nodes:
+        entry = find(node.domain, node.op_type, node.version)
+        reason = _no_entry(node) if entry is None else _refuse(node, entry, facts)
+        if reason is not None:
+            reasons[node.name] = reason
+        facts.note(node, entry if reason is None else None)
+    return reasons
+
+
+def takes(node: Node) -> bool:
+    """Whether there is a kernel for a node that fusion wants to make."""
+    entry = find(node.domain, node.op_type, node.version)
+    if entry is None:
+        return False
+    return entry.refuse(node, [None if v is None else v.dtype for v in node.inputs]) is None
+
+
+class _Facts:
+    """What is known about values before anything runs."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._constant: set[Value] = set()
+        self._derived = {v for v in graph.inputs if _may_be_read(v)}
+
+    def is_constant(self, value: Value | None) -> bool:
+        """Whether the value follows from weights alone."""
+        return value is None or value.const is not None or value in self._constant
+
+    def is_known(self, value: Value | None) -> bool:
+        """Whether the elements are known as soon as the shapes (and small inputs) are."""
+        return self.is_constant(value) or value in self._derived
+
+    def note(self, node: Node, entry: Entry | None) -> None:
+        """Draws conclusions for the node's outputs."""
+        outputs = [value for value in node.outputs if value is not None]
+        if entry is None or node.domain:
+            return
+        if node.op_type in ("Shape", "Size"):
+            self._derived.update(outputs)
+        elif all(self.is_constant(value) for value in node.inputs):
+            self._constant.update(outputs)
+        elif all(self.is_known(value) for value in node.inputs):
+            self._derived.update(value for value in outputs if _may_be_read(value))
+
+
+def _may_be_read(value: Value) -> bool:
+    """Whether a value, given as an input, would be read to work out shapes.
+
+    The model may be cut anywhere, so this is asked of every value on the way to a shape.
+    """
+    if value.dtype is None or value.dtype.kind not in "iub":
+        return False
+    if value.shape is None:
+        return True
+    sizes = [size for size in value.shape if isinstance(size, int)]
+    if len(sizes) == len(value.shape):
+        return math.prod(sizes) <= _VALUE_ELEMENTS
+    return len(value.shape) <= 1
+
+
+def _no_entry(node: Node) -> Reason:
+    known = versions(node.domain, node.op_type)
+    if not known:
+        return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
+    ranges = ", ".join(f"{low} to {high or 'latest'}" for low, high in known)
+    return Reason(
+        ReasonCode.UNSUPPORTED_OP,
+        f"{node.kind} of opset {node.version}; takes opsets {ranges}",
+    )
+
+
+def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
+    if not node.domain and all(facts.is_constant(value) for value in node.inputs):
+        return None  # computed by the host, once
+    for position, value in enumerate(node.inputs):
+        if value is None:
+            continue
+        if value.dtype is None and entry.allowed(position) is not None:
+            return Reason(
+                ReasonCode.UNSUPPORTED_DTYPE, f"input {position} ('{value.name}') has no known type"
+            )
+    for value in (*node.inputs, *node.outputs):
+        if value is not None and value.shape is not None and len(value.shape) > MOST_DIMS:
+            return Reason(
+                ReasonCode.UNSUPPORTED_SHAPE,
+                f"'{value.name}' has {len(value.shape)} dimensions; takes {MOST_DIMS}",
+            )
+    reason = entry.refuse(node, [None if v is None else v.dtype for v in node.inputs])
+    if reason is not None:
+        return reason
+    for position in entry.values:
+        value = node.input(position)
+        if not facts.is_known(value):
+            name = "" if value is None else value.name
+            return Reason(
+                ReasonCode.VALUE_DEPENDENT_SHAPE,
+                f"input {position} ('{name}') is computed while the model runs; takes constants, "
+                "small integer inputs and what follows from shapes",
+            )
+    return None

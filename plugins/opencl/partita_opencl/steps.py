@@ -1,0 +1,75 @@
+"""What emitters record as steps: a kernel to launch, or an element-wise chain yet to be fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from partita_opencl.programs import ProgramKey
+
+Sizes = tuple[tuple[int, ...], tuple[int, ...]]
+"""Global and local size of a launch."""
+
+
+class Fault:
+    """Stands for the buffer in which kernels leave the number of an operation that failed."""
+
+
+FAULT = Fault()
+"""The argument for it; the engine reads the buffer after a run whose steps have it."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel call; its arguments are those of the step: operands, numpy scalars, arrays.
+
+    Scalars are numpy scalars of the parameter's size; OpenCL vectors are small numpy arrays.
+
+    Attributes:
+        program: The program.
+        kernel: The kernel's name.
+        sizes: Global and local size.
+    """
+
+    program: ProgramKey
+    kernel: str
+    sizes: Sizes
+
+    def __call__(self, *args: Any) -> None:
+        """Never called: the engine enqueues launches."""
+        raise TypeError(f"kernel '{self.kernel}' runs on an OpenCL device only")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One expression of a chain.
+
+    Attributes:
+        template: OpenCL C expression with ``{0}``, ``{1}``, ... for its operands.
+        operands: What they are: ``n >= 0`` is argument n of the chain, ``~n`` is line n.
+        ctype: OpenCL C type of the result.
+    """
+
+    template: str
+    operands: tuple[int, ...]
+    ctype: str
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Element-wise expressions; the last line is the result.
+
+    The step's arguments are the output, then the inputs: operands that broadcast to it, or numpy
+    scalars.
+
+    Attributes:
+        ctypes: OpenCL C element type of each input.
+        lines: The expressions in order.
+    """
+
+    ctypes: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    def __call__(self, *args: Any) -> None:
+        """Never called: the engine makes a launch of it."""
+        raise TypeError("element-wise chains run on an OpenCL device only")

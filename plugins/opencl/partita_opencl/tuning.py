@@ -1,0 +1,86 @@
+"""How work is cut for a device: work-group sizes, and whether tiles go through local memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partita_opencl.devices import Limits
+from partita_opencl.properties import Tiling
+from partita_opencl.steps import Sizes
+
+_MOST_GROUPS = 65535
+"""Groups in the second and third dimension that every driver takes; kernels loop over the rest."""
+
+_TILE_ITEMS = 128
+"""Items of a work-group that computes a matrix tile."""
+
+_TILE_BYTES = 20 << 10
+"""Local memory of such a group."""
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Choices for one device.
+
+    Attributes:
+        limits: What the device can do.
+        local_tiles: Whether matrix tiles are staged in local memory (else: registers only).
+        row_items: Items that share one row in reductions; a power of two.
+        width: Elements per item of contiguous element-wise kernels.
+    """
+
+    limits: Limits
+    local_tiles: bool
+    row_items: int
+    width: int
+
+    @classmethod
+    def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO) -> Tuning:
+        """The choices for a device, or those that a user asks for where the device can."""
+        able = limits.group_items >= _TILE_ITEMS and limits.local_bytes >= _TILE_BYTES
+        wanted = not limits.is_cpu if tiling is Tiling.AUTO else tiling is Tiling.LOCAL
+        most = _power_of_two_up_to(min(limits.group_items, limits.item_sizes[0]))
+        return cls(
+            limits=limits,
+            local_tiles=able and wanted,
+            row_items=min(16 if limits.is_cpu else 256, most),
+            width=1 if limits.is_cpu else 4,
+        )
+
+    def flat(self, count: int) -> Sizes:
+        """At least ``count`` items in one dimension."""
+        local = _power_of_two_up_to(min(256, self.limits.group_items, self.limits.item_sizes[0]))
+        return (_up(count, local),), (local,)
+
+    def grid(self, x: int, y: int = 1, z: int = 1) -> Sizes:
+        """Items for all of x; for y and z as many as allowed, kernels step over the rest."""
+        most = _power_of_two_up_to(min(256, self.limits.group_items))
+        if self.limits.is_cpu:
+            # Few distinct sizes: the driver compiles each kernel anew for each of them.
+            wide, high = (64, 1) if x >= 24 else (8, 8)
+        else:
+            wide = max(1, min(128, _power_of_two_from(x)))
+            high = max(1, min(most // wide, _power_of_two_from(y)))
+        wide, high = min(wide, most), min(high, max(1, most // wide))
+        wide = min(wide, self.limits.item_sizes[0])
+        high = min(high, self.limits.item_sizes[1])
+        return (
+            (_up(x, wide), _up(min(y, _MOST_GROUPS * high), high), min(z, _MOST_GROUPS)),
+            (wide, high, 1),
+        )
+
+    def groups(self, count: int, items: int) -> Sizes:
+        """``count`` work-groups of ``items`` items in one dimension."""
+        return (count * items,), (items,)
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def _power_of_two_up_to(value: int) -> int:
+    return 1 << (max(1, value).bit_length() - 1)
+
+
+def _power_of_two_from(value: int) -> int:
+    return 1 << (max(1, value) - 1).bit_length()
