@@ -293,7 +293,7 @@ def test_a_body_with_an_unknown_operation_takes_the_whole_operation_away():
 
 
 def test_an_element_type_that_a_kernel_does_not_take_is_a_reason_and_a_compile_error():
-    text = "g (int64[N] x) => (int64[N] y) { a = Neg(x) y = Sin(a) }"
+    text = "g (string[N] x) => (string[M] y) { a = Identity(x) y = Concat <axis = 0> (a, x) }"
     proto = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
     core = partita.Core()
     model = core.read_model(proto)

@@ -160,6 +160,7 @@ def test_batch_normalisation_folds_into_a_transposed_convolution(group):
     [
         ("y = Add(c, k)", {"k": normal(4, 1, 1)}),
         ("y = Add(k, c)", {"k": normal(1, 4, 1, 1)}),
+        ("y = Sum(k, c)", {"k": normal(1, 4, 1, 1)}),
         ("y = Sub(c, k)", {"k": normal(1, 4, 1, 1)}),
         ("y = Sub(k, c)", {"k": normal(4, 1, 1)}),
         ("y = Mul(c, k)", {"k": normal(4, 1, 1)}),
@@ -189,6 +190,53 @@ def test_what_is_not_per_channel_stays(chain, weights, expected):
     if weights and weights["k"].ndim == 5:
         text = text.replace("[A, B, C, D]", "[A, B, C, D, E]")
     check(model_of(text, CONV | weights), expected, x=X)
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("p = Pad(x, hw) y = Conv(p, w, b)", "Conv"),
+        ("p = Pad(x, hw, nought) y = Conv <pads = [1, 0, 0, 1]> (p, w, b)", "Conv"),
+        ('p = Pad(x, hw) c = Conv <auto_pad = "VALID"> (p, w, b) y = Relu(c)', "partita::Conv"),
+        ('p = Pad(x, hw) y = Conv <auto_pad = "SAME_UPPER"> (p, w, b)', "Pad Conv"),
+        ("p = Pad(x, hw, one) y = Conv(p, w, b)", "Pad Conv"),
+        ('p = Pad <mode = "edge"> (x, hw) y = Conv(p, w, b)', "Pad Conv"),
+        ("p = Pad(x, batch) y = Conv(p, w, b)", "Pad Conv"),
+    ],
+)
+def test_zero_padding_moves_into_the_convolution(chain, expected):
+    weights = CONV | {
+        "hw": np.array([0, 0, 1, 2, 0, 0, 0, 1]),
+        "batch": np.array([1, 0, 0, 0, 0, 0, 0, 0]),
+        "nought": np.float32(0),
+        "one": np.float32(1),
+    }
+    check(model_of(f"{CONV_INPUT} => (float[A, B, C, D] y) {{ {chain} }}", weights), expected, x=X)
+
+
+def test_a_pad_that_crops_stays():
+    text = f"{CONV_INPUT} => (float[A, B, C, D] y) {{ p = Pad(x, crop) y = Conv(p, w, b) }}"
+    graph = lower_proto(model_of(text, CONV | {"crop": np.array([0, 0, -1, 0, 0, 0, 0, 0])}))
+    fuse(graph)
+    assert [node.kind for node in graph.nodes] == ["Pad", "Conv"]
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        ("m = Mul(n, k) y = Add(m, l)", "BatchNormalization"),
+        ("m = Add(l, n) p = Mul(m, k) y = Relu(p)", "BatchNormalization Relu"),
+        ("m = Mul(n, row) y = Add(m, l)", "BatchNormalization Mul Add"),
+        ("m = Mul(n, n) y = Add(m, l)", "BatchNormalization Mul Add"),
+    ],
+)
+def test_constants_per_channel_fold_into_batch_normalisation(chain, expected):
+    weights = BATCH_NORM | {"k": normal(4, 1, 1), "l": normal(1, 4, 1, 1), "row": normal(6)}
+    text = f"""g (float[2, 4, 5, 6] x) => (float[2, 4, 5, 6] y) {{
+        n = BatchNormalization(x, s, t, m0, v) {chain}
+    }}"""
+    weights["m0"] = weights.pop("m")
+    check(model_of(text, weights), expected, x=normal(2, 4, 5, 6))
 
 
 ACTIVATIONS = {

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 
 from partita.lowering.fusion.cleanup import remove_idle
 from partita.lowering.fusion.epilogue import fuse_epilogues
-from partita.lowering.fusion.norm import fuse_layer_normalization
+from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_normalization
+from partita.lowering.fusion.padding import fuse_pads
 from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
 from partita.lowering.fusion.rewriting import Accepts, Rewriter
 from partita.lowering.graph import Graph, Node
@@ -19,6 +20,8 @@ PASSES: tuple[Pass, ...] = (
     fuse_silu,
     fuse_gelu,
     fuse_layer_normalization,
+    fuse_pads,
+    fuse_batch_normalization,
     fuse_epilogues,
 )
 """All passes, in the order in which they help one another."""

@@ -18,6 +18,7 @@ from partita.lowering.fusion.rewriting import (
     is_float,
     origins,
     other_input,
+    per_channel,
     same_shape,
     scalar,
 )
@@ -88,13 +89,13 @@ class _Epilogue:
             return False
         if user.kind == "BatchNormalization":
             return user.inputs[0] is value and self._take_batch_normalization(user)
-        if user.kind not in ("Add", "Sub", "Mul", "Div"):
+        if user.kind not in ("Add", "Sum", "Sub", "Mul", "Div"):
             return False
         other = other_input(user, value)
         if other is None or value is None:
             return False
         if other.const is None:
-            return user.kind == "Add" and self._take_residual(other, value)
+            return user.kind in ("Add", "Sum") and self._take_residual(other, value)
         first = user.inputs[0] is value
         return self._take_constant(user.kind, first, other.const, value)
 
@@ -123,7 +124,7 @@ class _Epilogue:
         if row is None or (not first and kind == "Div"):
             return False
         match kind:
-            case "Add":
+            case "Add" | "Sum":
                 return self._scale_and_shift(None, row)
             case "Sub" if first:
                 return self._scale_and_shift(None, -row)
@@ -153,22 +154,20 @@ class _Epilogue:
         channels = self._channels()
         if channels is None or not is_float(const):
             return None
+        if self._node.kind in _CONVOLUTIONS:
+            return per_channel(const, channels, self._with_rank(value))
         if const.ndim > 1 and (value.shape is None or const.ndim > len(value.shape)):
             return None
         if const.size == 1:
             return np.full(channels, float(const.reshape(-1)[0]))
-        if self._node.kind in _CONVOLUTIONS:
-            # One number per channel has the channel axis just before the spatial ones.
-            spatial = (
-                0
-                if self._weight is None or self._weight.shape is None
-                else (len(self._weight.shape) - 2)
-            )
-            axis = const.ndim - spatial - 1
-        else:
-            axis = const.ndim - 1
-        fits = axis >= 0 and const.shape[axis] == channels == const.size
+        fits = const.shape[-1] == channels == const.size
         return const.reshape(channels).astype(np.float64) if fits else None
+
+    def _with_rank(self, value: Value) -> Value:
+        """A convolution's result has the rank of its weights, whether inference knows or not."""
+        if value.shape is None and self._weight is not None and self._weight.shape is not None:
+            return Value(value.name, value.dtype, (None,) * len(self._weight.shape))
+        return value
 
     def _scale_and_shift(self, factor: Array | None, shift: Array | None) -> bool:
         """Makes the result ``op * factor + shift``; false if weights or bias are no constants."""

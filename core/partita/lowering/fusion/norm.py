@@ -1,4 +1,4 @@
-"""Normalisation spelled out in several nodes becomes LayerNormalization."""
+"""Normalisation spelled out in several nodes becomes one node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from partita.lowering.fusion.rewriting import (
     is_scalar,
     origins,
     other_input,
+    per_channel,
     scalar_input,
 )
 from partita.lowering.graph import Node, Value
@@ -21,6 +22,46 @@ def fuse_layer_normalization(rewriter: Rewriter) -> None:
     for node in rewriter.nodes():
         if node.kind == "Sqrt":
             _fuse(rewriter, node)
+
+
+def fuse_batch_normalization(rewriter: Rewriter) -> None:
+    """Multiplying or adding constants per channel moves into the BatchNormalization before."""
+    for node in rewriter.nodes():
+        if node.kind == "BatchNormalization" and not any(node.outputs[1:]):
+            _take_affine(rewriter, node)
+
+
+def _take_affine(rewriter: Rewriter, node: Node) -> None:
+    """Takes the Mul and Add nodes that follow into scale and bias."""
+    result = node.outputs[0]
+    user = rewriter.only_user(result, "Mul", "Add")
+    factor = None if user is None else other_input(user, result)
+    scale, bias = node.inputs[1], node.inputs[2]
+    if user is None or factor is None or scale is None or bias is None or result is None:
+        return
+    if factor.const is None or scale.const is None or bias.const is None:
+        return
+    row = per_channel(factor.const, scale.const.size, result)
+    if row is None or not is_float(scale.const):
+        return
+    inputs = list(node.inputs)
+    if user.kind == "Mul":
+        inputs[1] = Value.constant((scale.const * row).astype(scale.const.dtype))
+        inputs[2] = Value.constant((bias.const * row).astype(bias.const.dtype))
+    else:
+        inputs[2] = Value.constant((bias.const + row).astype(bias.const.dtype))
+    group = [node, user]
+    new = Node(
+        node.op_type,
+        inputs,
+        user.outputs,
+        node.attrs,
+        version=node.version,
+        name=node.name,
+        origins=origins(group),
+    )
+    if rewriter.replace(group, new):
+        _take_affine(rewriter, new)
 
 
 def _fuse(rewriter: Rewriter, root: Node) -> None:

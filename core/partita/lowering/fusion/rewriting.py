@@ -162,6 +162,25 @@ def scalar_input(node: Node) -> tuple[Value, float] | None:
     return None
 
 
+def per_channel(const: Array, channels: int, value: Value) -> Array | None:
+    """A constant as one float64 per channel, if multiplying ``value`` by it is that.
+
+    ``value`` has its channels on axis 1. ``None`` if the constant varies along other axes, or
+    might widen the result.
+    """
+    if not is_float(const):
+        return None
+    rank = None if value.shape is None else len(value.shape)
+    if const.size == 1 and (const.ndim <= 1 or (rank is not None and const.ndim <= rank)):
+        return np.full(channels, float(const.reshape(-1)[0]))
+    if rank is None or const.ndim > rank:
+        return None
+    axis = const.ndim - rank + 1
+    if axis < 0 or const.shape[axis] != channels or const.size != channels:
+        return None
+    return const.reshape(channels).astype(np.float64)
+
+
 def same_shape(first: Value, second: Value) -> bool:
     """Whether two values surely have one shape: numbers and symbols agree."""
     return (
