@@ -158,42 +158,44 @@ def _orders_booleans(node: Node) -> Reason | None:
 @through_float32
 def reduction(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
     """A reduction over some axes or all."""
-    how = _REDUCTIONS[node.op_type]
-    if x.dtype.kind == "b":
-        return emit_cast(b, _reduce(b, node, emit_cast(b, x, np.uint8), axes, how), np.bool_)
-    if how.real and x.dtype.kind in "iu":
-        real = _reduce(b, node, emit_cast(b, x, np.float64), axes, how)
-        return emit_cast(b, real, x.dtype)
-    return _reduce(b, node, x, axes, how)
-
-
-def _reduce(b: Builder, node: Node, x: Operand, axes: Operand | None, how: Reduction) -> Operand:
     reduced = reduced_axes(b, node, x, axes)
     if reduced is None:
         return x
-    keep = bool(node.attrs.get("keepdims", 1))
+    return reduce_axes(b, node.op_type, x, reduced, bool(node.attrs.get("keepdims", 1)))
+
+
+def reduce_axes(
+    b: Builder, op_type: str, x: Operand, axes: frozenset[int], keepdims: bool = True
+) -> Operand:
+    """Records the reduction ``op_type`` over ``axes`` (counted from the front)."""
+    how = _REDUCTIONS[op_type]
+    computed = np.uint8 if x.dtype.kind == "b" else x.dtype
+    if how.real and x.dtype.kind in "iu":
+        computed = np.dtype(np.float64)
     shape = [
-        1 if axis in reduced else length
+        1 if axis in axes else length
         for axis, length in enumerate(x.shape)
-        if keep or axis not in reduced
+        if keepdims or axis not in axes
     ]
-    count = math.prod(x.shape[axis] for axis in reduced)
+    count = math.prod(x.shape[axis] for axis in axes)
     if count == 0 or x.size == 0:
         return b.constant(np.full(shape, _empty(how, x.dtype), x.dtype))
-    result = _passes(b, x, _groups(x.shape, reduced), how)
+    result = _passes(b, emit_cast(b, x, computed), _groups(x.shape, axes), how)
     if how.last == "mean" and count > 1:
         number = x.dtype.type(count) if x.dtype.kind == "f" else np.int64(count)
         function = _mean if x.dtype.kind == "f" else _mean_whole
         result = emit_map(b, function, result, None, number, number)
     elif how.last in _LAST:
         result = emit_map(b, _LAST[how.last], result)
-    return b.view(result, shape)
+    return b.view(emit_cast(b, result, x.dtype), shape)
 
 
 def _empty(how: Reduction, dtype: np.dtype[Any]) -> float | int:
     if dtype.kind == "f":
         return how.empty
     if math.isinf(how.empty):
+        if dtype.kind == "b":
+            return int(how.empty > 0)
         limits = np.iinfo(dtype)
         return int(limits.min if how.empty < 0 else limits.max)
     return 0 if math.isnan(how.empty) else int(how.empty)

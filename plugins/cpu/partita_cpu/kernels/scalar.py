@@ -132,6 +132,36 @@ def bits(typing_context: Any, x: Any) -> Any:
     return result(x), generate
 
 
+@generated
+def ordered(typing_context: Any, x: Any) -> Any:
+    """An integer that is ordered as the float is; of its own inverse up to :func:`bits`."""
+    del typing_context
+    result = _SAME_WIDTH[x] if isinstance(x, types.Float) else x
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del signature
+        kind = context.get_value_type(result)
+        pattern = builder.bitcast(values[0], kind)
+        low = builder.and_(
+            builder.ashr(pattern, kind(kind.width - 1)), kind(2 ** (kind.width - 1) - 1)
+        )
+        return builder.xor(pattern, low)
+
+    return result(x), generate
+
+
+@generated
+def larger_integer(typing_context: Any, a: Any, b: Any) -> Any:
+    """The larger of two signed integers of one type, which it keeps."""
+    del typing_context, b
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del context, signature
+        return builder.select(builder.icmp_signed(">", *values), *values)
+
+    return a(a, a), generate
+
+
 def like(x: Any, value: Any) -> Any:
     """``value`` as a number of the type of ``x``; numba's literals are 64 bits wide."""
     return type(x)(value)
@@ -211,6 +241,24 @@ exp = _select("exp", _exp32, _exp64)
 """exp(x)."""
 
 
+def _exp_below_zero32(x: Any) -> Any:
+    limited = np.float32(-87.0) if x < np.float32(-87.0) else x
+    shifted = muladd(limited, LOG2_E, ROUND)
+    whole = shifted - ROUND
+    r = muladd(whole, -LN2_LOW, muladd(whole, -LN2_HIGH, limited))
+    p = muladd(np.float32(0.0013813144760206342), r, np.float32(0.008369418792426586))
+    p = muladd(p, r, np.float32(0.04166845604777336))
+    p = muladd(p, r, np.float32(0.16666515171527863))
+    p = muladd(p, r, np.float32(0.4999999403953552))
+    p = muladd(p * r, r, r) + np.float32(1.0)
+    result = p * power_of_two(np.int32(bits(shifted) - ROUND_BITS))
+    return np.float32(0.0) if x < np.float32(-87.0) else result
+
+
+exp_below_zero = _select("exp_below_zero", _exp_below_zero32, _exp64)
+"""exp(x) for x <= 0, with 0 in place of subnormal results; a third faster."""
+
+
 # expm1 and tanh
 
 
@@ -247,6 +295,19 @@ def _tanh32(x: Any) -> Any:
 
 tanh = _select("tanh", _tanh32, _tanh64)
 """tanh(x)."""
+
+
+@register_jitable
+def row_maximum(row: Any) -> Any:
+    """The largest float of a row; several times faster than a loop of `maximum`.
+
+    As integers the elements can be compared in any order. A NaN of positive sign wins, one of
+    negative sign loses.
+    """
+    top = ordered(row[0])
+    for i in range(row.size):
+        top = larger_integer(top, ordered(row[i]))
+    return bits(ordered(top))
 
 
 # log
