@@ -1,15 +1,16 @@
-"""The model: named views on an ``onnx_ir.Model``, which stays the one place that holds the graph."""
+"""The model: named views on an ``onnx_ir.Model``, the one place that holds the graph."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
-from partita.errors import ModelError, ModelFormatError
+from partita.errors import ModelError
 
 if TYPE_CHECKING:
     import onnx
@@ -19,6 +20,9 @@ Dim = int | str | None
 """One dimension: a size, the name of a symbol, or ``None`` where nothing is known."""
 
 _RT_INFO_PREFIX = "partita."
+
+_PROTOBUF_BYTES = 2**31 - 2**24
+"""Most bytes of weights that are saved in one protobuf, which ends at 2 GiB with all the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,11 @@ class Port:
 
     def describe(self) -> str:
         """Type and shape as a person reads them: ``float32[1, 3, H, W]``."""
-        dims = "..." if self.shape is None else ", ".join("?" if d is None else str(d) for d in self.shape)
+        dims = (
+            "..."
+            if self.shape is None
+            else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
+        )
         return f"{self.dtype if self.dtype is not None else 'unknown type'}[{dims}]"
 
 
@@ -186,7 +194,7 @@ class Op:
 class Model:
     """An ONNX model with unique operation names and inferred shapes.
 
-    Made by :meth:`partita.Core.read_model`; :func:`partita.reading.read_model` says what is checked.
+    Made by :meth:`partita.Core.read_model`; :func:`partita.reading.read_model` says what it checks.
 
     Attributes:
         ir: The ``onnx_ir.Model``. Editing its graph by hand is allowed; keep node names unique.
@@ -208,7 +216,7 @@ class Model:
 
     @property
     def ops(self) -> list[Op]:
-        """All operations of the main graph in topological order, without those in If/Loop bodies."""
+        """All operations in topological order, without those in bodies of If, Loop and Scan."""
         return [Op(node) for node in self.ir.graph]
 
     def get_ops(self) -> list[Op]:
@@ -227,12 +235,12 @@ class Model:
         """The outputs in order."""
         return tuple(_port(i, value, False) for i, value in enumerate(self.ir.graph.outputs))
 
-    def input(self, key: int | str = 0) -> Port:
-        """The input of an index or name."""
+    def input(self, key: int | str | Port = 0) -> Port:
+        """The input of an index, name or port."""
         return find_port(self.inputs, key, f"Model '{self.name}'")
 
-    def output(self, key: int | str = 0) -> Port:
-        """The output of an index or name."""
+    def output(self, key: int | str | Port = 0) -> Port:
+        """The output of an index, name or port."""
         return find_port(self.outputs, key, f"Model '{self.name}'")
 
     @property
@@ -246,37 +254,55 @@ class Model:
         return dict(self.ir.metadata_props)
 
     def to_onnx(self) -> onnx.ModelProto:
-        """The model as a protobuf, for plugins that hand it to another engine (copies weights)."""
+        """The model as a protobuf, for plugins that hand it to another engine.
+
+        Copies the weights, those in external files included, so that it needs no file.
+        """
         import onnx_ir as ir
 
-        return ir.to_proto(self.ir)
+        weights = [v.const_value for graph in self.ir.graphs() for v in graph.initializers.values()]
+        if not any(isinstance(weight, ir.ExternalTensor) for weight in weights):
+            return ir.to_proto(self.ir)
+        copy = self.ir.clone()
+        for graph in copy.graphs():
+            for value in graph.initializers.values():
+                if isinstance(value.const_value, ir.ExternalTensor):
+                    value.const_value = ir.Tensor(
+                        value.const_value.numpy(), dtype=value.const_value.dtype, name=value.name
+                    )
+        return ir.to_proto(copy)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, affinities included, as an ``.onnx`` file.
+
+        Weights go into the file, or beside it into ``<file>.data`` where they exceed what one
+        protobuf holds (2 GiB).
 
         Raises:
             ModelError: The folder does not exist or cannot be written.
         """
         import onnx_ir as ir
 
+        path = Path(path)
+        weights = [
+            value.const_value
+            for graph in self.ir.graphs()
+            for value in graph.initializers.values()
+            if value.const_value is not None
+        ]
         try:
-            ir.save(self.ir, os.fspath(path))
+            if sum(weight.nbytes for weight in weights) < _PROTOBUF_BYTES:
+                path.write_bytes(self.to_onnx().SerializeToString())
+                return
+            for weight in weights:
+                weight.numpy()  # maps the old file before a new one may take its place
+            ir.save(self.ir, path, external_data=f"{path.name}.data")
         except OSError as error:
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
 
     def clone(self) -> Model:
         """An independent copy; the weights are shared, since they are never changed in place."""
-        import onnx_ir as ir
-
-        graph = self.ir.graph.clone()
-        return Model(
-            ir.Model(
-                graph,
-                ir_version=self.ir.ir_version,
-                producer_name=self.ir.producer_name,
-                metadata_props=dict(self.ir.metadata_props),
-            )
-        )
+        return Model(self.ir.clone())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         return self.clone()
@@ -284,21 +310,19 @@ class Model:
     def __copy__(self) -> Model:
         return self.clone()
 
-    def reshape(
-        self, shapes: Mapping[str | int, Sequence[Dim]] | Sequence[Dim], /
-    ) -> Model:
+    def reshape(self, shapes: Mapping[str | int | Port, Sequence[Dim]] | Sequence[Dim], /) -> Model:
         """Sets input shapes and infers all others anew; returns the model itself.
 
         Args:
-            shapes: Input name or index to shape, or one shape for a model of one input. A
+            shapes: Input name, index or port to shape, or one shape for a model of one input. A
                 dimension is a number, a symbol, or -1 or ``None`` for unknown.
 
         Raises:
-            ModelError: No such input, a wrong rank, or a dimension that the model fixes.
+            ModelError: No such input, a wrong rank, or no dimension; nothing is changed then.
         """
-        from partita.reading import infer_shapes
-
         import onnx_ir as ir
+
+        from partita.shapes import forget_computed_shapes, infer_shapes
 
         if not isinstance(shapes, Mapping):
             if len(self.ir.graph.inputs) != 1:
@@ -307,24 +331,13 @@ class Model:
                     "give a dict of input name to shape."
                 )
             shapes = {0: shapes}
+        fresh = []
         for key, dims in shapes.items():
             port = self.input(key)
-            if port.shape is not None and len(port.shape) != len(dims):
-                raise ModelError(
-                    f"Input '{port.name}' has rank {len(port.shape)} ({port.describe()}); "
-                    f"shape {tuple(dims)} has {len(dims)} dimensions."
-                )
-            for dim in dims:
-                if not isinstance(dim, (int, np.integer, str, type(None))) or (
-                    isinstance(dim, (int, np.integer)) and dim < -1
-                ):
-                    raise ModelError(
-                        f"Dimension {dim!r} of input '{port.name}' is not allowed: use a size, a "
-                        "symbol, or -1 or None for unknown."
-                    )
-            fresh = [None if dim is None or dim == -1 else dim for dim in dims]
-            self.ir.graph.inputs[port.index].shape = ir.Shape(fresh)
-        _forget_inferred_shapes(self.ir.graph)
+            fresh.append((port.index, ir.Shape(_checked_dims(port, dims))))
+        for index, shape in fresh:
+            self.ir.graph.inputs[index].shape = shape
+        forget_computed_shapes(self.ir.graph)
         infer_shapes(self.ir)
         return self
 
@@ -350,21 +363,18 @@ class Model:
 
         graph = self.ir.graph
         view: ir.Graph | ir.GraphView = graph
-        if nodes is not None:
-            values = {value.name: value for node in nodes for value in (*node.inputs, *node.outputs) if value}
-            values.update((value.name, value) for value in graph.inputs)
-            values.update(_captured_values(nodes, graph))
-            view = ir.GraphView(
-                [values[key] for key in inputs],
-                [values[key] for key in outputs],
-                nodes=nodes,
-                opset_imports=graph.opset_imports,
-                name=name,
-            )
-            inputs, outputs = list(view.inputs), list(view.outputs)  # type: ignore[assignment]  # values do too
+        starts: list[Any] = list(inputs)
+        ends: list[Any] = list(outputs)
         try:
-            cut = ir.convenience.extract(view, inputs=list(inputs), outputs=list(outputs))
-        except ValueError as error:
+            if nodes is not None:
+                values = {v.name: v for n in nodes for v in (*n.inputs, *n.outputs) if v}
+                values.update((value.name, value) for value in graph.inputs)
+                values.update(_captured_values(nodes, graph))
+                starts, ends = [values[key] for key in inputs], [values[key] for key in outputs]
+                imports = graph.opset_imports
+                view = ir.GraphView(starts, ends, nodes=nodes, opset_imports=imports, name=name)
+            cut = ir.convenience.extract(view, inputs=starts, outputs=ends)
+        except (KeyError, ValueError) as error:
             raise ModelError(f"Cannot cut '{name}' out of model '{self.name}': {error}") from error
         cut.name = name
         return Model(ir.Model(cut, ir_version=self.ir.ir_version))
@@ -376,13 +386,41 @@ class Model:
         )
 
 
-def find_port(ports: Sequence[Port], key: int | str, owner: str) -> Port:
-    """The port of an index or name.
+def _checked_dims(port: Port, dims: Sequence[Dim]) -> list[Dim]:
+    """The dimensions for an input, unknown ones as ``None``."""
+    if isinstance(dims, str) or not isinstance(dims, Iterable):
+        raise ModelError(
+            f"The shape of input '{port.name}' is a sequence of dimensions; found {dims!r}."
+        )
+    dims = tuple(dims)
+    if port.shape is not None and len(port.shape) != len(dims):
+        raise ModelError(
+            f"Input '{port.name}' has rank {len(port.shape)} ({port.describe()}); "
+            f"shape {dims} has {len(dims)} dimensions."
+        )
+    checked: list[Dim] = []
+    for dim in dims:
+        if dim is None or (isinstance(dim, str) and dim):
+            checked.append(dim)
+        elif isinstance(dim, (int, np.integer)) and dim >= -1:
+            checked.append(None if dim == -1 else int(dim))
+        else:
+            raise ModelError(
+                f"Dimension {dim!r} of input '{port.name}' is not allowed: use a size, a "
+                "symbol, or -1 or None for unknown."
+            )
+    return checked
+
+
+def find_port(ports: Sequence[Port], key: int | str | Port, owner: str) -> Port:
+    """The port of an index or name; a port stands for its own name.
 
     Raises:
         ModelError: There is none; the message lists those there are.
     """
     kind = "input" if not ports or ports[0].is_input else "output"
+    if isinstance(key, Port):
+        key = key.name
     if isinstance(key, str):
         for port in ports:
             if port.name == key:
@@ -416,12 +454,17 @@ def is_static(shape: tuple[Dim, ...] | None) -> TypeGuard[tuple[int, ...]]:
 
 
 def _port(index: int, value: ir.Value, is_input: bool) -> Port:
-    if not value.name:
-        raise ModelFormatError(f"{'Input' if is_input else 'Output'} {index} of the model has no name.")
-    return Port(index, value.name, numpy_dtype(value.dtype), value_shape(value), is_input)
+    import onnx_ir as ir
+
+    name = value.name or ""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        return Port(index, name, None, None, is_input)  # a sequence or an optional value
+    return Port(index, name, numpy_dtype(value.dtype), value_shape(value), is_input)
 
 
-def _captured_values(nodes: Sequence[ir.Node], graph: ir.Graph) -> Iterator[tuple[str | None, ir.Value]]:
+def _captured_values(
+    nodes: Sequence[ir.Node], graph: ir.Graph
+) -> Iterator[tuple[str | None, ir.Value]]:
     """Values of the main graph that bodies of If, Loop and Scan nodes read directly."""
     import onnx_ir as ir
 
@@ -436,12 +479,3 @@ def _captured_values(nodes: Sequence[ir.Node], graph: ir.Graph) -> Iterator[tupl
                 for value in body.outputs:
                     if value.graph is graph:
                         yield value.name, value
-
-
-def _forget_inferred_shapes(graph: ir.Graph) -> None:
-    """Drops shapes (not types) of everything computed, so that inference starts from the inputs."""
-    import onnx_ir as ir
-
-    for node in ir.traversal.RecursiveGraphIterator(graph):
-        for value in node.outputs:
-            value.shape = None

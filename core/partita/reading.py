@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, ModelNotFoundError
+from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.model import Model
+from partita.shapes import forget_meaningless_dims, infer_shapes
+from partita.weights import check_weights, densify
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
-
-_log = logging.getLogger(__name__)
-
-ModelSource = "str | os.PathLike[str] | bytes | onnx.ModelProto | ir.Model | Model"
 
 
 def read_model(source: Any) -> Model:
@@ -39,45 +37,41 @@ def read_model(source: Any) -> Model:
     import onnx
     import onnx_ir as ir
 
-    folder: Path | None = None
     if isinstance(source, ir.Model):
-        ir_model, origin = source, "the model"
+        return _tidy(source, "the model")
+    folder: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        proto, origin = source, "the ModelProto"
+    elif isinstance(source, (bytes, bytearray, memoryview)):
+        proto, origin = _parse(bytes(source), "the bytes"), "the bytes"
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        proto, origin, folder = _parse(_read(path), f"'{path}'"), f"'{path}'", path.parent
     else:
-        if isinstance(source, onnx.ModelProto):
-            proto, origin = source, "the ModelProto"
-        elif isinstance(source, (bytes, bytearray, memoryview)):
-            proto, origin = _parse(bytes(source), "the bytes"), "the bytes"
-        elif isinstance(source, (str, os.PathLike)):
-            path = Path(source)
-            proto, origin, folder = _parse(_read(path), f"'{path}'"), f"'{path}'", path.parent
-        else:
-            raise ModelFormatError(
-                f"Cannot read a model from {type(source).__name__}; give a path, bytes or an "
-                "onnx.ModelProto."
-            )
-        _check_header(proto, origin)
-        _check_external_data(proto, folder, origin)
-        try:
-            ir_model = ir.from_proto(proto)
-        except (ValueError, TypeError, KeyError, AttributeError, NotImplementedError) as error:
-            raise ModelFormatError(f"{origin} is not a valid ONNX model: {error}") from error
-        if folder is not None:
-            ir.external_data.set_base_dir(ir_model.graph, folder)
-        if not ir_model.graph.name:
-            ir_model.graph.name = Path(str(source)).stem if folder is not None else "model"
-    _tidy(ir_model, origin)
-    return Model(ir_model)
-
-
-def infer_shapes(ir_model: ir.Model) -> None:
-    """Infers shapes and types in place; what cannot be inferred stays unknown."""
-    from onnx.shape_inference import InferenceError
-    from onnx_ir.passes.common import ShapeInferencePass
-
+        raise ModelFormatError(
+            f"Cannot read a model from {type(source).__name__}; give a path, bytes or an "
+            "onnx.ModelProto."
+        )
     try:
-        ShapeInferencePass(data_prop=True)(ir_model)
-    except (InferenceError, RuntimeError, ValueError) as error:
-        _log.warning("Shapes of model '%s' could not be inferred: %s", ir_model.graph.name, error)
+        _check_header(proto, origin)
+        check_weights(proto, folder, origin)
+        ir_model = ir.from_proto(densify(proto, origin))
+    except PartitaError:
+        raise
+    except Exception as error:  # damaged files make the parsers raise errors of any kind
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+    if folder is not None:
+        ir.external_data.set_base_dir(ir_model.graph, folder)
+    if not ir_model.graph.name:
+        ir_model.graph.name = path.stem if folder is not None else "model"
+    return _tidy(ir_model, origin)
+
+
+def _root(error: BaseException) -> str:
+    """What went wrong first: onnx-ir wraps its errors once per level of the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
 
 
 def _read(path: Path) -> bytes:
@@ -110,8 +104,10 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
     """Refuses what parses as protobuf but is no model, and opsets from the future."""
     import onnx.defs
 
-    if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
+    if not proto.HasField("graph"):
         raise ModelFormatError(f"{origin} is not an ONNX model: it holds no graph.")
+    if not proto.graph.output:
+        raise ModelFormatError(f"{origin} is not an ONNX model: its graph has no output.")
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
@@ -126,93 +122,60 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def _check_external_data(proto: onnx.ModelProto, folder: Path | None, origin: str) -> None:
-    """Refuses weights outside the model's folder and ranges outside their file."""
-    from onnx import TensorProto
-
-    for tensor in _all_tensors(proto.graph):
-        if tensor.data_location != TensorProto.EXTERNAL:
-            continue
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        location = entries.get("location", "")
-        if folder is None:
-            raise ModelFormatError(
-                f"Tensor '{tensor.name}' of {origin} is kept in file '{location}'; read the model "
-                "from its path so that the file can be found."
-            )
-        root = folder.resolve()
-        target = (root / location).resolve()
-        if not location or Path(location).is_absolute() or not target.is_relative_to(root):
-            raise ModelFormatError(
-                f"Tensor '{tensor.name}' of {origin} points to '{location}', which is outside the "
-                "model's folder."
-            )
-        if not target.is_file():
-            raise ModelNotFoundError(
-                f"Tensor '{tensor.name}' of {origin} is kept in '{target}', which does not exist."
-            )
-        try:
-            offset, length = int(entries.get("offset", 0)), int(entries.get("length", 0))
-        except ValueError as error:
-            raise ModelFormatError(
-                f"Tensor '{tensor.name}' of {origin} has a broken external-data entry: {error}"
-            ) from error
-        size = target.stat().st_size
-        needed = length or _tensor_bytes(tensor)
-        if offset < 0 or length < 0 or offset + needed > size:
-            raise ModelFormatError(
-                f"Tensor '{tensor.name}' of {origin} needs bytes {offset} to {offset + needed} of "
-                f"'{target}', which has {size}."
-            )
+def _tidy(ir_model: ir.Model, origin: str) -> Model:
+    try:
+        _simplify(ir_model)
+        _check_wiring(ir_model, origin)
+        _sort(ir_model.graph, origin)
+        forget_meaningless_dims(ir_model.graph)
+        _name_nodes(ir_model.graph)
+        infer_shapes(ir_model)
+    except PartitaError:
+        raise
+    except Exception as error:  # onnx-ir's passes trust their input
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+    return Model(ir_model)
 
 
-def _tensor_bytes(tensor: onnx.TensorProto) -> int:
+def _simplify(ir_model: ir.Model) -> None:
+    """Leaves operations on values: no functions, no constants that are nodes or inputs."""
     import onnx_ir as ir
-
-    count = 1
-    for dim in tensor.dims:
-        count *= dim
-    return int(count * ir.DataType(tensor.data_type).itemsize)
-
-
-def _all_tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    tensors = list(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                tensors.append(attribute.t)
-            tensors.extend(attribute.tensors)
-            if attribute.HasField("g"):
-                tensors.extend(_all_tensors(attribute.g))
-            for body in attribute.graphs:
-                tensors.extend(_all_tensors(body))
-    return tensors
-
-
-def _tidy(ir_model: ir.Model, origin: str) -> None:
-    from onnx_ir.passes import PreconditionError
     from onnx_ir.passes.common import (
         InlinePass,
         LiftConstantsToInitializersPass,
         RemoveInitializersFromInputsPass,
     )
 
-    graph = ir_model.graph
     if ir_model.functions:
-        try:
-            InlinePass()(ir_model)
-        except PreconditionError as error:
-            raise ModelFormatError(f"{origin}: {error}") from error
+        InlinePass()(ir_model)
+    for node in ir.traversal.RecursiveGraphIterator(ir_model.graph):
+        ir_model.graph.opset_imports.setdefault(node.domain, 1)  # files forget their own domains
+        if node.op_type == "Constant" and node.domain == "":
+            _encode_strings(node)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
     RemoveInitializersFromInputsPass()(ir_model)
-    _check_wiring(ir_model, origin)
+
+
+def _encode_strings(node: ir.Node) -> None:
+    """Turns string attributes of a Constant into a tensor; onnx-ir would only take ASCII."""
+    import onnx_ir as ir
+
+    for name in ("value_string", "value_strings"):
+        if name in node.attributes:
+            attribute = node.attributes.pop(name)
+            scalar = name == "value_string"
+            texts = [attribute.as_string()] if scalar else list(attribute.as_strings())
+            tensor = ir.StringTensor(
+                [text.encode() for text in texts], shape=ir.Shape([] if scalar else [len(texts)])
+            )
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def _sort(graph: ir.Graph, origin: str) -> None:
     try:
         graph.sort()
     except ValueError as error:
         raise ModelFormatError(f"{origin} has a cycle: {error}") from error
-    _forget_meaningless_dims(graph)
-    _name_nodes(graph)
-    infer_shapes(ir_model)
 
 
 def _check_wiring(ir_model: ir.Model, origin: str) -> None:
@@ -226,32 +189,21 @@ def _check_wiring(ir_model: ir.Model, origin: str) -> None:
                     f"{origin}: operation '{node.name or node.op_type}' reads '{value.name}', "
                     "which nothing produces."
                 )
-    names: set[str | None] = set()
+    for kind, values in (("input", ir_model.graph.inputs), ("output", ir_model.graph.outputs)):
+        names: set[str] = set()
+        for index, value in enumerate(values):
+            if not value.name:
+                raise ModelFormatError(f"{origin}: {kind} {index} has no name.")
+            if value.name in names:
+                raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
+            names.add(value.name)
     for value in ir_model.graph.outputs:
         if value.producer() is None and not _is_source(value):
             raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
-        if value.name in names:
-            raise ModelFormatError(f"{origin} lists output '{value.name}' twice.")
-        names.add(value.name)
 
 
 def _is_source(value: ir.Value) -> bool:
     return bool(value.is_graph_input() or value.is_initializer())
-
-
-def _forget_meaningless_dims(graph: ir.Graph) -> None:
-    """Dimensions such as -1, "" and "?" say nothing; as symbols they would even claim equality."""
-    import onnx_ir as ir
-
-    for value in graph.inputs:
-        if value.shape is None:
-            continue
-        dims: list[int | str | None] = []
-        for dim in value.shape:
-            known = dim if isinstance(dim, int) else dim.value
-            meaningless = (isinstance(known, int) and known < 0) or known in ("", "?", "-1")
-            dims.append(None if meaningless else known)
-        value.shape = ir.Shape(dims)
 
 
 def _name_nodes(graph: ir.Graph) -> None:
@@ -260,14 +212,15 @@ def _name_nodes(graph: ir.Graph) -> None:
 
     nodes = list(ir.traversal.RecursiveGraphIterator(graph))
     taken = {node.name for node in nodes if node.name}
-    seen: set[str] = set()
+    used: set[str] = set()
+    counts: Counter[str] = Counter()
     for node in nodes:
         name = node.name or ""
-        if not name or name in seen:
+        if not name or name in used:
             stem = name or node.op_type
-            count = 0
-            while not name or name in seen or name in taken:
-                name = f"{stem}_{count}"
-                count += 1
+            while not name or name in taken:
+                name = f"{stem}_{counts[stem]}"
+                counts[stem] += 1
+            taken.add(name)
             node.name = name
-        seen.add(name)
+        used.add(name)

@@ -1,0 +1,135 @@
+"""Shapes: what ONNX's inference finds out, and the model's own claims where it finds nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+_log = logging.getLogger(__name__)
+
+_SMALL_BYTES = 1024
+"""Weights up to this size take part in inference, since shapes are computed from them."""
+
+_MADE_UP = "unk__"
+"""How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
+
+
+def forget_meaningless_dims(graph: ir.Graph) -> None:
+    """Drops dimensions such as -1, "" and "?": as symbols they would even claim equality."""
+    import onnx_ir as ir
+
+    for value in [*graph.inputs, *computed_values(graph)]:
+        if value.shape is not None:
+            value.shape = ir.Shape([None if _says_nothing(dim) else dim for dim in value.shape])
+
+
+def forget_computed_shapes(graph: ir.Graph) -> None:
+    """Drops shapes (not types) of everything computed, so that inference starts from the inputs."""
+    for value in computed_values(graph):
+        value.shape = None
+
+
+def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that operations compute, those in bodies included."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        yield from node.outputs
+
+
+def infer_shapes(ir_model: ir.Model) -> None:
+    """Infers types and shapes in place; what cannot be inferred stays unknown.
+
+    What a model claims about computed values is often stale (it was exported for another batch
+    size). So inference starts from the inputs and weights alone, and claims count only for values
+    whose rank it does not find, such as those behind operators that onnx does not know.
+    """
+    proto = _without_large_weights(ir_model)
+    claims = {info.name: info for info in proto.graph.value_info}
+    del proto.graph.value_info[:]
+    for output in proto.graph.output:
+        claims[output.name] = type(output)()
+        claims[output.name].CopyFrom(output)
+        output.ClearField("type")
+    inferred = _infer(proto)
+    if inferred is None:
+        return
+    known = {
+        info.name
+        for info in (*inferred.graph.value_info, *inferred.graph.output)
+        if info.type.tensor_type.HasField("shape") or not info.type.HasField("tensor_type")
+    }
+    lost = {name: info for name, info in claims.items() if name not in known}
+    if lost:
+        for output in proto.graph.output:
+            if output.name in lost:
+                output.CopyFrom(lost.pop(output.name))
+        proto.graph.value_info.extend(lost.values())
+        inferred = _infer(proto) or inferred
+    _take_over(ir_model, inferred)
+
+
+def _without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf in which large weights of the main graph are inputs instead."""
+    import onnx_ir as ir
+
+    copy = ir_model.clone()
+    graph = copy.graph
+    for name, value in list(graph.initializers.items()):
+        weight = value.const_value
+        if weight is not None and weight.nbytes > _SMALL_BYTES:
+            value.shape, value.dtype = ir.Shape(weight.shape.numpy()), weight.dtype
+            del graph.initializers[name]
+            value.const_value = None
+            graph.inputs.append(value)
+    return ir.to_proto(copy)
+
+
+def _infer(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+    from onnx import shape_inference
+
+    try:
+        return shape_inference.infer_shapes(proto, data_prop=True)
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        _log.warning("Shapes of model '%s' could not be inferred: %s", proto.graph.name, error)
+        return None
+
+
+def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
+    """Copies types and shapes of computed values, graph by graph as names may recur in bodies."""
+    import onnx_ir as ir
+
+    symbols = {
+        dim.value
+        for value in ir_model.graph.inputs
+        for dim in value.shape or ()
+        if isinstance(dim, ir.SymbolicDim)
+    }
+    for graph, other in zip(ir_model.graphs(), ir.from_proto(inferred).graphs(), strict=True):
+        found = {value.name: value for node in other for value in node.outputs}
+        for node in graph:
+            for value in node.outputs:
+                source = found.get(value.name)
+                if source is None or source.type is None:
+                    continue
+                value.type = source.type
+                value.shape = None
+                if source.shape is not None:
+                    value.shape = ir.Shape(
+                        None if _is_made_up(dim, symbols) else dim for dim in source.shape
+                    )
+
+
+def _says_nothing(dim: int | ir.SymbolicDim) -> bool:
+    if isinstance(dim, int):
+        return dim < 0
+    return dim.value in ("", "?", "-1")
+
+
+def _is_made_up(dim: int | ir.SymbolicDim, own: Container[str | None]) -> bool:
+    return not isinstance(dim, int) and dim.value not in own and str(dim.value).startswith(_MADE_UP)

@@ -1,0 +1,160 @@
+"""Weights as a file holds them: where they may lie, how long they must be, sparse made dense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.errors import ModelFormatError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def check_weights(proto: onnx.ModelProto, folder: Path | None, origin: str) -> None:
+    """Refuses tensors with too few bytes, and files outside of the model's folder.
+
+    Raises:
+        ModelNotFoundError: A file of weights does not exist.
+        ModelFormatError: A tensor is broken, or its file lies elsewhere or is too short.
+    """
+    from onnx import TensorProto
+
+    graphs = list(_graphs(proto.graph))
+    nodes = [node for graph in graphs for node in graph.node]
+    nodes += [node for function in proto.functions for node in function.node]
+    tensors = [tensor for graph in graphs for tensor in graph.initializer]
+    sparse = [tensor for graph in graphs for tensor in graph.sparse_initializer]
+    for node in nodes:
+        for attribute in node.attribute:
+            tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
+            if attribute.HasField("sparse_tensor"):
+                sparse.append(attribute.sparse_tensor)
+    tensors += [part for tensor in sparse for part in (tensor.values, tensor.indices)]
+    for tensor in tensors:
+        where = f"Tensor '{tensor.name}' of {origin}"
+        nbytes = _bytes_of(tensor, where)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _check_file(tensor, nbytes, folder, where)
+        elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+            raise ModelFormatError(
+                f"{where} has {len(tensor.raw_data)} bytes; its shape {list(tensor.dims)} and type "
+                f"take {nbytes}."
+            )
+
+
+def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:
+    """Turns sparse initializers and sparse ``Constant`` values into dense ones.
+
+    Returns:
+        The protobuf itself if it has none, else a copy.
+
+    Raises:
+        ModelFormatError: An index lies outside of its tensor.
+    """
+    if not any(map(_is_sparse, _graphs(proto.graph))):
+        return proto
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    for graph in _graphs(copy.graph):
+        for tensor in graph.sparse_initializer:
+            graph.initializer.append(_dense(tensor, origin))
+        del graph.sparse_initializer[:]
+        for node in graph.node:
+            for attribute in node.attribute:
+                if attribute.name == "sparse_value" and attribute.HasField("sparse_tensor"):
+                    dense = _dense(attribute.sparse_tensor, origin)
+                    attribute.Clear()
+                    attribute.name, attribute.type = "value", attribute.TENSOR
+                    attribute.t.CopyFrom(dense)
+    return copy
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _graphs(body)
+
+
+def _bytes_of(tensor: onnx.TensorProto, where: str) -> int:
+    """Size of the elements as raw data; types of less than a byte are packed."""
+    import onnx_ir as ir
+
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelFormatError(f"{where} has shape {list(tensor.dims)}; sizes are 0 or more.")
+    try:
+        dtype = ir.DataType(tensor.data_type)
+    except ValueError as error:
+        raise ModelFormatError(f"{where} has element type {tensor.data_type}: {error}") from error
+    if dtype == ir.DataType.STRING:
+        return 0  # strings have a field of their own
+    if dtype == ir.DataType.UNDEFINED:
+        raise ModelFormatError(f"{where} has no element type.")
+    return int(-(-math.prod(tensor.dims) * dtype.bitwidth // 8))
+
+
+def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, where: str) -> None:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelFormatError(
+            f"{where} is kept in file '{location}'; read the model from its path so that the file "
+            "can be found."
+        )
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", nbytes))
+        root = folder.resolve()
+        target = (root / location).resolve()
+    except (ValueError, OSError) as error:
+        raise ModelFormatError(f"{where} has a broken external-data entry: {error}") from error
+    if not location or Path(location).is_absolute() or not target.is_relative_to(root):
+        raise ModelFormatError(
+            f"{where} points to '{location}', which is outside the model's folder. Put the file "
+            "beside the model."
+        )
+    if not target.is_file():
+        raise ModelNotFoundError(f"{where} is kept in '{target}', which does not exist.")
+    if length != nbytes:
+        raise ModelFormatError(
+            f"{where} names {length} bytes of '{target}'; its shape {list(tensor.dims)} and type "
+            f"take {nbytes}."
+        )
+    size = target.stat().st_size
+    if offset < 0 or offset + nbytes > size:
+        raise ModelFormatError(
+            f"{where} needs bytes {offset} to {offset + nbytes} of '{target}', which has {size}."
+        )
+
+
+def _is_sparse(graph: onnx.GraphProto) -> bool:
+    return bool(graph.sparse_initializer) or any(
+        attribute.HasField("sparse_tensor") for node in graph.node for attribute in node.attribute
+    )
+
+
+def _dense(sparse: onnx.SparseTensorProto, origin: str) -> onnx.TensorProto:
+    from onnx import numpy_helper
+
+    name = sparse.values.name
+    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
+    shape = tuple(sparse.dims)
+    dense = np.zeros(shape, values.dtype)
+    try:
+        if (indices < 0).any():
+            raise IndexError("an index is negative")
+        if indices.ndim == 1:
+            dense.reshape(-1)[indices] = values
+        else:
+            dense[tuple(indices.T)] = values
+    except (IndexError, ValueError) as error:
+        raise ModelFormatError(
+            f"Sparse tensor '{name}' of {origin} does not fit its shape {list(shape)}: {error}"
+        ) from error
+    return numpy_helper.from_array(dense, name)
