@@ -41,7 +41,8 @@ class FakeDevice(DevicePlugin):
         breaks_on: Operators that it claims and cannot compile.
         memory: Where its tensors lie; anything but ``"host"`` makes HETERO insert permutes.
         delay_s: How long each run takes on top.
-        fails_at_run: The number of the run that raises, from 1; 0 for never.
+        fails_at_run: Numbers of the runs that raise, from 1.
+        fault: What every run does wrong: shape, dtype, count, nan, hang or crash.
         meet: A barrier that each run waits at, so that it only ends if others run beside it.
     """
 
@@ -55,14 +56,15 @@ class FakeDevice(DevicePlugin):
         breaks_on=(),
         memory="host",
         delay_s=0.0,
-        fails_at_run=0,
+        fails_at_run=(),
         kind="accelerator",
         meet=None,
+        fault="",
     ):
         self.device_name = name
         self.refuses, self.breaks_on, self.memory = set(refuses), set(breaks_on), memory
         self.delay_s, self.fails_at_run, self.kind = delay_s, fails_at_run, kind
-        self.meet = meet
+        self.meet, self.fault = meet, fault
         self.compiled, self.seen_properties, self.queries, self.uploads, self.runs = [], [], 0, 0, 0
 
     def device_info(self, device_id):
@@ -113,7 +115,7 @@ class FakeRunner(_ReferenceRunner):
     def run(self, inputs, outputs=None):
         plugin = self.plugin
         plugin.runs += 1
-        if plugin.runs == plugin.fails_at_run:
+        if plugin.runs in plugin.fails_at_run:
             raise InferError("the device fell over")
         for tensor in inputs:
             if not plugin.can_share(tensor.memory):
@@ -125,10 +127,26 @@ class FakeRunner(_ReferenceRunner):
         host = [
             partita.HostTensor(t.array if isinstance(t, FakeTensor) else t.numpy()) for t in inputs
         ]
-        results = super().run(host)
+        results = spoil(plugin.fault, super().run(host))
         if plugin.memory == "host":
             return results
         return [FakeTensor(t.numpy(), plugin.device_name, plugin.memory) for t in results]
+
+
+def spoil(fault, results):
+    if fault == "hang":
+        time.sleep(1)
+    if fault == "crash":
+        raise KeyError("lost")
+    if fault == "count":
+        return []
+    changes = {
+        "shape": lambda a: a[:1].copy(),
+        "dtype": lambda a: a.astype(np.float64),
+        "nan": lambda a: a * np.float32("nan"),
+    }
+    change = changes.get(fault)
+    return [partita.HostTensor(change(t.numpy())) for t in results] if change else results
 
 
 def core_with(*devices):

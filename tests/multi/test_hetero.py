@@ -282,13 +282,73 @@ def test_if_every_device_fails_the_error_names_all():
 
 
 @pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
-def test_a_failing_run_is_an_error_and_the_request_can_be_used_again(executor):
-    core = core_with(FakeDevice("A", refuses=["Exp"]), FakeDevice("B", fails_at_run=1))
-    compiled = core.compile_model(CHAIN, "HETERO:A,B", {"HETERO_EXECUTOR": executor})
+def test_a_failing_run_is_an_error_if_strict_and_the_request_can_be_used_again(executor):
+    core = core_with(FakeDevice("A", refuses=["Exp"]), FakeDevice("B", fails_at_run=[1]))
+    config = {"HETERO_EXECUTOR": executor, "STRICT": True}
+    compiled = core.compile_model(CHAIN, "HETERO:A,B", config)
     request = compiled.create_infer_request()
     with pytest.raises(InferError, match="fell over"):
         request.infer({"x": X})
     np.testing.assert_allclose(request.infer({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
+def test_a_device_that_fails_while_running_loses_only_its_part(executor):
+    flaky = FakeDevice("A", refuses=["Exp"], fails_at_run=[1])
+    core = core_with(flaky, FakeDevice("B"))
+    compiled = run(core, CHAIN, "HETERO:A,B", config={"HETERO_EXECUTOR": executor})
+    assert devices_of(compiled) == {"a": "B", "b": "B", "c": "A", "d": "A"}
+    assert compiled.explain()["a"].refused["A"].code is ReasonCode.RUN_FAILED
+    assert "A claimed 1 operations (from 'a') and failed to run" in compiled.explain().notes[0]
+
+
+def test_after_three_failures_a_device_is_left_alone_until_it_is_enabled():
+    flaky = FakeDevice("A", refuses=["Exp"], fails_at_run=[2, 4, 6])
+    core = core_with(flaky, FakeDevice("B"))
+    nodes = [node("Relu", ["x"], "v0")]
+    for index in range(1, 9):
+        nodes.append(node("Exp" if index % 2 else "Neg", [f"v{index - 1}"], f"v{index}"))
+    proto = model_of(nodes, ["v8"])
+    compiled = run(core, proto, "HETERO:A,B")
+    assert "A" not in devices_of(compiled).values()
+    assert "enable_device('A')" in compiled.explain().notes[-1]
+    compiled.enable_device("A")
+    assert devices_of(compiled)["v0"] == "A"
+    assert not compiled.explain().notes
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-5)
+    with pytest.raises(DeviceNotFoundError, match="not among the devices"):
+        compiled.enable_device("REFERENCE")
+
+
+def test_what_fails_on_every_device_changes_nothing():
+    core = core_with(FakeDevice("A", fails_at_run=[1]), FakeDevice("B", fails_at_run=[1]))
+    compiled = core.compile_model(CHAIN, "HETERO:A,B")
+    with pytest.raises(InferError, match="fell over"):
+        compiled({"x": X})
+    assert set(devices_of(compiled).values()) == {"A"}
+    assert not compiled.explain().notes
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("shape", r"returned float32\[1, 3\] as 'a'; float32\[2, 3\] is due"),
+        ("dtype", "returned float64"),
+        ("count", "returned 0 tensors; 1 are due"),
+        ("nan", "returned NaN in 'a'"),
+        ("hang", "did not answer within 200 ms"),
+        ("crash", "KeyError"),
+    ],
+)
+def test_wrong_answers_count_as_failures(fault, message):
+    core = core_with(FakeDevice("A", refuses=["Exp"], fault=fault), FakeDevice("B"))
+    config = {"REJECT_NAN": True, "HETERO_TIMEOUT_MS": 200}
+    compiled = run(core, CHAIN, "HETERO:A,B", config=config)
+    assert set(devices_of(compiled).values()) == {"B"}
+    strict = core.compile_model(CHAIN, "HETERO:A,B", {**config, "STRICT": True})
+    with pytest.raises(InferError, match=message):
+        strict({"x": X})
 
 
 # ---------------------------------------------------------------------- difficult topologies
@@ -396,7 +456,7 @@ def test_one_value_on_three_devices_and_an_output_that_is_used_inside():
     core = core_with(FakeDevice("A"), FakeDevice("B", memory="b"), FakeDevice("C", memory="c"))
     pins = {"r": "B", "e": "C", "n": "A", "twice": "B", "s": "C"}
     compiled = run(core, proto, "HETERO:A,B,C", pins=pins)
-    downloads = [step for step in compiled.plan.steps if getattr(step, "value", "") == "r"]
+    downloads = [step for step in compiled.assembly.plan.steps if getattr(step, "value", "") == "r"]
     assert len(downloads) == 2, "r goes to the host once and to C once, however many read it"
 
 
@@ -436,7 +496,7 @@ def test_permutes_are_visible_and_happen_once():
     first, second = FakeDevice("A", memory="a"), FakeDevice("B", memory="b")
     core = core_with(first, second)
     compiled = run(core, CHAIN, "HETERO:A,B", pins={"b": "B"})
-    names = [step.name for step in compiled.plan.steps if hasattr(step, "value")]
+    names = [step.name for step in compiled.assembly.plan.steps if hasattr(step, "value")]
     assert names == [
         "permute x (host to A)",
         "permute a (A to host)",
@@ -460,7 +520,7 @@ def test_devices_of_one_memory_share_without_permutes():
     compiled = run(core, CHAIN, "HETERO:A,B", pins={"b": "B"})
     inner = [edge for edge in compiled.explain().boundaries if edge.source and edge.target]
     assert {edge.how for edge in inner} == {"shared"}
-    assert sum(hasattr(step, "value") for step in compiled.plan.steps) == 2
+    assert sum(hasattr(step, "value") for step in compiled.assembly.plan.steps) == 2
 
 
 # ---------------------------------------------------------------------------------- executors

@@ -11,7 +11,7 @@ from partita_hetero.properties import HeteroProperties
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
-    from partita_hetero.compiler import Compiler
+    from partita_hetero.devices import DeviceList
 
 
 class HeteroPlugin(DevicePlugin):
@@ -40,19 +40,24 @@ class HeteroPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.QueryResult:
         """The first device of the list that takes each operation; pins are ignored."""
-        return self._compiler(properties).query(model)
+        return self._devices(properties).query(model)
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.CompiledModel:
         """Places, cuts, compiles and joins."""
-        return self._compiler(properties).compile(model)
+        from partita_hetero.compilation import Compilation
+        from partita_hetero.compiled import HeteroCompiledModel
+
+        return HeteroCompiledModel(Compilation(model, self._devices(properties)))
 
     def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
         """Compiles an exported model with the placement that it had."""
         from partita import blob as blobs
         from partita.errors import BlobError
         from partita.properties import validate
+        from partita_hetero.compilation import Compilation
+        from partita_hetero.compiled import HeteroCompiledModel
 
         header, model = blobs.unpack(blob, self.device_name)
         stored, placement = header.get("properties"), header.get("placement")
@@ -63,14 +68,14 @@ class HeteroPlugin(DevicePlugin):
             HeteroProperties, properties.model_dump(exclude_unset=True), "The exported model", base
         )
         pins = {str(name): str(device) for name, device in placement.items()}
-        return self._compiler(merged).compile(model, pins)
+        return HeteroCompiledModel(Compilation(model, self._devices(merged), pins))
 
-    def _compiler(self, properties: DeviceProperties) -> Compiler:
-        from partita_hetero.compiler import Compiler
+    def _devices(self, properties: DeviceProperties) -> DeviceList:
+        from partita_hetero.devices import DeviceList
 
         if not isinstance(properties, HeteroProperties):
             raise TypeError(f"HETERO takes HeteroProperties, not {type(properties).__name__}.")
-        return Compiler(self._core, self.device_name, properties)
+        return DeviceList(self._core, self.device_name, properties)
 
 
 @partita.hookimpl

@@ -31,7 +31,15 @@ class HeteroProperties(DeviceProperties):
         False, description="Write hetero_affinity_<model>.dot and hetero_subgraphs_<model>.dot."
     )
     STRICT: bool = Field(
-        False, description="Raise when a pinned or claimed operation cannot run where it should."
+        False,
+        description="Raise when a device refuses a pin or fails, instead of moving on.",
+    )
+
+    HETERO_TIMEOUT_MS: float = Field(
+        0, ge=0, description="A submodel that takes longer counts as failed; 0: no limit."
+    )
+    REJECT_NAN: bool = Field(
+        False, description="A submodel that returns NaN counts as failed (reads every tensor)."
     )
 
     @field_validator("MULTI_DEVICE_PRIORITIES", mode="before")

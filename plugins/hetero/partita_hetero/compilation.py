@@ -1,0 +1,239 @@
+"""Compiling one model: place, cut, compile the parts side by side, and again where one fails."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from partita.compiled_model import CompiledModel
+from partita.errors import CompileError, DeviceError, PartitaError, UnsupportedOpError
+from partita.explain import Boundary, Explanation, OpPlacement
+from partita.model import Model, is_static, numpy_dtype, value_shape
+from partita.query import QueryResult, Reason, ReasonCode
+from partita_hetero import affinity, dot, graph, partition, submodels, transfer
+from partita_hetero.affinity import Placement
+from partita_hetero.assembly import Assembly, plan_arena
+from partita_hetero.devices import DeviceList
+from partita_hetero.executor import Schedule
+from partita_hetero.submodels import Submodel
+
+_log = logging.getLogger("partita.hetero")
+
+DOT_VARIABLE = "PARTITA_HETERO_DUMP_GRAPH_DOT"
+"""Environment variable: set to 1 to write the .dot files of every compile."""
+
+Exclusions = Mapping[tuple[int, str], Reason]
+"""Operations that a device took and then failed on, with the reason."""
+
+
+class Compilation:
+    """One model on one device list; can be assembled again with more exclusions.
+
+    Submodels that do not change between assemblies are compiled once.
+
+    Args:
+        model: The model; affinities in it are pins.
+        devices: The device list.
+        pins: Operation name to device, instead of the model's affinities.
+
+    Raises:
+        DeviceNotFoundError: A pin names a device that does not exist.
+    """
+
+    def __init__(
+        self, model: Model, devices: DeviceList, pins: Mapping[str, str] | None = None
+    ) -> None:
+        self.model = model
+        self.devices = devices
+        self._wiring = graph.build(model)
+        if pins is None:
+            pins = {op.name: op.affinity for op in model.ops if op.affinity}
+        self._pins = self._resolve_pins(pins)
+        self._done: dict[Any, CompiledModel] = {}
+        self._answers: dict[str, QueryResult] = {}
+
+    def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
+        """Places and compiles.
+
+        A device that claims operations and then fails to compile them loses them to the next
+        device of the list, with the reason recorded; with ``STRICT`` its error is raised.
+
+        Args:
+            excluded: What failed before.
+            notes: What to say of it in the explanation.
+
+        Raises:
+            UnsupportedOpError: No device takes an operation.
+            CompileError: ``STRICT`` is set and a device failed.
+        """
+        properties = self.devices.properties
+        out, remarks = dict(excluded), list(notes)
+        while True:
+            placement = affinity.place(
+                self._wiring, self.devices.names, self._pins, self._ask, out, properties.STRICT
+            )
+            parts = partition.partition(
+                self._wiring.preds,
+                self._wiring.succs,
+                placement.device,
+                merge_islands=properties.HETERO_EXECUTOR != "PARALLEL",
+            )
+            pieces = submodels.describe(self._wiring, parts)
+            failures = self._compile(pieces)
+            if not failures:
+                return self._join(placement, pieces, remarks)
+            for piece, error in failures:
+                if properties.STRICT:
+                    raise CompileError(
+                        f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed "
+                        f"to compile them: {error}"
+                    ) from error
+                remarks.append(self.remark(piece, "failed to compile", error))
+                _log.warning("%s. They go to the next device.", remarks[-1])
+                out |= self.exclude(piece, ReasonCode.COMPILE_FAILED, error)
+
+    def exclude(
+        self, piece: Submodel, code: ReasonCode, error: Exception
+    ) -> dict[tuple[int, str], Reason]:
+        """The exclusions that keep a submodel's operations off its device."""
+        reason = Reason(code, str(error))
+        return {(op, piece.device): reason for op in piece.ops}
+
+    def exclude_device(self, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
+        """The exclusions that leave a device alone altogether."""
+        return {(op, device): reason for op in range(len(self._wiring.nodes))}
+
+    def remark(self, piece: Submodel, what: str, error: Exception) -> str:
+        """A sentence for the explanation's notes."""
+        first = self._wiring.nodes[piece.ops[0]].name
+        return (
+            f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
+            f"them: {error}"
+        )
+
+    def _ask(self, device: str) -> QueryResult:
+        if device not in self._answers:
+            self._answers[device] = self.devices.ask(self.model, device)
+        return self._answers[device]
+
+    def _compile(self, pieces: Sequence[Submodel]) -> list[tuple[Submodel, PartitaError]]:
+        """Compiles what is not done yet, side by side; returns what failed."""
+        waiting = [piece for piece in pieces if piece.key not in self._done]
+        models = [submodels.cut(self.model, self._wiring, piece) for piece in waiting]
+
+        def compile_one(index: int) -> PartitaError | None:
+            piece = waiting[index]
+            try:
+                self._done[piece.key] = self.devices.core.compile_model(
+                    models[index], piece.device, self.devices.config(piece.device)
+                )
+            except PartitaError as error:
+                return error
+            return None
+
+        if len(waiting) <= 1:
+            errors = [compile_one(index) for index in range(len(waiting))]
+        else:
+            workers = min(len(waiting), os.cpu_count() or 1)
+            with ThreadPoolExecutor(workers, thread_name_prefix="partita-compile") as pool:
+                errors = list(pool.map(compile_one, range(len(waiting))))
+        return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
+
+    def _join(
+        self, placement: Placement, pieces: Sequence[Submodel], notes: Sequence[str]
+    ) -> Assembly:
+        core, properties = self.devices.core, self.devices.properties
+        compiled = [self._done[piece.key] for piece in pieces]
+        outputs = [port.name for port in self.model.outputs]
+        plan = transfer.plan(
+            pieces,
+            [port.name for port in self.model.inputs],
+            outputs,
+            lambda device: core.device_info(device).memory,
+            core.can_share,
+            _sizes(self.model),
+        )
+        initializers = self.model.ir.graph.initializers
+        constants = {
+            name: initializers[name].const_value.numpy()  # type: ignore[union-attr]  # has a value
+            for name, slot in zip(outputs, plan.outputs, strict=True)
+            if slot is None
+        }
+        explanation = self._explain(placement, pieces, plan.boundaries, notes)
+        _log.info("%s", explanation.summary())
+        wanted = os.environ.get(DOT_VARIABLE, "0") not in ("", "0")
+        if properties.HETERO_DUMP_GRAPH_DOT or wanted:
+            paths = dot.write(Path.cwd(), self.model.name, self._wiring, pieces, explanation)
+            _log.info("wrote %s and %s", *paths)
+        linear = properties.HETERO_EXECUTOR == "LINEAR"
+        arena_bytes, layout = plan_arena(plan, pieces, compiled, reuse=linear)
+        return Assembly(
+            pieces,
+            compiled,
+            plan,
+            Schedule(plan.steps),
+            constants,
+            explanation,
+            arena_bytes,
+            layout,
+        )
+
+    def _explain(
+        self,
+        placement: Placement,
+        pieces: Sequence[Submodel],
+        boundaries: Sequence[Boundary],
+        notes: Sequence[str],
+    ) -> Explanation:
+        home = {op: piece.number for piece in pieces for op in piece.ops}
+        rows = [
+            OpPlacement(
+                node.name or "",
+                node.op_type,
+                placement.device[index] or "-",
+                home.get(index),
+                placement.reason[index],
+                placement.refused[index],
+            )
+            for index, node in enumerate(self._wiring.nodes)
+        ]
+        devices = [piece.device for piece in pieces]
+        return Explanation(self.model.name, rows, devices, boundaries, list(notes))
+
+    def _resolve_pins(self, pins: Mapping[str, str]) -> dict[int, str]:
+        """Pins by index, each by the name that the device has in the list, if it is there."""
+        core = self.devices.core
+        listed = {core.resolve_device(device): device for device in self.devices.names}
+        spelled: dict[str, str] = {}
+        result: dict[int, str] = {}
+        names = {name: index for index, name in enumerate(self._wiring.names())}
+        for name, pin in pins.items():
+            if name not in names:
+                raise UnsupportedOpError(f"A pin names operation '{name}', which the model lacks.")
+            if pin not in spelled:
+                try:
+                    canonical = core.resolve_device(pin)
+                except DeviceError as error:
+                    raise type(error)(
+                        f"Operation '{name}' has the affinity '{pin}', which is no usable device. "
+                        f"{error}"
+                    ) from error
+                spelled[pin] = listed.get(canonical, pin)
+            result[names[name]] = spelled[pin]
+        return result
+
+
+def _sizes(model: Model) -> dict[str, int | None]:
+    """Bytes of every value whose type and shape are known."""
+    sizes: dict[str, int | None] = {}
+    graph = model.ir.graph
+    for value in [*graph.inputs, *(v for node in graph for v in node.outputs)]:
+        dtype, shape = numpy_dtype(value.dtype), value_shape(value)
+        if value.name and dtype is not None and is_static(shape):
+            sizes[value.name] = dtype.itemsize * math.prod(shape)
+    return sizes

@@ -1,0 +1,99 @@
+"""The device list of one compile, with the properties that go to each device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.device_string import parse_list
+from partita.errors import DeviceError, PropertyError
+from partita.model import Model
+from partita.plugin import CoreAPI
+from partita.query import QueryResult, Reason, ReasonCode
+from partita_hetero import affinity
+from partita_hetero.properties import HeteroProperties
+
+
+class DeviceList:
+    """The devices in order of priority.
+
+    Args:
+        core: What HETERO sees of the devices.
+        own_name: The name that HETERO is registered under.
+        properties: Validated properties.
+
+    Raises:
+        DeviceError: A device of the list does not exist, is listed twice, or is HETERO itself.
+        PropertyError: A property fits none of the devices.
+    """
+
+    def __init__(self, core: CoreAPI, own_name: str, properties: HeteroProperties) -> None:
+        listed = properties.MULTI_DEVICE_PRIORITIES
+        self.core = core
+        self.own_name = own_name
+        self.names = (
+            list(parse_list(listed)) if listed else affinity.default_priorities(core, own_name)
+        )
+        if not self.names:
+            raise DeviceError(f"{own_name} found no device to run on.")
+        affinity.check_priorities(core, self.names, own_name)
+        self.properties = properties.model_copy(
+            update={"MULTI_DEVICE_PRIORITIES": ",".join(self.names)}
+        )
+        self._check_properties()
+
+    def ask(self, model: Model, device: str) -> QueryResult:
+        """What one device says of the model."""
+        return self.core.query_model(model, device, self.config(device))
+
+    def query(self, model: Model) -> QueryResult:
+        """Who would take what; pins are ignored, so that the answer can be edited into pins."""
+        supported: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
+        answers: dict[str, QueryResult] = {}
+        for op in model.ops:
+            refused = []
+            for device in self.names:
+                if device not in answers:
+                    answers[device] = self.ask(model, device)
+                if op.name in answers[device]:
+                    supported[op.name] = device
+                    break
+                refused.append(f"not {device}: {answers[device].reasons.get(op.name)}")
+            else:
+                reasons[op.name] = Reason(ReasonCode.UNSUPPORTED_OP, "; ".join(refused))
+                continue
+            if refused:
+                reasons[op.name] = Reason(ReasonCode.FALLBACK, "; ".join(refused))
+        return QueryResult(f"{self.own_name}:{','.join(self.names)}", supported, reasons)
+
+    def config(self, device: str) -> dict[str, Any]:
+        """The properties for a device's submodels: its own, and those common keys that it has."""
+        canonical = self.core.resolve_device(device)
+        nested = self.properties.DEVICE_PROPERTIES
+        config = {
+            key: value
+            for key, value in nested.get("*", {}).items()
+            if self.core.accepts_property(device, key)
+        }
+        if self.properties.PERF_COUNT:
+            config["PERF_COUNT"] = True
+        for name, settings in nested.items():
+            if name != "*" and self.core.resolve_device(name) == canonical:
+                config |= settings
+        return config
+
+    def _check_properties(self) -> None:
+        nested = self.properties.DEVICE_PROPERTIES
+        for name in nested:
+            if name != "*":
+                try:
+                    self.core.resolve_device(name)
+                except DeviceError as error:
+                    raise PropertyError(f"DEVICE_PROPERTIES names '{name}': {error}") from error
+        for key in nested.get("*", {}):
+            if not any(self.core.accepts_property(device, key) for device in self.names):
+                own = ", ".join(HeteroProperties.model_fields)
+                raise PropertyError(
+                    f"Neither {self.own_name} nor any of {', '.join(self.names)} has a property "
+                    f"'{key}'. {self.own_name} accepts {own}, and every key of its devices."
+                )
