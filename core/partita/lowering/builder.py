@@ -84,6 +84,7 @@ class Builder:
         self._prepacked = prepacked
         self._body = body
         self._folding = False
+        self._most = 0  # work of the node's largest step, which profiles name
 
     @property
     def version(self) -> int:
@@ -232,6 +233,7 @@ class Builder:
         """Starts a node; what follows belongs to it. Called by the specialiser."""
         self.node = node
         self._folding = folding
+        self._most = 0
         self.ops.append(OpRecord(node.name, node.op_type, node.origins))
         if folding:
             self.ops[-1].exec_type = "constant"
@@ -250,9 +252,12 @@ class Builder:
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        op.exec_type = exec_type
         moved = sum(arg.nbytes for arg in args if isinstance(arg, Operand))
-        self.steps.append(Step(fn, args, op, shares, max(moved, work or 0), results))
+        step = Step(fn, args, op, shares, max(moved, work or 0), results)
+        if step.work >= self._most:
+            self._most = step.work
+            op.exec_type = exec_type
+        self.steps.append(step)
 
     @staticmethod
     def _now(arg: Any) -> Any:

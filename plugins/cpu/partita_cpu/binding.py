@@ -20,7 +20,7 @@ Place = tuple[int, int, tuple[int, ...]]
 """Where an array of the caller is used: call, argument, shape of the view."""
 
 Times = list[tuple[OpRecord, int, int]]
-"""Operation, wall time and CPU time in nanoseconds."""
+"""Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
 
 BOUND_PROGRAMS = 8
 """Shapes for which a runner keeps memory at the same time."""
@@ -239,7 +239,7 @@ class BoundProgram:
         times = self._times
         if times is None:
             return
-        clock, cpu_clock = time.perf_counter_ns, time.process_time_ns
+        clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
         for op in self._program.ops:
             times.append((op, 0, 0))
         for (fn, args), step in zip(self._calls, self._program.steps, strict=True):

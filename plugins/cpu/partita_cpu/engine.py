@@ -14,6 +14,7 @@ from partita.lowering import Array, Graph, Specialiser, Target, fold_constants, 
 from partita.profiling import Status
 from partita.properties import DeviceProperties
 from partita_cpu.binding import GraphRunner, Times
+from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
 from partita_cpu.properties import CpuProperties
@@ -80,6 +81,7 @@ class CpuRunner(Runner):
     def __init__(self, compiled: CpuCompiledModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
         self._graph = GraphRunner(compiled.specialiser, team, self._times)
+        self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
 
     def run(
@@ -88,6 +90,7 @@ class CpuRunner(Runner):
         """Computes the outputs, in the given tensors where they are of this memory and fit."""
         if self._times is not None:
             self._times.clear()
+        use_threads(self._threads)
         arrays = [tensor.numpy() for tensor in inputs]
         targets = None if outputs is None else [_target(tensor) for tensor in outputs]
         try:

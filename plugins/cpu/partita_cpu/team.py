@@ -63,16 +63,20 @@ def team_of(size: int, stream: int) -> Team:
 
 
 class _Worker:
-    """One thread that waits for a share, computes it and says so."""
+    """One thread that waits for a share, computes it and says so.
+
+    Two bare locks hand over, each released by the other side: half the latency of a semaphore.
+    """
 
     def __init__(self) -> None:
-        self._go = threading.Semaphore(0)
-        self._done = threading.Semaphore(0)
+        self._go = threading.Lock()
+        self._done = threading.Lock()
+        self._go.acquire()
+        self._done.acquire()
         self._fn: Callable[..., Any] | None = None
         self._args: tuple[Any, ...] = ()
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._loop, name="partita-cpu", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._loop, name="partita-cpu", daemon=True).start()
         atexit.register(self._stop)
 
     def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -81,6 +85,8 @@ class _Worker:
 
     def wait(self) -> None:
         self._done.acquire()
+        # The arrays of the last call are the caller's; do not keep them alive.
+        self._args = ()
 
     def check(self) -> None:
         """Raises what the share raised."""
@@ -89,8 +95,9 @@ class _Worker:
             raise error
 
     def _stop(self) -> None:
-        self._fn = None
-        self._go.release()
+        if self._go.locked():
+            self._fn = None
+            self._go.release()
 
     def _loop(self) -> None:
         while True:
