@@ -1,0 +1,475 @@
+"""The command line on this machine's own devices: results, JSON, exit codes, one-line errors."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita.cli import main as entry
+from partita.cli.main import main
+from partita.zoo import Answer, builtin
+
+BOTH = "HETERO:CPU,REFERENCE"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+
+
+@pytest.fixture
+def partita_(capsys):
+    """Runs a command line; returns exit code, stdout, stderr."""
+
+    def run(*argv):
+        code = main([str(arg) for arg in argv])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def ok(partita_):
+    """Runs a command line that must succeed; returns stdout."""
+
+    def run(*argv):
+        code, out, err = partita_(*argv)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def failing(partita_):
+    """Runs a command line that must fail with one line on stderr; returns that line."""
+
+    def run(*argv):
+        code, _, err = partita_(*argv)
+        assert code == 1
+        lines = [line for line in err.splitlines() if not line.startswith("partita: note: ")]
+        assert len(lines) == 1, err
+        assert lines[0].startswith("partita: error: ")
+        return lines[0]
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path):
+    """y = Relu(x W), with a free batch dimension."""
+    weights = np.arange(12, dtype=np.float32).reshape(2, 6) - 5
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], name="multiply"),
+            helper.make_node("Relu", ["h"], ["y"], name="clip"),
+        ],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 6])],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    path = tmp_path / "model.onnx"
+    opset = helper.make_opsetid("", 18)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return path
+
+
+# ----------------------------------------------------------------------------------- devices
+
+
+def test_devices_lists_what_core_lists(ok):
+    data = json.loads(ok("devices", "--json"))
+    assert list(data["devices"]) == partita.Core().available_devices
+    assert data["devices"]["REFERENCE"]["kind"] == "reference"
+    table = ok("devices")
+    assert table.splitlines()[0].split() == ["device", "name", "kind", "memory", "driver"]
+    for device in data["devices"]:
+        assert f"\n{device} " in table
+
+
+def test_devices_tells_what_is_missing_and_why(ok, monkeypatch):
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "cpu")
+    out = ok("devices")
+    assert "not available:\n" in out
+    assert "  cpu: disabled by PARTITA_DISABLE_PLUGINS\n" in out
+    assert "cpu" in json.loads(ok("devices", "--json"))["unavailable"]
+
+
+def test_devices_resolves_aliases_or_says_why_not(ok):
+    data = json.loads(ok("devices", "--json"))
+    if any(info["kind"] == "gpu" for info in data["devices"].values()):
+        assert data["aliases"]["GPU"] in data["devices"]
+        assert f"= {data['aliases']['GPU']}" in ok("devices")
+    else:
+        assert "GPU" in data["unavailable"]
+
+
+# ------------------------------------------------------------------------------------- query
+
+
+def test_query_gives_a_device_for_every_operation(ok, model):
+    data = json.loads(ok("query", model, "-d", "REFERENCE", "--json"))
+    assert data["ops"] == [
+        {"name": "multiply", "op_type": "MatMul", "device": "REFERENCE", "reason": None},
+        {"name": "clip", "op_type": "Relu", "device": "REFERENCE", "reason": None},
+    ]
+    assert data["counts"] == {"REFERENCE": 2}
+    out = ok("query", model, "-d", "REFERENCE")
+    assert out.splitlines()[0].split() == ["op", "type", "device", "why"]
+    assert out.splitlines()[-1].endswith("model.onnx: 2 operations; REFERENCE 2")
+
+
+@pytest.fixture
+def odd_model(tmp_path, model):
+    """The same with an operator in the middle that CPU does not take."""
+    proto = onnx.load(model)
+    proto.graph.node[1].input[0] = "texts"
+    proto.graph.node.insert(1, helper.make_node("Cast", ["h"], ["t"], name="say", to=8))
+    proto.graph.node.insert(2, helper.make_node("Cast", ["t"], ["texts"], name="hear", to=1))
+    onnx.save(proto, tmp_path / "odd.onnx")
+    return tmp_path / "odd.onnx"
+
+
+def test_query_says_why_not_the_first_device(ok, odd_model):
+    out = ok("query", odd_model, "-d", BOTH, "--only-refused")
+    body, summary = out.rsplit("\n\n", 1)
+    rows = body.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["say", "hear"]
+    assert all("REFERENCE" in row and "not CPU: UNSUPPORTED_" in row for row in rows)
+    assert "4 operations; CPU 2, REFERENCE 2" in summary
+    data = json.loads(ok("query", odd_model, "-d", BOTH, "--only-refused", "--json"))
+    assert {op["reason"]["code"] for op in data["ops"]} == {"FALLBACK"}
+    assert data["operations"] == 4
+
+
+def test_query_counts_by_type(ok, odd_model):
+    data = json.loads(ok("query", odd_model, "-d", "REFERENCE", "--by-type", "--json"))
+    assert data["by_type"] == [
+        {"op_type": "Cast", "count": 2, "device": "REFERENCE", "why": ""},
+        {"op_type": "MatMul", "count": 1, "device": "REFERENCE", "why": ""},
+        {"op_type": "Relu", "count": 1, "device": "REFERENCE", "why": ""},
+    ]
+    assert "Cast" in ok("query", odd_model, "-d", "REFERENCE", "--by-type")
+
+
+# --------------------------------------------------------------------------------------- run
+
+
+def test_run_computes_what_numpy_computes(ok, model, tmp_path):
+    x = np.array([[1, 2], [3, -4]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    target = tmp_path / "out.npz"
+    out = ok("run", model, "-d", BOTH, "-i", f"x={tmp_path / 'x.npy'}", "-o", target)
+    weights = np.arange(12, dtype=np.float32).reshape(2, 6) - 5
+    expected = np.maximum(x @ weights, 0)
+    with np.load(target) as outputs:
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-6)
+    assert f"y       float32  [2, 6]  {expected.min():g}" in out
+    assert f"written to {target}" in out
+
+
+def test_run_shows_the_largest_of_a_row(ok, model):
+    data = json.loads(ok("run", model, "-d", "REFERENCE", "-i", "1", "--json"))
+    facts = data["outputs"]["y"]
+    assert facts["shape"] == [1, 6]
+    assert [item["index"] for item in facts["top"]] == [5, 4, 3, 0, 1]
+    assert facts["max"] == facts["top"][0]["value"] == 6
+
+
+def test_run_makes_random_inputs_and_says_so(partita_, model):
+    code, _, err = partita_("run", model, "-d", "REFERENCE", "--seed", "3")
+    assert code == 0
+    assert "input 'x' is float32[n, 2]; dimensions that are not fixed are taken as 1" in err
+    assert "random input (seed 3) for 'x'" in err
+    code, out, err = partita_("run", model, "-d", "REFERENCE", "--shape", "4x2")
+    assert "[4, 6]" in out
+    assert "not fixed" not in err
+
+
+def test_run_answers_for_models_with_a_natural_input(partita_):
+    code, out, err = partita_("run", "builtin:digits", "-d", BOTH)
+    assert code == 0
+    assert "answer: reads 27182818" in out
+    assert "(as expected)" in out
+    assert "note: input: the number 27182818" in err
+    code, out, err = partita_("run", "builtin:digits", "-d", BOTH, "--random")
+    assert "answer" not in out
+    assert "random input" in err
+
+
+def test_run_compares_devices(ok, model):
+    out = ok("run", model, "-d", BOTH, "--compare", "REFERENCE", "--shape", "3x2")
+    assert "compared with REFERENCE:" in out
+    assert out.splitlines()[-1].endswith("ok")
+    data = json.loads(ok("run", model, "-d", BOTH, "--compare", "REFERENCE", "--json"))
+    assert data["differences"][0]["ok"] is True
+
+
+def test_run_fails_where_devices_differ(failing, model):
+    proto = onnx.load(model)
+    proto.graph.node[1].CopyFrom(helper.make_node("RandomNormalLike", ["h"], ["y"], name="dice"))
+    onnx.save(proto, model)
+    line = failing("run", model, "-d", "REFERENCE", "--compare", "REFERENCE", "--shape", "9x2")
+    assert "1 of 1 outputs on REFERENCE differ from REFERENCE by more than rtol 0.001" in line
+
+
+def test_run_writes_outputs_whatever_their_names(ok, model, tmp_path):
+    proto = onnx.load(model)
+    proto.graph.node[1].output[0] = proto.graph.output[0].name = "a/file:0"
+    onnx.save(proto, model)
+    ok("run", model, "-d", "REFERENCE", "-o", tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as outputs:
+        assert outputs.files == ["a/file:0"]
+
+
+# --------------------------------------------------------------------------------- benchmark
+
+
+def test_benchmark_counts_and_times(ok, model):
+    data = json.loads(ok("benchmark", model, "-d", BOTH, "-niter", "20", "--json"))
+    assert data["inferences"] == 20
+    assert data["api"] == "sync"
+    assert data["requests"] == 1
+    assert 0 < data["min_ms"] <= data["median_ms"] <= data["p90_ms"] <= data["p99_ms"]
+    assert data["min_ms"] <= data["mean_ms"]
+    assert data["throughput"] == pytest.approx(20 / data["wall_s"])
+    assert data["compile_ms"] > 0
+    assert data["first_ms"] > 0
+
+
+def test_benchmark_for_a_time_with_several_requests(ok, model):
+    argv = ("benchmark", model, "-d", "REFERENCE", "-t", "0.2", "-nireq", "2")
+    data = json.loads(ok(*argv, "--json"))
+    assert data["api"] == "async"
+    assert data["requests"] == 2
+    assert data["wall_s"] >= 0.2
+    assert data["inferences"] > 2
+    assert "async, 2 requests" in ok(*argv)
+
+
+def test_benchmark_prints_counters_per_subgraph(ok, odd_model):
+    out = ok("benchmark", odd_model, "-d", BOTH, "-niter", "2", "-pc")
+    counters, facts = out.split("\n\n")
+    lines = counters.splitlines()
+    assert lines[-1].startswith("Total time: ")
+    assert all("layerType: " in line and "realTime: " in line for line in lines[:-1])
+    assert {line.partition(":")[0] for line in lines[:-1]} >= {"subgraph1", "subgraph2"}
+    assert f"device      {BOTH} (CPU, REFERENCE)" in facts
+    assert "throughput  " in facts
+
+
+def test_benchmark_takes_properties(failing, ok, model):
+    line = failing("benchmark", model, "-d", "REFERENCE", "--property", "COLOUR=red")
+    assert "has no property 'COLOUR'" in line
+    ok("benchmark", model, "-d", "REFERENCE", "-niter", "1", "--property", "PERF_COUNT=NO", "-pc")
+
+
+# --------------------------------------------------------------------------------------- zoo
+
+
+def test_zoo_list_and_info(ok, tmp_path):
+    data = json.loads(ok("zoo", "--json", "list"))  # the option counts wherever it stands
+    assert data["folder"] == str(tmp_path / "cache" / "zoo")
+    assert data["zoo"][0]["entry"]["name"] == "ppocr-det"
+    assert data["zoo"][0]["cached"] is False
+    assert data["builtin"] == builtin.names()
+    table = ok("zoo", "list")
+    assert "zoo:magika" in table
+    assert "light:resnet50" in table
+    info = ok("zoo", "info", "magika")
+    assert "magika==1.0.3" in info
+    assert "no ('partita zoo get magika')" in info
+    assert json.loads(ok("zoo", "info", "zoo:magika", "--json"))["entry"]["licence"] == "Apache-2.0"
+
+
+def test_zoo_get_without_network_says_so(failing, partita_, tmp_path):
+    line = failing("zoo", "get", "basic-pitch", "--dir", tmp_path / "models")
+    assert "pip could not download 'basic-pitch==0.4.0'" in line
+    _, out, err = partita_("run", "zoo:basic-pitch", "-d", "REFERENCE")
+    assert out == ""
+    assert "note: downloading basic-pitch==0.4.0 from the package index (0.8 MB)" in err
+
+
+def test_zoo_refuses_unknown_names(failing):
+    assert "has no model 'x'" in failing("zoo", "get", "x")
+    assert "has no model 'x'" in failing("zoo", "info", "x")
+    assert "has no model 'x'" in failing("run", "zoo:x", "-d", "REFERENCE")
+    assert "no built-in model 'x'" in failing("run", "builtin:x", "-d", "REFERENCE")
+    assert "no topology 'x'" in failing("query", "light:x", "-d", "REFERENCE")
+
+
+# -------------------------------------------------------------------------------------- demo
+
+
+def test_demo_without_network_runs_a_built_in_model(partita_):
+    code, out, err = partita_("demo", "-d", BOTH)
+    assert code == 0
+    assert "pip could not download 'rapidocr-onnxruntime==1.4.4'" in err
+    assert "Running the built-in model 'builtin:digits' instead" in err
+    assert "answer  reads 27182818" in out
+    assert "as expected" in out
+    assert "CPU" in out
+    assert "compiled in " in out
+
+
+def test_demo_explains_its_placement(ok):
+    data = json.loads(ok("demo", "--model", "pitch", "-d", BOTH, "--json"))
+    assert data["model"] == "builtin:pitch"
+    assert data["correct"] is True
+    groups = data["placement"]["groups"]
+    assert sum(group["count"] for group in groups) == len(builtin.model("pitch").graph.node)
+    assert all(group["why"] for group in groups)
+    assert data["median_ms"] > 0
+
+
+def test_demo_uses_all_devices_of_this_machine(ok):
+    data = json.loads(ok("demo", "--model", "builtin:pitch", "--json"))
+    head, _, devices = data["device"].partition(":")
+    assert head == "HETERO"
+    everything = set(partita.Core().available_devices) - {"HETERO"}
+    assert set(devices.split(",")) == everything
+    assert devices.endswith("CPU,REFERENCE")
+
+
+def test_demo_fails_if_the_answer_is_wrong(failing, monkeypatch):
+    task, make, natural = builtin._MODELS["digits"]
+    wrong = dataclasses.replace(natural(), answer=lambda infer: Answer("reads 1", correct=False))
+    monkeypatch.setitem(builtin._MODELS, "digits", (task, make, lambda: wrong))
+    line = failing("demo", "--model", "digits", "-d", "REFERENCE")
+    assert "the model should have answered: 27182818" in line
+
+
+def test_demo_needs_a_natural_input(failing, model):
+    assert "has no natural input" in failing("demo", "--model", model, "-d", "REFERENCE")
+
+
+# ------------------------------------------------------------------------ errors, exit codes
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("run", "nothing.onnx", "-d", "REFERENCE"), "Model file 'nothing.onnx' does not exist"),
+        (("query", "MODEL", "-d", "NOPE"), "There is no device 'NOPE'"),
+        (("query", "MODEL", "-d", "nope!"), "Device string 'nope!' holds 'nope!'"),
+        (("benchmark", "MODEL", "-d", "HETERO:CPU,,X"), "holds an empty name"),
+        (("run", "MODEL", "-d", "CPU", "--compare", "NOPE"), "There is no device 'NOPE'"),
+        (("run", "MODEL", "-d", "CPU", "-i", "y=1"), "has no input 'y'; it has 'x'"),
+        (("run", "MODEL", "-d", "CPU", "--shape", "1x2x3"), "has rank 2"),
+        (("run", "MODEL", "-d", "REFERENCE", "--shape", "1x3"), ""),
+        (("run", "MODEL", "-d", "REFERENCE", "-o", "/nowhere/out.npz"), "/nowhere/out.npz"),
+    ],
+)
+def test_errors_are_one_line_with_exit_code_1(failing, model, argv, message):
+    assert message in failing(*(model if arg == "MODEL" else arg for arg in argv))
+
+
+def test_a_file_that_is_no_model(failing, tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    assert "not an ONNX model" in failing("run", tmp_path / "bad.onnx", "-d", "REFERENCE")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        (),
+        ("fly",),
+        ("run",),
+        ("run", "m.onnx", "--shape", "axb"),
+        ("run", "m.onnx", "--property", "x"),
+        ("benchmark", "m.onnx", "-niter", "0"),
+        ("benchmark", "m.onnx", "-niter", "3", "-t", "3"),
+        ("benchmark", "m.onnx", "-api", "sync", "-nireq", "4"),
+        ("zoo",),
+        ("zoo", "get"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "usage: partita" in captured.err
+
+
+@pytest.mark.parametrize(
+    "command", [(name,) for name in entry.COMMANDS] + [("zoo", a) for a in ("list", "get", "info")]
+)
+def test_help_has_examples(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([*command, "--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    assert f"examples:\n  partita {command[0]}" in out
+    assert "--json" in out
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"partita {partita.__version__}\n"
+
+
+def test_an_interrupt_is_exit_code_130(partita_, monkeypatch):
+    def interrupted(args, out):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("partita.cli.devices.run", interrupted)
+    assert partita_("devices") == (130, "", "partita: interrupted\n")
+
+
+def test_ctrl_c_ends_a_benchmark_cleanly(model):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "partita.cli", "benchmark", model, "-d", "REFERENCE", "-t", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = process.stderr.readline()  # a note on the inputs: the model is read
+    assert line.startswith("partita: note: ")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1] == "partita: interrupted"
+    assert "Traceback" not in err
+
+
+def test_a_reader_that_goes_away_is_no_traceback():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "partita.cli", "zoo", "list", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdout.close()  # before it has written anything
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 1
+
+
+def test_imports_stay_light():
+    """Neither the parser nor ``devices`` may load what only some commands need."""
+    code = (
+        "import sys; from partita.cli.main import build_parser; build_parser(); "
+        "print([m for m in ('onnx', 'onnx_ir', 'numba', 'pyopencl', 'rich', 'PIL') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

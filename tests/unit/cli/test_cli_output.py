@@ -1,0 +1,88 @@
+"""Tables, JSON, notes and progress."""
+
+import dataclasses
+import enum
+import json
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+from partita.cli.output import Output, format_table, megabytes, plain
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Point:
+    x: float
+    colour: Colour
+
+
+def test_tables_align_words_left_and_numbers_right():
+    lines = format_table(["name", "n", "why"], [["Conv", 5, "a"], ["BatchNormalization", 123, ""]])
+    assert lines == [
+        "name                  n  why",
+        "Conv                  5  a",
+        "BatchNormalization  123",
+    ]
+
+
+def test_an_empty_table_is_its_header():
+    assert format_table(["a", "b"], []) == ["a  b"]
+
+
+def test_everything_becomes_json():
+    data = {
+        "point": Point(float("nan"), Colour.RED),
+        1: [np.float32(0.5), np.int64(3), np.bool_(True)],
+        "array": np.array([[1.0, np.inf]]),
+        "bfloat16": np.ones(1, ml_dtypes.bfloat16)[0],
+        "path": Path("a"),
+        "dtype": np.dtype("float32"),
+        "nothing": None,
+    }
+    assert json.loads(json.dumps(plain(data), allow_nan=False)) == {
+        "point": {"x": None, "colour": "red"},
+        "1": [0.5, 3, True],
+        "array": [[1.0, None]],
+        "bfloat16": 1.0,
+        "path": "a",
+        "dtype": "float32",
+        "nothing": None,
+    }
+
+
+def test_results_and_messages_go_apart(capsys):
+    out = Output()
+    out.text("a", "b")
+    out.facts({"one": 1, "three": 3})
+    out.json({"ü": 1})
+    out.note("by the way")
+    out.error("error: no")
+    captured = capsys.readouterr()
+    assert captured.out == 'a\nb\none    1\nthree  3\n{\n  "ü": 1\n}\n'
+    assert captured.err == "partita: note: by the way\npartita: error: no\n"
+
+
+def test_progress_is_silent_unless_a_terminal_watches(capsys):
+    with Output().progress("working", 10) as advance:
+        advance(5)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_draws_on_a_terminal(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    with Output().progress("working", 10) as advance:
+        advance(5)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "working" in captured.err
+
+
+def test_sizes_for_people():
+    assert [megabytes(n) for n in (None, 0, 10**6, 5 * 10**9)] == ["", "0.0 MB", "1.0 MB", "5.0 GB"]
