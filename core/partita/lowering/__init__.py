@@ -5,7 +5,7 @@ from __future__ import annotations
 from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
 from partita.lowering.fold import fold_constants, reference_fold
-from partita.lowering.fusion import fuse
+from partita.lowering.fusion import fuse, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
 from partita.lowering.specialise import Specialiser, Target
@@ -30,6 +30,7 @@ __all__ = [
     "Value",
     "fold_constants",
     "fuse",
+    "fuse_residuals",
     "lower",
     "lower_ir",
     "lower_proto",

@@ -48,12 +48,16 @@ class Target:
             compile.
         fold: Computes a node whose inputs are all constants, for back-ends whose steps cannot
             run on numpy arrays at compile time. ``None``: its own kernels compute it.
+        refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
+            is made; for fusion that is only right for certain shapes. Called with the graph,
+            whose node list it may change, and the shapes of its values. ``None``: nothing.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
     allow_split: bool = True
     fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
+    refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
     prepacked: dict[Any, tuple[Array, Array]] = field(default_factory=dict)
 
 
@@ -82,7 +86,7 @@ class Specialiser:
         self.known = dict(known or {})
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
-        self._derive = derive_value_inputs
+        self.derives = derive_value_inputs
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -122,7 +126,7 @@ class Specialiser:
         """Forgets the oldest program, or all value inputs if it is their values that flood."""
         if self.value_inputs != self._fixed_value_inputs and self.target.allow_split:
             self.value_inputs = self._fixed_value_inputs
-            self._derive = False
+            self.derives = False
             self._programs.clear()
         else:
             self._programs.popitem(last=False)
@@ -131,9 +135,26 @@ class Specialiser:
         while True:
             values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
             try:
-                return _Specialisation(self, specs, values, self._derive).run()
+                return self._refined(specs, values)
             except _MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
+
+    def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
+        """The program; if knowing the shapes lets the graph be simplified, that of the simpler."""
+        first = _Specialisation(self, self.graph, specs, values)
+        program = first.run()
+        refine = self.target.refine
+        if refine is None:
+            return program
+        graph = Graph(self.graph.inputs, self.graph.outputs, self.graph.nodes, self.graph.name)
+        refine(graph, first.shapes())
+        if len(graph.nodes) < len(self.graph.nodes):
+            program = _Specialisation(self, graph, specs, values).run()
+        for node in self.graph.nodes:
+            for value in node.outputs:
+                if value is not None:
+                    value.producer = node
+        return program
 
 
 class _MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
@@ -150,13 +171,13 @@ class _Specialisation:
     def __init__(
         self,
         owner: Specialiser,
+        graph: Graph,
         specs: Sequence[Spec],
         values: Mapping[int, Array],
-        derive: bool,
     ) -> None:
-        self._graph = owner.graph
+        self._graph = graph
         self._target = owner.target
-        self._derive = derive
+        self._derive = owner.derives
         self._env: dict[Value, Operand] = {}
         self._inputs: list[Operand] = []
         for index, (value, (shape, dtype)) in enumerate(
@@ -188,6 +209,14 @@ class _Specialisation:
                 del self._builder.ops[marks[1] :]
                 self._split_before(node, need.operand)
         return self._finish()
+
+    def shapes(self) -> dict[Value, tuple[int, ...]]:
+        """The shapes of all values that the program computes."""
+        return {
+            value: operand.shape
+            for value, operand in self._env.items()
+            if value not in self._blocked
+        }
 
     def _emit(self, node: Node, work: deque[Node]) -> None:
         if node.kind in _NATIVE:

@@ -112,7 +112,7 @@ class BoundProgram:
             if array is not self._inputs[index]:
                 self._inputs[index] = array
                 self._patch(self._input_places[index], array)
-        self._take_outputs(outputs)
+        self._take_outputs(inputs, outputs)
         if self._times is None:
             for fn, args in self._calls:
                 fn(*args)
@@ -185,14 +185,17 @@ class BoundProgram:
             view = array if array.shape == shape else array.reshape(shape)
             self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
 
-    def _take_outputs(self, given: Sequence[Array | None] | None) -> None:
+    def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
+        """Lets steps write to the given arrays; not to one that an input still lies in."""
         for index, places in enumerate(self._output_places):
             if not places:
                 continue
             operand = self._program.outputs[index]
-            array = self._buffers[index] if given is None else given[index]
-            if array is None or operand is None or not _fits(array, operand):
-                array = self._buffers[index]
+            array = self._buffers[index]
+            if given is not None and operand is not None:
+                wanted = given[index]
+                if wanted is not None and _fits(wanted, operand, inputs):
+                    array = wanted
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
                 self._patch(places, array)
@@ -258,8 +261,13 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def _fits(array: Array, operand: Operand) -> bool:
-    return array.shape == operand.shape and array.dtype == operand.dtype and array.flags.carray
+def _fits(array: Array, operand: Operand, inputs: Sequence[Array]) -> bool:
+    return (
+        array.shape == operand.shape
+        and array.dtype == operand.dtype
+        and array.flags.carray
+        and not any(np.may_share_memory(array, given) for given in inputs)
+    )
 
 
 def _deliver(source: Array | None, wanted: Array | None) -> Array:

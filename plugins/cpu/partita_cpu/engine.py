@@ -10,7 +10,17 @@ import numpy as np
 
 from partita import CompiledModel, HostTensor, Model, ProfilingInfo, Runner, Tensor
 from partita.errors import CompileError, InferError, PartitaError
-from partita.lowering import Array, Graph, Specialiser, Target, fold_constants, fuse, lower
+from partita.lowering import (
+    Array,
+    Graph,
+    Specialiser,
+    Target,
+    fold_constants,
+    fuse,
+    fuse_residuals,
+    lower,
+)
+from partita.lowering.fusion import Shapes
 from partita.profiling import Status
 from partita.properties import DeviceProperties
 from partita_cpu.binding import GraphRunner, Times
@@ -36,7 +46,7 @@ class CpuCompiledModel(CompiledModel):
         graph = lower(model)
         for name, reason in refusals(graph).items():
             raise CompileError(f"Operation '{name}' is not taken by device {device}: {reason}.")
-        target = Target(emitter_for)
+        target = Target(emitter_for, refine=_refine)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
@@ -65,6 +75,10 @@ class CpuCompiledModel(CompiledModel):
         except _NeedsInput:
             return
         load_kernels(program)
+
+
+def _refine(graph: Graph, shapes: Shapes) -> None:
+    fuse_residuals(graph, shapes, takes)
 
 
 class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error

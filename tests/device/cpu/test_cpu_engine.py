@@ -92,6 +92,15 @@ def test_a_given_output_that_steps_cannot_write_to_is_declined():
     np.testing.assert_array_equal(result.numpy(), chain(x))
 
 
+def test_an_output_may_be_written_over_the_input_it_is_computed_from():
+    runner = compiled(CHAIN).create_runner()
+    state = floats(30, 40)
+    wanted = chain(chain(state))
+    for _ in range(2):
+        runner.run([HostTensor(state)], [HostTensor(state)])
+    np.testing.assert_array_equal(state, wanted)
+
+
 def test_outputs_that_are_inputs_constants_and_repeated():
     model = compiled(
         """g (float[N] x) => (float[N] x, float[2] k, float[N] a, float[N] b, int64[1] n)

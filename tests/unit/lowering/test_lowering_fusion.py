@@ -18,6 +18,7 @@ from partita.lowering import (
     Node,
     Value,
     fuse,
+    fuse_residuals,
     lower_proto,
     reference_fold,
 )
@@ -91,12 +92,15 @@ def evaluate(graph, feeds):
     return [array(value) for value in graph.outputs]
 
 
-def check(model, expected, **feeds):
-    """Fuses, compares kinds of nodes (``expected``, a text) and numbers; returns the graph."""
+def run_ort(model, feeds):
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    wanted = session.run(None, feeds)
+    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
+
+
+def check(model, expected, **feeds):
+    """Fuses, compares kinds of nodes (``expected``, a text) and numbers; returns the graph."""
+    wanted = run_ort(model, feeds)
     graph = lower_proto(model)
     every = {node.name for node in graph.nodes}
     fuse(graph)
@@ -289,6 +293,27 @@ def test_a_residual_that_might_broadcast_stays_an_add():
         y = Add(r, c)
     }"""
     check(model_of(text, CONV), "Conv Add", x=X, r=normal(1, 4, 7, 6))
+
+
+def test_a_residual_that_concrete_shapes_show_to_be_one():
+    text = """g (float[N, 6, 9, 8] x, float[M, 4, 7, 6] r) => (float[K, 4, 7, 6] y) {
+        c = Conv(x, w, b)
+        n = BatchNormalization(c, s, t, m, v)
+        a = Add(r, n)
+        y = Relu(a)
+    }"""
+    model = model_of(text, CONV | BATCH_NORM)
+    r = normal(2, 4, 7, 6)
+    graph = check(model, "partita::Conv Add Relu", x=X, r=r)
+    known = {graph.nodes[0].outputs[0]: r.shape, graph.inputs[1]: r.shape}
+    fuse_residuals(graph, known | {graph.inputs[1]: (1, 4, 7, 6)})
+    assert [node.kind for node in graph.nodes] == ["partita::Conv", "Add", "Relu"]
+    fuse_residuals(graph, known)
+    assert [node.kind for node in graph.nodes] == ["partita::Conv"]
+    assert graph.nodes[0].attrs["activation"] == Activation(ActivationCode.RELU)
+    assert len(graph.nodes[0].origins) == 4
+    (wanted,) = run_ort(model, {"x": X, "r": r})
+    np.testing.assert_allclose(evaluate(graph, {"x": X, "r": r})[0], wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_residual_of_symbolic_batch():

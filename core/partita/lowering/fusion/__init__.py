@@ -9,7 +9,7 @@ from partita.lowering.fusion.epilogue import fuse_epilogues
 from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_normalization
 from partita.lowering.fusion.padding import fuse_pads
 from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
-from partita.lowering.fusion.rewriting import Accepts, Rewriter
+from partita.lowering.fusion.rewriting import Accepts, Rewriter, Shapes
 from partita.lowering.graph import Graph, Node
 
 Pass = Callable[[Rewriter], None]
@@ -26,7 +26,7 @@ PASSES: tuple[Pass, ...] = (
 )
 """All passes, in the order in which they help one another."""
 
-__all__ = ["PASSES", "Accepts", "Pass", "fuse"]
+__all__ = ["PASSES", "Accepts", "Pass", "Shapes", "fuse", "fuse_residuals"]
 
 
 def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None = None) -> None:
@@ -44,9 +44,19 @@ def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None 
         for body in node.graphs():
             fuse(body, passes, accepts)
     for run in passes:
-        rewriter = Rewriter(graph, accepts or _all)
+        rewriter = Rewriter(graph, accepts or _all, {})
         run(rewriter)
         rewriter.finish()
+
+
+def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:
+    """Fuses the residual additions that only concrete shapes show to be such; no bodies.
+
+    A :attr:`~partita.lowering.Target.refine` for models with dynamic shapes.
+    """
+    rewriter = Rewriter(graph, accepts or _all, shapes)
+    fuse_epilogues(rewriter)
+    rewriter.finish()
 
 
 def _all(node: Node) -> bool:

@@ -19,26 +19,24 @@ from partita.lowering.fusion.rewriting import (
     origins,
     other_input,
     per_channel,
-    same_shape,
     scalar,
 )
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
 _CONVOLUTIONS = ("Conv", "ConvTranspose")
+_FUSED = (*_CONVOLUTIONS, "MatMul", "Gemm")
 
 
 def fuse_epilogues(rewriter: Rewriter) -> None:
-    """Fuses what follows every Conv, ConvTranspose, Gemm and MatMul."""
+    """Fuses what follows every Conv, ConvTranspose, Gemm and MatMul, and what was fused before."""
     for node in rewriter.nodes():
-        if node.kind in _CONVOLUTIONS:
-            _Epilogue(rewriter, node, *_convolution(node)).fuse()
-        elif node.kind == "Gemm":
-            found = _gemm(node)
+        if node.op_type in _FUSED and node.domain in ("", "partita"):
+            found: tuple[Value | None, Value | None] | None = node.inputs[1], node.input(2)
+            if node.kind == "Gemm":
+                found = _gemm(node)
             if found is not None:
                 _Epilogue(rewriter, node, *found).fuse()
-        elif node.kind == "MatMul":
-            _Epilogue(rewriter, node, node.inputs[1], None).fuse()
 
 
 class _Epilogue:
@@ -52,8 +50,9 @@ class _Epilogue:
         self._group = [node]
         self._weight = weight
         self._bias = bias
-        self._residual: Value | None = None
-        self._activation: Activation | None = None
+        fused = node.domain == "partita"
+        self._residual: Value | None = node.inputs[3] if fused else None
+        self._activation: Activation | None = node.attrs["activation"] if fused else None
 
     def fuse(self) -> None:
         """Takes in what it can and replaces the nodes, if there is anything to take in."""
@@ -100,7 +99,7 @@ class _Epilogue:
         return self._take_constant(user.kind, first, other.const, value)
 
     def _take_residual(self, other: Value, value: Value) -> bool:
-        if not same_shape(other, value) or other.dtype != value.dtype:
+        if not self._rewriter.same_shape(other, value) or other.dtype != value.dtype:
             return False
         self._residual = other
         return True
@@ -154,7 +153,7 @@ class _Epilogue:
         channels = self._channels()
         if channels is None or not is_float(const):
             return None
-        if self._node.kind in _CONVOLUTIONS:
+        if self._node.op_type in _CONVOLUTIONS:
             return per_channel(const, channels, self._with_rank(value))
         if const.ndim > 1 and (value.shape is None or const.ndim > len(value.shape)):
             return None
@@ -183,7 +182,7 @@ class _Epilogue:
         dtype = weight.dtype if weight is not None else self._weight.dtype
         row = np.zeros(channels) if bias is None else bias.astype(np.float64)
         if factor is not None and weight is not None:
-            scaled = (weight * self._along_channels(factor, weight)).astype(weight.dtype)
+            scaled = weight * self._along_channels(factor.astype(weight.dtype), weight)
             self._weight = Value.constant(scaled, self._weight.name)
             row = row * factor
         if shift is not None:
@@ -245,10 +244,6 @@ def _clip(node: Node) -> Activation | None:
     if low is None or high is None or not low <= high:
         return None
     return Activation(ActivationCode.CLIP, low, high)
-
-
-def _convolution(node: Node) -> tuple[Value | None, Value | None]:
-    return node.inputs[1], node.input(2)
 
 
 def _gemm(node: Node) -> tuple[Value, Value | None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array
 
 Accepts = Callable[[Node], bool]
+
+Shapes = Mapping[Value, tuple[int, ...]]
+"""Concrete shapes of values, where they are known better than the graph knows them."""
 
 
 class Rewriter:
@@ -20,9 +23,10 @@ class Rewriter:
         graph: The graph; its node list is brought up to date by :meth:`finish`.
     """
 
-    def __init__(self, graph: Graph, accepts: Accepts) -> None:
+    def __init__(self, graph: Graph, accepts: Accepts, shapes: Shapes) -> None:
         self.graph = graph
         self._accepts = accepts
+        self._shapes = shapes
         self._outputs = set(graph.outputs)
         self._uses = graph.uses()
         self._makers = {v: node for node in graph.nodes for v in node.outputs if v is not None}
@@ -52,6 +56,12 @@ class Rewriter:
         if len(users) != 1 or users[0] in self._gone:
             return None
         return users[0] if not kinds or users[0].kind in kinds else None
+
+    def same_shape(self, first: Value, second: Value) -> bool:
+        """Whether two values surely have one shape: numbers and symbols agree."""
+        shape = self._shapes.get(first, first.shape)
+        other = self._shapes.get(second, second.shape)
+        return shape is not None and shape == other and all(dim is not None for dim in shape)
 
     def inner(self, nodes: Iterable[Node], result: Value) -> bool:
         """Whether nothing but these nodes reads what they compute, ``result`` excepted."""
@@ -179,15 +189,6 @@ def per_channel(const: Array, channels: int, value: Value) -> Array | None:
     if axis < 0 or const.shape[axis] != channels or const.size != channels:
         return None
     return const.reshape(channels).astype(np.float64)
-
-
-def same_shape(first: Value, second: Value) -> bool:
-    """Whether two values surely have one shape: numbers and symbols agree."""
-    return (
-        first.shape is not None
-        and first.shape == second.shape
-        and all(dim is not None for dim in first.shape)
-    )
 
 
 def origins(nodes: Iterable[Node]) -> tuple[str, ...]:
