@@ -1,0 +1,96 @@
+"""onnxruntime's elementwise operators on quantised tensors: through float32 and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Builder, Node, Operand
+from partita_cpu.kernels.activation_scalar import leaky_relu
+from partita_cpu.kernels.elementwise_binary import add, multiply
+from partita_cpu.kernels.elementwise_map import (
+    broadcast,
+    broadcast_shape,
+    emit_broadcast,
+    emit_map,
+    mapped,
+    mapped_with,
+)
+from partita_cpu.kernels.quantization import emit_dequantize, emit_quantize
+from partita_cpu.kernels.quantization_product import BYTES
+from partita_cpu.kernels.reduce import reduce_axes
+from partita_cpu.kernels.scalar import sigmoid
+from partita_cpu.kernels.table import F32, kernel
+
+_FUNCTIONS = {"QLinearAdd": broadcast(add), "QLinearMul": broadcast(multiply)}
+_sigmoid, _leaky_relu = mapped(sigmoid), mapped_with(leaky_relu)
+_TWO: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 6: F32, 7: BYTES}
+_ONE: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: F32, 4: BYTES}
+
+
+def _quantized(
+    b: Builder, x: Operand, scale: Operand, zero: Operand | None, dtype: np.dtype[Any]
+) -> Operand:
+    y = b.empty(x.shape, dtype)
+    if zero is None:
+        zero = b.constant(np.zeros((), dtype))
+    emit_quantize(b, x, scale, zero, y, (1, 1, x.size))
+    return y
+
+
+@kernel("QLinearAdd", "QLinearMul", domain="com.microsoft", dtypes=_TWO)
+def quantized_binary(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    w: Operand,
+    w_scale: Operand,
+    w_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """Sum or product with broadcasting."""
+    left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
+    result = b.empty(broadcast_shape(b, [left, right]), np.float32)
+    emit_broadcast(b, _FUNCTIONS[node.op_type], [left, right], result)
+    return _quantized(b, result, y_scale, y_zero, x.dtype)
+
+
+@kernel("QLinearSigmoid", "QLinearLeakyRelu", domain="com.microsoft", dtypes=_ONE)
+def quantized_activation(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """Sigmoid or LeakyRelu."""
+    real = emit_dequantize(b, x, x_scale, x_zero)
+    if node.op_type == "QLinearSigmoid":
+        result = emit_map(b, _sigmoid, real)
+    else:
+        alpha = np.float32(node.attrs.get("alpha", 0.01))
+        result = emit_map(b, _leaky_relu, real, None, alpha, alpha)
+    return _quantized(b, result, y_scale, y_zero, x.dtype)
+
+
+@kernel("QLinearGlobalAveragePool", domain="com.microsoft", dtypes=_ONE)
+def quantized_global_average(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """The mean over all spatial axes, which are the last or the middle ones."""
+    real = emit_dequantize(b, x, x_scale, x_zero)
+    first = 1 if node.attrs.get("channels_last", 0) else 2
+    axes = frozenset(range(first, first + x.ndim - 2))
+    return _quantized(b, reduce_axes(b, "ReduceMean", real, axes), y_scale, y_zero, x.dtype)
