@@ -25,6 +25,14 @@ def fuse(steps: Sequence[Step], kept: set[Operand]) -> list[Step]:
         steps: The program's steps.
         kept: Operands that are needed beyond the steps (outputs).
     """
+    fused = _fuse_once(steps, kept)
+    # A tensor of two readers has one when these have become one chain: once more then.
+    while len(fused) < len(steps):
+        steps, fused = fused, _fuse_once(fused, kept)
+    return fused
+
+
+def _fuse_once(steps: Sequence[Step], kept: set[Operand]) -> list[Step]:
     mentions: dict[Operand, int] = {}
     for step in steps:
         for root in {arg.root for arg in step.args if isinstance(arg, Operand)}:

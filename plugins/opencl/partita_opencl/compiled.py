@@ -160,13 +160,13 @@ class OpenClRunner(Runner):
         ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
         known = {name for name, _ in ops}
         spent: dict[str, float] = {}
-        kernels: dict[str, str] = {}
+        kernels: dict[str, dict[str, None]] = {}
         for op, kernel, time in self._times:
             name = op.name if op.name in known else next((n for n in op.origins if n in known), "")
             spent[name] = spent.get(name, 0.0) + time
-            kernels.setdefault(name, kernel)
+            kernels.setdefault(name, {})[kernel] = None
         return [
-            ProfilingInfo(name, kind, kernels[name], Status.EXECUTED, spent[name])
+            ProfilingInfo(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name])
             if name in spent
             else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
             for name, kind in ops

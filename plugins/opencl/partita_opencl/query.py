@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+import numpy as np
 
 from partita import Model
 from partita.lowering import Graph, Node, Value, lower
@@ -52,7 +55,7 @@ def takes(node: Node) -> bool:
     entry = find(node.domain, node.op_type, node.version)
     if entry is None:
         return False
-    return entry.refuse(node, [None if v is None else v.dtype for v in node.inputs]) is None
+    return entry.refuse(node, [_dtype(v) for v in node.inputs]) is None
 
 
 class _Facts:
@@ -81,6 +84,13 @@ class _Facts:
             self._constant.update(outputs)
         elif all(self.is_known(value) for value in node.inputs):
             self._derived.update(value for value in outputs if _may_be_read(value))
+
+
+def _dtype(value: Value | None) -> np.dtype[Any] | None:
+    """The element type; that of a constant where the model does not declare one."""
+    if value is None:
+        return None
+    return value.const.dtype if value.const is not None else value.dtype
 
 
 def _may_be_read(value: Value) -> bool:
@@ -115,7 +125,7 @@ def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
     for position, value in enumerate(node.inputs):
         if value is None:
             continue
-        if value.dtype is None and entry.allowed(position) is not None:
+        if _dtype(value) is None and entry.allowed(position) is not None:
             return Reason(
                 ReasonCode.UNSUPPORTED_DTYPE, f"input {position} ('{value.name}') has no known type"
             )
@@ -125,7 +135,7 @@ def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
                 ReasonCode.UNSUPPORTED_SHAPE,
                 f"'{value.name}' has {len(value.shape)} dimensions; takes {MOST_DIMS}",
             )
-    reason = entry.refuse(node, [None if v is None else v.dtype for v in node.inputs])
+    reason = entry.refuse(node, [_dtype(v) for v in node.inputs])
     if reason is not None:
         return reason
     for position in entry.values:

@@ -155,6 +155,11 @@ def pad_constant(
 def _pad(
     k: Kit, x: Operand, before: Sequence[int], after: Sequence[int], mode: str, fill: Operand
 ) -> Operand:
+    if min(*before, *after, 0) < 0:  # cropped first, so that borders repeat what is left
+        starts = [max(0, -b) for b in before]
+        ends = [s - max(0, -a) for s, a in zip(x.shape, after, strict=True)]
+        x = _slice(k, x, starts, ends, range(x.ndim), [1] * x.ndim)
+        before, after = [max(0, b) for b in before], [max(0, a) for a in after]
     shape = [s + b + a for s, b, a in zip(x.shape, before, after, strict=True)]
     y = k.empty(shape, x.dtype)
     if not y.size:

@@ -1,0 +1,99 @@
+"""Convolutions of device OPENCL, by tiles and by registers, against onnxruntime."""
+
+import pytest
+from onnx import helper, numpy_helper
+
+from .comparison import build, check, check_single, floats
+
+TILINGS = ["LOCAL", "REGISTERS"]
+
+CONVOLUTIONS = [
+    # input, weights, attributes
+    ((1, 3, 9, 11), (5, 3, 3, 3), {}),
+    ((2, 3, 16, 15), (8, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 16, 14, 14), (33, 16, 1, 1), {}),
+    ((1, 16, 14, 14), (33, 16, 1, 1), {"strides": [2, 2]}),
+    ((1, 4, 20, 20), (6, 4, 7, 7), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    ((1, 4, 12, 13), (6, 4, 3, 2), {"pads": [0, 1, 2, 1], "dilations": [2, 3]}),
+    ((2, 6, 10, 10), (9, 2, 3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
+    ((1, 6, 10, 10), (12, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1], "strides": [2, 1]}),
+    ((2, 7, 9, 9), (7, 1, 5, 5), {"group": 7, "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((1, 1, 12, 12), (3, 1, 3, 3), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+    ((1, 3, 12, 12), (3, 3, 3, 3), {"auto_pad": "VALID"}),
+    ((2, 5, 40), (7, 5, 3), {"pads": [2, 0], "strides": [3]}),
+    ((2, 6, 40), (6, 1, 4), {"group": 6, "dilations": [2]}),
+    ((1, 3, 6, 7, 5), (4, 3, 3, 2, 3), {"pads": [1, 0, 1, 1, 1, 0], "strides": [1, 2, 1]}),
+    ((1, 4, 5, 6, 4), (4, 1, 2, 3, 2), {"group": 4}),
+    ((1, 300, 5, 5), (20, 300, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((0, 3, 9, 9), (5, 3, 3, 3), {}),
+]
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_conv(x, w, attrs, tiling):
+    inputs = [floats(*x), floats(*w, seed=1), floats(w[0], seed=2)]
+    check_single("Conv", inputs, attrs, constant=(1, 2), tiling=tiling, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("case", [1, 6, 7])
+def test_conv_with_weights_given_at_run_time(case, tiling):
+    x, w, attrs = CONVOLUTIONS[case]
+    check_single("Conv", [floats(*x), floats(*w, seed=1)], attrs, tiling=tiling, atol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_bias_residual_and_activation(groups, tiling):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], group=groups, pads=[1, 1, 1, 1]),
+        helper.make_node("Add", ["a", "r"], ["s"]),
+        helper.make_node("Relu", ["s"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(8, 8 // groups, 3, 3, seed=1), "w"),
+        numpy_helper.from_array(floats(8, seed=2), "b"),
+    ]
+    feeds = {"x": floats(2, 8, 9, 10), "r": floats(2, 8, 9, 10, seed=3)}
+    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-4)
+
+
+def test_batch_normalization_is_folded():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("BatchNormalization", ["a", "s", "b", "m", "v"], ["n"]),
+        helper.make_node("Clip", ["n", "low", "high"], ["y"]),
+    ]
+    arrays = {
+        "w": floats(8, 3, 3, 3, seed=1),
+        "s": floats(8, seed=2),
+        "b": floats(8, seed=3),
+        "m": floats(8, seed=4),
+        "v": floats(8, seed=5) ** 2,
+        "low": floats() * 0,
+        "high": floats() * 0 + 6,
+    }
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    feeds = {"x": floats(1, 3, 12, 12)}
+    check(build(nodes, feeds, ["y"], weights), feeds, atol=1e-4)
+
+
+TRANSPOSED = [
+    ((1, 4, 7, 8), (4, 5, 3, 3), {}),
+    ((2, 4, 7, 8), (4, 5, 2, 2), {"strides": [2, 2]}),
+    ((1, 4, 7, 8), (4, 6, 3, 4), {"strides": [2, 3], "pads": [1, 0, 2, 1]}),
+    ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "output_padding": [1, 1], "group": 2}),
+    ((1, 4, 5, 5), (4, 3, 3, 3), {"dilations": [2, 2]}),
+    ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_LOWER"}),
+    ((1, 4, 5, 5), (4, 3, 3, 3), {"strides": [2, 2], "output_shape": [10, 11]}),
+    ((2, 3, 9), (3, 6, 4), {"strides": [2], "pads": [1, 1]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), TRANSPOSED)
+def test_conv_transpose(x, w, attrs):
+    bias = floats(w[1] * attrs.get("group", 1), seed=2)
+    inputs = [floats(*x), floats(*w, seed=1), bias]
+    check_single("ConvTranspose", inputs, attrs, constant=(1, 2), atol=1e-4)

@@ -1,0 +1,351 @@
+"""Engine of the OPENCL devices: memory, requests, tensors, profiles, programs on disk."""
+
+import threading
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from partita import HostTensor
+from partita.errors import CompileError, DeviceMemoryError, DeviceNotFoundError, PropertyError
+from partita_opencl import devices, programs
+from partita_opencl.buffers import BufferPool
+from partita_opencl.devices import CURE, all_devices, find_device
+from partita_opencl.plan import _fitting
+from partita_opencl.plugin import OpenClPlugin
+from partita_opencl.programs import ProgramCache, ProgramKey
+from partita_opencl.tensors import OpenClTensor
+from partita_opencl.tuning import Tuning
+
+from .comparison import build, check, compiled, core, expected, floats, int64s, single
+
+
+def residual_network(channels=8, blocks=3, dynamic=False):
+    """A small network with branches, so that many tensors are alive at different times."""
+    nodes, weights, last = [], [], "x"
+    for n in range(blocks):
+        for part in "ab":
+            array = floats(channels, channels, 3, 3, seed=2 * n + (part == "a")) * 0.1
+            weights.append(numpy_helper.from_array(array, f"w{n}{part}"))
+        nodes += [
+            helper.make_node("Conv", [last, f"w{n}a"], [f"a{n}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Relu", [f"a{n}"], [f"r{n}"]),
+            helper.make_node("Conv", [f"r{n}", f"w{n}b"], [f"b{n}"], pads=[1, 1, 1, 1]),
+            helper.make_node("Add", [f"b{n}", last], [f"s{n}"]),
+            helper.make_node("Sigmoid", [f"s{n}"], [f"t{n}"]),
+            helper.make_node("Concat", [f"t{n}", f"r{n}"], [f"c{n}"], axis=1),
+            helper.make_node("Split", [f"c{n}"], [f"u{n}", f"v{n}"], axis=1, num_outputs=2),
+            helper.make_node("Mul", [f"u{n}", f"v{n}"], [f"m{n}"]),
+        ]
+        last = f"m{n}"
+    feeds = {"x": floats(1, channels, 10, 12)}
+    return build(nodes, feeds, [last, "r1"], weights, dynamic=dynamic), feeds
+
+
+def test_a_network_with_branches():
+    model, feeds = residual_network()
+    check(model, feeds, feeds)
+
+
+def test_the_arena_is_smaller_than_the_sum_of_its_tensors():
+    model, _ = residual_network(blocks=6)
+    built = compiled(model)
+    plan = next(iter(built._plans.values()))
+    assert 0 < plan.nbytes < sum(operand.nbytes for operand in plan.places) / 2
+
+
+def test_shapes_may_change_from_run_to_run():
+    model, _ = residual_network(dynamic=True)
+    feeds = [{"x": floats(n, 8, h, 9, seed=n)} for n, h in ((1, 10), (2, 5), (3, 17), (1, 10))]
+    check(model, *feeds, *feeds)
+
+
+def test_more_shapes_than_are_kept():
+    model, _ = single("Tanh", [floats(3)], dynamic=True)
+    check(model, *({"x0": floats(n)} for n in (*range(1, 45), 1, 2, 3)))
+
+
+def test_requests_run_side_by_side():
+    model, _ = residual_network()
+    built = compiled(model)
+    feeds = [{"x": floats(1, 8, 10, 12, seed=n)} for n in range(4)]
+    wanted = [expected(model, feed)[0] for feed in feeds]
+    wrong = []
+
+    def work(number):
+        request = built.create_infer_request()
+        for _ in range(10):
+            found = request.infer(feeds[number])[0]
+            if not np.allclose(found, wanted[number], rtol=1e-4, atol=1e-5):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_outputs_that_are_inputs_constants_and_views():
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Reshape", ["x", "shape"], ["view"]),
+        helper.make_node("Exp", ["x"], ["computed"]),
+        helper.make_node("Flatten", ["computed"], ["flat"]),
+        helper.make_node("Shape", ["x"], ["dims"]),
+    ]
+    weights = [numpy_helper.from_array(int64s(6), "shape")]
+    feeds = {"x": floats(2, 3)}
+    outputs = ["same", "view", "computed", "flat", "computed", "dims", "shape"]
+    model = build(nodes, feeds, dict.fromkeys(outputs), weights)
+    check(model, feeds, {"x": floats(2, 3, seed=1)})
+
+
+def device_tensor(array):
+    return core().transfer_to("OPENCL", HostTensor(array))
+
+
+def test_tensors_go_to_the_device_and_back():
+    for array in (floats(3, 4), int64s(7)[0:1].reshape(()), np.zeros((0, 3), np.float32)):
+        tensor = device_tensor(array)
+        assert isinstance(tensor, OpenClTensor)
+        assert (tensor.memory, tensor.shape) == ("opencl:0", array.shape)
+        np.testing.assert_array_equal(tensor.numpy(), array)
+        assert core().transfer_to("OPENCL", tensor) is tensor
+
+
+def test_only_own_memory_is_shared():
+    assert core().can_share("OPENCL", "opencl:0")
+    assert not core().can_share("OPENCL", "host")
+    assert not core().can_share("OPENCL", "opencl:7")
+
+
+def test_runners_take_and_make_device_tensors():
+    model, feeds = residual_network()
+    runner = compiled(model).create_runner()
+    wanted = expected(model, feeds)[0]
+    first = runner.run([device_tensor(feeds["x"])])[0]
+    assert isinstance(first, OpenClTensor)
+    np.testing.assert_allclose(first.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    second = runner.run([HostTensor(feeds["x"])])[0]
+    np.testing.assert_allclose(second.numpy(), wanted, rtol=1e-4, atol=1e-5)
+    other = floats(1, 8, 10, 12, seed=9)
+    third = runner.run([device_tensor(other)])[0]
+    np.testing.assert_allclose(
+        third.numpy(), expected(model, {"x": other})[0], rtol=1e-4, atol=1e-5
+    )
+    runner.close()
+
+
+def test_results_go_to_given_tensors():
+    model, feeds = residual_network()
+    runner = compiled(model).create_runner()
+    wanted = expected(model, feeds)
+    for make in (HostTensor, device_tensor):
+        targets = [make(np.zeros_like(array)) for array in wanted]
+        found = runner.run([HostTensor(feeds["x"])], [targets[0], None])
+        assert found[0] is targets[0]
+        for mine, theirs in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(mine.numpy(), theirs, rtol=1e-4, atol=1e-5)
+    again = runner.run([HostTensor(feeds["x"])])
+    assert again[0] is not targets[0]
+    np.testing.assert_allclose(again[0].numpy(), wanted[0], rtol=1e-4, atol=1e-5)
+
+
+def test_results_that_are_constants_go_to_given_tensors():
+    nodes = [helper.make_node("Shape", ["x"], ["dims"]), helper.make_node("Neg", ["x"], ["y"])]
+    model = build(nodes, {"x": floats(2, 3)}, ["dims", "y"])
+    runner = compiled(model).create_runner()
+    for make in (HostTensor, device_tensor):
+        target = make(np.zeros(2, np.int64))
+        runner.run([HostTensor(floats(2, 3))], [target, None])
+        assert target.numpy().tolist() == [2, 3]
+
+
+def test_profiles_name_every_operation():
+    model, feeds = residual_network(blocks=2)
+    request = compiled(model, PERF_COUNT="YES").create_infer_request()
+    request.infer(feeds)
+    infos = {info.node_type: info for info in reversed(request.profiling_info)}
+    assert len(request.profiling_info) == 16
+    assert infos["Conv"].status == "EXECUTED"
+    assert "product_" in infos["Conv"].exec_type
+    assert infos["Conv"].real_time_us > 0
+    assert infos["Relu"].status == "OPTIMIZED_OUT"
+    quiet = compiled(model).create_infer_request()
+    quiet.infer(feeds)
+    assert not quiet.profiling_info
+
+
+def test_what_a_device_is():
+    info = core().device_info("OPENCL")
+    assert info.device == "OPENCL.0"
+    assert info.kind in ("cpu", "gpu", "accelerator")
+    assert info.memory == "opencl:0"
+    assert info.memory_bytes > 0
+    assert info.driver
+    assert info.full_name
+    assert core().device_info("OPENCL.0") == info
+
+
+def test_ids_are_numbers_in_order():
+    ids = OpenClPlugin().device_ids()
+    assert list(ids) == [str(n) for n in range(len(ids))]
+
+
+def test_a_device_that_does_not_exist():
+    with pytest.raises(DeviceNotFoundError, match=r"no device 'OPENCL.99'; there are 'OPENCL.0'"):
+        find_device("99")
+
+
+def test_no_device_says_what_cures_it(monkeypatch):
+    from partita.errors import DeviceUnavailableError
+
+    monkeypatch.setattr(devices, "_search", lambda: ((), ("platform 'X' fails (boom)",)))
+    with pytest.raises(DeviceUnavailableError, match=r"platform 'X' fails \(boom\)") as caught:
+        all_devices()
+    assert CURE in str(caught.value)
+
+
+def test_missing_pyopencl_says_what_cures_it(monkeypatch):
+    import sys
+
+    from partita.errors import DeviceUnavailableError
+
+    monkeypatch.setitem(sys.modules, "pyopencl", None)
+    with pytest.raises(DeviceUnavailableError, match="pyopencl cannot be imported") as caught:
+        devices._search.__wrapped__()
+    assert CURE in str(caught.value)
+
+
+def test_a_broken_platform_costs_only_itself(monkeypatch):
+    import pyopencl as cl
+
+    class Broken:
+        name = "Broken"
+
+        def get_devices(self):
+            raise cl.LogicError("clGetDeviceIDs failed")
+
+    good = cl.get_platforms()
+    monkeypatch.setattr(cl, "get_platforms", lambda: [Broken(), *good])
+    found, failures = devices._search.__wrapped__()
+    assert [device.id for device in found] == OpenClPlugin().device_ids()
+    assert "platform 'Broken' fails" in failures[0]
+
+
+def test_unknown_properties_are_refused():
+    model, _ = single("Neg", [floats(3)])
+    with pytest.raises(PropertyError, match="TILING"):
+        compiled(model, TILING="WILD")
+
+
+def limits(**changes):
+    from dataclasses import replace
+
+    return replace(find_device("").limits, **changes)
+
+
+def test_a_tensor_that_is_too_large_names_the_sizes():
+    device = find_device("")
+    pool = BufferPool(device.context, limits(allocation_bytes=1 << 20), "OPENCL.0")
+    with pytest.raises(DeviceMemoryError, match=r"arena of 2.0 MiB.*largest buffer is 1.0 MiB"):
+        pool.allocate(2 << 20)
+
+
+def test_buffers_are_used_again():
+    device = find_device("")
+    pool = BufferPool(device.context, device.limits, "OPENCL.0")
+    first = pool.take(100_000)
+    pool.give(first)
+    assert pool.take(90_000) is first
+    assert pool.take(90_000) is not first
+
+
+def test_large_plans_are_divided_among_arenas():
+    group = [(object(), (100 * n, 0, 9)) for n in range(1, 9)]
+    arenas = _fitting(group, 2000)
+    assert len(arenas) > 1
+    assert all(total <= 2000 for _, _, total in arenas)
+    assert sum(len(part) for part, _, _ in arenas) == len(group)
+
+
+def test_tuning_stays_within_the_device():
+    small = limits(group_items=64, item_sizes=(64, 8, 8), local_bytes=1 << 10, is_cpu=False)
+    tuning = Tuning.of(small)
+    assert not tuning.local_tiles
+    assert tuning.row_items <= 64
+    for sizes in (tuning.flat(1000), tuning.grid(7, 100, 3), tuning.grid(1000, 1, 1)):
+        for total, local, most in zip(*sizes, small.item_sizes, strict=False):
+            assert total % local == 0
+            assert local <= most
+        assert np.prod(sizes[1]) <= 64
+
+
+def fresh_cache():
+    device = find_device("")
+    return ProgramCache(device.context, device.handle, device.identity)
+
+
+KEY = ProgramKey("lrn.cl")
+
+
+def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    fresh_cache().get([KEY])
+    files = list((tmp_path / "opencl").iterdir())
+    assert len(files) == 1
+    monkeypatch.setattr(ProgramCache, "_build", None)  # a second build would fail
+    assert fresh_cache().get([KEY])[KEY] is not None
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
+def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    fresh_cache().get([KEY])
+    file = next((tmp_path / "opencl").iterdir())
+    good = file.read_bytes()
+    bad = {"cut": good[:100], "changed": good[:-1] + b"?", "foreign": b"something else"}[damage]
+    file.write_bytes(bad)
+    assert fresh_cache().get([KEY])[KEY] is not None
+    assert file.read_bytes()[:40] == good[:40] or len(file.read_bytes()) > 100
+
+
+def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    assert programs.cache_folder() is None
+    assert fresh_cache().get([KEY])[KEY] is not None
+
+
+def test_a_program_that_does_not_build_shows_the_log(monkeypatch):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    with pytest.raises(CompileError, match=r"cannot build 'chain.cl'"):
+        fresh_cache().get([ProgramKey("chain.cl", generated="this is no C")])
+
+
+def test_several_programs_are_built_at_once(monkeypatch):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    keys = [ProgramKey("move.cl", (("T", kind), ("DIMS", 2))) for kind in ("uint", "uchar")]
+    assert set(fresh_cache().get(keys)) == set(keys)
+
+
+def test_exported_models_come_back():
+    model, feeds = residual_network()
+    blob = compiled(model, FUSE_ELEMENTWISE=False).export_model()
+    restored = core().import_model(blob, "OPENCL")
+    assert restored.get_property("FUSE_ELEMENTWISE") is False
+    np.testing.assert_allclose(
+        restored.infer_new_request(feeds)[0], expected(model, feeds)[0], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_finding_the_plugin_loads_no_driver():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, partita; partita.Core(); "
+        "sys.exit(any(name in sys.modules for name in ('pyopencl', 'onnx', 'onnx_ir')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,131 @@
+"""Normalisations and Resize of device OPENCL against onnxruntime."""
+
+import numpy as np
+import pytest
+
+from .comparison import check_single, floats, int64s, integers
+
+
+@pytest.mark.parametrize("axis", [-1, 1, -2])
+@pytest.mark.parametrize("biased", [True, False])
+def test_layer_normalization(axis, biased):
+    x = floats(3, 6, 40) * 3 + 1
+    tail = x.shape[axis:]
+    inputs = [x, floats(*tail, seed=1), *([floats(*tail, seed=2)] if biased else [])]
+    check_single("LayerNormalization", inputs, {"axis": axis, "epsilon": 1e-4}, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 3, 50)])
+def test_instance_normalization(shape):
+    channels = shape[1]
+    inputs = [floats(*shape) + 2, floats(channels, seed=1), floats(channels, seed=2)]
+    check_single("InstanceNormalization", inputs, {"epsilon": 1e-3}, atol=1e-4)
+
+
+def test_group_normalization():
+    inputs = [floats(2, 6, 5, 4), floats(6, seed=1), floats(6, seed=2)]
+    check_single("GroupNormalization", inputs, {"num_groups": 3}, opset=21, atol=1e-4)
+
+
+def test_rms_normalization_against_its_definition():
+    from .comparison import compiled, single
+
+    x, scale = floats(4, 33), floats(33, seed=1)
+    model, feeds = single("RMSNormalization", [x, scale], {"epsilon": 1e-5}, opset=23)
+    wide = x.astype(np.float64)
+    wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale
+    found = compiled(model).infer_new_request(feeds)[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_local_response_normalization(size):
+    attrs = {"size": size, "alpha": 0.3, "beta": 0.6, "bias": 1.5}
+    check_single("LRN", [floats(2, 7, 4, 5)], attrs)
+
+
+TRANSFORMATIONS = ["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
+SIZES = [(1, 2, 9, 10), (1, 2, 3, 4), (1, 2, 5, 1)]
+
+
+def resize(x, attrs, scales=None, sizes=None, roi=None, opset=18, dtype=np.float32):
+    inputs = [
+        x,
+        None if roi is None else np.array(roi, np.float32),
+        None if scales is None else np.array(scales, np.float32),
+        None if sizes is None else int64s(*sizes),
+    ]
+    constant = [i for i in (1, 2, 3) if inputs[i] is not None]
+    check_single("Resize", inputs, attrs, constant=constant, opset=opset, atol=1e-4)
+
+
+@pytest.mark.parametrize("transformation", TRANSFORMATIONS)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("sizes", SIZES)
+def test_resize_by_sizes(transformation, mode, sizes):
+    attrs = {"mode": mode, "coordinate_transformation_mode": transformation}
+    resize(floats(1, 2, 5, 6), attrs, sizes=sizes)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("scales", [(1, 1, 2, 2), (1, 1, 0.6, 1.7)])
+def test_resize_by_scales(mode, scales):
+    resize(floats(1, 2, 5, 6), {"mode": mode}, scales=scales)
+
+
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+@pytest.mark.parametrize("transformation", ["half_pixel", "asymmetric", "align_corners"])
+def test_resize_nearest_modes(nearest, transformation):
+    attrs = {
+        "mode": "nearest",
+        "nearest_mode": nearest,
+        "coordinate_transformation_mode": transformation,
+    }
+    resize(floats(1, 1, 6, 7), attrs, scales=(1, 1, 1.5, 0.5))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_resize_of_a_region(mode):
+    attrs = {
+        "mode": mode,
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": 7.0,
+    }
+    roi = (0, 0, 0.2, -0.1, 1, 1, 0.7, 1.2)
+    resize(floats(1, 1, 6, 7), attrs, sizes=(1, 1, 5, 9), roi=roi)
+
+
+def test_resize_cubic_without_the_outside():
+    attrs = {"mode": "cubic", "exclude_outside": 1, "cubic_coeff_a": -0.5}
+    resize(floats(1, 2, 5, 6), attrs, sizes=(1, 2, 9, 4))
+
+
+def test_resize_of_one_and_of_three_dimensions():
+    resize(floats(1, 2, 9), {"mode": "linear"}, sizes=(1, 2, 15))
+    resize(floats(1, 2, 3, 4, 5), {"mode": "linear"}, sizes=(1, 2, 6, 5, 3))
+    resize(floats(2, 3, 4, 5), {"mode": "nearest"}, sizes=(4, 3, 8, 5))
+
+
+def test_resize_by_axes():
+    resize(floats(1, 2, 5, 6), {"mode": "linear", "axes": [3, 2]}, sizes=(4, 9))
+
+
+@pytest.mark.parametrize("policy", ["not_larger", "not_smaller"])
+def test_resize_that_keeps_the_aspect_ratio(policy):
+    attrs = {"mode": "linear", "keep_aspect_ratio_policy": policy, "axes": [2, 3]}
+    resize(floats(1, 1, 6, 8), attrs, sizes=(10, 9))
+
+
+def test_resize_of_integers():
+    x = integers(1, 2, 4, 5, low=0, high=99, dtype=np.uint8)
+    resize(x, {"mode": "nearest"}, scales=(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scale", [2.0, 0.5])
+def test_old_resize_and_upsample(mode, scale):
+    scales = np.array([1, 1, scale, scale], np.float32)
+    inputs = [floats(1, 2, 4, 6), scales]
+    check_single("Resize", inputs, {"mode": mode}, constant=(1,), opset=10)
+    if scale > 1:
+        check_single("Upsample", inputs, {"mode": mode}, constant=(1,), opset=9)

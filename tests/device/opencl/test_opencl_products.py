@@ -1,0 +1,119 @@
+"""Matrix products of device OPENCL, by tiles and by registers, against onnxruntime."""
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from .comparison import build, check, check_single, floats
+
+TILINGS = ["LOCAL", "REGISTERS"]
+
+SHAPES = [
+    ((4, 5), (5, 6)),
+    ((65, 33), (33, 70)),
+    ((130, 300), (300, 17)),
+    ((1, 200), (200, 33)),
+    ((3, 700), (700, 40)),
+    ((2, 3, 5, 7), (2, 3, 7, 4)),
+    ((2, 1, 5, 7), (3, 7, 4)),
+    ((3, 5, 7), (7, 4)),
+    ((5, 7), (3, 7, 4)),
+    ((2, 1, 2, 5, 7), (3, 1, 7, 4)),
+    ((2, 3, 1, 5, 7), (1, 3, 2, 7, 4)),
+    ((2, 1, 2, 5, 7), (1, 3, 1, 7, 4)),
+    ((7,), (7, 4)),
+    ((5, 7), (7,)),
+    ((2, 5, 7), (7,)),
+    ((7,), (2, 7, 4)),
+    ((7,), (7,)),
+    ((0, 7), (7, 4)),
+    ((3, 0), (0, 4)),
+]
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+def test_matmul(left, right, tiling):
+    check_single("MatMul", [floats(*left), floats(*right, seed=1)], tiling=tiling, atol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_long_sums_are_split(rows, tiling):
+    inputs = [floats(rows, 5000), floats(5000, 20, seed=1)]
+    check_single("MatMul", inputs, tiling=tiling, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize("constant", [(1, 2), ()])
+@pytest.mark.parametrize(
+    ("attrs", "a", "b", "c"),
+    [
+        ({}, (9, 8), (8, 7), (7,)),
+        ({"transB": 1}, (9, 8), (7, 8), (9, 1)),
+        ({"transA": 1, "transB": 1}, (8, 9), (7, 8), (9, 7)),
+        ({"alpha": 0.5, "beta": 2.0}, (9, 8), (8, 7), (1, 7)),
+        ({"beta": 0.5}, (9, 8), (8, 7), ()),
+        ({"beta": 0.0}, (9, 8), (8, 7), (7,)),
+    ],
+)
+def test_gemm(attrs, a, b, c, constant, tiling):
+    inputs = [floats(*a), floats(*b, seed=1), floats(*c, seed=2)]
+    check_single("Gemm", inputs, attrs, constant=constant, tiling=tiling, atol=1e-4)
+
+
+def test_gemm_without_bias():
+    check_single("Gemm", [floats(9, 8), floats(8, 7, seed=1)])
+
+
+ACTIVATIONS = [
+    ("Relu", {}),
+    ("Sigmoid", {}),
+    ("Tanh", {}),
+    ("LeakyRelu", {"alpha": 0.1}),
+    ("HardSigmoid", {}),
+    ("HardSwish", {}),
+    ("Elu", {}),
+    ("Softplus", {}),
+]
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+@pytest.mark.parametrize(("activation", "attrs"), ACTIVATIONS, ids=[a for a, _ in ACTIVATIONS])
+def test_bias_residual_and_activation(activation, attrs, tiling):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("Add", ["r", "c"], ["d"]),
+        helper.make_node(activation, ["d"], ["y"], **attrs),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(20, 37, seed=1), "w"),
+        numpy_helper.from_array(floats(37, seed=2), "b"),
+    ]
+    feeds = {"x": floats(2, 9, 20), "r": floats(2, 9, 37, seed=3)}
+    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_one_row_with_bias_and_activation(tiling):
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["a"], transB=1),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(50, 900, seed=1), "w"),
+        numpy_helper.from_array(floats(50, seed=2), "b"),
+    ]
+    feeds = {"x": floats(1, 900)}
+    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-3)
+
+
+def test_results_repeat_bit_for_bit():
+    from .comparison import compiled, single
+
+    model, feeds = single("MatMul", [floats(9, 5000), floats(5000, 20, seed=1)])
+    request = compiled(model, TILING="LOCAL").create_infer_request()
+    first = np.array(request.infer(feeds)[0])
+    for _ in range(3):
+        assert np.array_equal(first, request.infer(feeds)[0])

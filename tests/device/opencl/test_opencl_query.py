@@ -1,0 +1,131 @@
+"""What the OPENCL devices refuse, and why."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from partita.errors import CompileError
+from partita.query import ReasonCode
+
+from .comparison import build, compiled, core, floats, int64s, integers, refusal, single
+
+REFUSED = [
+    ("NonZero", [floats(3, 3)], {}, ReasonCode.UNSUPPORTED_OP, "no kernel for NonZero"),
+    ("Relu", [floats(3).astype(np.float64)], {}, ReasonCode.UNSUPPORTED_DTYPE, "float64"),
+    ("MatMul", [integers(3, 3), integers(3, 3)], {}, ReasonCode.UNSUPPORTED_DTYPE, "int64"),
+    (
+        "Cast",
+        [floats(3)],
+        {"to": TensorProto.FLOAT16},
+        ReasonCode.UNSUPPORTED_DTYPE,
+        "casts to type 10",
+    ),
+    (
+        "ConvTranspose",
+        [floats(1, 2, 3, 3, 3), floats(2, 2, 2, 2, 2)],
+        {},
+        ReasonCode.UNSUPPORTED_SHAPE,
+        "3 spatial dimensions; takes 1 to 2",
+    ),
+    (
+        "Resize",
+        [floats(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)],
+        {"antialias": 1, "mode": "linear"},
+        ReasonCode.UNSUPPORTED_ATTRIBUTE,
+        "antialias 1; takes 0",
+    ),
+    (
+        "Resize",
+        [floats(1, 1, 4, 4), None, np.array([1, 1, 2, 2], np.float32)],
+        {},
+        ReasonCode.VALUE_DEPENDENT_SHAPE,
+        "input 2 ('x2') is computed while the model runs",
+    ),
+    ("Neg", [floats(*[1] * 9)], {}, ReasonCode.UNSUPPORTED_SHAPE, "9 dimensions; takes 8"),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "attrs", "code", "detail"), REFUSED)
+def test_refusals(op_type, inputs, attrs, code, detail):
+    reason = refusal(op_type, inputs, attrs)
+    assert reason.code is code
+    assert detail in reason.detail
+
+
+def test_a_second_output_that_is_not_computed():
+    attrs = {"kernel_shape": [2, 2]}
+    reason = refusal("MaxPool", [floats(1, 1, 4, 4)], attrs, outputs=2)
+    assert reason.code is ReasonCode.UNSUPPORTED_ATTRIBUTE
+    assert reason.detail == "output 1 is used; computes the first 1 only"
+
+
+def test_an_opset_that_is_not_known():
+    reason = refusal("BatchNormalization", [floats(1, 2, 3), *[floats(2)] * 4], opset=6)
+    assert reason.code is ReasonCode.UNSUPPORTED_OP
+    assert reason.detail == "BatchNormalization of opset 6; takes opsets 7 to latest"
+
+
+def test_a_shape_that_hangs_on_floats_is_refused_and_one_from_shapes_is_taken():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"], name="shape"),
+        helper.make_node("Gather", ["s", "one"], ["rows"], name="gather"),
+        helper.make_node("Concat", ["rows", "rest"], ["t"], name="concat", axis=0),
+        helper.make_node("Reshape", ["x", "t"], ["y"], name="good"),
+        helper.make_node("ReduceMax", ["x"], ["m"], name="max", keepdims=0),
+        helper.make_node("Cast", ["m"], ["n"], name="cast", to=TensorProto.INT64),
+        helper.make_node("Unsqueeze", ["n", "zero"], ["u"], name="unsqueeze"),
+        helper.make_node("Reshape", ["x", "u"], ["z"], name="bad"),
+    ]
+    weights = [
+        numpy_helper.from_array(int64s(1), "one"),
+        numpy_helper.from_array(int64s(0), "zero"),
+        numpy_helper.from_array(int64s(-1), "rest"),
+    ]
+    model = core().read_model(build(nodes, {"x": floats(3, 4)}, ["y", "z"], weights))
+    answer = core().query_model(model, "OPENCL")
+    assert set(answer.reasons) == {"bad"}
+    assert answer.reasons["bad"].code is ReasonCode.VALUE_DEPENDENT_SHAPE
+
+
+def test_constants_are_taken_whatever_computes_them():
+    nodes = [
+        helper.make_node("Constant", [], ["c"], name="c", value_float=2.0),
+        helper.make_node("Range", ["start", "limit", "c"], ["r"], name="range"),
+        helper.make_node("Add", ["x", "r"], ["y"], name="add"),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array(0, np.float32), "start"),
+        numpy_helper.from_array(np.array(8, np.float32), "limit"),
+    ]
+    model = core().read_model(build(nodes, {"x": floats(4)}, ["y"], weights))
+    assert not core().query_model(model, "OPENCL").reasons
+
+
+def test_compiling_what_is_refused_says_why():
+    model, _ = single("NonZero", [floats(3, 3)])
+    with pytest.raises(CompileError, match=r"'NonZero': UNSUPPORTED_OP: no kernel.*'HETERO:"):
+        compiled(model)
+
+
+EACH = [
+    ("Shape", [floats(2, 3)]),
+    ("Gather", [int64s(1, 2, 3), int64s(1)]),
+    ("Concat", [int64s(1), int64s(2, 3)]),
+    ("Unsqueeze", [int64s(1)[0:1].reshape(()), int64s(0)]),
+    ("Slice", [int64s(1, 2, 3), int64s(0), int64s(2)]),
+    ("Reshape", [floats(4, 3), int64s(2, 6)]),
+    ("ConstantOfShape", [int64s(2, 2)]),
+    ("Tile", [floats(2, 2), int64s(2, 1)]),
+    ("Pad", [floats(2, 2), int64s(1, 0, 0, 1)]),
+    ("Mul", [int64s(3, 4), int64s(2)]),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs"), EACH, ids=[name for name, _ in EACH])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_parts_of_shape_arithmetic_compile_alone(op_type, inputs, dynamic):
+    from .comparison import check
+
+    attrs = {"axis": 0} if op_type in ("Concat", "Gather") else {}
+    model, feeds = single(op_type, inputs, attrs, dynamic=dynamic)
+    check(model, feeds)
