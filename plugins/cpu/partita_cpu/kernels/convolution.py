@@ -23,8 +23,8 @@ from partita_cpu.kernels.depthwise import MAX_THREADS, depthwise, scratch_elemen
 from partita_cpu.kernels.epilogue import BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.im2col import col2im, im2col
-from partita_cpu.kernels.movement import expanded
-from partita_cpu.kernels.table import ALL_FLOATS, kernel
+from partita_cpu.kernels.movement import expanded, ints
+from partita_cpu.kernels.table import ALL_FLOATS, INT64, kernel
 from partita_cpu.kernels.window import Window, resolve, triple
 
 COLUMN_BYTES = 4 << 20
@@ -322,6 +322,19 @@ def _transposed_window(node: Node, size: tuple[int, ...], kernel: tuple[int, ...
         triple(size, 1),
         rank,
     )
+
+
+@kernel("Col2Im", dtypes={0: ALL_FLOATS, 1: INT64, 2: INT64}, since=18)
+@through_float32
+def col2im_(b: Builder, node: Node, x: Operand, image: Operand, block: Operand) -> Operand:
+    """Columns of windows added up to images of up to three dimensions."""
+    window = resolve(node, ints(b, image), ints(b, block))
+    channels = x.shape[1] // window.taps
+    y = b.empty((x.shape[0], channels, *window.size[3 - window.rank :]), x.dtype)
+    if y.size:
+        table = b.constant(window.table)
+        b.call(col2im, b.flat(x), b.flat(y), table, 0, x.shape[0] * channels)
+    return y
 
 
 def _check_shapes(node: Node, x: Operand, w: Operand, channels: int) -> None:

@@ -18,7 +18,7 @@ from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.movement import axis_of
 from partita_cpu.kernels.movement_copy import ItemSized, strides_of
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.table import ANY, INDICES, NUMBERS, kernel
+from partita_cpu.kernels.table import ANY, INDICES, INT64, NUMBERS, kernel
 
 _REDUCTIONS = {
     "add": np.add,
@@ -105,6 +105,12 @@ def _gather(b: Builder, x: Operand, y: Operand, index: Operand, axis: int) -> No
         return
     outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     b.call(_gather_bits, b.flat(x), b.flat(y), b.flat(index), outer, x.shape[axis], inner)
+
+
+def scatter_flat(b: Builder, updates: Operand, y: Operand, places: Operand) -> None:
+    """Write each element of `updates` to its checked place in flat `y`."""
+    if updates.size:
+        b.call(_scatter_bits, b.flat(updates), b.flat(y), b.flat(places), 1, y.size)
 
 
 @kernel("Gather", dtypes={0: ANY, 1: INDICES})
@@ -236,3 +242,49 @@ def _computed(b: Builder, fn: Any, index: Operand, base: Operand, step: int, sha
     places = b.empty(shape, np.int64)
     b.call_numpy(fn, index, base, places, step)
     return places
+
+
+@kernel("OneHot", dtypes={0: NUMBERS, 1: NUMBERS, 2: ANY})
+def one_hot(b: Builder, node: Node, index: Operand, depth: Operand, values: Operand) -> Operand:
+    """A new axis that is "on" at each index and "off" elsewhere; all off for indices beyond."""
+    size = int(b.value(depth).ravel()[0])
+    axis = axis_of(node, node.attrs.get("axis", -1), index.ndim + 1)
+    y = b.empty([*index.shape[:axis], size, *index.shape[axis:]], values.dtype)
+    outer, inner = math.prod(index.shape[:axis]), math.prod(index.shape[axis:])
+    b.call_numpy(_mark, b.view(index, (outer, 1, inner)), values, b.view(y, (outer, size, inner)))
+    return y
+
+
+def _mark(index: Array, values: Array, y: Array) -> None:
+    depth = y.shape[1]
+    places = index.astype(np.int64)
+    places = np.where(places < 0, places + depth, places)
+    y[...] = np.where(places == np.arange(depth)[:, None], values[1], values[0])
+
+
+@kernel("ReverseSequence", dtypes={0: ANY, 1: INT64})
+def reverse_sequence(b: Builder, node: Node, x: Operand, lengths: Operand) -> Operand:
+    """Each sequence of the batch backwards, as far as its length says."""
+    time_axis = int(node.attrs.get("time_axis", 0))
+    rows, inner = x.shape[0] * x.shape[1], math.prod(x.shape[2:])
+    index = b.empty(x.shape[:2], np.int64)
+    b.call_numpy(_reversed_rows, lengths, index, time_axis, node.name)
+    y = b.empty(x.shape, x.dtype)
+    _gather(b, b.view(x, (rows, inner)), y, index, 0)
+    return y
+
+
+def _reversed_rows(lengths: Array, index: Array, time_axis: int, name: str) -> None:
+    """For each (time, batch), or (batch, time), the row that takes its place."""
+    steps = index.shape[time_axis]
+    if lengths.size and (lengths.min() < 0 or lengths.max() > steps):
+        raise InferError(
+            f"Operation '{name}': sequence lengths are {lengths.min()} to {lengths.max()}, "
+            f"but sequences have {steps} steps."
+        )
+    time, batch = np.arange(steps)[:, None], np.arange(lengths.size)
+    turned = np.where(time < lengths, lengths - 1 - time, time)
+    if time_axis == 0:
+        index[...] = turned * lengths.size + batch
+    else:
+        index[...] = (turned + batch * steps).T

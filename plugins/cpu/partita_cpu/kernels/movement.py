@@ -171,7 +171,7 @@ def slice_(
     axes: Operand | None = None,
     steps: Operand | None = None,
 ) -> Operand:
-    """Python's slices: bounds are clamped, negative ones count from the end."""
+    """Ranges along some axes, with any step."""
     first = node.attrs["starts"] if starts is None else ints(b, starts)
     last = node.attrs["ends"] if ends is None else ints(b, ends)
     along = axes_of(b, node, axes, x.ndim)
@@ -179,9 +179,7 @@ def slice_(
     by = [1] * len(first) if steps is None else ints(b, steps)
     ranges = [range(n) for n in x.shape]
     for axis, start, end, step in zip(along, first, last, by, strict=True):
-        n = x.shape[axis]
-        # Python reads end = -1 - n .. as "before the first", which is what ONNX means by it too.
-        ranges[axis] = range(*slice(start, end, step).indices(n))
+        ranges[axis] = _clamped(start, end, step, x.shape[axis])
     shape = [len(r) for r in ranges]
     if all(r == range(n) for r, n in zip(ranges, x.shape, strict=True)):
         return b.view(x, x.shape)
@@ -191,6 +189,17 @@ def slice_(
     moves = [r.step * s for r, s in zip(ranges, strides, strict=True)]
     copy_box(b, x, y, shape, moves, strides_of(shape), offset)
     return y
+
+
+def _clamped(start: int, end: int, step: int, n: int) -> range:
+    """The indices of a slice: bounds below 0 count from the end, and what is beyond is clamped.
+
+    Unlike Python's, a start before the first element is the first one if the step is negative.
+    """
+    start, end = start + n * (start < 0), end + n * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), n), min(max(end, 0), n), step)
+    return range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
 
 
 @kernel("Expand", dtypes={0: ANY, 1: INT64})

@@ -1,0 +1,100 @@
+"""Operators whose results are known once shapes and small inputs are: they cost nothing at run."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Node, Operand
+from partita.query import Reason, ReasonCode
+from partita_cpu.kernels.table import ALL_FLOATS, ANY, INT64, INTS, kernel
+
+_VALUES = {
+    "value": None,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_string": object,
+    "value_strings": object,
+}
+
+
+def _check_constant(node: Node) -> Reason | None:
+    if any(name in node.attrs for name in _VALUES):
+        return None
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "a sparse constant")
+
+
+@kernel("Constant", dtypes={}, check=_check_constant)
+def constant(b: Builder, node: Node) -> Operand:
+    """The attribute's tensor, numbers or strings."""
+    name = next(name for name in _VALUES if name in node.attrs)
+    return b.constant(np.asarray(node.attrs[name], dtype=_VALUES[name]))
+
+
+@kernel("ConstantOfShape", dtypes={0: INT64})
+def constant_of_shape(b: Builder, node: Node, shape: Operand) -> Operand:
+    """A tensor full of one value, 0 of float32 by default."""
+    value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
+    dims = tuple(int(n) for n in b.value(shape))
+    return b.constant(np.full(dims, value.ravel()[0], value.dtype))
+
+
+@kernel("Shape", dtypes={})
+def shape_(b: Builder, node: Node, x: Operand) -> Operand:
+    """The dimensions, or a slice of them."""
+    start, end = node.attrs.get("start", 0), node.attrs.get("end")
+    return b.constant(np.array(x.shape[slice(start, end)], dtype=np.int64))
+
+
+@kernel("Size", dtypes={})
+def size(b: Builder, node: Node, x: Operand) -> Operand:
+    """The number of elements."""
+    return b.constant(np.array(x.size, dtype=np.int64))
+
+
+@kernel("Range", dtypes=ALL_FLOATS | INTS)
+def range_(b: Builder, node: Node, start: Operand, limit: Operand, delta: Operand) -> Operand:
+    """Numbers from `start` to before `limit`."""
+    kind = start.dtype
+    first, stop, step = (b.value(x).ravel()[0].item() for x in (start, limit, delta))
+    count = max(math.ceil((stop - first) / step), 0) if step else 0
+    wide: Any = np.int64 if kind.kind in "iu" else np.float64 if kind == np.float64 else np.float32
+    return b.constant((wide(first) + np.arange(count, dtype=wide) * wide(step)).astype(kind))
+
+
+@kernel("EyeLike", dtypes=ANY)
+def eye_like(b: Builder, node: Node, x: Operand) -> Operand:
+    """Ones on a diagonal of a matrix of the input's shape."""
+    kind = onnx_dtype(node.attrs["dtype"]) if "dtype" in node.attrs else x.dtype
+    rows, columns = x.shape
+    return b.constant(np.eye(rows, columns, node.attrs.get("k", 0)).astype(kind))
+
+
+@kernel("Trilu", dtypes={0: ANY, 1: INT64})
+def trilu(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> Operand:
+    """One triangle of each matrix; zeros in the other."""
+    diagonal = 0 if k is None else int(b.value(k).ravel()[0])
+    rows, columns = x.shape[-2:]
+    if node.attrs.get("upper", 1):
+        cleared = ~np.triu(np.ones((rows, columns), bool), diagonal)
+    else:
+        cleared = ~np.tril(np.ones((rows, columns), bool), diagonal)
+    y = b.empty(x.shape, x.dtype)
+    b.call_numpy(_copy_and_clear, x, b.constant(cleared), y)
+    return y
+
+
+def _copy_and_clear(x: Array, cleared: Array, y: Array) -> None:
+    np.copyto(y, x)
+    np.copyto(y, y.dtype.type(0), where=cleared)
+
+
+def onnx_dtype(number: int) -> np.dtype[Any]:
+    """The numpy type of an ONNX element type's number."""
+    import onnx_ir as ir
+
+    return np.dtype(ir.DataType(number).numpy())

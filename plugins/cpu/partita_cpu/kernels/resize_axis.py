@@ -1,0 +1,173 @@
+"""How one axis is resampled: which input elements each output coordinate mixes, and how much.
+
+Coordinates are computed in float32, as onnxruntime does: near a half, another precision would
+round to another neighbour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import Array
+
+F32 = np.float32
+
+TRANSFORMS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "asymmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a Resize.
+
+    Attributes:
+        size: Of the input.
+        out: Of the output.
+        scale: Output coordinates per input coordinate.
+        start: Where the region of interest starts, as a share of the input.
+        end: Where it ends.
+    """
+
+    size: int
+    out: int
+    scale: float
+    start: float = 0.0
+    end: float = 1.0
+
+    def is_identity(self, transform: str) -> bool:
+        """Whether every output coordinate is its own input coordinate."""
+        cropped = transform == "tf_crop_and_resize" and (self.start, self.end) != (0, 1)
+        return self.size == self.out and self.scale == 1.0 and not cropped
+
+    def coordinates(self, transform: str) -> Array:
+        """For each output coordinate its place in the input."""
+        x = np.arange(self.out, dtype=F32)
+        scale, half = F32(self.scale), F32(0.5)
+        if self.is_identity(transform):
+            return x
+        match transform:
+            case "half_pixel":
+                return (x + half) / scale - half
+            case "half_pixel_symmetric":
+                # The output stays centred although its size was rounded.
+                adjustment = F32(self.out) / (scale * F32(self.size))
+                offset = F32(self.size) / F32(2) * (F32(1) - adjustment)
+                return offset + (x + half) / scale - half
+            case "pytorch_half_pixel":
+                return (x + half) / scale - half if self.out > 1 else np.zeros_like(x)
+            case "align_corners":
+                last = F32(self.size - 1)
+                return x * last / F32(self.out - 1) if self.out > 1 else np.zeros_like(x)
+            case "tf_half_pixel_for_nn":
+                return (x + half) / scale
+            case "tf_crop_and_resize":
+                return self._cropped(x)
+        return x / scale
+
+    def _cropped(self, x: Array) -> Array:
+        start, end, last = F32(self.start), F32(self.end), F32(self.size - 1)
+        if self.out == 1:
+            return np.full_like(x, F32(0.5) * (start + end) * last)
+        return start * last + x * (end - start) * last / F32(self.out - 1)
+
+    def outside(self, transform: str) -> Array:
+        """For each output coordinate whether its place is not in the input."""
+        x = self.coordinates(transform)
+        return (x < 0) | (x > self.size - 1)
+
+
+def nearest(axis: Axis, transform: str, mode: str) -> Array:
+    """The input element nearest to each output coordinate.
+
+    Args:
+        axis: The axis.
+        transform: The coordinate transformation.
+        mode: How halves are rounded; "" is the rule of opset 10: down, but up when shrinking.
+    """
+    x = axis.coordinates(transform)
+    match mode:
+        case "round_prefer_floor":
+            index = np.ceil(x - F32(0.5))
+        case "round_prefer_ceil":
+            index = np.floor(x + F32(0.5))
+        case "ceil":
+            index = np.ceil(x)
+        case "":
+            index = np.ceil(x) if axis.scale < 1 else np.trunc(x)
+        case _:
+            index = np.floor(x)
+    clipped: Array = np.clip(index, 0, axis.size - 1).astype(np.int64)
+    return clipped
+
+
+def linear(axis: Axis, transform: str) -> tuple[Array, Array]:
+    """Two taps: the neighbours of each output coordinate and their weights."""
+    x = np.clip(axis.coordinates(transform), 0, axis.size - 1)
+    left = np.minimum(np.floor(x).astype(np.int64), axis.size - 1)
+    share = x - left.astype(F32)
+    index = np.stack([left, np.minimum(left + 1, axis.size - 1)], axis=1)
+    return index, np.stack([1 - share, share], axis=1)
+
+
+def cubic(axis: Axis, transform: str, a: float, exclude_outside: bool) -> tuple[Array, Array]:
+    """Four taps of Keys' cubic with parameter `a`; the border repeats, or gets no weight."""
+    x = axis.coordinates(transform).astype(np.float64)
+    index = np.floor(x).astype(np.int64)[:, None] + np.arange(-1, 3)
+    weights = _keys(x[:, None] - index, a)
+    return _bordered(axis, index, weights, exclude_outside)
+
+
+def antialiased(
+    axis: Axis, transform: str, a: float | None, exclude_outside: bool
+) -> tuple[Array, Array]:
+    """The taps of a filter that is stretched when it shrinks the input.
+
+    Args:
+        axis: The axis.
+        transform: The coordinate transformation.
+        a: Parameter of the cubic filter; ``None`` for the linear one.
+        exclude_outside: Whether the border gets no weight instead of being repeated.
+    """
+    stretch = max(1.0, 1.0 / axis.scale)
+    reach = (1.0 if a is None else 2.0) * stretch
+    x = axis.coordinates(transform).astype(np.float64)
+    first = np.floor(x + 1 - reach).astype(np.int64)
+    index = first[:, None] + np.arange(math.ceil(2 * reach) + 1)
+    distance = (index - x[:, None]) / stretch
+    weights = np.maximum(0, 1 - np.abs(distance)) if a is None else _keys(distance, a)
+    # The filter covers these elements only, although its tails may be longer than that.
+    weights[index >= np.floor(x + 1 + reach).astype(np.int64)[:, None]] = 0
+    return _bordered(axis, index, weights, exclude_outside)
+
+
+def _bordered(
+    axis: Axis, index: Array, weights: Array, exclude_outside: bool
+) -> tuple[Array, Array]:
+    if exclude_outside:
+        weights = np.where((index >= 0) & (index < axis.size), weights, 0)
+    total = weights.sum(axis=1, keepdims=True)
+    return np.clip(index, 0, axis.size - 1), weights / np.where(total == 0, 1, total)
+
+
+def _keys(distance: Array, a: float) -> Array:
+    """Keys' piecewise cubic convolution kernel."""
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+Taps = Callable[[Axis], tuple[Array, Array]]
+"""Makes an axis' table: (out, taps) input elements and as many weights."""
