@@ -16,41 +16,35 @@ def plan(intervals: Sequence[Interval]) -> tuple[list[int], int]:
 
     Greedy by size: the largest first, each into the smallest gap that holds it between the
     tensors that live at the same time (Pisarchyk and Lee, Efficient Memory Management for Deep
-    Neural Net Inference, 2020, "greedy by size"). Quadratic in the number of tensors.
+    Neural Net Inference, 2020, "greedy by size"). Takes time in proportion to the number of
+    tensors times those alive beside each.
 
     Returns:
         Offsets, in the order of the intervals and multiples of :data:`ALIGNMENT`, and the total.
     """
     offsets = [0] * len(intervals)
-    placed: list[tuple[int, int, int, int]] = []  # start, end, first, last; ordered by start
+    ends = [0] * len(intervals)
     total = 0
+    at_step: dict[int, list[int]] = {}  # placed tensors by the steps they live at
     order = sorted(range(len(intervals)), key=lambda i: (-intervals[i][0], intervals[i][1]))
     for index in order:
         size, first, last = intervals[index]
         size = -(-size // ALIGNMENT) * ALIGNMENT
-        best, best_room, cursor = -1, -1, 0
-        for start, end, other_first, other_last in placed:
-            if other_first > last or other_last < first:
-                continue
-            room = start - cursor
-            if room >= size and (best < 0 or room < best_room):
-                best, best_room = cursor, room
-            cursor = max(cursor, end)
-        if best < 0:
-            best = cursor
-        offsets[index] = best
-        total = max(total, best + size)
-        _insert(placed, (best, best + size, first, last))
+        beside = {i for step in range(first, last + 1) for i in at_step.get(step, ())}
+        offset = _best_gap(sorted((offsets[i], ends[i]) for i in beside), size)
+        offsets[index], ends[index] = offset, offset + size
+        total = max(total, offset + size)
+        for step in range(first, last + 1):
+            at_step.setdefault(step, []).append(index)
     return offsets, total
 
 
-def _insert(placed: list[tuple[int, int, int, int]], block: tuple[int, int, int, int]) -> None:
-    """Keeps the list ordered by start."""
-    low, high = 0, len(placed)
-    while low < high:
-        middle = (low + high) // 2
-        if placed[middle][0] < block[0]:
-            low = middle + 1
-        else:
-            high = middle
-    placed.insert(low, block)
+def _best_gap(blocks: Sequence[tuple[int, int]], size: int) -> int:
+    """Start of the smallest gap between blocks (ordered by start) that holds ``size`` bytes."""
+    best, best_room, cursor = -1, -1, 0
+    for start, end in blocks:
+        room = start - cursor
+        if room >= size and (best < 0 or room < best_room):
+            best, best_room = cursor, room
+        cursor = max(cursor, end)
+    return cursor if best < 0 else best
