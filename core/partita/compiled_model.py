@@ -12,7 +12,7 @@ from partita.errors import PropertyError
 from partita.explain import Explanation
 from partita.model import Model, Port, find_port
 from partita.profiling import ProfilingInfo
-from partita.tensor import Tensor
+from partita.tensor import HOST, Tensor
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
@@ -50,10 +50,13 @@ class Runner(abc.ABC):
         """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""
         return ()
 
-    def cancel(self) -> None:
-        """(optional) Asks a running ``run`` to stop soon (defaults to letting it finish)."""
+    def cancel(self) -> None:  # noqa: B027  # optional
+        """(optional) Asks a running ``run`` to stop soon (defaults to letting it finish).
 
-    def close(self) -> None:
+        Called from another thread; must have no effect on later runs.
+        """
+
+    def close(self) -> None:  # noqa: B027  # optional
         """(optional) Frees what the runner holds (defaults to nothing)."""
 
 
@@ -88,6 +91,14 @@ class CompiledModel(abc.ABC):
         """(optional) How many requests keep the device busy (defaults to 1)."""
         return 1
 
+    def takes_memory(self, memory: str) -> bool:
+        """(optional) Whether requests take input tensors of a memory as they are.
+
+        Tensors of other memories are brought to the host first (defaults to the host alone). A
+        runner that takes tensors of its own memory must bear that one of its own outputs comes in.
+        """
+        return memory == HOST
+
     def extra_properties(self) -> dict[str, Any]:
         """(optional) Read-only properties of this compiled model beyond the usual ones."""
         return {}
@@ -120,7 +131,9 @@ class CompiledModel(abc.ABC):
         if name in type(self.properties).model_fields:
             return getattr(self.properties, name)
         known = ", ".join([*facts, *type(self.properties).model_fields])
-        raise PropertyError(f"Compiled model '{self.model.name}' has no property '{name}'; it has {known}.")
+        raise PropertyError(
+            f"Compiled model '{self.model.name}' has no property '{name}'; it has {known}."
+        )
 
     def _facts(self) -> dict[str, Any]:
         facts = {
@@ -136,12 +149,12 @@ class CompiledModel(abc.ABC):
         ]
         return facts
 
-    def input(self, key: int | str = 0) -> Port:
-        """The input port of an index or name."""
+    def input(self, key: int | str | Port = 0) -> Port:
+        """The input port of an index, name or port of the model."""
         return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
 
-    def output(self, key: int | str = 0) -> Port:
-        """The output port of an index or name."""
+    def output(self, key: int | str | Port = 0) -> Port:
+        """The output port of an index, name or port of the model."""
         return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
 
     def create_infer_request(self) -> InferRequest:
@@ -154,17 +167,20 @@ class CompiledModel(abc.ABC):
         """Infers once with a request made for it; results are copies."""
         return self.create_infer_request().infer(inputs)
 
-    def __call__(self, inputs: Any = None, share_outputs: bool = False) -> InferResult:
+    def __call__(
+        self, inputs: Any = None, share_inputs: bool = True, share_outputs: bool = False
+    ) -> InferResult:
         """Infers with a request that is kept for such calls; each thread has its own.
 
         Args:
             inputs: As :meth:`partita.request.InferRequest.infer` takes them.
+            share_inputs: Accepted for OpenVINO's sake.
             share_outputs: Return views that the next call overwrites, instead of copies.
         """
         request: InferRequest | None = getattr(self._of_thread, "request", None)
         if request is None:
             request = self._of_thread.request = self.create_infer_request()
-        return request.infer(inputs, share_outputs=share_outputs)
+        return request.infer(inputs, share_inputs, share_outputs)
 
     def __repr__(self) -> str:
         return f"<CompiledModel {self.model.name!r} on {self.device}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,21 @@ class Tensor(abc.ABC):
         device: Name of the device that made it, e.g. ``"OPENCL.0"``; ``"CPU"`` for host tensors.
         memory: Id of the memory that it lies in; tensors of equal memory id can be read in place
             by every device that answers ``can_share`` for that id. ``"host"`` is host memory.
+
+    Called itself, ``Tensor(array)`` makes a host tensor of a copy, and
+    ``Tensor(array, shared_memory=True)`` one of the array itself, as OpenVINO's does.
     """
+
+    __slots__ = ()
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     device: str
     memory: str
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
+        """An instance of the class; of the class ``Tensor`` itself, a host tensor."""
+        return object.__new__(_NewTensor if cls is Tensor else cls)
 
     @abc.abstractmethod
     def numpy(self) -> np.ndarray[Any, Any]:
@@ -42,10 +52,17 @@ class Tensor(abc.ABC):
     @property
     def nbytes(self) -> int:
         """Size of the elements in bytes."""
-        count = 1
-        for dim in self.shape:
-            count *= dim
-        return count * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def element_type(self) -> np.dtype[Any]:
+        """The element type (OpenVINO's spelling)."""
+        return self.dtype
 
     @property
     def byte_size(self) -> int:
@@ -65,7 +82,7 @@ class Tensor(abc.ABC):
 
     def __repr__(self) -> str:
         dims = ", ".join(map(str, self.shape))
-        return f"<{type(self).__name__} {self.dtype}[{dims}] on {self.device}>"
+        return f"<Tensor {self.dtype}[{dims}] on {self.device}>"
 
 
 class HostTensor(Tensor):
@@ -87,3 +104,12 @@ class HostTensor(Tensor):
     def numpy(self) -> np.ndarray[Any, Any]:
         """The array itself."""
         return self._array
+
+
+class _NewTensor(HostTensor):
+    """What ``Tensor(...)`` makes; the one tensor that copies what it is given."""
+
+    __slots__ = ()
+
+    def __init__(self, array: Any, shared_memory: bool = False) -> None:
+        super().__init__(np.asarray(array) if shared_memory else np.array(array, order="C"))
