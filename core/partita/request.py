@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import logging
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import InferCancelledError, InferError, InputError, PartitaError, RequestBusyError
-from partita.model import Port, find_port
+from partita.errors import (
+    DeviceMemoryError,
+    InferCancelledError,
+    InferError,
+    InputError,
+    PartitaError,
+    PluginError,
+    RequestBusyError,
+)
+from partita.inputs import Array, check, to_tensor
+from partita.model import Port, find_port, is_static
 from partita.profiling import ProfilingInfo
 from partita.tensor import HOST, HostTensor, Tensor
 from partita.threads import LazyPool
@@ -21,12 +28,10 @@ from partita.threads import LazyPool
 if TYPE_CHECKING:
     from partita.compiled_model import CompiledModel
 
-_log = logging.getLogger(__name__)
 _pool = LazyPool("partita-infer", 64)
 
-Array = np.ndarray[Any, Any]
 Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
-"""Tensors by name, index or port; a list of them in order; one tensor; or none (those set before)."""
+"""Tensors by name, index or port; a list in order; one tensor; or none (those set before)."""
 
 
 class InferResult(Mapping[Port, Array]):
@@ -42,14 +47,13 @@ class InferResult(Mapping[Port, Array]):
         self._arrays = arrays
 
     def __getitem__(self, key: Port | int | str) -> Array:
-        if isinstance(key, Port):
-            return self._arrays[key.index]
-        if isinstance(key, str):
-            for port, array in zip(self._ports, self._arrays, strict=True):
-                if port.name == key:
-                    return array
-            raise KeyError(f"no output '{key}'; there are {[port.name for port in self._ports]}")
-        return self._arrays[key]
+        if isinstance(key, (int, np.integer)):
+            return self._arrays[key]
+        name = key.name if isinstance(key, Port) else key
+        for port, array in zip(self._ports, self._arrays, strict=True):
+            if port.name == name:
+                return array
+        raise KeyError(f"no output {key!r}; there are {', '.join(map(repr, self.names()))}")
 
     def __iter__(self) -> Iterator[Port]:
         return iter(self._ports)
@@ -59,7 +63,7 @@ class InferResult(Mapping[Port, Array]):
 
     def to_dict(self) -> dict[str, Array]:
         """Output name to array."""
-        return {port.name: array for port, array in zip(self._ports, self._arrays, strict=True)}
+        return dict(zip(self.names(), self._arrays, strict=True))
 
     def to_tuple(self) -> tuple[Array, ...]:
         """The arrays in order."""
@@ -70,8 +74,18 @@ class InferResult(Mapping[Port, Array]):
         return tuple(port.name for port in self._ports)
 
     def __repr__(self) -> str:
-        parts = (f"{p.name}: {a.dtype}{list(a.shape)}" for p, a in zip(self._ports, self._arrays, strict=True))
+        parts = (f"{name}: {a.dtype}{list(a.shape)}" for name, a in self.to_dict().items())
         return f"<InferResult {', '.join(parts)}>"
+
+
+class _AsyncRun:
+    """One asynchronous run: whether it shall stop, and its end."""
+
+    __slots__ = ("cancelled", "end")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.end: concurrent.futures.Future[None] = concurrent.futures.Future()
 
 
 class InferRequest:
@@ -83,15 +97,16 @@ class InferRequest:
 
     def __init__(self, compiled: CompiledModel) -> None:
         self.compiled_model = compiled
-        self._ports = compiled.inputs
-        self._outputs = compiled.outputs
-        self._names = {port.name: port.index for port in self._ports}
+        self.model_inputs = compiled.inputs
+        self.model_outputs = compiled.outputs
+        self._indices = {port.name: port.index for port in compiled.inputs}
         self._runner = compiled.create_runner()
-        self._tensors: list[Tensor | None] = [None] * len(self._ports)
-        self._results: Sequence[Tensor] | None = None
+        self._tensors: list[Tensor | None] = [None] * len(compiled.inputs)
+        self._targets: list[Tensor | None] | None = None
+        self._results: Sequence[Tensor] = ()
+        self._has_results = False
         self._busy = threading.Lock()
-        self._future: Future[None] | None = None
-        self._cancelled = False
+        self._async: _AsyncRun | None = None
         self._callback: Callable[[Any], None] | None = None
         self._userdata: Any = None
         self._latency_s = 0.0
@@ -119,7 +134,7 @@ class InferRequest:
         try:
             if inputs is not None:
                 self._bind(inputs, copy=False)
-            self._run()
+            self._compute()
             return self._collect(copy=not share_outputs)
         finally:
             self._busy.release()
@@ -141,25 +156,50 @@ class InferRequest:
             InputError: As for :meth:`infer`.
             RequestBusyError: The request is running already.
         """
+
+        def ended(error: BaseException | None) -> None:
+            if self._callback is not None:
+                self._callback(self._userdata)
+
+        self._launch(inputs, userdata, share_inputs, ended)
+
+    def _launch(
+        self,
+        inputs: Inputs,
+        userdata: Any,
+        share_inputs: bool,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        """Starts a run; ``ended`` is called on its thread with what it raised, if anything."""
         self._acquire()
+        before = self._async
         try:
             if inputs is not None:
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
-            self._cancelled = False
-            self._future = _pool.submit(self._work)
+            self._async = _AsyncRun()
+            _pool.submit(self._work, self._async, ended)
         except BaseException:
+            self._async = before
             self._busy.release()
             raise
 
-    def _work(self) -> None:
+    def _work(self, run: _AsyncRun, ended: Callable[[BaseException | None], None]) -> None:
+        failure: BaseException | None = None
         try:
-            self._run()
-        finally:
-            self._busy.release()
-            if self._callback is not None:
-                self._callback(self._userdata)
+            self._compute(run)
+        except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            failure = error
+        self._busy.release()
+        try:
+            ended(failure)
+        except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            failure = failure or error
+        if failure is None:
+            run.end.set_result(None)
+        else:
+            run.end.set_exception(failure)
 
     def wait(self) -> None:
         """Waits for the end of the asynchronous run; returns at once if there is none.
@@ -168,44 +208,35 @@ class InferRequest:
             InferError: What the run or the callback raised.
             InferCancelledError: The run was cancelled.
         """
-        if self._future is not None:
-            self._outcome(None)
+        if self._async is not None:
+            self._async.end.result()
 
     def wait_for(self, timeout: float) -> bool:
-        """Waits at most ``timeout`` milliseconds; returns whether the run has ended."""
-        if self._future is None:
-            return True
-        try:
-            self._outcome(timeout / 1000)
-        except FutureTimeoutError:
-            return False
-        return True
+        """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
 
-    def _outcome(self, timeout_s: float | None) -> None:
-        future = self._future
-        if future is None:
-            return
-        try:
-            future.result(timeout_s)
-        except CancelledError as error:
-            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.") from error
+        Raises:
+            InferError: As :meth:`wait`, if it has ended.
+        """
+        run = self._async
+        if run is None:
+            return True
+        if not concurrent.futures.wait([run.end], timeout / 1000).done:
+            return False
+        run.end.result()
+        return True
 
     def cancel(self) -> None:
         """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``."""
-        future = self._future
-        if future is None or future.done():
-            return
-        self._cancelled = True
-        if future.cancel():
-            self._busy.release()
-        else:
+        run = self._async
+        if run is not None and not run.end.done():
+            run.cancelled = True
             self._runner.cancel()
 
     def set_callback(self, callback: Callable[[Any], None] | None, userdata: Any = None) -> None:
         """Sets what is called as ``callback(userdata)`` after each asynchronous run.
 
         It runs on the thread that computed, after the request is free again, also if the run
-        failed; what it raises, :meth:`wait` raises.
+        failed or was cancelled; what it raises, :meth:`wait` raises.
         """
         self._callback = callback
         self._userdata = userdata
@@ -213,47 +244,82 @@ class InferRequest:
     # --------------------------------------------------------------------- tensors
 
     def set_tensor(self, key: int | str | Port, tensor: Any) -> None:
-        """Sets one input, kept until it is replaced; not copied if it is contiguous."""
-        index = self._index(key)
-        self._tensors[index] = _as_tensor(self._ports[index], tensor, copy=False)
+        """Sets one input (or, by name or port, output); see :meth:`set_output_tensor`."""
+        if isinstance(key, Port) and not key.is_input:
+            self.set_output_tensor(key.name, tensor)
+        elif isinstance(key, str) and key not in self._indices:
+            self.set_output_tensor(key, tensor)
+        else:
+            self.set_input_tensor(key, tensor)
 
-    set_input_tensor = set_tensor
+    def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets several tensors, as :meth:`set_tensor` does one."""
+        for key, tensor in tensors.items():
+            self.set_tensor(key, tensor)
+
+    def set_input_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
+
+        It is kept until it is replaced, and not copied if it is contiguous.
+
+        Raises:
+            InputError: No such input, or a wrong dtype or shape.
+        """
+        self._bind(key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor]), False)
+
+    def set_output_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets where one output goes from now on: ``(index, tensor)``, or ``(tensor)``.
+
+        Args:
+            key_and_tensor: The output (may be left out if there is one), and a host tensor or
+                array that can be written.
+
+        Raises:
+            InputError: A wrong dtype or shape, or memory that cannot be written.
+        """
+        *key, target = key_and_tensor
+        port = find_port(self.model_outputs, key[0] if key else 0, repr(self.compiled_model))
+        tensor = target if isinstance(target, Tensor) else HostTensor(np.asarray(target))
+        check(port, tensor.dtype, tensor.shape)
+        if tensor.memory != HOST or not tensor.numpy().flags.writeable:
+            raise InputError(f"Output '{port.name}' needs host memory that can be written.")
+        if self._targets is None:
+            self._targets = [None] * len(self.model_outputs)
+        self._targets[port.index] = tensor
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
-        """The tensor of an input (as set) or output (of the last run)."""
-        name = key.name if isinstance(key, Port) else key
-        if isinstance(name, str) and name in self._names:
-            return self.get_input_tensor(self._names[name])
-        port = find_port(self._outputs, name, f"{self.compiled_model!r}")
-        return self.get_output_tensor(port.index)
+        """The tensor of an input (as set) or, by name or port, output (of the last run)."""
+        is_output = isinstance(key, Port) and not key.is_input
+        is_output |= isinstance(key, str) and key not in self._indices
+        return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
 
-    def get_input_tensor(self, index: int = 0) -> Tensor:
+    def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
         """The tensor of an input, made of zeros where none was set and the shape is known."""
-        port = find_port(self._ports, index, f"{self.compiled_model!r}")
+        port = find_port(self.model_inputs, key, repr(self.compiled_model))
         tensor = self._tensors[port.index]
         if tensor is None:
-            if not port.is_static or port.dtype is None:
+            if not is_static(port.shape) or port.dtype is None:
                 raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
-            tensor = HostTensor(np.zeros(port.shape, port.dtype))  # type: ignore[arg-type]  # static
+            tensor = HostTensor(np.zeros(port.shape, port.dtype))
             self._tensors[port.index] = tensor
         return tensor
 
-    def get_output_tensor(self, index: int = 0) -> Tensor:
+    def get_output_tensor(self, key: int | str | Port = 0) -> Tensor:
         """The tensor of an output of the last run; the next run overwrites it."""
-        port = find_port(self._outputs, index, f"{self.compiled_model!r}")
-        if self._results is None:
-            raise InferError(f"Output '{port.name}' is not there yet: the request has not run.")
+        port = find_port(self.model_outputs, key, repr(self.compiled_model))
+        if not self._has_results:
+            raise InferError(f"Output '{port.name}' is not there: no run of the request has ended.")
         return self._results[port.index]
 
     @property
     def input_tensors(self) -> list[Tensor]:
         """All input tensors in order."""
-        return [self.get_input_tensor(port.index) for port in self._ports]
+        return [self.get_input_tensor(port) for port in self.model_inputs]
 
     @property
     def output_tensors(self) -> list[Tensor]:
         """All output tensors of the last run in order."""
-        return [self.get_output_tensor(port.index) for port in self._outputs]
+        return [self.get_output_tensor(port) for port in self.model_outputs]
 
     @property
     def results(self) -> InferResult:
@@ -280,6 +346,10 @@ class InferRequest:
         """Counters of the last run (OpenVINO's spelling)."""
         return self.get_profiling_info()
 
+    def get_compiled_model(self) -> CompiledModel:
+        """The compiled model (OpenVINO's spelling)."""
+        return self.compiled_model
+
     # -------------------------------------------------------------------- internals
 
     def _acquire(self) -> None:
@@ -288,217 +358,114 @@ class InferRequest:
                 "The request is running; wait() for it, or use another request for this call."
             )
 
-    def _run(self) -> None:
+    def _compute(self, run: _AsyncRun | None = None) -> None:
         tensors = self._tensors
         for index, tensor in enumerate(tensors):
             if tensor is None:
-                port = self._ports[index]
+                port = self.model_inputs[index]
                 raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
+        self._has_results = False
         start = time.perf_counter()
+        if run is None or not run.cancelled:
+            results = self._run(tensors)  # type: ignore[arg-type]  # none is None
+        if run is not None and run.cancelled:
+            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
+        self._latency_s = time.perf_counter() - start
+        self._results, self._has_results = results, True
+
+    def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Calls the runner; whatever it raises becomes an InferError that names the device."""
+        where = f"Device '{self.compiled_model.device}'"
         try:
-            self._results = self._runner.run(tensors)  # type: ignore[arg-type]  # none is None
+            results = self._runner.run(tensors, self._targets)
         except PartitaError:
             raise
+        except MemoryError as error:
+            raise DeviceMemoryError(f"{where} has no room to run: {error}") from error
         except Exception as error:
             raise InferError(
-                f"Device '{self.compiled_model.device}' failed on model "
-                f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
+                f"{where} failed on model '{self.compiled_model.model.name}': "
+                f"{type(error).__name__}: {error}"
             ) from error
-        self._latency_s = time.perf_counter() - start
-        if self._cancelled:
-            self._cancelled = False
-            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
+        if len(results) != len(self.model_outputs):
+            raise PluginError(
+                f"{where} returned {len(results)} outputs; the model has {len(self.model_outputs)}."
+            )
+        return results if self._targets is None else self._deliver(results, self._targets)
+
+    def _deliver(
+        self, results: Sequence[Tensor], targets: Sequence[Tensor | None]
+    ) -> Sequence[Tensor]:
+        """Copies to the caller's tensors what the runner did not write there."""
+        delivered = []
+        for port, result, target in zip(self.model_outputs, results, targets, strict=True):
+            if target is not None and result is not target:
+                if result.shape != target.shape:
+                    raise InferError(
+                        f"Output '{port.name}' has shape {list(result.shape)}; the tensor set for "
+                        f"it has {list(target.shape)}."
+                    )
+                np.copyto(target.numpy(), result.numpy())
+            delivered.append(result if target is None else target)
+        return delivered
 
     def _collect(self, copy: bool) -> InferResult:
-        results = self._results or ()
         arrays = [
             np.array(tensor.numpy()) if copy and tensor.memory == HOST else tensor.numpy()
-            for tensor in results
+            for tensor in self._results
         ]
-        return InferResult(self._outputs, arrays)
+        return InferResult(self.model_outputs, arrays)
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:
+        """Sets inputs: all that are given, or none if one of them is wrong."""
+        ports = self.model_inputs
+        pairs: Iterable[tuple[int, Any]]
         if isinstance(inputs, Mapping):
-            pairs: Iterable[tuple[int, Any]] = [(self._index(key), x) for key, x in inputs.items()]
-        elif isinstance(inputs, (list, tuple)):
-            if len(inputs) > len(self._ports):
-                raise InputError(
-                    f"{self.compiled_model!r} takes {len(self._ports)} inputs ({self._expected()}); "
-                    f"{len(inputs)} were given."
-                )
+            pairs = [(self._index(key), data) for key, data in inputs.items()]
+        elif isinstance(inputs, (list, tuple)) and len(inputs) <= len(ports):
             pairs = enumerate(inputs)
-        elif len(self._ports) == 1:
-            pairs = [(0, inputs)]
+        elif len(ports) == 1 and not isinstance(inputs, (list, tuple)):
+            pairs = ((0, inputs),)
         else:
+            given = f"{len(inputs)} were" if isinstance(inputs, (list, tuple)) else "one was"
             raise InputError(
-                f"{self.compiled_model!r} takes {len(self._ports)} inputs ({self._expected()}); "
-                "give a dict of name to array."
+                f"{self.compiled_model!r} takes {len(ports)} inputs ({self._expected()}); {given} "
+                "given. Give a dict of name to array."
             )
-        for index, tensor in pairs:
-            self._tensors[index] = _as_tensor(self._ports[index], tensor, copy)
+        tensors = self._tensors.copy()
+        for index, data in pairs:
+            tensors[index] = self._own(to_tensor(ports[index], data, copy))
+        self._tensors = tensors
+
+    def _own(self, tensor: Tensor) -> Tensor:
+        """The tensor, or a copy where the runner cannot read it in place or would overwrite it."""
+        if tensor.memory != HOST:
+            takes = self.compiled_model.takes_memory(tensor.memory)
+            return tensor if takes else HostTensor(tensor.numpy())
+        owner = _owner(tensor.numpy()) if self._results else None
+        for result in self._results:
+            if result.memory == HOST and _owner(result.numpy()) is owner:
+                return HostTensor(tensor.numpy().copy())
+        return tensor
 
     def _index(self, key: Any) -> int:
+        if isinstance(key, Port):
+            key = key.name
         if isinstance(key, str):
-            index = self._names.get(key)
+            index = self._indices.get(key)
             if index is not None:
                 return index
-        elif isinstance(key, Port):
-            return self._index(key.name)
-        elif isinstance(key, int) and -len(self._ports) <= key < len(self._ports):
-            return key
+        elif isinstance(key, (int, np.integer)) and -len(self._tensors) <= key < len(self._tensors):
+            return int(key)
         raise InputError(
             f"{self.compiled_model!r} has no input {key!r}; it takes {self._expected()}."
         )
 
     def _expected(self) -> str:
-        return ", ".join(f"'{port.name}' {port.describe()}" for port in self._ports) or "none"
+        ports = self.model_inputs
+        return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
 
 
-def _as_tensor(port: Port, data: Any, copy: bool) -> Tensor:
-    """Checks one input against its port; makes it a contiguous host tensor unless it is a tensor."""
-    if isinstance(data, Tensor):
-        _check(port, data.dtype, data.shape)
-        return data
-    array = data if type(data) is np.ndarray else _as_array(port, data)
-    if array.dtype != port.dtype:
-        array = _matching_dtype(port, array)
-    _check(port, array.dtype, array.shape)
-    if copy:
-        array = np.array(array, order="C")
-    elif not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return HostTensor(array)
-
-
-def _as_array(port: Port, data: Any) -> Array:
-    if hasattr(data, "__array__"):
-        return np.asarray(data)
-    if hasattr(data, "__dlpack__"):
-        return np.from_dlpack(data)
-    try:
-        return np.asarray(data, dtype=port.dtype)  # lists and numbers have no type of their own
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"Input '{port.name}' takes {port.describe()}; {type(data).__name__} cannot be made "
-            f"one: {error}"
-        ) from error
-
-
-def _matching_dtype(port: Port, array: Array) -> Array:
-    """Accepts other byte orders and numpy's fixed-width strings; leaves the rest to the check."""
-    if port.dtype == np.dtype(object) and array.dtype.kind in "US":
-        return array.astype(object)
-    if port.dtype is not None and array.dtype.newbyteorder("=") == port.dtype:
-        return array.astype(port.dtype)
-    return array
-
-
-def _check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-    fits = port.dtype is None or dtype == port.dtype
-    if fits and port.shape is not None:
-        fits = len(shape) == len(port.shape)
-        if fits:
-            for have, want in zip(shape, port.shape, strict=True):
-                if have != want and isinstance(want, int):
-                    fits = False
-    if not fits:
-        dims = ", ".join(map(str, shape))
-        raise InputError(
-            f"Input '{port.name}' takes {port.describe()}; found {dtype}[{dims}]."
-            + (f" Convert it with .astype({str(port.dtype)!r})." if port.dtype not in (None, dtype) else "")
-        )
-
-
-class AsyncInferQueue:
-    """A pool of requests: ``start_async`` takes a free one and waits if there is none.
-
-    Args:
-        compiled_model: What to run.
-        jobs: Number of requests; 0 takes ``OPTIMAL_NUMBER_OF_INFER_REQUESTS``.
-    """
-
-    def __init__(self, compiled_model: CompiledModel, jobs: int = 0) -> None:
-        count = jobs or compiled_model.optimal_number_of_infer_requests
-        if count < 1:
-            raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
-        self._requests = [compiled_model.create_infer_request() for _ in range(count)]
-        self._idle = list(range(count))
-        self._changed = threading.Condition()
-        self._callback: Callable[[InferRequest, Any], None] | None = None
-        self._errors: list[BaseException] = []
-
-    def set_callback(self, callback: Callable[[InferRequest, Any], None]) -> None:
-        """Sets what is called as ``callback(request, userdata)`` after each successful run."""
-        self._callback = callback
-
-    def start_async(self, inputs: Inputs = None, userdata: Any = None, share_inputs: bool = False) -> None:
-        """Starts a run on a free request; waits for one if all are busy."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._idle))
-            index = self._idle.pop(0)
-        request = self._requests[index]
-        try:
-            request._acquire()
-            try:
-                if inputs is not None:
-                    request._bind(inputs, copy=not share_inputs)
-                request._userdata = userdata
-                request._future = _pool.submit(self._work, index)
-            except BaseException:
-                request._busy.release()
-                raise
-        except BaseException:
-            self._release(index)
-            raise
-
-    def _work(self, index: int) -> None:
-        request = self._requests[index]
-        try:
-            try:
-                request._run()
-            finally:
-                request._busy.release()
-            if self._callback is not None:
-                self._callback(request, request._userdata)
-        except Exception as error:  # noqa: BLE001  # kept for wait_all, which raises it
-            with self._changed:
-                self._errors.append(error)
-        finally:
-            self._release(index)
-
-    def _release(self, index: int) -> None:
-        with self._changed:
-            self._idle.append(index)
-            self._changed.notify_all()
-
-    def wait_all(self) -> None:
-        """Waits for all runs.
-
-        Raises:
-            InferError: What the first failed run or callback raised.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
-            errors, self._errors = self._errors, []
-        if errors:
-            raise errors[0]
-
-    def is_ready(self) -> bool:
-        """Whether a request is free."""
-        with self._changed:
-            return bool(self._idle)
-
-    def get_idle_request_id(self) -> int:
-        """Index of the request that the next ``start_async`` takes; waits for one."""
-        with self._changed:
-            self._changed.wait_for(lambda: bool(self._idle))
-            return self._idle[0]
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __iter__(self) -> Iterator[InferRequest]:
-        return iter(self._requests)
-
-    def __getitem__(self, index: int) -> InferRequest:
-        return self._requests[index]
+def _owner(array: Array) -> Any:
+    """The object that owns an array's memory: itself unless it is a view."""
+    return array if array.base is None else array.base
