@@ -29,7 +29,7 @@ def pack(device: str, header: dict[str, Any], model: Model) -> bytes:
         BlobError: The model does not fit one protobuf (2 GiB).
     """
     try:
-        payload = model.to_onnx().SerializeToString()
+        payload: bytes = model.to_onnx().SerializeToString()
     except ValueError as error:
         raise BlobError(f"Model '{model.name}' cannot be exported: {error}") from error
     head = json.dumps({**header, "device": device}).encode()
@@ -49,14 +49,15 @@ def unpack(blob: bytes, device: str) -> tuple[dict[str, Any], Model]:
     from partita.reading import read_model
 
     if not isinstance(blob, (bytes, bytearray, memoryview)):
-        raise BlobError(f"A compiled model is bytes; found {type(blob).__name__}.")
+        raise BlobError(f"An exported model is bytes; found {type(blob).__name__}.")
     blob = bytes(blob)
     if len(blob) < _PREFIX.size or not blob.startswith(_MAGIC):
         raise BlobError("These bytes are no exported Partita model.")
     _, version, head_size, digest, model_size = _PREFIX.unpack_from(blob)
     if version != _FORMAT:
         raise BlobError(
-            f"The exported model has format {version}; this version reads {_FORMAT}. Export it again."
+            f"The exported model has format {version}; this version reads {_FORMAT}. Export it "
+            "again."
         )
     if len(blob) != _PREFIX.size + head_size + model_size:
         raise BlobError("The exported model is cut short or has bytes too many.")

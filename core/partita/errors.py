@@ -5,7 +5,7 @@
     PartitaError
     ├── ModelError                  a model cannot be read or used
     │   ├── ModelNotFoundError      (also FileNotFoundError)
-    │   ├── ModelFormatError        (also ValueError) not ONNX, damaged, or beyond what is understood
+    │   ├── ModelFormatError        (also ValueError) not ONNX, damaged, or not understood
     │   └── UnsupportedOpError      no device of the list takes an operation
     ├── DeviceError                 a device cannot be had
     │   ├── DeviceNotFoundError     (also LookupError) no such device; lists those there are
@@ -38,9 +38,6 @@ class ModelError(PartitaError):
 
 class ModelNotFoundError(ModelError, FileNotFoundError):
     """The model's file does not exist."""
-
-    def __str__(self) -> str:
-        return str(self.args[0]) if self.args else ""
 
 
 class ModelFormatError(ModelError, ValueError):

@@ -51,7 +51,7 @@ class Boundary:
         value: The tensor's name in the model.
         source: Submodel that computes it, or ``None`` for an input of the model.
         target: Submodel that reads it, or ``None`` for an output of the model.
-        how: ``"shared"`` (no copy), ``"host"`` (through host memory) or ``"upload"``/``"download"``.
+        how: ``"shared"`` (no copy), ``"upload"``, ``"download"``, or ``"host"`` (both).
         nbytes: Size, or ``None`` while the shape is not known.
     """
 
@@ -121,12 +121,20 @@ class Explanation:
     def __str__(self) -> str:
         rows = [("op", "type", "device", "sub", "why")]
         rows += [
-            (op.name, op.op_type, op.device, "" if op.subgraph is None else str(op.subgraph), op.why)
+            (
+                op.name,
+                op.op_type,
+                op.device,
+                "" if op.subgraph is None else str(op.subgraph),
+                op.why,
+            )
             for op in self.ops
         ]
         widths = [min(48, max(len(row[i]) for row in rows)) for i in range(4)]
         lines = [
-            "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]])
+            "  ".join(
+                [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]
+            )
             for row in rows
         ]
         return "\n".join([*lines, "", self.summary(), *self.notes])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 
 class Status(enum.StrEnum):
@@ -34,6 +35,16 @@ class ProfilingInfo:
     status: Status = Status.EXECUTED
     real_time_us: float = 0.0
     cpu_time_us: float = 0.0
+
+    @property
+    def real_time(self) -> timedelta:
+        """Time from start to end (OpenVINO's spelling)."""
+        return timedelta(microseconds=self.real_time_us)
+
+    @property
+    def cpu_time(self) -> timedelta:
+        """Of that, time on the host's processor (OpenVINO's spelling)."""
+        return timedelta(microseconds=self.cpu_time_us)
 
 
 def format_counters(infos: Iterable[ProfilingInfo]) -> str:

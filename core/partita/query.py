@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partita.errors import UnsupportedOpError
+
+if TYPE_CHECKING:
+    from partita.model import Model
 
 
 class ReasonCode(enum.StrEnum):
@@ -43,23 +49,27 @@ class Reason:
         return f"{self.code}: {self.detail}" if self.detail else str(self.code)
 
 
-@dataclass(frozen=True)
-class QueryResult(Mapping[str, str]):
+class QueryResult(dict[str, str]):
     """Which operations a device takes, and why not the others.
 
-    As a mapping it goes from operation name to device name, as OpenVINO's ``query_model`` does;
-    operations that no device takes are absent.
+    A dict from operation name to the device that takes it, as OpenVINO's ``query_model`` returns
+    it; operations that no device takes are absent. It may be edited and written back as affinities.
 
     Attributes:
         device: The device that answered, e.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``.
-        supported: Operation name to the device that takes it.
         reasons: Operation name to the reason, for every operation that is not taken. Devices that
             choose among others (HETERO) may give reasons for taken operations too.
     """
 
-    device: str
-    supported: Mapping[str, str]
-    reasons: Mapping[str, Reason] = field(default_factory=dict)
+    def __init__(
+        self,
+        device: str,
+        supported: Mapping[str, str],
+        reasons: Mapping[str, Reason] | None = None,
+    ) -> None:
+        super().__init__(supported)
+        self.device = device
+        self.reasons: Mapping[str, Reason] = {} if reasons is None else reasons
 
     @classmethod
     def of(cls, device: str, reasons: Mapping[str, Reason | None]) -> QueryResult:
@@ -70,11 +80,21 @@ class QueryResult(Mapping[str, str]):
             {name: reason for name, reason in reasons.items() if reason is not None},
         )
 
-    def __getitem__(self, name: str) -> str:
-        return self.supported[name]
+    def require_all(self, model: Model) -> None:
+        """What plugins call before they compile.
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.supported)
+        Raises:
+            UnsupportedOpError: An operation is not taken; lists the first ones with their reasons.
+        """
+        missing = [op for op in model.ops if op.name not in self]
+        if missing:
+            lines = [f"'{op.name}' ({op.op_type}): {self.reasons.get(op.name)}" for op in missing]
+            raise UnsupportedOpError(
+                f"Device '{self.device}' does not take {len(missing)} of {len(model.ops)} "
+                f"operations of model '{model.name}': {'; '.join(lines[:10])}"
+                f"{f'; and {len(lines) - 10} more' if len(lines) > 10 else ''}. Put another device "
+                f"behind it: 'HETERO:{self.device},REFERENCE'."
+            )
 
-    def __len__(self) -> int:
-        return len(self.supported)
+    def __repr__(self) -> str:
+        return f"QueryResult({self.device!r}, {dict(self)!r}, {dict(self.reasons)!r})"
