@@ -15,16 +15,17 @@ import enum
 
 from partita import errors, properties
 from partita.compiled_model import CompiledModel, Runner
-from partita.core import Core
+from partita.core import Core, Version, compile_model
 from partita.errors import PartitaError
 from partita.explain import Explanation, OpPlacement
 from partita.hookspecs import hookimpl
+from partita.infer_queue import AsyncInferQueue
 from partita.model import Model, Op, Port
 from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
 from partita.profiling import ProfilingInfo, format_counters
 from partita.properties import DeviceProperties, read_only
 from partita.query import QueryResult, Reason, ReasonCode
-from partita.request import AsyncInferQueue, InferRequest, InferResult
+from partita.request import InferRequest, InferResult
 from partita.tensor import HostTensor, Tensor
 
 __version__ = "0.1.0"
@@ -63,6 +64,8 @@ __all__ = [
     "Runner",
     "Tensor",
     "Type",
+    "Version",
+    "compile_model",
     "errors",
     "format_counters",
     "hookimpl",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from partita import blob as blobs
 from partita import device_string
 from partita.compiled_model import CompiledModel
-from partita.device_string import DeviceString
 from partita.errors import (
+    BlobError,
     CompileError,
     DeviceError,
     DeviceNotFoundError,
@@ -27,6 +29,7 @@ from partita.properties import (
     CoreProperties,
     DeviceProperties,
     is_read_only,
+    merge,
     normalise,
     validate,
     writable,
@@ -39,6 +42,45 @@ _log = logging.getLogger("partita")
 
 _PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 _DEVICE_PROPERTIES = "DEVICE_PROPERTIES"
+_FACTS = ("AVAILABLE_DEVICES", "FULL_DEVICE_NAME", "DEVICE_TYPE", "SUPPORTED_PROPERTIES")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What OpenVINO's samples print about a device.
+
+    Attributes:
+        description: What a person calls the device.
+        build_number: Its driver or library, with version.
+    """
+
+    description: str
+    build_number: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What a device string names.
+
+    Attributes:
+        plugin: The plugin.
+        ids: The devices of it that are meant, the preferred one first; all if there is no id.
+        explicit: Whether an id or an alias singles them out.
+        settings: What the string itself sets.
+    """
+
+    plugin: DevicePlugin
+    ids: list[str]
+    explicit: bool
+    settings: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.plugin.device_name
+
+    @property
+    def device(self) -> str:
+        return _join(self.name, self.ids[0])
 
 
 class Core:
@@ -80,16 +122,28 @@ class Core:
             )
         return read_model(model)
 
-    def query_model(
-        self, model: Model, device_name: str, config: Config = None
-    ) -> QueryResult:
+    def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.
 
+        Args:
+            model: A ``Model``, or whatever :meth:`read_model` takes.
+            device_name: E.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``.
+            config: Properties for this question only.
+
         Returns:
-            A mapping from operation name to device, with a reason for every other operation.
+            A dict from operation name to device, with a reason for every other operation.
         """
         plugin, properties = self._target(device_name, config)
-        result = plugin.query_model(model, properties)
+        model = self.read_model(model)
+        try:
+            result = plugin.query_model(model, properties)
+        except PartitaError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"Device '{plugin.device_name}' failed to answer query_model for model "
+                f"'{model.name}': {type(error).__name__}: {error}"
+            ) from error
         if not isinstance(result, QueryResult):
             raise PluginError(
                 f"Device '{plugin.device_name}' answered query_model with "
@@ -103,7 +157,8 @@ class Core:
         """Compiles a model for a device.
 
         Args:
-            model: A ``Model``, or whatever :meth:`read_model` takes.
+            model: A ``Model``, of which a copy is compiled (weights are shared), or whatever
+                :meth:`read_model` takes.
             device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``.
             config: Properties for this model only; they override :meth:`set_property`.
 
@@ -113,18 +168,44 @@ class Core:
             UnsupportedOpError: The device does not take an operation; lists them with reasons.
             CompileError: The device failed.
         """
-        from partita.reading import read_model
-
         plugin, properties = self._target(device_name, config)
-        model = read_model(model)
+        own = model.clone() if isinstance(model, Model) else self.read_model(model)
+        return self._compiled(plugin, own.name, lambda: plugin.compile_model(own, properties))
+
+    def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
+        """Restores what ``CompiledModel.export_model`` wrote, from bytes or a binary stream.
+
+        Raises:
+            BlobError: Not a blob, damaged, of another version or device.
+        """
+        plugin, properties = self._target(device_name, config)
+        data = model.read() if hasattr(model, "read") else model
+        if type(plugin).import_model is not DevicePlugin.import_model:
+            return self._compiled(plugin, "", lambda: plugin.import_model(data, properties))
+        header, restored = blobs.unpack(data, plugin.device_name)
+        try:
+            stored = validate(
+                plugin.properties_type, normalise(header.get("properties")), "The blob"
+            )
+        except PropertyError as error:
+            raise BlobError(f"The exported model does not fit its device: {error}") from error
+        merged = validate(
+            plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
+        )
+        return self._compiled(plugin, restored.name, lambda: plugin.compile_model(restored, merged))
+
+    def _compiled(
+        self, plugin: DevicePlugin, model: str, make: Callable[[], CompiledModel]
+    ) -> CompiledModel:
+        """Calls a plugin's compile or import, and blames it for what it should not do."""
         start = time.perf_counter()
         try:
-            compiled = plugin.compile_model(model, properties)
+            compiled = make()
         except PartitaError:
             raise
         except Exception as error:
             raise CompileError(
-                f"Device '{plugin.device_name}' failed to compile model '{model.name}': "
+                f"Device '{plugin.device_name}' failed to compile model '{model}': "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not isinstance(compiled, CompiledModel):
@@ -132,29 +213,9 @@ class Core:
                 f"Device '{plugin.device_name}' answered compile_model with "
                 f"{type(compiled).__name__}; a CompiledModel is due."
             )
-        _log.info(
-            "compiled for %s in %.0f ms: %s",
-            device_name,
-            (time.perf_counter() - start) * 1e3,
-            model.name,
-        )
+        elapsed = (time.perf_counter() - start) * 1e3
+        _log.info("compiled for %s in %.0f ms: %s", compiled.device, elapsed, model)
         return compiled
-
-    def import_model(
-        self, model: bytes, device_name: str, config: Config = None
-    ) -> CompiledModel:
-        """Restores what ``CompiledModel.export_model`` wrote.
-
-        Raises:
-            BlobError: Not a blob, damaged, of another version or device.
-        """
-        plugin, properties = self._target(device_name, config)
-        if type(plugin).import_model is not DevicePlugin.import_model:
-            return plugin.import_model(model, properties)
-        header, restored = blobs.unpack(model, plugin.device_name)
-        stored = validate(plugin.properties_type, header.get("properties", {}), "The exported model")
-        merged = {**stored.model_dump(exclude_unset=True), **properties.model_dump(exclude_unset=True)}
-        return self.compile_model(restored, properties_device(plugin, properties), merged)
 
     # --------------------------------------------------------------------- devices
 
@@ -195,34 +256,46 @@ class Core:
         Args:
             plugin: An entry-point name or module (its plugin is made once more, so that one plugin
                 can serve under two device names), or a ``DevicePlugin`` object.
-            device_name: The device name; ``None`` keeps the plugin's own.
+            device_name: The device name; ``None`` keeps the plugin's own. An object is copied
+                (shallow) before it is renamed.
 
         Raises:
             PluginError: It provides no plugin, breaks the contract, or the name is taken.
         """
-        if isinstance(plugin, str):
-            if device_name is None:
-                raise PluginError(f"Give the device name under which '{plugin}' is registered.")
+        if not isinstance(plugin, str):
+            self._registry.add(plugin, type(plugin).__module__, device_name)
+        elif device_name is None:
+            raise PluginError(f"Give the device name under which '{plugin}' is registered.")
+        else:
             self._registry.add_again(plugin, device_name)
-            return
-        if device_name is not None and isinstance(plugin, DevicePlugin):
-            plugin.device_name = device_name  # type: ignore[misc]  # this instance is renamed
-        self._registry.add(plugin, type(plugin).__module__)
 
     def device_info(self, device: str) -> DeviceInfo:
-        """Describes a device."""
-        plugin, device_id, _ = self._resolve(device_string.parse(device))
-        return plugin.device_info(device_id)
+        """Describes a device.
+
+        Raises:
+            DeviceError: It does not exist, or its driver fails to describe it.
+        """
+        named = self._resolve(device)
+        return _info(named.plugin, named.ids[0])
 
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, ids checked, existence assured."""
-        plugin, device_id, _ = self._resolve(device_string.parse(device))
-        return _join(plugin.device_name, device_id)
+        return self._resolve(device).device
+
+    def get_versions(self, device_name: str) -> dict[str, Version]:
+        """Device to its version, for the device and those listed behind a colon."""
+        parsed = device_string.parse(device_name)
+        names = (parsed.device, *(parsed.priorities or ()))
+        infos = {name: self.device_info(name) for name in names}
+        return {name: Version(info.full_name, info.driver) for name, info in infos.items()}
 
     # ------------------------------------------------------------------ properties
 
-    def set_property(self, device_name: str | Config, config: Config = None) -> None:
+    def set_property(self, device_name: str | Config, properties: Config = None) -> None:
         """Sets properties of a device for all later compiles; or of Core, if no device is named.
+
+        ``set_property("OPENCL", ...)`` is for all devices of the plugin, ``"OPENCL.1"`` for that
+        one and stronger, and an alias for all devices that it stands for.
 
         Raises:
             PropertyError: Unknown or read-only key, or a wrong value; nothing is changed then.
@@ -231,18 +304,15 @@ class Core:
             self._own = validate(CoreProperties, normalise(device_name), "Core", self._own)
             _log.setLevel(self._own.LOG_LEVEL)
             return
-        parsed = device_string.parse(device_name)
-        plugin, device_id, settings = self._resolve(parsed)
-        settings |= normalise(config)
-        key = _join(plugin.device_name, device_id if parsed.device_id or plugin.device_name != parsed.name else "")
-        if "DEVICE_ID" in settings and settings["DEVICE_ID"] not in self._device_ids(plugin.device_name):
-            raise PropertyError(
-                f"Device '{plugin.device_name}' has no id '{settings['DEVICE_ID']}'; it has "
-                f"{', '.join(self._device_ids(plugin.device_name))}."
-            )
-        self._settings[key] = validate(
-            plugin.properties_type, settings, f"Device '{plugin.device_name}'", self._settings.get(key)
-        )
+        named = self._resolve(device_name)
+        values = merge(normalise(properties), named.settings)
+        plugins = map(self._registry.plugin, self._registry.names)
+        known = {key for plugin in plugins for key in plugin.properties_type.model_fields}
+        self._validated(named.plugin, {key: values[key] for key in values if key not in known})
+        values = self._own_keys(named.plugin, values)
+        self._device_id(named, values)
+        keys = [_join(named.name, i) for i in named.ids] if named.explicit else [named.name]
+        self._settings |= {key: self._validated(named.plugin, values, key) for key in keys}
 
     def get_property(self, device_name: str, name: str | None = None) -> Any:
         """A property of a device (or, with one argument, of Core).
@@ -254,51 +324,50 @@ class Core:
             PropertyError: Unknown; the message lists the known ones.
         """
         if name is None:
-            if device_name not in CoreProperties.model_fields:
+            known = CoreProperties.model_fields
+            if device_name not in known:
                 raise PropertyError(
-                    f"Core has no property '{device_name}'; it has {', '.join(CoreProperties.model_fields)}."
+                    f"Core has no property '{device_name}'; it has {', '.join(known)}."
                 )
             return getattr(self._own, device_name)
         plugin, properties = self._target(device_name, None)
-        if name == "AVAILABLE_DEVICES":
-            return [device_id for device_id in self._device_ids(plugin.device_name) if device_id]
-        if name == "FULL_DEVICE_NAME":
-            return plugin.device_info(properties.DEVICE_ID).full_name
-        if name == "DEVICE_TYPE":
-            return plugin.device_info(properties.DEVICE_ID).kind
-        facts = ("AVAILABLE_DEVICES", "FULL_DEVICE_NAME", "DEVICE_TYPE", "SUPPORTED_PROPERTIES")
         fields = type(properties).model_fields
-        if name == "SUPPORTED_PROPERTIES":
-            return [*facts, *fields]
+        match name:
+            case "AVAILABLE_DEVICES":
+                return [i for i in self._device_ids(plugin.device_name) if i]
+            case "FULL_DEVICE_NAME":
+                return _info(plugin, properties.DEVICE_ID).full_name
+            case "DEVICE_TYPE":
+                return _info(plugin, properties.DEVICE_ID).kind
+            case "SUPPORTED_PROPERTIES":
+                return [*_FACTS, *fields]
         if name not in fields:
             raise PropertyError(
                 f"Device '{plugin.device_name}' has no property '{name}'; it has "
-                f"{', '.join([*facts, *fields])}."
+                f"{', '.join([*_FACTS, *fields])}."
             )
         return getattr(properties, name)
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""
-        plugin, _, _ = self._resolve(device_string.parse(device))
-        schema = plugin.properties_type
+        schema = self._resolve(device).plugin.properties_type
         return key in schema.model_fields and not is_read_only(schema, key)
 
     def writable_properties(self, device: str) -> list[str]:
         """Names of the properties that can be set on a device."""
-        plugin, _, _ = self._resolve(device_string.parse(device))
-        return writable(plugin.properties_type)
+        return writable(self._resolve(device).plugin.properties_type)
 
     # --------------------------------------------------------------------- tensors
 
     def can_share(self, device: str, memory: str) -> bool:
         """Whether a device reads tensors of a memory in place."""
-        plugin, device_id, _ = self._resolve(device_string.parse(device))
-        return plugin.can_share(memory, device_id)
+        named = self._resolve(device)
+        return named.plugin.can_share(memory, named.ids[0])
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
         """Brings a tensor into a device's memory."""
-        plugin, device_id, _ = self._resolve(device_string.parse(device))
-        return plugin.transfer_to(tensor, device_id)
+        named = self._resolve(device)
+        return named.plugin.transfer_to(tensor, named.ids[0])
 
     # ------------------------------------------------------------------- internals
 
@@ -307,22 +376,27 @@ class Core:
             self._ids[name] = usable_ids(self._registry.plugin(name))
         return self._ids[name]
 
-    def _resolve(self, parsed: DeviceString) -> tuple[DevicePlugin, str, dict[str, Any]]:
-        """The plugin, the id, and the settings that the string itself carries."""
+    def _resolve(self, device: str) -> _Named:
+        """Finds what a device string names.
+
+        Raises:
+            DeviceError: There is no such device, or it cannot be used.
+        """
+        parsed = device_string.parse(device)
         alias = self._registry.owner_of_alias(parsed.name)
-        if alias is not None and parsed.name not in self._registry.names:
+        if alias is not None:
             plugin, kind = alias
-            device_id = self._id_of_kind(parsed, plugin, kind)
+            ids = self._ids_of_kind(parsed, plugin, kind)
         else:
             plugin = self._registry.plugin(parsed.name)
             ids = self._device_ids(plugin.device_name)
-            device_id = parsed.device_id or ids[0]
-            if device_id not in ids:
+            if parsed.device_id and parsed.device_id not in ids:
                 shown = ", ".join(_join(plugin.device_name, known) for known in ids)
                 raise DeviceNotFoundError(
                     f"There is no device '{parsed.device}'; '{plugin.device_name}' has {shown}."
                 )
-        settings: dict[str, Any] = {}
+            ids = [parsed.device_id] if parsed.device_id else ids
+        settings = {}
         if parsed.priorities is not None:
             if _PRIORITIES not in plugin.properties_type.model_fields:
                 raise DeviceStringError(
@@ -330,62 +404,98 @@ class Core:
                     f"'HETERO:{parsed.device},{','.join(parsed.priorities)}' for several devices."
                 )
             settings[_PRIORITIES] = ",".join(parsed.priorities)
-        return plugin, device_id, settings
+        return _Named(plugin, ids, bool(parsed.device_id) or alias is not None, settings)
 
-    def _id_of_kind(self, parsed: DeviceString, plugin: DevicePlugin, kind: str) -> str:
+    def _ids_of_kind(
+        self, parsed: device_string.DeviceString, plugin: DevicePlugin, kind: str
+    ) -> list[str]:
+        """The devices that an alias stands for: the n-th of the kind, or all of it."""
         try:
-            ids = self._device_ids(plugin.device_name)
+            infos = {i: _info(plugin, i) for i in self._device_ids(plugin.device_name)}
         except DeviceError as error:
-            raise DeviceUnavailableError(f"Device '{parsed.name}' is unavailable: {error}") from error
-        fitting = [i for i in ids if plugin.device_info(i).kind == kind]
-        index = int(parsed.device_id or 0) if (parsed.device_id or "0").isdigit() else -1
-        if not 0 <= index < len(fitting):
-            shown = ", ".join(
-                f"{_join(plugin.device_name, i)} ({plugin.device_info(i).kind}, "
-                f"{plugin.device_info(i).full_name})"
-                for i in ids
-            )
-            raise DeviceNotFoundError(
-                f"There is no device '{parsed.device}': '{plugin.device_name}' has {len(fitting)} "
-                f"of kind '{kind}'. It has {shown}."
-            )
-        return fitting[index]
+            raise DeviceUnavailableError(
+                f"Device '{parsed.name}' is unavailable: {error}"
+            ) from error
+        fitting = [i for i, info in infos.items() if info.kind == kind]
+        if not parsed.device_id and fitting:
+            return fitting
+        if parsed.device_id in map(str, range(len(fitting))):
+            return [fitting[int(parsed.device_id)]]
+        shown = ", ".join(
+            f"{_join(plugin.device_name, i)} ({info.kind}, {info.full_name})"
+            for i, info in infos.items()
+        )
+        raise DeviceNotFoundError(
+            f"There is no device '{parsed.device}': '{plugin.device_name}' has {len(fitting)} of "
+            f"kind '{kind}'. It has {shown}."
+        )
 
     def _target(self, device_name: str, config: Config) -> tuple[DevicePlugin, DeviceProperties]:
-        """The plugin and the complete properties for one call."""
-        plugin, device_id, settings = self._resolve(device_string.parse(device_name))
-        values: dict[str, Any] = {}
-        for key in (plugin.device_name, _join(plugin.device_name, device_id)):
-            if key in self._settings:
-                values |= self._settings[key].model_dump(exclude_unset=True)
-        if device_id:
-            values.setdefault("DEVICE_ID", device_id)
-            if "." in device_name or plugin.device_name != device_name:
-                values["DEVICE_ID"] = device_id
-        values |= normalise(config)
-        values |= settings
-        if _DEVICE_PROPERTIES in plugin.properties_type.model_fields:
-            values = self._route_to_devices(plugin, values)
-        return plugin, validate(plugin.properties_type, values, f"Device '{plugin.device_name}'")
+        """The plugin and the complete properties for one call.
 
-    def _route_to_devices(self, plugin: DevicePlugin, values: dict[str, Any]) -> dict[str, Any]:
+        Each overrides the ones before: what is set for the plugin, what is set for the device, the
+        configuration of the call, the device string itself.
+        """
+        named = self._resolve(device_name)
+        call = self._own_keys(named.plugin, merge(normalise(config), named.settings))
+        common = self._set_for(named.name)
+        device_id = self._device_id(named, merge(common, call) if not named.explicit else call)
+        values = merge(common, self._set_for(_join(named.name, device_id)), call)
+        if device_id:
+            values["DEVICE_ID"] = device_id
+        return named.plugin, self._validated(named.plugin, values)
+
+    def _set_for(self, key: str) -> dict[str, Any]:
+        """What :meth:`set_property` was told about a plugin, or about a device."""
+        properties = self._settings.get(key)
+        return {} if properties is None else properties.model_dump(exclude_unset=True)
+
+    def _device_id(self, named: _Named, values: dict[str, Any]) -> str:
+        """The one device that is meant, by its string or by DEVICE_ID.
+
+        Raises:
+            PropertyError: DEVICE_ID names none, or another one than the string.
+        """
+        wanted = str(values.get("DEVICE_ID", "")) or named.ids[0]
+        if wanted not in named.ids:
+            raise PropertyError(
+                f"DEVICE_ID of device '{named.name}' cannot be '{wanted}' here; it can be "
+                f"{', '.join(map(repr, named.ids))}."
+            )
+        return wanted
+
+    def _validated(
+        self, plugin: DevicePlugin, values: dict[str, Any], base: str = ""
+    ) -> DeviceProperties:
+        owner = f"Device '{plugin.device_name}'"
+        return validate(plugin.properties_type, values, owner, self._settings.get(base))
+
+    def _own_keys(self, plugin: DevicePlugin, values: dict[str, Any]) -> dict[str, Any]:
         """Moves keys that a plugin of plugins does not know itself to where it looks for them."""
         own = plugin.properties_type.model_fields
-        foreign = {key: value for key, value in values.items() if key not in own}
-        if not foreign:
+        if _DEVICE_PROPERTIES not in own:
             return values
-        nested = dict(values.get(_DEVICE_PROPERTIES, {}))
-        nested["*"] = {**nested.get("*", {}), **foreign}
+        foreign = {key: value for key, value in values.items() if key not in own}
         rest = {key: value for key, value in values.items() if key in own}
-        return {**rest, _DEVICE_PROPERTIES: nested}
+        return merge(rest, {_DEVICE_PROPERTIES: {"*": foreign}}) if foreign else rest
 
 
-def properties_device(plugin: DevicePlugin, properties: DeviceProperties) -> str:
-    """The device string for a plugin and the id in its properties."""
-    return _join(plugin.device_name, properties.DEVICE_ID)
+def compile_model(model: Any, device_name: str = "HETERO", config: Config = None) -> CompiledModel:
+    """Compiles a model with a Core made for it; see :meth:`Core.compile_model`."""
+    return Core().compile_model(model, device_name, config)
+
+
+def _info(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
+    try:
+        return plugin.device_info(device_id)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{_join(plugin.device_name, device_id)}' cannot be described: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def _join(name: str, device_id: str) -> str:
     return f"{name}.{device_id}" if device_id else name
-
-

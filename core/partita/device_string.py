@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from partita.errors import DeviceStringError
 
 _NAME = re.compile(r"[A-Z][A-Z0-9_]*")
-_DEVICE = re.compile(r"([A-Z][A-Z0-9_]*)(?:\.([A-Za-z0-9_-]+))?")
+_ID = re.compile(r"[A-Za-z0-9_-]+")
+_DEVICE = re.compile(rf"({_NAME.pattern})(?:\.({_ID.pattern}))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class DeviceString:
 def is_device_name(text: str) -> bool:
     """Whether a text can be a plugin's device name."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_device_id(text: str) -> bool:
+    """Whether a text can be the id of a device; ``""`` is that of a plugin's only one."""
+    return not text or _ID.fullmatch(text) is not None
 
 
 def parse(text: str) -> DeviceString:

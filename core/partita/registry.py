@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import difflib
 import importlib
 import logging
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pluggy
 
 from partita import hookspecs
-from partita.device_string import is_device_name
+from partita.device_string import is_device_id, is_device_name
 from partita.errors import DeviceError, DeviceNotFoundError, DeviceUnavailableError, PluginError
 from partita.plugin import API_VERSION, CoreAPI, DevicePlugin
-
-if TYPE_CHECKING:
-    from partita.properties import DeviceProperties
+from partita.properties import DeviceProperties
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +54,7 @@ class Registry:
         self._core = core
         self._plugins: dict[str, DevicePlugin] = {}
         self._origin: dict[str, str] = {}
-        self._clashes: dict[str, PluginError] = {}
+        self._clashes: dict[str, str] = {}
         self.failures: list[Failure] = []
         self._discover()
 
@@ -73,11 +71,11 @@ class Registry:
             DeviceNotFoundError: None provides it; says what there is and what failed to load.
         """
         if name in self._clashes:
-            raise self._clashes[name]
+            raise PluginError(self._clashes[name])
         if name in self._plugins:
             return self._plugins[name]
         message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
-        close = [known for known in self.names if known == name.upper()]
+        close = difflib.get_close_matches(name, self.names, n=1)
         if close:
             message += f" Did you mean '{close[0]}'?"
         for failure in self.failures:
@@ -85,22 +83,30 @@ class Registry:
         raise DeviceNotFoundError(message)
 
     def owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
-        """The plugin that declares an alias, and the kind of device that the alias means."""
+        """The plugin that declares an alias, and the kind of device that the alias means.
+
+        A device of that very name hides the alias.
+        """
+        if alias in self._plugins:
+            return None
         for name in self.names:
             plugin = self._plugins[name]
             if alias in plugin.aliases:
                 return plugin, plugin.aliases[alias]
         return None
 
-    def add(self, plugin: DevicePlugin, origin: str) -> None:
-        """Registers a plugin object.
+    def add(self, plugin: DevicePlugin, origin: str, device_name: str | None = None) -> None:
+        """Registers a plugin object, or a renamed copy of it.
 
         Raises:
             PluginError: It breaks the contract, or its device name is taken.
         """
+        if device_name is not None and isinstance(plugin, DevicePlugin):
+            plugin = copy.copy(plugin)
+            plugin.device_name = device_name  # type: ignore[misc]  # of this instance alone
         _check(plugin, origin)
         name = plugin.device_name
-        if name in self._plugins:
+        if name in self._plugins or name in self._clashes:
             raise PluginError(
                 f"Device name '{name}' is claimed by '{self._origin[name]}' and by '{origin}'; "
                 f"uninstall one, or disable one by {DISABLE_VARIABLE}=<entry point>."
@@ -114,15 +120,20 @@ class Registry:
         Raises:
             PluginError: The source provides no plugin, or several; or the name is taken or bad.
         """
-        module = self._find_module(source)
-        plugins = list(self._provided(module, source))
+        try:
+            plugins = self._provided(self._find_module(source), source)
+        except PluginError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"Plugin '{source}' did not load: {type(error).__name__}: {error}"
+            ) from error
         if len(plugins) != 1:
             raise PluginError(
                 f"'{source}' provides {len(plugins)} device plugins; only a module that provides "
                 "one can be registered under another device name."
             )
-        plugins[0].device_name = device_name  # type: ignore[misc]  # this instance is renamed
-        self.add(plugins[0], source)
+        self.add(plugins[0], source, device_name)
 
     # ------------------------------------------------------------------- discovery
 
@@ -131,43 +142,56 @@ class Registry:
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
             distribution = entry.dist.name if entry.dist else "unknown"
             if entry.name in disabled:
-                self.failures.append(
-                    Failure(entry.name, distribution, f"disabled by {DISABLE_VARIABLE}")
-                )
-                continue
-            self._load(entry.name, distribution, entry.load)
+                cause = f"disabled by {DISABLE_VARIABLE}"
+                self.failures.append(Failure(entry.name, distribution, cause))
+            else:
+                self._load(entry.name, distribution, entry.load)
 
-    def _load(self, name: str, distribution: str, load: Callable[[], ModuleType]) -> None:
+    def _load(self, name: str, distribution: str, load: Callable[[], object]) -> None:
         """Loads one entry point; whatever it raises is recorded, so that it costs only itself."""
         try:
-            plugins = list(self._provided(load(), name))
+            plugins = self._provided(load(), name)
             for plugin in plugins:
                 _check(plugin, distribution)
         except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
-            cause = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
-            _log.warning("Plugin '%s' of '%s' did not load: %s", name, distribution, cause)
-            self.failures.append(Failure(name, distribution, cause))
+            known = isinstance(error, PluginError)
+            self._fail(
+                name, distribution, str(error) if known else f"{type(error).__name__}: {error}"
+            )
             return
         for plugin in plugins:
             try:
                 self.add(plugin, f"{distribution}:{name}")
-            except PluginError as error:
-                _log.warning("%s", error)
-                self._clashes[plugin.device_name] = error
-                self.failures.append(Failure(name, distribution, str(error)))
+            except PluginError as error:  # neither gets the name: which one is meant is not known
+                self._clashes[plugin.device_name] = str(error)
+                self._plugins.pop(plugin.device_name, None)
+                self._fail(name, distribution, str(error))
 
-    def _provided(self, module: object, name: str) -> Iterable[DevicePlugin]:
+    def _fail(self, name: str, distribution: str, cause: str) -> None:
+        _log.warning("Plugin '%s' of '%s' did not load: %s", name, distribution, cause)
+        self.failures.append(Failure(name, distribution, cause))
+
+    def _provided(self, module: object, name: str) -> list[DevicePlugin]:
         """Calls a module's hook through pluggy, which checks its signature."""
         manager = pluggy.PluginManager(hookspecs.PROJECT)
         manager.add_hookspecs(hookspecs)
-        manager.register(module, name=name)
-        if not manager.get_hookcallers(module):
+        try:
+            manager.register(module, name=name)
+        except pluggy.PluginValidationError as error:
+            raise PluginError(f"'{name}' has a hook with a wrong signature: {error}") from error
+        if not manager.hook.device_plugins.get_hookimpls():
             raise PluginError(
                 f"'{name}' implements no hook; it needs a function 'device_plugins' decorated with "
                 "@partita.hookimpl"
             )
-        for provided in manager.hook.device_plugins(core=self._core):
-            yield from provided
+        provided = manager.hook.device_plugins(core=self._core)
+        if not provided or not isinstance(provided[0], Iterable):
+            found = type(provided[0]).__name__ if provided else "None"
+            raise PluginError(
+                f"The hook 'device_plugins' of '{name}' returned {found}; a list of device plugins "
+                "is due"
+            )
+        return list(provided[0])
 
     def _find_module(self, source: str) -> object:
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
@@ -175,7 +199,7 @@ class Registry:
                 return entry.load()
         try:
             return importlib.import_module(source)
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise PluginError(
                 f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
                 f"that can be imported: {error}"
@@ -184,8 +208,6 @@ class Registry:
 
 def _check(plugin: object, origin: str) -> None:
     """Blames the plugin, precisely, for what it lacks."""
-    from partita.properties import DeviceProperties
-
     if not isinstance(plugin, DevicePlugin):
         raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
     name = getattr(plugin, "device_name", None)
@@ -223,4 +245,9 @@ def usable_ids(plugin: DevicePlugin) -> list[str]:
         ) from error
     if not ids:
         raise DeviceUnavailableError(f"Device '{plugin.device_name}' found no hardware.")
+    if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "
+            "letters, digits, '_' and '-' are due."
+        )
     return ids

@@ -99,13 +99,25 @@ def normalise(config: Config) -> dict[str, Any]:
         for key, value in pairs:
             if not isinstance(key, str):
                 raise PropertyError(f"Property names are strings; found {key!r}.")
-            result[str(key)] = value.value if isinstance(value, enum.Enum) else value
+            plain = value.value if isinstance(value, enum.Enum) else value
+            result = merge(result, {str(key): plain})  # a key may come twice: one dict per device
     except (TypeError, ValueError) as error:
         if isinstance(error, PropertyError):
             raise
         raise PropertyError(
             f"Properties are a dict of name to value; found {type(config).__name__}."
         ) from error
+    return result
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Lays settings over one another, later ones on top; values that are dicts merge key by key."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = result.get(key)
+            both = isinstance(below, Mapping) and isinstance(value, Mapping)
+            result[key] = merge(below, value) if both else value  # type: ignore[arg-type]  # both
     return result
 
 
@@ -135,8 +147,10 @@ def validate(
                 f"{owner} has no property '{key}'.{guess} It accepts {_accepted(schema)}."
             )
         if is_read_only(schema, key):
-            raise PropertyError(f"Property '{key}' of {owner} is read-only.")
-    merged = {**(base.model_dump(exclude_unset=True) if base else {}), **values}
+            raise PropertyError(
+                f"Property '{key}' of {owner} is read-only. It accepts {_accepted(schema)}."
+            )
+    merged = merge(base.model_dump(exclude_unset=True) if base else {}, values)
     try:
         return schema.model_validate(merged)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,13 +21,14 @@ class _Properties(Property):
     __slots__ = ()
 
     def __call__(self, *values: Any) -> Any:
-        """``properties("GPU", {...})``, or one dict of device to properties."""
+        """``properties("GPU", {...})``, with pairs too, or one dict of device to properties."""
         if not values:
             return str(self)
-        if len(values) == 1:
-            return str(self), dict(values[0])
-        device, settings = values
-        return str(self), {device: dict(settings) if isinstance(settings, Mapping) else settings}
+        device, *settings = values
+        if isinstance(device, Mapping):
+            return str(self), dict(device)
+        pairs = (s.items() if isinstance(s, Mapping) else [s] for s in settings)
+        return str(self), {device: dict(itertools.chain.from_iterable(pairs))}
 
 
 priorities = _Priorities("MULTI_DEVICE_PRIORITIES")
