@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_scatter_elements import ScatterElements
+
+from partita_reference.control_flow import Loop, Scan
 
 
 class GlobalMaxPool(OpRun):
@@ -117,11 +120,29 @@ class Hardmax(_Flattened):
         return result
 
 
+class Optional(OpRun):
+    """The original puts the value into a list, which makes it a sequence."""
+
+    def _run(self, x: Any = None, type: Any = None) -> tuple[Any]:
+        return (x,)
+
+    def _check_and_fix_outputs(self, res: tuple[Any, ...]) -> tuple[Any, ...]:
+        return res  # the original refuses None, which is the optional without a value
+
+
+class Scatter(ScatterElements):
+    """Deprecated since opset 11, and left out of the original; models still hold it."""
+
+
 CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
     GlobalMaxPool,
     Hardmax,
     LogSoftmax,
+    Loop,
     LRN,
+    Optional,
+    Scan,
+    Scatter,
     Softmax,
 ]

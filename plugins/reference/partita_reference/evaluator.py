@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops._op_list import load_op
-from onnx.reference.ops.aionnxml._op_list import load_op as load_ml_op
 
 from partita.compiled_model import CompiledModel, Runner
 from partita.errors import CompileError, InferError
@@ -19,19 +19,29 @@ from partita.model import Model
 from partita.profiling import ProfilingInfo
 from partita.properties import DeviceProperties
 from partita.query import Reason, ReasonCode
+from partita.sequences import boxed, unboxed
 from partita.tensor import HostTensor, Tensor
 from partita_reference.corrections import CORRECTED
+
+_OTHER_DOMAINS = {
+    "ai.onnx.ml": "onnx.reference.ops.aionnxml",
+    "ai.onnx.preview": "onnx.reference.ops.aionnx_preview",  # since onnx 1.22
+    "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
+}
+"""Where the evaluator keeps the operators of domains other than ONNX's main one."""
 
 
 @functools.cache
 def _implemented(domain: str, op_type: str, version: int) -> bool:
     """Whether the evaluator has the operator, itself or as a function of others."""
+    if any((new.op_domain, new.__name__) == (domain, op_type) for new in CORRECTED):
+        return True
     try:
-        if domain == "ai.onnx.ml":
-            load_ml_op(domain, op_type, version)
+        if domain in _OTHER_DOMAINS:
+            importlib.import_module(_OTHER_DOMAINS[domain]).load_op(domain, op_type, version)
         else:
             load_op(domain, op_type, version, evaluator_cls=ReferenceEvaluator)
-    except (RuntimeError, ValueError, NotImplementedError):
+    except (ImportError, RuntimeError, ValueError, NotImplementedError):
         return False
     return True
 
@@ -95,7 +105,8 @@ class _ReferenceRunner(Runner):
     ) -> Sequence[Tensor]:
         """Evaluates the model node by node."""
         feeds = {
-            name: tensor.numpy().copy() for name, tensor in zip(self._names, inputs, strict=True)
+            name: unboxed(tensor.numpy().copy())
+            for name, tensor in zip(self._names, inputs, strict=True)
         }
         start = time.perf_counter()
         try:
@@ -123,9 +134,11 @@ class _ReferenceRunner(Runner):
 
 def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:
     """The evaluator returns scalars and wider types here and there; the port says what is due."""
-    if isinstance(result, (list, tuple, dict)) or result is None:
-        raise InferError("Only tensors can be outputs; a sequence or optional value was computed.")
-    array = np.asarray(result)
-    if dtype is not None and array.dtype != dtype:
+    if isinstance(result, dict):
+        raise InferError("Maps cannot be outputs; tensors, sequences and optional values can.")
+    array = np.asarray(boxed(result))
+    if dtype is None:
+        return array
+    if array.dtype != dtype:
         array = array.astype(dtype)
     return np.ascontiguousarray(array).reshape(array.shape)

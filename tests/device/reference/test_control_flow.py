@@ -1,0 +1,96 @@
+"""Loop, Scan and sequences in device REFERENCE, where onnx.reference leaves parts out."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import parser
+
+import partita
+
+
+def both(text, feeds):
+    """The outputs of REFERENCE and of onnxruntime."""
+    model = parser.parse_model(text)
+    ours = partita.Core().compile_model(model, "REFERENCE")(feeds).to_tuple()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return ours, session.run(None, feeds)
+
+
+def agree(text, feeds):
+    ours, theirs = both(text, feeds)
+    assert len(ours) == len(theirs)
+    for have, want in zip(ours, theirs, strict=True):
+        assert have.shape == want.shape
+        assert have.dtype == want.dtype
+        np.testing.assert_allclose(have, want, rtol=1e-6)
+
+
+SCAN = """
+<ir_version: 8, opset_import: ["" : 16]>
+g (float[3] s, float[3,{time}] x) => (float[3] t, float[3,n] y) {{
+  t, y = Scan <num_scan_inputs = 1, scan_input_axes = [1], scan_output_axes = [1],
+    scan_input_directions = [{forth}], scan_output_directions = [{back}],
+    body = b (float[3] state, float[3] row) => (float[3] next, float[3] out) {{
+      next = Add(state, row)
+      out = Mul(next, next)
+    }}> (s, x)
+}}
+"""
+
+
+@pytest.mark.parametrize("forth", [0, 1])
+@pytest.mark.parametrize("back", [0, 1])
+def test_scan_takes_axes_and_directions(forth, back):
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    agree(SCAN.format(time=4, forth=forth, back=back), {"s": np.ones(3, np.float32), "x": x})
+
+
+def test_scan_over_nothing_has_an_empty_output():
+    feeds = {"s": np.ones(3, np.float32), "x": np.zeros((3, 0), np.float32)}
+    model = parser.parse_model(SCAN.format(time="t", forth=0, back=0))
+    ours = partita.Core().compile_model(model, "REFERENCE")(feeds)  # onnxruntime divides by zero
+    assert ours[1].shape == (3, 0)
+    np.testing.assert_array_equal(ours[0], feeds["s"])
+
+
+LOOP = """
+<ir_version: 8, opset_import: ["" : 16]>
+g (int64 n, float[2] s) => (float[2] t, float[m] sums, float[m,2] rows) {
+  keep = Constant <value = bool {1}> ()
+  t, sums, rows = Loop (n, keep, s) <
+    body = b (int64 i, bool c, float[2] state) => (bool d, float[2] next, float total, float[2] row)
+    {
+      d = Identity(c)
+      next = Add(state, s)
+      total = ReduceSum <keepdims = 0> (next)
+      row = Neg(next)
+    }>
+}
+"""
+
+
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_loop_stacks_scalars_and_rows(count):
+    agree(LOOP, {"n": np.array(count), "s": np.array([1, 2], np.float32)})
+
+
+def test_scatter_of_old_opsets():
+    agree(
+        """
+        <ir_version: 5, opset_import: ["" : 10]>
+        g (float[1,5] x, int64[1,2] i, float[1,2] u) => (float[1,5] y) {
+          y = Scatter <axis = 1> (x, i, u)
+        }
+        """,
+        {
+            "x": np.arange(5, dtype=np.float32).reshape(1, 5),
+            "i": np.array([[1, 3]]),
+            "u": np.array([[10, 20]], np.float32),
+        },
+    )
