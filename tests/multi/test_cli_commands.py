@@ -321,17 +321,29 @@ def test_demo_without_network_runs_a_built_in_model(partita_):
     assert "answer  reads 27182818" in out
     assert "as expected" in out
     assert "CPU" in out
-    assert "compiled in " in out
+    assert "milliseconds" in out
 
 
 def test_demo_explains_its_placement(ok):
     data = json.loads(ok("demo", "--model", "pitch", "-d", BOTH, "--json"))
     assert data["model"] == "builtin:pitch"
     assert data["correct"] is True
-    groups = data["placement"]["groups"]
+    groups = data["placement"]
     assert sum(group["count"] for group in groups) == len(builtin.model("pitch").graph.node)
     assert all(group["why"] for group in groups)
-    assert data["median_ms"] > 0
+
+
+def test_demo_times_the_list_and_each_device_that_can_do_it_alone(ok):
+    core = partita.Core()
+    data = json.loads(ok("demo", "--model", "pitch", "-d", BOTH, "--json"))
+    timing = {row["device"]: row for row in data["timing"]}
+    able = core.query_model(core.read_model(builtin.model("pitch")), "CPU")
+    alone = ["CPU"] if len(able) == len(builtin.model("pitch").graph.node) else []
+    assert list(timing) == [BOTH, *alone]  # never the reference
+    for row in timing.values():
+        assert row["answer"] == "as expected"
+        assert row["median_ms"] > 0
+    assert "as expected" in ok("demo", "--model", "pitch", "-d", BOTH).splitlines()[-1]
 
 
 def test_demo_uses_all_devices_of_this_machine(ok):
@@ -431,18 +443,22 @@ def test_an_interrupt_is_exit_code_130(partita_, monkeypatch):
     assert partita_("devices") == (130, "", "partita: interrupted\n")
 
 
-def test_ctrl_c_ends_a_benchmark_cleanly(model):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "partita.cli", "benchmark", model, "-d", "REFERENCE", "-t", "60"],
+def start(*argv):
+    return subprocess.Popen(
+        [sys.executable, "-m", "partita.cli", *map(str, argv)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    line = process.stderr.readline()  # a note on the inputs: the model is read
-    assert line.startswith("partita: note: ")
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+
+
+def test_ctrl_c_ends_a_benchmark_cleanly(model):
+    with start("benchmark", model, "-d", "REFERENCE", "-t", "60") as process:
+        line = process.stderr.readline()  # a note on the inputs: the model is read
+        assert line.startswith("partita: note: ")
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
     assert err.splitlines()[-1] == "partita: interrupted"
@@ -450,16 +466,10 @@ def test_ctrl_c_ends_a_benchmark_cleanly(model):
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "partita.cli", "zoo", "list", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    process.stdout.close()  # before it has written anything
-    assert process.stderr.read() == ""
-    process.stderr.close()
-    assert process.wait(timeout=60) == 1
+    with start("zoo", "list", "--json") as process:
+        process.stdout.close()  # before it has written anything
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_imports_stay_light():

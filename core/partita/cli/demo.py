@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita import Core, Explanation, ReasonCode
+from partita import Core, Explanation, Model, ReasonCode
 from partita.cli import workload
 from partita.cli.arguments import Commands, add_command
 from partita.cli.benchmark import measure_sync
 from partita.cli.output import Output
+from partita.device_string import parse
 from partita.errors import PartitaError, ZooError
 from partita.tensor import HOST
 from partita.zoo import builtin, entries
 from partita.zoo.naming import Named, resolve
+from partita.zoo.sample import Answer, Sample
 from partita.zoo.store import Store
 
 DEFAULT_MODEL = "zoo:ppocr-rec"
 _WHY_DEFAULT = "chosen because a person can check its answer at a glance"
 _OFFLINE_MODEL = "builtin:digits"
 _RUNS_S = 1.0
+_TIMES = ("compile_ms", "first_ms", "median_ms")
 
 
 def add_parser(commands: Commands) -> None:
@@ -46,6 +51,32 @@ def add_parser(commands: Commands) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Trial:
+    """The model on one device.
+
+    Attributes:
+        device: As it was asked for.
+        answer: What the model said.
+        explanation: What ran where.
+        compile_ms: Compiling.
+        first_ms: The first inference.
+        median_ms: The usual one.
+    """
+
+    device: str
+    answer: Answer
+    explanation: Explanation
+    compile_ms: float
+    first_ms: float
+    median_ms: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the answer is right, in words."""
+        return "as expected" if self.answer.correct else "WRONG"
+
+
 def run(args: argparse.Namespace, out: Output) -> int:
     """Runs the demo."""
     core = Core()
@@ -55,56 +86,92 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if named.sample is None:
         raise ZooError(f"'{named.name}' has no natural input; take a model of 'partita zoo list'.")
     sample = named.sample()
-    model = core.read_model(named.source).reshape({**sample.shapes})
-    compiled, compile_ms = workload.compile_for(core, model, device, {}, out)
-    request = compiled.create_infer_request()
-    timing_first = measure_sync(request, sample.feeds, 1, None, lambda done: None)
-    answer = sample.answer(lambda feeds: workload.infer(request, feeds))
-    with out.progress("measuring", _RUNS_S) as advance:
-        timing = measure_sync(request, sample.feeds, None, _RUNS_S, advance)
-    explanation = compiled.explain()
-    groups = placement(explanation)
-    median_ms = timing.summary()["median_ms"]
-    first_ms = timing_first.latencies_ms[0]
+    model = core.read_model(named.source).reshape(sample.shapes)
+    trial = try_device(core, model, sample, device, out)
+    alone = [
+        try_device(core, model, sample, part, out) for part in _able_alone(core, model, device)
+    ]
+    result = {
+        "model": named.name,
+        "why": why,
+        "input": sample.description,
+        "expected": sample.expected,
+        "answer": trial.answer.text,
+        "correct": trial.answer.correct,
+        "device": device,
+        "placement": placement(trial.explanation),
+        "summary": trial.explanation.summary(),
+        "notes": trial.explanation.notes,
+        "timing": [
+            {
+                "device": t.device,
+                "answer": t.verdict,
+                "compile_ms": t.compile_ms,
+                "first_ms": t.first_ms,
+                "median_ms": t.median_ms,
+            }
+            for t in (trial, *alone)
+        ],
+    }
     if args.json:
-        out.json(
-            {
-                "model": named.name,
-                "why": why,
-                "input": sample.description,
-                "expected": sample.expected,
-                "answer": answer.text,
-                "correct": answer.correct,
-                "device": device,
-                "placement": {"summary": explanation.summary(), "groups": groups},
-                "compile_ms": compile_ms,
-                "first_ms": first_ms,
-                "median_ms": median_ms,
-                "inferences": len(timing.latencies_ms),
-            }
-        )
+        out.json(result)
     else:
-        out.facts(
-            {
-                "model": f"{named.name} ({why})",
-                "input": sample.description,
-                "device": device,
-                "answer": f"{answer.text} - {'as expected' if answer.correct else 'WRONG'}",
-            }
-        )
-        out.text("")
-        out.table(
-            ["ops", "device", "types", "why there"],
-            [[g["count"], g["device"], g["types"], g["why"]] for g in groups],
-        )
-        out.text("", explanation.summary(), *explanation.notes, "")
-        out.text(
-            f"compiled in {compile_ms:.0f} ms, first inference {first_ms:.1f} ms, median "
-            f"{median_ms:.2f} ms of {len(timing.latencies_ms)}"
-        )
-    if not answer.correct:
+        _print(result, trial.verdict, out)
+    if not trial.answer.correct:
         raise PartitaError(f"the model should have answered: {sample.expected}")
     return 0
+
+
+def _print(result: Mapping[str, Any], verdict: str, out: Output) -> None:
+    out.facts(
+        {
+            "model": f"{result['model']} ({result['why']})",
+            "input": result["input"],
+            "answer": f"{result['answer']} - {verdict}",
+            "device": result["device"],
+        }
+    )
+    out.text("")
+    out.table(
+        ["ops", "device", "types", "why there"],
+        [[g["count"], g["device"], g["types"], g["why"]] for g in result["placement"]],
+    )
+    out.text("", result["summary"], *result["notes"], "")
+    out.table(
+        ["milliseconds", "compile", "first run", "median", "answer"],
+        [
+            [t["device"], *(f"{t[key]:.2f}" for key in _TIMES), t["answer"]]
+            for t in result["timing"]
+        ],
+    )
+
+
+def try_device(core: Core, model: Model, sample: Sample, device: str, out: Output) -> Trial:
+    """Compiles, asks, and times a model on a device."""
+    compiled, compile_ms = workload.compile_for(core, model, device, {}, out)
+    request = compiled.create_infer_request()
+    first = measure_sync(request, sample.feeds, 1, None, lambda done: None)
+    answer = sample.answer(lambda feeds: workload.infer(request, feeds))
+    with out.progress(f"measuring {device}", _RUNS_S) as advance:
+        timing = measure_sync(request, sample.feeds, None, _RUNS_S, advance)
+    return Trial(
+        device,
+        answer,
+        compiled.explain(),
+        compile_ms,
+        first.latencies_ms[0],
+        timing.summary()["median_ms"],
+    )
+
+
+def _able_alone(core: Core, model: Model, device: str) -> list[str]:
+    """The devices of a list that take the whole model, without the reference, which is slow."""
+    return [
+        part
+        for part in parse(device).priorities or ()
+        if core.device_info(part).kind != "reference"
+        and len(core.query_model(model, part)) == len(model.ops)
+    ]
 
 
 def best_device(core: Core) -> str:

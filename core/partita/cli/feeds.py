@@ -32,7 +32,7 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
     """
     if not shapes:
         return model
-    named: dict[str | int, tuple[int, ...]] = {}
+    named: dict[Any, tuple[int, ...]] = {}
     for name, dims in shapes:
         if name is None and len(model.inputs) != 1:
             raise InputError(

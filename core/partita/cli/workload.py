@@ -50,7 +50,7 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
     if named.sample is not None and not (args.input or args.shapes or args.random):
         sample = named.sample()
         out.note(f"input: {sample.description} (--random for random numbers)")
-        return Workload(model.reshape({**sample.shapes}), sample.feeds, sample, read_ms)
+        return Workload(model.reshape(sample.shapes), sample.feeds, sample, read_ms)
     model = reshape(model, args.shapes)
     feeds, notes = make_feeds(model, args.input, args.seed, args.normalise)
     for note in notes:

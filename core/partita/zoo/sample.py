@@ -45,6 +45,6 @@ class Sample:
     answer: Callable[[Infer], Answer]
 
     @property
-    def shapes(self) -> dict[str | int, tuple[int, ...]]:
+    def shapes(self) -> dict[Any, tuple[int, ...]]:
         """Input name to shape, as ``Model.reshape`` takes them."""
         return {name: array.shape for name, array in self.feeds.items()}
