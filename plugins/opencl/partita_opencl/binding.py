@@ -72,9 +72,11 @@ class BoundPlan:
         """
         import pyopencl as cl
 
+        # Events of copies are kept to the end: freeing one waits for its copy.
+        copies: list[Any] = []
         for operand, tensor in zip(self.plan.program.inputs, inputs, strict=True):
             if operand.const is None:
-                self._bind_input(queue, operand, tensor)
+                self._bind_input(queue, operand, tensor, copies)
         given = [None] * len(self._own_outputs) if outputs is None else outputs
         self._bind_outputs(given)
         enqueue = cl.enqueue_nd_range_kernel
@@ -87,8 +89,8 @@ class BoundPlan:
             ):
                 event = enqueue(queue, kernel, global_size, local_size)
                 events.append((step.op, self.plan.launch(step).kernel, event))
-        results = [self._deliver(queue, index, target) for index, target in enumerate(given)]
-        fault = self._read_fault(queue)
+        results = [self._deliver(queue, i, target, copies) for i, target in enumerate(given)]
+        fault = self._read_fault(queue, copies)
         queue.finish()
         if fault is not None and fault[0]:
             self._raise_fault(queue, int(fault[0]))
@@ -146,7 +148,7 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ inputs
 
-    def _bind_input(self, queue: Any, operand: Operand, tensor: Tensor) -> None:
+    def _bind_input(self, queue: Any, operand: Operand, tensor: Tensor, copies: list[Any]) -> None:
         import pyopencl as cl
 
         if isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory:
@@ -156,7 +158,8 @@ class BoundPlan:
         self._rebind(operand, buffer)
         array = tensor.numpy()
         if array.nbytes:
-            cl.enqueue_copy(queue, buffer, np.ascontiguousarray(array), is_blocking=False)
+            source = np.ascontiguousarray(array)
+            copies.append(cl.enqueue_copy(queue, buffer, source, is_blocking=False))
 
     # ----------------------------------------------------------------------- outputs
 
@@ -171,7 +174,7 @@ class BoundPlan:
     def _is_mine(self, tensor: Tensor | None) -> bool:
         return isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory
 
-    def _deliver(self, queue: Any, index: int, target: Tensor | None) -> Tensor:
+    def _deliver(self, queue: Any, index: int, target: Tensor | None, copies: list[Any]) -> Tensor:
         """Brings one output to where the caller wants it."""
         import pyopencl as cl
 
@@ -181,7 +184,8 @@ class BoundPlan:
         buffer = self._buffer(operand)
         if target is not None and not self._is_mine(target):
             if operand.nbytes:
-                cl.enqueue_copy(queue, target.numpy(), buffer, is_blocking=False)
+                array = target.numpy()
+                copies.append(cl.enqueue_copy(queue, array, buffer, is_blocking=False))
             return target
         own = self._own_outputs[index]
         if operand.const is None and self.plan.program.owned[index] is None:
@@ -202,13 +206,13 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ faults
 
-    def _read_fault(self, queue: Any) -> Any:
+    def _read_fault(self, queue: Any, copies: list[Any]) -> Any:
         import pyopencl as cl
 
         if self._fault is None:
             return None
         fault = np.zeros(1, np.int32)
-        cl.enqueue_copy(queue, fault, self._fault, is_blocking=False)
+        copies.append(cl.enqueue_copy(queue, fault, self._fault, is_blocking=False))
         return fault
 
     def _raise_fault(self, queue: Any, number: int) -> None:

@@ -69,6 +69,12 @@ class Tuning:
             (wide, high, 1),
         )
 
+    def fits(self, wide: int, high: int) -> bool:
+        """Whether a tiling by local memory is wanted and the device takes groups of this size."""
+        sizes = self.limits.item_sizes
+        enough = wide * high <= self.limits.group_items and wide <= sizes[0] and high <= sizes[1]
+        return self.local_tiles and enough
+
     def groups(self, count: int, items: int) -> Sizes:
         """``count`` work-groups of ``items`` items in one dimension."""
         return (count * items,), (items,)

@@ -10,7 +10,7 @@ __kernel void conv_transpose(
     const int4 in_size, const int4 out_size,  // x, y, (unused), channels
     const int4 window,                        // kx, ky, (unused), groups
     const int4 stride, const int4 pad, const int4 dilation, const int images,
-    const int has_bias, const int has_residual, const int activation, const float alpha,
+    const int has_bias, const int has_residual, const float alpha,
     const float beta
 ) {
   const int pixels = out_size.x * out_size.y;
@@ -54,7 +54,7 @@ __kernel void conv_transpose(
       const size_t at = (image * out_size.w + channel) * pixels + p;
       float v = sums[c] + (has_bias ? bias[channel] : 0.0f);
       if (has_residual) v += residual[at];
-      y[at] = activate(v, activation, alpha, beta);
+      y[at] = activate(v, ACTIVATION, alpha, beta);
     }
   }
 }

@@ -1,6 +1,7 @@
 // Pad and crop: an item writes one element of the result. Dimension 0 is the innermost one.
 //
-// Options: T  an unsigned type of the element's size, and one of CONSTANT, REFLECT, EDGE, WRAP
+// Options: T  an unsigned type of the element's size, DIMS 3 or 8, and one of CONSTANT, REFLECT,
+//   EDGE, WRAP
 
 // The input coordinate for output coordinate c shifted by the leading pad, or -1 for the constant.
 long source(const long c, const long size) {
@@ -20,19 +21,35 @@ long source(const long c, const long size) {
 
 __kernel void pad(
     __global const T* restrict x, __global T* restrict y, const int8 in_size, const int8 out_size,
-    const int8 before, const long count, __global const T* restrict fill
+    const int8 before, const long outer, __global const T* restrict fill
 ) {
-  const size_t at = get_global_id(0);
-  if (at >= (size_t)count) return;
-  long rest = (long)at, from = 0, step = 1;
-  bool inside = true;
-  #define PEEL(n) { const long c = source(rest % out_size.s##n - before.s##n, in_size.s##n); \
-                    rest /= out_size.s##n; inside = inside && c >= 0; \
-                    from += c * step; step *= in_size.s##n; }
-  PEEL(0) PEEL(1) PEEL(2) PEEL(3) PEEL(4) PEEL(5) PEEL(6) PEEL(7)
-#ifdef CONSTANT
-  y[at] = inside ? x[from] : fill[0];
+  const int c0 = get_global_id(0);
+  if (c0 >= out_size.s0) return;
+  const long x0 = source(c0 - before.s0, in_size.s0);
+  for (long rest = get_global_id(2); rest < outer; rest += get_global_size(2)) {
+    long from = 0, step = (long)in_size.s0 * in_size.s1;
+    bool inside = x0 >= 0;
+    long r = rest;
+    #define PEEL(n) { const long c = source(r % out_size.s##n - before.s##n, in_size.s##n); \
+                      r /= out_size.s##n; inside = inside && c >= 0; \
+                      from += c * step; step *= in_size.s##n; }
+#if DIMS == 3
+    {
+      const long c = source(r - before.s2, in_size.s2);
+      inside = inside && c >= 0;
+      from += c * step;
+    }
 #else
-  y[at] = x[from];
+    PEEL(2) PEEL(3) PEEL(4) PEEL(5) PEEL(6) PEEL(7)
 #endif
+    for (int c1 = get_global_id(1); c1 < out_size.s1; c1 += get_global_size(1)) {
+      const long x1 = source(c1 - before.s1, in_size.s1);
+      const size_t at = ((size_t)rest * out_size.s1 + c1) * out_size.s0 + c0;
+#ifdef CONSTANT
+      y[at] = inside && x1 >= 0 ? x[from + x1 * in_size.s0 + x0] : fill[0];
+#else
+      y[at] = x[from + x1 * in_size.s0 + x0];
+#endif
+    }
+  }
 }

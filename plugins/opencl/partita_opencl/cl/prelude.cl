@@ -1,4 +1,5 @@
-// What every kernel file may use: activations of epilogues, and rows shared by a work-group.
+// What every kernel file may use: activations. Epilogues take theirs as the option ACTIVATION, so
+// that a kernel holds the code of one only.
 
 // The codes of partita.lowering.activation.
 enum { ACT_NONE, ACT_RELU, ACT_CLIP, ACT_LEAKY_RELU, ACT_HARD_SWISH, ACT_HARD_SIGMOID, ACT_SIGMOID,

@@ -26,7 +26,7 @@ __kernel void product_lanes(
     __global float* restrict y,
     const int rows, const int columns, const int depth, const int batches,
     const int4 batch_map, const int bias_mod, const int2 bias_step, const int has_bias,
-    const int has_residual, const int activation, const float alpha, const float beta
+    const int has_residual, const float alpha, const float beta
 #ifdef IM2COL
     , __global const int* restrict taps,  // per k: offset in the padded image
     const int4 in_size,                   // x, y, z of the padded image, w: channels
@@ -96,7 +96,7 @@ __kernel void product_lanes(
         float v = out[i];
         if (has_bias) v += bias[bias_at + (m0 + r) * bias_step.x + (n0 + i) * bias_step.y];
         if (has_residual) v += residual[at];
-        y[at] = activate(v, activation, alpha, beta);
+        y[at] = activate(v, ACTIVATION, alpha, beta);
       }
     }
   }

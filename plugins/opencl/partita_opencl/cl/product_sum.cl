@@ -6,7 +6,7 @@ __kernel void product_sum(
     __global const float* restrict residual, __global float* restrict y,
     const int rows, const int columns, const int batches, const int splits,
     const int bias_mod, const int2 bias_step, const int has_bias, const int has_residual,
-    const int activation, const float alpha, const float beta
+    const float alpha, const float beta
 ) {
   const size_t count = (size_t)batches * rows * columns;
   const size_t i = get_global_id(0);
@@ -21,5 +21,5 @@ __kernel void product_sum(
     v += bias[m * bias_step.x + n * bias_step.y];
   }
   if (has_residual) v += residual[i];
-  y[i] = activate(v, activation, alpha, beta);
+  y[i] = activate(v, ACTIVATION, alpha, beta);
 }

@@ -22,7 +22,7 @@ void product_tile(
     const int4 batch_map, const int bias_mod,
     // bias index = m * x + n * y; x = y = 0 and has_bias = 0 without one.
     const int2 bias_step, const int has_bias, const int has_residual,
-    const int activation, const float alpha, const float beta, const int k_per_split
+    const float alpha, const float beta, const int k_per_split
 #ifdef IM2COL
     , __global const int4* restrict taps,  // per k: offset in the image, then its z, y, x
     const int4 in_size,                    // x, y, z of the image, w: channels
@@ -144,7 +144,7 @@ void product_tile(
 #ifndef SPLIT
         if (has_bias) v += bias[m * bias_step.x + n * bias_step.y];
         if (has_residual) v += residual[at];
-        v = activate(v, activation, alpha, beta);
+        v = activate(v, ACTIVATION, alpha, beta);
 #endif
         y[at] = v;
       }

@@ -10,7 +10,7 @@ void product_vector(
     __global const float* restrict bias, __global const float* restrict residual,
     __global float* restrict y,
     const int rows, const int columns, const int depth, const int2 bias_step,
-    const int has_bias, const int has_residual, const int activation, const float alpha,
+    const int has_bias, const int has_residual, const float alpha,
     const float beta, const int k_per_split
 ) {
   __local float partial[LY][ROWS][LX];
@@ -54,7 +54,7 @@ void product_vector(
 #ifndef SPLIT
       if (has_bias) v += bias[m * bias_step.x + n * bias_step.y];
       if (has_residual) v += residual[at];
-      v = activate(v, activation, alpha, beta);
+      v = activate(v, ACTIVATION, alpha, beta);
 #endif
       y[at] = v;
     }

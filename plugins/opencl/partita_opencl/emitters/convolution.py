@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -146,14 +146,7 @@ def _conv_lanes(
     residual: Operand | None,
 ) -> None:
     """Pixels are rows, filters are lanes; the image is padded first."""
-    window = sizes.window
-    if any(window.begin) or any(window.end):
-        rank = x.ndim - 2
-        before = (0, 0, *window.begin[:rank][::-1])
-        after = (0, 0, *window.end[:rank][::-1])
-        x = pad_constant(k, x, before, after)
-    rank = x.ndim - 2
-    image = (*x.shape[2:][::-1], *(1,) * (3 - rank))
+    x, window = _padded(k, x, sizes.window)
     batches = sizes.images * sizes.groups
     product = Product(
         rows=sizes.pixels,
@@ -164,13 +157,25 @@ def _conv_lanes(
     )
     epilogue = Epilogue(bias, (0, 1), sizes.groups, residual, activation_of(node))
     extra: tuple[Argument, ...] = (
-        k.constant(np.ascontiguousarray(_taps(sizes, image)[:, 0])),
-        int4(image, sizes.channels // sizes.groups),
+        k.constant(np.ascontiguousarray(_taps(sizes, window.image)[:, 0])),
+        int4(window.image, sizes.channels // sizes.groups),
         int4(window.out),
         int4(window.stride),
     )
     packed = _depth_major(k, w, sizes.groups)
     lanes(k, product, x, packed, out, epilogue, extra, IM2COL=None)
+
+
+def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:
+    """The image with its border of zeros, and the window over it."""
+    if not any(window.begin) and not any(window.end):
+        return x, window
+    rank = x.ndim - 2
+    before = (0, 0, *window.begin[:rank][::-1])
+    after = (0, 0, *window.end[:rank][::-1])
+    padded = pad_constant(k, x, before, after)
+    image = (*padded.shape[2:][::-1], *window.image[rank:])
+    return padded, replace(window, image=image, begin=(0, 0, 0), end=(0, 0, 0))
 
 
 def _depth_major(k: Kit, w: Operand, groups: int) -> Operand:
@@ -209,11 +214,17 @@ def _depthwise(
     residual: Operand | None,
 ) -> None:
     window = sizes.window
+    options: dict[str, None] = {}
+    if k.tuning.limits.is_cpu:
+        # Without tests at the border, the compiler computes neighbours by vector instructions.
+        x, window = _padded(k, x, window)
+        options = {"PADDED": None}
     epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
+    planes = sizes.images * sizes.filters
     k.launch(
         "conv_depthwise.cl",
         "conv_depthwise",
-        k.tuning.grid(sizes.pixels, sizes.images * sizes.filters),
+        k.tuning.grid(window.out[0], window.out[1] * window.out[2], planes),
         x,
         w,
         *epilogue.buffers(x),
@@ -228,6 +239,8 @@ def _depthwise(
         KX=window.size[0],
         KY=window.size[1],
         KZ=window.size[2],
+        **epilogue.options(),
+        **options,
     )
 
 
@@ -283,6 +296,7 @@ def conv_transpose(
         i32(x.shape[0]),
         *epilogue.flags(),
         CHANNELS=_TRANSPOSE_CHANNELS,
+        **epilogue.options(),
     )
     return out
 

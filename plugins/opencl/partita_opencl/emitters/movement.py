@@ -95,7 +95,7 @@ def transpose(k: Kit, x: Operand, order: Sequence[int]) -> Operand:
         return k.view(x, shape)
     y = k.empty(shape, x.dtype)
     planes = _swapped_planes(x.shape, order)
-    if planes is not None and k.tuning.local_tiles:
+    if planes is not None and k.tuning.fits(_TILE, _TILE_STEP):
         count, rows, columns = planes
         groups = count * math.ceil(rows / _TILE) * math.ceil(columns / _TILE)
         k.launch(
@@ -166,22 +166,43 @@ def _pad(
         return y
     if mode != "CONSTANT" and not x.size:
         raise CompileError(f"Operation '{k.builder.node.name}' pads an empty tensor by its edge.")
-    rest = _DIMS - x.ndim
+    dims = _unpadded_merged(x.shape, before, after)
+    dims += [(1, 0, 1)] * (_DIMS - len(dims))
+    sizes, leads, totals = zip(*dims, strict=True)
+    outer = math.prod(totals[2:])
     k.launch(
         "pad.cl",
         "pad",
-        k.tuning.flat(y.size),
+        k.tuning.grid(totals[0], totals[1], outer),
         x,
         y,
-        ints(*reversed(x.shape), *(1,) * rest),
-        ints(*reversed(shape), *(1,) * rest),
-        ints(*reversed(before), *(0,) * rest),
-        i64(y.size),
+        ints(*sizes),
+        ints(*totals),
+        ints(*leads),
+        i64(outer),
         fill,
         T=raw_ctype(x.dtype),
+        DIMS=3 if math.prod(totals[3:]) == 1 else _DIMS,
         **{mode: None},
     )
     return y
+
+
+def _unpadded_merged(
+    shape: Sequence[int], before: Sequence[int], after: Sequence[int]
+) -> list[tuple[int, int, int]]:
+    """Size, leading pad and padded size per dimension, innermost first.
+
+    Neighbouring dimensions without pads count as one.
+    """
+    dims: list[tuple[int, int, int]] = []
+    for size, lead, trail in zip(reversed(shape), reversed(before), reversed(after), strict=True):
+        if dims and not lead and not trail and dims[-1][0] == dims[-1][2]:
+            total = dims[-1][0] * size
+            dims[-1] = (total, 0, total)
+        else:
+            dims.append((size, lead, size + lead + trail))
+    return dims
 
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
