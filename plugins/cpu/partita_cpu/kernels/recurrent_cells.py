@@ -207,13 +207,7 @@ def rnn_loop(
             at = direction * shape[4] + time * shape[5] + element * shape[6]
             gate = x[at * n : (at + 1) * n]
             add_product(state, w, gate, n, n)
-            apply_activation(
-                gate,
-                codes[direction],
-                parameters[2 * direction],
-                parameters[2 * direction + 1],
-                clip,
-            )
+            apply_activation(gate, code, numbers[0], numbers[1], clip)
             state[:] = gate
             at = direction * shape[7] + time * shape[8] + element * shape[9]
             y[at * n : (at + 1) * n] = gate
