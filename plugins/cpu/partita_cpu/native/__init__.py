@@ -1,0 +1,1 @@
+"""Kernels in LLVM IR for the instruction sets of this machine, and what drives them."""

@@ -1,0 +1,65 @@
+"""Calls through addresses, out of numba functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+
+_I64, _F32 = types.int64, types.float32
+_tuple_of: Any = types.Tuple
+_unpack: Any = cgutils.unpack_tuple
+
+
+@register_jitable
+def address(array: Any) -> Any:
+    """Where an array starts; signed, since numba makes floats of signed and unsigned together."""
+    return np.int64(array.ctypes.data)
+
+
+def _calling(*kinds: Any, returns: Any = types.void) -> Any:
+    """A function of an address, and a tuple of what to call it with."""
+    given = _tuple_of(kinds)
+
+    def typed(typing: Any, address: Any, arguments: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = _unpack(builder, args[1], len(kinds))
+            result = context.get_value_type(returns) if returns != types.void else ir.VoidType()
+            kind = ir.FunctionType(result, [value.type for value in values])
+            value = builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+            return value if returns != types.void else context.get_dummy_value()
+
+        return returns(_I64, given), generate
+
+    return intrinsic(typed)
+
+
+call_tile = _calling(*[_I64] * 8)
+"""Calls a tile kernel; see `ir.fma.PARAMETERS`."""
+
+call_epilogue = _calling(*[_I64] * 7, _F32, _F32)
+"""Calls an epilogue; see `ir.epilogue.PARAMETERS`."""
+
+call_narrow = _calling(*[_I64] * 5, returns=_I64)
+"""Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
+
+call_window = _calling(*[_I64] * 11, _F32, _F32)
+"""Calls a window kernel; see `ir.window.PARAMETERS`."""
+
+call_plain = _calling(_I64)
+"""Calls a kernel that takes one address, or nothing."""
+
+
+def _float_bits(typing: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+
+    return _F32(_I64), generate
+
+
+float_bits: Any = intrinsic(_float_bits)
+"""The float32 with these bits."""

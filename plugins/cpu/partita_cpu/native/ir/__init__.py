@@ -1,0 +1,1 @@
+"""Generators of LLVM IR text; their functions read like the assembly they make."""

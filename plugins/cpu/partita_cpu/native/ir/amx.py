@@ -1,0 +1,100 @@
+"""Tiles of a matrix product on AMX: 16 or 32 rows, 32 columns, bfloat16 in, float32 sums.
+
+b is packed per step of 32 along k as tiles of (16 pairs of k, 16 columns, 2), one for each half of
+the columns. In the three-product form every float32 is a sum of two bfloat16, ``high + low``; a's
+low halves lie in a second plane, b's low tiles behind the high ones, and
+``low*high + high*high + high*low`` leaves an error of about 2^-16 of each product.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir.fma import PARAMETERS
+from partita_cpu.native.ir.text import Function
+
+TILE_BYTES = 1024
+_A_TILES = (4, 5)
+_B_TILES = (6, 7)
+
+
+def amx_tile(name: str, halves: int, split: bool) -> Function:
+    """Sums of `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`."""
+    f = Function(name, PARAMETERS)
+    below = f.let("shl i64 %lda, 4")
+    for c in range(2 * halves):
+        f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+    step_bytes = TILE_BYTES * (4 if split else 2)
+
+    def load_a(pointer: str) -> None:
+        for i in range(halves):
+            place = pointer if i == 0 else f.at(pointer, below)
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {_A_TILES[i]}, ptr {place}, i64 %lda)")
+
+    def load_b(pointer: str, first: int) -> None:
+        for j in range(2):
+            place = f.at(pointer, TILE_BYTES * (first + j))
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {_B_TILES[j]}, ptr {place}, i64 64)")
+
+    def multiply() -> None:
+        for i in range(halves):
+            for j in range(2):
+                f.do(
+                    f"call void @llvm.x86.tdpbf16ps(i8 {2 * i + j}, i8 {_A_TILES[i]}, "
+                    f"i8 {_B_TILES[j]})"
+                )
+
+    def step(_: str, values: list[str]) -> list[str]:
+        a, b = values
+        load_b(b, 0)
+        if split:
+            load_a(f.at(a, "%low_plane"))
+            multiply()
+        load_a(a)
+        multiply()
+        if split:
+            load_b(b, 2)
+            multiply()
+        return [f.at(a, 64), f.at(b, step_bytes)]
+
+    def tap(index: str, values: list[str]) -> list[str]:
+        offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
+        state = [("ptr", f.at("%a", offset)), ("ptr", values[0])]
+        return [f.loop("%depth", state, step)[1]]
+
+    f.loop("%ntaps", [("ptr", "%b")], tap)
+    for i in range(halves):
+        for j in range(2):
+            place = f.at("%tile", 16 * 128 * i + 64 * j)
+            f.do(f"call void @llvm.x86.tilestored64(i8 {2 * i + j}, ptr {place}, i64 128)")
+    f.do("ret void")
+    return f
+
+
+def configure(name: str) -> Function:
+    """Makes the tiles of a thread 16 rows of 64 bytes; reads 64 bytes of `TILE_CONFIG`."""
+    f = Function(name, "ptr %config")
+    f.do("call void @llvm.x86.ldtilecfg(ptr %config)")
+    f.do("ret void")
+    return f
+
+
+def release(name: str) -> Function:
+    """Gives the tiles back, so that the system need not save them."""
+    f = Function(name, "")
+    f.do("call void @llvm.x86.tilerelease()")
+    f.do("ret void")
+    return f
+
+
+TILE_CONFIG = bytes([1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[16] * 8, *[0] * 8])
+"""Palette 1; eight tiles of 64 bytes a row and 16 rows."""
+
+
+def declarations() -> str:
+    """What the kernels call."""
+    return """declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tilezero(i8 immarg)
+declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+"""

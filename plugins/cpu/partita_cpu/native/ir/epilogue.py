@@ -1,0 +1,86 @@
+"""From a finished tile to the output: bias, residual, bounds; only the columns that exist."""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir.text import Function
+
+PARAMETERS = (
+    "ptr %tile, i64 %rows, i64 %columns, ptr %bias, ptr %residual, ptr %y, i64 %ldy, "
+    "float %low, float %high"
+)
+"""tile: sums, row by row. columns: how many of a row exist. residual: like y, or null.
+ldy: bytes from one row of y (and of the residual) to the next."""
+
+
+def epilogue(name: str, lanes: int, vectors: int = 2) -> Function:
+    """``y = min(max(tile + bias + residual, low), high)``; NaN stays."""
+    f = Function(name, PARAMETERS)
+    v = f"<{lanes} x float>"
+    bias = [f.load(v, f.at("%bias", 4 * lanes * i)) for i in range(vectors)]
+    masks = column_masks(f, "%columns", lanes, vectors)
+    low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+    alone = f.let("icmp eq ptr %residual, null")
+
+    def rows(add_residual: bool) -> None:
+        def row(index: str, _: list[str]) -> list[str]:
+            source = f.at("%tile", f.let(f"mul i64 {index}, {4 * lanes * vectors}"))
+            place = f.let(f"mul i64 {index}, %ldy")
+            to, other = f.at("%y", place), f.at("%residual", place)
+            for i in range(vectors):
+                x = f.load(v, f.at(source, 4 * lanes * i))
+                x = f.let(f"fadd {v} {x}, {bias[i]}")
+                if add_residual:
+                    r = masked_load(f, lanes, f.at(other, 4 * lanes * i), masks[i])
+                    x = f.let(f"fadd {v} {x}, {r}")
+                x = bounded(f, v, x, low, high, lanes)
+                masked_store(f, lanes, x, f.at(to, 4 * lanes * i), masks[i])
+            return []
+
+        f.loop("%rows", [], row)
+
+    f.either(alone, lambda: rows(False), lambda: rows(True))
+    f.do("ret void")
+    return f
+
+
+def column_masks(f: Function, columns: str, lanes: int, vectors: int) -> list[str]:
+    """For each vector of a row, which lanes are columns that exist."""
+    kind = f"<{lanes} x i32>"
+    count = f.splat(lanes, "i32", f.let(f"trunc i64 {columns} to i32"))
+    masks = []
+    for i in range(vectors):
+        numbers = ", ".join(f"i32 {lanes * i + lane}" for lane in range(lanes))
+        masks.append(f.let(f"icmp slt {kind} <{numbers}>, {count}"))
+    return masks
+
+
+def bounded(f: Function, kind: str, x: str, low: str, high: str, lanes: int) -> str:
+    """Brings x within bounds; comparisons with NaN are false, so NaN stays."""
+    mask = f"<{lanes} x i1>"
+    below = f.let(f"fcmp olt {kind} {x}, {low}")
+    x = f.let(f"select {mask} {below}, {kind} {low}, {kind} {x}")
+    above = f.let(f"fcmp ogt {kind} {x}, {high}")
+    return f.let(f"select {mask} {above}, {kind} {high}, {kind} {x}")
+
+
+def masked_load(f: Function, lanes: int, pointer: str, mask: str) -> str:
+    """A vector of floats; lanes outside of the mask are not read, and 0."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.load.v{lanes}f32.p0"
+    return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
+
+
+def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str) -> None:
+    """Writes the lanes of the mask, and touches no other memory."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.store.v{lanes}f32.p0"
+    f.do(f"call void {name}({v} {x}, ptr {pointer}, i32 4, {m} {mask})")
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    return (
+        f"declare {v} @llvm.masked.load.v{lanes}f32.p0(ptr, i32 immarg, {m}, {v})\n"
+        f"declare void @llvm.masked.store.v{lanes}f32.p0({v}, ptr, i32 immarg, {m})\n"
+    )

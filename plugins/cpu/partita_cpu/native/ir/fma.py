@@ -1,0 +1,111 @@
+"""Tiles of a float32 matrix product in registers: broadcast a, times rows of packed b, added up.
+
+A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most
+6 rows). With 14 rows, 28 of the 32 registers hold sums; the rest hold two vectors of b and one
+element of a. More rows make LLVM spill.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir.text import Function
+
+PARAMETERS = (
+    "ptr %a, i64 %lda, ptr %taps, i64 %ntaps, i64 %depth, ptr %b, ptr %tile, i64 %low_plane"
+)
+"""Of every tile kernel, whatever it computes in.
+
+a: the first row; the others follow at distances of lda bytes. taps: byte offsets from a, one per
+piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
+tile: where the sums go, row by row. low_plane: distance in bytes from a to the lower halves of its
+elements, for kernels that split them.
+"""
+
+VECTORS = 2
+_UNROLL = 4
+_GROUP = 3
+
+
+def fma_tile(name: str, rows: int, lanes: int) -> Function:
+    """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``."""
+    return _FmaTile(name, rows, lanes).function()
+
+
+class _FmaTile:
+    """Writes one kernel."""
+
+    def __init__(self, name: str, rows: int, lanes: int) -> None:
+        self._f = Function(name, PARAMETERS)
+        self._rows = rows
+        self._lanes = lanes
+        self._vector = f"<{lanes} x float>"
+        # Few rows leave registers idle and wait for one another: let several sums run side by side.
+        self._sets = {1: 4, 2: 2, 3: 2}.get(rows, 1)
+
+    def function(self) -> Function:
+        f = self._f
+        twice = f.let("shl i64 %lda, 1")
+        thrice = f.let("add i64 %lda, " + twice)
+        self._strides = (None, "%lda", twice)
+        quads = f.let("lshr i64 %depth, 2")
+        rest = f.let("and i64 %depth, 3")
+        sums = self._rows * VECTORS * self._sets
+
+        def tap(index: str, carried: list[str]) -> list[str]:
+            offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
+            pointers = [f.at("%a", offset)]
+            for _ in range(1, -(-self._rows // _GROUP)):
+                pointers.append(f.at(pointers[-1], thrice))
+            state = [("ptr", p) for p in (carried[0], *pointers)]
+            state += [(self._vector, s) for s in carried[1:]]
+            after = f.loop(quads, state, lambda _, values: self._steps(values, _UNROLL))
+            kinds = [kind for kind, _ in state]
+            state = list(zip(kinds, after, strict=True))
+            after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
+            return [after[0], *after[1 + len(pointers) :]]
+
+        start = [("ptr", "%b")] + [(self._vector, "zeroinitializer")] * sums
+        done = f.loop("%ntaps", start, tap)
+        self._store(done[1:])
+        f.do("ret void")
+        return f
+
+    def _steps(self, values: list[str], count: int) -> list[str]:
+        """`count` steps along k: values are b, the row pointers, the sums."""
+        f, groups = self._f, -(-self._rows // _GROUP)
+        b, pointers, sums = values[0], values[1 : 1 + groups], values[1 + groups :]
+        for k in range(count):
+            width = 4 * self._lanes
+            columns = [
+                f.load(self._vector, f.at(b, width * (VECTORS * k + v))) for v in range(VECTORS)
+            ]
+            chosen = k % self._sets * self._rows * VECTORS
+            for row in range(self._rows):
+                group, within = divmod(row, _GROUP)
+                stride = self._strides[within]
+                base = pointers[group] if stride is None else f.at(pointers[group], stride)
+                element = f.splat(self._lanes, "float", f.load("float", f.at(base, 4 * k)))
+                for v in range(VECTORS):
+                    place = chosen + row * VECTORS + v
+                    sums[place] = self._fma(element, columns[v], sums[place])
+        forward = [f.at(b, 4 * self._lanes * VECTORS * count)]
+        forward += [f.at(pointer, 4 * count) for pointer in pointers]
+        return forward + sums
+
+    def _fma(self, a: str, b: str, c: str) -> str:
+        v = self._vector
+        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
+
+    def _store(self, sums: list[str]) -> None:
+        f, per_set = self._f, self._rows * VECTORS
+        for place in range(per_set):
+            total = sums[place]
+            for other in range(1, self._sets):
+                total = f.let(f"fadd {self._vector} {total}, {sums[other * per_set + place]}")
+            place_of = f.at("%tile", 4 * self._lanes * place)
+            f.do(f"store {self._vector} {total}, ptr {place_of}, align 4")
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call."""
+    v = f"<{lanes} x float>"
+    return f"declare {v} @llvm.fma.v{lanes}f32({v}, {v}, {v})\n"

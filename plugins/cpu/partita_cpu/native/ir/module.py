@@ -1,0 +1,44 @@
+"""All kernels of a level as one module of LLVM IR text."""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir import amx, epilogue, fma, narrow
+from partita_cpu.native.ir.text import Function
+from partita_cpu.native.ir.window import window
+from partita_cpu.native.isa import Isa
+
+ROWS = {Isa.AVX2: 6, Isa.AVX512: 14, Isa.AMX: 14}
+"""Most rows of a float32 tile."""
+
+LANES = {Isa.AVX2: 8, Isa.AVX512: 16, Isa.AMX: 16}
+"""Floats of a vector; tiles have two vectors of columns."""
+
+WINDOW_PIXELS = 8
+"""Output pixels that a window kernel computes together; there is one for a single pixel as well."""
+
+WINDOW_KINDS = ("weigh", "max", "sum")
+
+
+def functions(level: Isa) -> list[Function]:
+    """The kernels of a level; their names are its symbols."""
+    lanes = LANES[level]
+    made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
+    made.append(epilogue.epilogue("epilogue", lanes))
+    for kind in WINDOW_KINDS:
+        made += [window(f"{kind}_{n}", kind, n, lanes) for n in (1, WINDOW_PIXELS)]
+    if level is Isa.AMX:
+        made += [amx.configure("configure"), amx.release("release")]
+        for name, split in (("bf16", False), ("bf16x3", True)):
+            made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
+            made.append(narrow.narrow(f"narrow_{name}", split))
+    return made
+
+
+def text(level: Isa) -> str:
+    """The module."""
+    lanes = LANES[level]
+    parts = [function.text() for function in functions(level)]
+    parts += [fma.declarations(lanes), epilogue.declarations(lanes)]
+    if level is Isa.AMX:
+        parts += [amx.declarations(), narrow.declarations()]
+    return "\n".join(parts)

@@ -1,0 +1,64 @@
+"""float32 to bfloat16, or to a pair of bfloat16 whose sum it is; runs of any length."""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir.epilogue import masked_load
+from partita_cpu.native.ir.text import Function
+
+PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
+"""x: n floats. to: gets `padded` elements, zeros behind the n. low_plane: distance in bytes from
+`to` to the lower halves."""
+
+_FLOATS, _INTS, _SHORTS, _MASK = "<16 x float>", "<16 x i32>", "<16 x i16>", "<16 x i1>"
+
+
+def narrow(name: str, split: bool) -> Function:
+    """Converts a run; returns the largest bit pattern of an absolute value among the floats.
+
+    The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
+    """
+    f = Function(name, PARAMETERS, "i64")
+    rounds = f.let("lshr i64 " + f.let("add i64 %padded, 15") + ", 4")
+    lanes = "<" + ", ".join(f"i64 {lane}" for lane in range(16)) + ">"
+    length = f.splat(16, "i64", "%n")
+    room = f.splat(16, "i64", "%padded")
+
+    def piece(index: str, values: list[str]) -> list[str]:
+        first = f.let(f"shl i64 {index}, 4")
+        number = f.let(f"add <16 x i64> {f.splat(16, 'i64', first)}, {lanes}")
+        inside = f.let(f"icmp slt <16 x i64> {number}, {length}")
+        writable = f.let(f"icmp slt <16 x i64> {number}, {room}")
+        x = masked_load(f, 16, f.at("%x", f.let(f"shl i64 {first}, 2")), inside)
+        to = f.at("%to", f.let(f"shl i64 {first}, 1"))
+        high = _store_half(f, x, to, writable)
+        if split:
+            whole = f.let(f"zext {_SHORTS} {high} to {_INTS}")
+            shifted = f.let(f"shl {_INTS} {whole}, {f.splat(16, 'i32', '16')}")
+            back = f.let(f"bitcast {_INTS} {shifted} to {_FLOATS}")
+            rest = f.let(f"fsub {_FLOATS} {x}, {back}")
+            _store_half(f, rest, f.at(to, "%low_plane"), writable)
+        bits = f.let(f"bitcast {_FLOATS} {x} to {_INTS}")
+        size = f.let(f"and {_INTS} {bits}, {f.splat(16, 'i32', '2147483647')}")
+        return [f.let(f"call {_INTS} @llvm.umax.v16i32({_INTS} {values[0]}, {_INTS} {size})")]
+
+    largest = f.loop(rounds, [(_INTS, "zeroinitializer")], piece)[0]
+    found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({_INTS} {largest})")
+    f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+    return f
+
+
+def _store_half(f: Function, x: str, to: str, mask: str) -> str:
+    short = f.let(f"fptrunc {_FLOATS} {x} to <16 x bfloat>")
+    bits = f.let(f"bitcast <16 x bfloat> {short} to {_SHORTS}")
+    name = "@llvm.masked.store.v16i16.p0"
+    f.do(f"call void {name}({_SHORTS} {bits}, ptr {to}, i32 2, {_MASK} {mask})")
+    return bits
+
+
+def declarations() -> str:
+    """What the kernels call, beyond `epilogue.declarations(16)`."""
+    return (
+        f"declare void @llvm.masked.store.v16i16.p0({_SHORTS}, ptr, i32 immarg, {_MASK})\n"
+        f"declare {_INTS} @llvm.umax.v16i32({_INTS}, {_INTS})\n"
+        f"declare i32 @llvm.vector.reduce.umax.v16i32({_INTS})\n"
+    )

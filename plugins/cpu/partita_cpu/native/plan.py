@@ -1,0 +1,346 @@
+"""How a matrix product or convolution is cut into tiles: sizes that drivers read from one array."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.native.isa import Isa
+from partita_cpu.native.table import Arithmetic, tile_columns, tile_rows
+
+PANEL_BYTES = 384 << 10
+"""Size of the piece of the input that is laid out at a time, so that it stays in the cache."""
+
+STEP = 32
+"""Elements along k that AMX takes at a time."""
+
+
+class Source(enum.IntEnum):
+    """Where tile kernels read rows of the left matrix."""
+
+    DIRECT = 0  # in the tensor itself
+    HALO = 1  # in a copy of image rows with their padding; a row of the kernel is one run
+    COLUMNS = 2  # in a copy where every output pixel has all it needs in one run
+
+
+@dataclass(frozen=True)
+class Images:
+    """Sizes of a convolution over images with channels last; a matrix product is a 1x1 one.
+
+    Attributes:
+        batch: Images.
+        height: Of the input.
+        width: Of the input.
+        channels: Of the input.
+        outputs: Channels of the output.
+        groups: Each connects its share of the channels with its share of the outputs.
+        kernel: Taps down and across.
+        stride: Between output pixels.
+        dilation: Between taps.
+        begin: Padding above and to the left.
+        end: Padding below and to the right.
+        out_height: Output pixels down.
+        out_width: Output pixels across.
+    """
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    groups: int = 1
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    begin: tuple[int, int] = (0, 0)
+    end: tuple[int, int] = (0, 0)
+    out_height: int = 1
+    out_width: int = 1
+
+    @classmethod
+    def matrix(cls, rows: int, depth: int, columns: int) -> Images:
+        """A product of (rows, depth) by (depth, columns)."""
+        return cls(1, 1, rows, depth, columns, out_width=rows)
+
+    @property
+    def pixels(self) -> int:
+        """Rows of the result."""
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def depth(self) -> int:
+        """Products that one element of the result adds up."""
+        return self.kernel[0] * self.kernel[1] * self.channels // self.groups
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return self.pixels * self.outputs * self.depth
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether output pixels are input pixels, in order."""
+        return (
+            self.kernel == (1, 1)
+            and self.stride == (1, 1)
+            and not any(self.begin + self.end)
+            and (self.out_height, self.out_width) == (self.height, self.width)
+        )
+
+
+FIELDS = (
+    *("SOURCE", "ARITHMETIC", "BATCH", "HEIGHT", "WIDTH", "CHANNELS", "GROUP_CHANNELS", "CELL"),
+    *("TAPS_DOWN", "TAPS_ACROSS", "STRIDE_DOWN", "STRIDE_ACROSS", "DILATION_DOWN"),
+    *("DILATION_ACROSS", "TOP", "LEFT", "OUT_HEIGHT", "OUT_WIDTH", "OUTPUTS", "GROUP_OUTPUTS"),
+    *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
+    *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
+    *("THREAD_BYTES", "EVEN"),
+)
+"""What the array holds, in order."""
+
+(
+    SOURCE,
+    ARITHMETIC,
+    BATCH,
+    HEIGHT,
+    WIDTH,
+    CHANNELS,
+    GROUP_CHANNELS,
+    CELL,
+    TAPS_DOWN,
+    TAPS_ACROSS,
+    STRIDE_DOWN,
+    STRIDE_ACROSS,
+    DILATION_DOWN,
+    DILATION_ACROSS,
+    TOP,
+    LEFT,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    OUTPUTS,
+    GROUP_OUTPUTS,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    BLOCKS,
+    BLOCK_BYTES,
+    TAPS,
+    DEPTH,
+    ROW,
+    PITCH,
+    TRAIL,
+    FLAT,
+    UNITS,
+    GRAIN,
+    PANEL_UNITS,
+    BY_COLUMNS,
+    PLANE_BYTES,
+    THREAD_BYTES,
+    EVEN,
+) = range(37)
+
+TILE_BYTES = 4096
+"""Room for a finished tile, behind the panel."""
+
+ZERO_BYTES = 256
+"""Room for a bias of zeros, behind the tile."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cut problem.
+
+    Attributes:
+        images: The problem.
+        arithmetic: What products are computed in.
+        source: Where rows are read.
+        merged: Whether all taps of one row of the kernel are one run.
+        taps: Runs per output pixel.
+        run: Elements of a run that count.
+        padded: Elements of a run, with the zeros that the arithmetic needs.
+        columns: Columns of a tile.
+        blocks: Tiles across, per group.
+        offsets: Place of each run in bytes, from the first.
+        table: The array for the drivers; see `FIELDS`.
+    """
+
+    images: Images
+    arithmetic: Arithmetic
+    source: Source
+    merged: bool
+    taps: int
+    run: int
+    padded: int
+    columns: int
+    blocks: int
+    offsets: Array
+    table: Array
+
+    @property
+    def thread_bytes(self) -> int:
+        """Scratch memory that each thread needs."""
+        return int(self.table[THREAD_BYTES])
+
+    @property
+    def packing(self) -> tuple[int, ...]:
+        """What the layout of packed weights hangs on."""
+        return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns)
+
+
+def plan(images: Images, level: Isa, arithmetic: Arithmetic, threads: int) -> Plan:
+    """Decides how to cut a problem for so many threads."""
+    return _Planner(images, level, arithmetic, threads).plan()
+
+
+class _Planner:
+    def __init__(self, images: Images, level: Isa, arithmetic: Arithmetic, threads: int) -> None:
+        self.images, self.arithmetic, self.threads = images, arithmetic, threads
+        self.columns = tile_columns(level)
+        self.rows = tile_rows(level, arithmetic)
+        self.wide = arithmetic is not Arithmetic.F32
+        self.group_channels = images.channels // images.groups
+        self.group_outputs = images.outputs // images.groups
+        self.blocks = -(-self.group_outputs // self.columns)
+        # A cell is the place of one input pixel in a copy with halo.
+        self.cell = self._up(self.group_channels)
+        self.pitch = images.width + max(images.begin[1], images.end[1])
+        self.source = self._source()
+
+    def _up(self, n: int) -> int:
+        return -(-n // STEP) * STEP if self.wide else n
+
+    def _source(self) -> Source:
+        i = self.images
+        if i.is_pointwise and not self.wide:
+            return Source.DIRECT
+        overhang = (i.kernel[1] - 1) * i.dilation[1]
+        fits = (
+            i.kernel != (1, 1)
+            and i.stride == (1, 1)
+            and min(i.begin + i.end) >= 0
+            and min(i.begin[1], i.end[1]) <= overhang
+            and self.cell * 4 <= self.group_channels * 5
+        )
+        if not self.wide:
+            fits = fits and i.out_width >= self.rows // 2
+        return Source.HALO if fits else Source.COLUMNS
+
+    def plan(self) -> Plan:
+        i, unit = self.images, self.arithmetic.element_bytes
+        halo = self.source is Source.HALO
+        merged = halo and i.dilation[1] == 1 and self.cell == self.group_channels
+        down, across = i.kernel
+        if halo and merged:
+            taps, run = down, across * self.cell
+            cells = [y * i.dilation[0] * self.pitch for y in range(down)]
+        elif halo:
+            taps, run = down * across, self.group_channels
+            cells = [
+                y * i.dilation[0] * self.pitch + x * i.dilation[1]
+                for y in range(down)
+                for x in range(across)
+            ]
+        else:
+            taps, run, cells = 1, i.depth, [0]
+        padded = self._up(run)
+        if self.source is Source.DIRECT:
+            row = i.channels * 4
+        else:
+            row = (self.cell if halo else padded) * unit
+        offsets = np.array(cells, np.int64) * (self.cell * unit)
+        block = taps * padded * self.columns * unit * self.arithmetic.planes
+        values = self._cut(row, block)
+        values |= {
+            "TAPS": taps,
+            "DEPTH": padded // STEP if self.wide else padded,
+            "ROW": row,
+            "BLOCK_BYTES": block,
+        }
+        table = np.array([values[name] for name in FIELDS], np.int64)
+        return Plan(
+            i,
+            self.arithmetic,
+            self.source,
+            merged,
+            taps,
+            run,
+            padded,
+            self.columns,
+            self.blocks,
+            offsets,
+            table,
+        )
+
+    def _cut(self, row: int, block: int) -> dict[str, int]:
+        """Everything that the drivers read, but for what hangs on the runs."""
+        i, planes = self.images, self.arithmetic.planes
+        halo = self.source is Source.HALO
+        flat = halo and (self.wide or self._flat_is_better())
+        units = i.batch * i.out_height if halo else i.pixels
+        unit_bytes = row * planes * (self.pitch if halo else 1)
+        extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
+        grain = 1 if halo else self.rows
+        panel = max(1, PANEL_BYTES // max(1, unit_bytes) - extra)
+        panel = max(grain, panel // grain * grain)
+        weights = block * self.blocks * i.groups
+        moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
+        by_columns = self.blocks * i.groups >= 2 * self.threads and (
+            weights > moved or units < self.threads * grain
+        )
+        if not by_columns:
+            share = -(-units // self.threads)
+            panel = min(panel, -(-share // grain) * grain)
+        else:
+            panel = min(panel, -(-units // grain) * grain)
+        cells = panel + extra
+        plane = 0
+        if self.source is not Source.DIRECT:
+            rows = cells * self.pitch + i.begin[1] + i.end[1] if halo else panel
+            # Tiles read whole rows: the last ones may lie behind the panel.
+            overhang = (i.kernel[1] - 1) * i.dilation[1] if halo else 0
+            plane = -(-(rows + self.rows + overhang) * row // 64) * 64
+        (down, across), (top, left) = i.kernel, i.begin
+        return {
+            "SOURCE": int(self.source),
+            "ARITHMETIC": int(self.arithmetic),
+            "BATCH": i.batch,
+            "HEIGHT": i.height,
+            "WIDTH": i.width,
+            "CHANNELS": i.channels,
+            "GROUP_CHANNELS": self.group_channels,
+            "CELL": self.cell,
+            "TAPS_DOWN": down,
+            "TAPS_ACROSS": across,
+            "STRIDE_DOWN": i.stride[0],
+            "STRIDE_ACROSS": i.stride[1],
+            "DILATION_DOWN": i.dilation[0],
+            "DILATION_ACROSS": i.dilation[1],
+            "TOP": top,
+            "LEFT": left,
+            "OUT_HEIGHT": i.out_height,
+            "OUT_WIDTH": i.out_width,
+            "OUTPUTS": i.outputs,
+            "GROUP_OUTPUTS": self.group_outputs,
+            "TILE_COLUMNS": self.columns,
+            "TILE_ROWS": self.rows,
+            "BLOCKS": self.blocks,
+            "PITCH": self.pitch,
+            "TRAIL": min(i.begin[1], i.end[1]) if halo else 0,
+            "FLAT": int(flat),
+            "UNITS": units,
+            "GRAIN": grain,
+            "PANEL_UNITS": panel,
+            "BY_COLUMNS": int(by_columns),
+            "PLANE_BYTES": plane,
+            "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "EVEN": int(not self.wide),
+        }
+
+    def _flat_is_better(self) -> bool:
+        """Whether rows of tiles should run on over the ends of image rows."""
+        i = self.images
+        lines = -(-i.out_width // self.rows) * i.out_height
+        across = -(-i.out_height * self.pitch // self.rows)
+        return across * self.rows < i.out_width * i.out_height * 1.02 and across < lines

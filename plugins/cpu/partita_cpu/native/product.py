@@ -1,0 +1,84 @@
+"""Records matrix products and convolutions with constant weights as steps on native kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
+from partita_cpu.native.choice import Choice
+from partita_cpu.native.driver import multiply_tiles
+from partita_cpu.native.pack import pack, pack_bias, pack_matrix, rounds_to_infinity
+from partita_cpu.native.plan import Images, Plan, plan
+from partita_cpu.native.table import Arithmetic, tile_kernels
+
+
+def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
+    """Lower bound, upper bound, and the activation that remains to be applied."""
+    act = activation or NO_ACTIVATION
+    if act.code is ActivationCode.RELU:
+        return 0.0, math.inf, NO_ACTIVATION
+    if act.code is ActivationCode.CLIP:
+        return act.alpha, act.beta, NO_ACTIVATION
+    return -math.inf, math.inf, act
+
+
+def emit_product(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+) -> None:
+    """Records ``y = activation(conv(x, w) + bias + residual)``; pixels with channels last.
+
+    Args:
+        b: The builder.
+        choice: What may be used.
+        images: The sizes.
+        x: Input pixels.
+        w: Constant weights: a matrix (depth, columns), or those of a convolution.
+        bias: One constant per output, or ``None``.
+        residual: As many elements as y, or ``None``.
+        y: Output pixels.
+        activation: What comes last.
+    """
+    weights = b.value(w)
+    if choice.arithmetic is not Arithmetic.F32 and rounds_to_infinity(weights):
+        choice = replace(choice, arithmetic=Arithmetic.F32)
+    cut = plan(images, choice.level, choice.arithmetic, choice.threads)
+    low, high, act = bounds_of(activation)
+
+    def packed(array: Array) -> Array:
+        return pack_matrix(cut, array) if array.ndim == 2 else pack(cut, array)
+
+    b.call(
+        multiply_tiles,
+        b.flat(x),
+        b.prepack(w, ("tiles", cut.packing), packed),
+        _bias(b, cut, bias),
+        b.flat(y if residual is None else residual),
+        b.flat(y),
+        b.empty((choice.threads * cut.thread_bytes,), "uint8"),
+        b.constant(cut.offsets),
+        b.constant(tile_kernels(choice.level, cut.arithmetic)),
+        b.constant(cut.table),
+        int(residual is not None),
+        low,
+        high,
+        int(act.code),
+        float(act.alpha),
+        float(act.beta),
+        work=images.work,
+        exec_type=cut.arithmetic.exec_type(choice.level),
+    )
+
+
+def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:
+    if bias is None:
+        return b.constant(pack_bias(cut, None))
+    return b.prepack(bias, ("bias", cut.columns), lambda array: pack_bias(cut, array))

@@ -1,0 +1,88 @@
+"""The addresses of a level's kernels as drivers take them: one array of integers."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.native import objects
+from partita_cpu.native.ir.amx import TILE_CONFIG
+from partita_cpu.native.ir.module import LANES, ROWS, WINDOW_PIXELS
+from partita_cpu.native.isa import Isa
+
+MAX_ROWS = 32
+"""Rows of the largest tile of any arithmetic."""
+
+EPILOGUE = MAX_ROWS + 1
+NARROW = MAX_ROWS + 2
+CONFIGURE = MAX_ROWS + 3
+RELEASE = MAX_ROWS + 4
+CONFIG = MAX_ROWS + 5
+SLOTS = MAX_ROWS + 6
+"""Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
+
+
+class Arithmetic(enum.IntEnum):
+    """What products are computed in; the numbers are known to the drivers."""
+
+    F32 = 0
+    BF16 = 1
+    BF16X3 = 2
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of one plane."""
+        return 4 if self is Arithmetic.F32 else 2
+
+    @property
+    def planes(self) -> int:
+        """In how many parts an element is stored."""
+        return 2 if self is Arithmetic.BF16X3 else 1
+
+    def exec_type(self, level: Isa) -> str:
+        """What profiles call it."""
+        if self is Arithmetic.F32:
+            return f"{'avx2' if level is Isa.AVX2 else 'avx512'}_f32"
+        return f"amx_{self.name.lower()}"
+
+
+_config = np.frombuffer(TILE_CONFIG, np.uint8).copy()
+
+
+def tile_columns(level: Isa) -> int:
+    """Columns of a tile."""
+    return 2 * LANES[level]
+
+
+def tile_rows(level: Isa, arithmetic: Arithmetic) -> int:
+    """Most rows of a tile."""
+    return ROWS[level] if arithmetic is Arithmetic.F32 else MAX_ROWS
+
+
+@functools.cache
+def tile_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
+    """The kernels that a matrix product needs; 0 in unused places."""
+    known = objects.addresses(level)
+    table = np.zeros(SLOTS, np.int64)
+    table[EPILOGUE] = known["epilogue"]
+    name = arithmetic.name.lower()
+    for rows in range(1, tile_rows(level, arithmetic) + 1):
+        if arithmetic is Arithmetic.F32:
+            table[rows] = known[f"fma_{rows}"]
+        else:
+            table[rows] = known[f"{name}_{1 if rows <= 16 else 2}"]
+    if arithmetic is not Arithmetic.F32:
+        table[NARROW] = known[f"narrow_{name}"]
+        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+        table[CONFIG] = _config.ctypes.data
+    return table
+
+
+@functools.cache
+def window_kernels(level: Isa, kind: str) -> Array:
+    """The window kernels for one pixel and for `WINDOW_PIXELS`."""
+    known = objects.addresses(level)
+    return np.array([known[f"{kind}_1"], known[f"{kind}_{WINDOW_PIXELS}"]], np.int64)

@@ -1,0 +1,62 @@
+"""Arrays that end where memory ends, and the levels that this machine has."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+
+import numpy as np
+import pytest
+
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.table import Arithmetic
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_PAGE = mmap.PAGESIZE
+
+
+class Guarded:
+    """Makes arrays between two pages that nobody may touch; a wrong access ends the process."""
+
+    def __init__(self):
+        self._maps = []
+
+    def array(self, values, at_end=True):
+        """A copy that ends (or begins) exactly at a forbidden page."""
+        values = np.ascontiguousarray(values)
+        pages = -(-max(values.nbytes, 1) // _PAGE)
+        memory = mmap.mmap(-1, (pages + 2) * _PAGE)
+        raw = np.frombuffer(memory, np.uint8)
+        base = raw.ctypes.data
+        for page in (0, pages + 1):
+            assert _libc.mprotect(base + page * _PAGE, _PAGE, 0) == 0
+        self._maps.append((memory, base, pages))
+        start = _PAGE * (pages + 1) - values.nbytes if at_end else _PAGE
+        out = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+        out[...] = values
+        return out
+
+    def release(self):
+        for _, base, pages in self._maps:
+            for page in (0, pages + 1):
+                _libc.mprotect(base + page * _PAGE, _PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+@pytest.fixture
+def guarded():
+    made = Guarded()
+    yield made
+    made.release()
+
+
+def choices():
+    """Every level and arithmetic that this machine can run."""
+    found = [(level, Arithmetic.F32) for level in Isa if Isa.PORTABLE < level <= detected()]
+    if detected() is Isa.AMX:
+        found += [(Isa.AMX, Arithmetic.BF16), (Isa.AMX, Arithmetic.BF16X3)]
+    return found
+
+
+TOLERANCE = {Arithmetic.F32: 2e-6, Arithmetic.BF16X3: 2e-5, Arithmetic.BF16: 1.2e-2}
+"""Of the result's largest value."""

@@ -1,0 +1,185 @@
+"""The tile driver against float64 sums, on memory that ends where the tensors end."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita_cpu.native.driver import multiply_tiles
+from partita_cpu.native.pack import pack, pack_bias, pack_matrix
+from partita_cpu.native.plan import Images, Source, plan
+from partita_cpu.native.table import tile_kernels
+
+from .conftest import TOLERANCE, Guarded, choices
+
+INF = float("inf")
+
+
+def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, threads=2):
+    images = cut.images
+    y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
+    packed = pack_matrix(cut, w) if w.ndim == 2 else pack(cut, w)
+    scratch = np.zeros(threads * cut.thread_bytes, np.uint8)
+    scratch[:] = 255  # NaN, in every type
+    for tid in range(threads):
+        multiply_tiles(
+            guarded.array(x).reshape(-1),
+            guarded.array(packed),
+            guarded.array(pack_bias(cut, bias)),
+            (y if residual is None else guarded.array(residual)).reshape(-1),
+            y.reshape(-1),
+            scratch,
+            cut.offsets,
+            tile_kernels(level, cut.arithmetic),
+            cut.table,
+            int(residual is not None),
+            low,
+            high,
+            code,
+            0.0,
+            0.0,
+            tid,
+            threads,
+        )
+    return y
+
+
+def convolve(images, x, w):
+    """In float64, tap by tap."""
+    i = images
+    x = x.reshape(i.batch, i.height, i.width, i.channels).astype(np.float64)
+    (top, left), (bottom, right) = i.begin, i.end
+    x = np.pad(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+    y = np.zeros((i.batch, i.out_height, i.out_width, i.outputs))
+    c, o = i.channels // i.groups, i.outputs // i.groups
+    for g, a, b in itertools.product(range(i.groups), range(i.kernel[0]), range(i.kernel[1])):
+        rows = slice(a * i.dilation[0], None, i.stride[0])
+        columns = slice(b * i.dilation[1], None, i.stride[1])
+        piece = x[:, rows, columns][:, : i.out_height, : i.out_width, g * c : (g + 1) * c]
+        y[..., g * o : (g + 1) * o] += piece @ w[g * o : (g + 1) * o, :, a, b].T
+    return y.reshape(i.pixels, i.outputs)
+
+
+def check(y, expected, arithmetic):
+    scale = max(np.abs(expected).max(initial=0), 1e-6)
+    assert np.abs(y - expected).max(initial=0) <= TOLERANCE[arithmetic] * scale
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 33, 70])
+def test_products_of_all_row_counts(level, arithmetic, columns, guarded):
+    rng = np.random.default_rng(0)
+    for rows in [*range(1, 35), 47]:
+        depth = 1 + rows * 5 % 41
+        x = rng.standard_normal((rows, depth)).astype(np.float32)
+        w = rng.standard_normal((depth, columns)).astype(np.float32)
+        cut = plan(Images.matrix(rows, depth, columns), level, arithmetic, 2)
+        y = run(guarded, cut, level, x, w, None, None)
+        check(y, x.astype(np.float64) @ w, arithmetic)
+
+
+@st.composite
+def convolutions(draw):
+    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
+    small = st.integers(0, 2)
+    sizes = []
+    for _ in range(2):
+        kernel, stride, dilation = draw(st.integers(1, 4)), draw(st.integers(1, 3)), 1
+        if draw(st.booleans()):
+            dilation = draw(st.integers(1, 3))
+        begin, end = draw(small), draw(small)
+        reach = (kernel - 1) * dilation + 1
+        size = draw(st.integers(max(1, reach - begin - end), 24))
+        out = (size + begin + end - reach) // stride + 1
+        sizes.append((size, kernel, stride, dilation, begin, end, out))
+    columns = list(zip(*sizes, strict=True))
+    channels = groups * draw(st.sampled_from([1, 3, 8, 16, 31, 32, 33, 64]))
+    outputs = groups * draw(st.sampled_from([1, 5, 16, 31, 32, 40]))
+    return Images(
+        draw(st.integers(1, 2)),
+        *columns[0],
+        channels,
+        outputs,
+        groups,
+        *columns[1:6],
+        *columns[6],
+    )
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=60, deadline=None)
+@given(images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
+def test_convolutions(level, arithmetic, images, seed, threads):
+    rng = np.random.default_rng(seed)
+    guarded = Guarded()
+    pixels = images.batch * images.height * images.width
+    x = rng.standard_normal((pixels, images.channels)).astype(np.float32)
+    channels = images.channels // images.groups
+    w = rng.standard_normal((images.outputs, channels, *images.kernel)).astype(np.float32)
+    bias = rng.standard_normal(images.outputs).astype(np.float32)
+    residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
+    cut = plan(images, level, arithmetic, threads)
+    y = run(guarded, cut, level, x, w, bias, residual, low=-1.5, threads=threads)
+    whole = convolve(images, x, w)
+    wanted = np.maximum(whole + bias + residual, -1.5)
+    rounding = 5e-7 * max(np.abs(bias).max(), np.abs(residual).max())
+    guarded.release()
+    assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * 1.5 * np.abs(whole).max() + rounding
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_the_sources_are_all_used(level, arithmetic):
+    whole = Images(1, 14, 14, 64, 64, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 14, 14)
+    strided = Images(1, 14, 14, 64, 64, 1, (3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 7, 7)
+    assert plan(whole, level, arithmetic, 2).source is Source.HALO
+    assert plan(strided, level, arithmetic, 2).source is Source.COLUMNS
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+def test_special_numbers_reach_their_rows_and_no_others(level, arithmetic, special, guarded):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((40, 50)).astype(np.float32)
+    w = rng.standard_normal((50, 33)).astype(np.float32)
+    x[5, 7] = special
+    cut = plan(Images.matrix(40, 50, 33), level, arithmetic, 2)
+    y = run(guarded, cut, level, x, w, None, None)
+    np.testing.assert_array_equal(y[5], (x[5:6] @ w)[0])
+    others = np.arange(40) != 5
+    check(y[others], x[others].astype(np.float64) @ w, arithmetic)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_bounds_keep_nan(level, arithmetic, guarded):
+    x = np.array([[np.nan, 1], [-1, 1], [5, 5]], np.float32)
+    w = np.ones((2, 3), np.float32)
+    cut = plan(Images.matrix(3, 2, 3), level, arithmetic, 1)
+    y = run(guarded, cut, level, x, w, None, None, low=0.5, high=6.0, threads=1)
+    np.testing.assert_array_equal(y, [[np.nan] * 3, [0.5] * 3, [6] * 3])
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_activation_after_the_residual(level, arithmetic, guarded):
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((21, 8)).astype(np.float32)
+    w = rng.standard_normal((8, 37)).astype(np.float32)
+    bias = rng.standard_normal(37).astype(np.float32)
+    residual = rng.standard_normal((21, 37)).astype(np.float32)
+    cut = plan(Images.matrix(21, 8, 37), level, arithmetic, 2)
+    y = run(guarded, cut, level, x, w, bias, residual, code=6)
+    wanted = 1 / (1 + np.exp(-(x.astype(np.float64) @ w + bias + residual)))
+    assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * 4
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_the_same_from_run_to_run(level, arithmetic, guarded):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((100, 100)).astype(np.float32)
+    w = rng.standard_normal((100, 70)).astype(np.float32)
+    cut = plan(Images.matrix(100, 100, 70), level, arithmetic, 2)
+    first, second = (run(guarded, cut, level, x, w, None, None) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
