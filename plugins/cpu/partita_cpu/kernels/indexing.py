@@ -16,7 +16,7 @@ from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.movement import axis_of
-from partita_cpu.kernels.movement_copy import ItemSized, strides_of
+from partita_cpu.kernels.movement_copy import MOVABLE, ItemSized, strides_of
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.table import ANY, INDICES, INT64, NUMBERS, kernel
 
@@ -113,7 +113,7 @@ def scatter_flat(b: Builder, updates: Operand, y: Operand, places: Operand) -> N
         b.call(_scatter_bits, b.flat(updates), b.flat(y), b.flat(places), 1, y.size)
 
 
-@kernel("Gather", dtypes={0: ANY, 1: INDICES})
+@kernel("Gather", dtypes={0: MOVABLE, 1: INDICES})
 def gather(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """Slices along one axis; the indices' shape takes the axis' place."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
@@ -123,7 +123,7 @@ def gather(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     return y
 
 
-@kernel("GatherElements", dtypes={0: ANY, 1: INDICES})
+@kernel("GatherElements", dtypes={0: MOVABLE, 1: INDICES})
 def gather_elements(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """One element of `x` for each index, which replaces the coordinate along the axis."""
     places = _element_places(b, node, x, index)
@@ -132,7 +132,7 @@ def gather_elements(b: Builder, node: Node, x: Operand, index: Operand) -> Opera
     return y
 
 
-@kernel("GatherND", dtypes={0: ANY, 1: INDICES})
+@kernel("GatherND", dtypes={0: MOVABLE, 1: INDICES})
 def gather_nd(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """Slices of `x` at tuples of coordinates, within each of the leading batch dimensions."""
     batch = node.attrs.get("batch_dims", 0)
@@ -156,7 +156,12 @@ def _check_reduction(node: Node) -> Reason | None:
     return None
 
 
-@kernel("Scatter", "ScatterElements", dtypes={0: ANY, 1: INDICES, 2: ANY}, check=_check_reduction)
+@kernel(
+    "Scatter",
+    "ScatterElements",
+    dtypes={0: MOVABLE, 1: INDICES, 2: MOVABLE},
+    check=_check_reduction,
+)
 def scatter_elements(
     b: Builder, node: Node, x: Operand, index: Operand, updates: Operand
 ) -> Operand:
@@ -165,7 +170,7 @@ def scatter_elements(
     return _scatter(b, node, x, places, updates, 1)
 
 
-@kernel("ScatterND", dtypes={0: ANY, 1: INDICES, 2: ANY}, check=_check_reduction)
+@kernel("ScatterND", dtypes={0: MOVABLE, 1: INDICES, 2: MOVABLE}, check=_check_reduction)
 def scatter_nd(b: Builder, node: Node, x: Operand, index: Operand, updates: Operand) -> Operand:
     """A copy of `x` with slices at tuples of coordinates replaced, or combined."""
     depth = index.shape[-1]

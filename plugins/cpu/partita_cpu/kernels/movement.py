@@ -9,8 +9,8 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.kernels.movement_copy import copy_box, strides_of
-from partita_cpu.kernels.table import ANY, INDICES, INT64, kernel
+from partita_cpu.kernels.movement_copy import MOVABLE, copy_box, strides_of
+from partita_cpu.kernels.table import INDICES, INT64, kernel
 
 
 def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
@@ -60,13 +60,13 @@ def axis_of(node: Node, axis: int, rank: int) -> int:
     return axis % rank
 
 
-@kernel("Transpose", dtypes=ANY)
+@kernel("Transpose", dtypes=MOVABLE)
 def transpose(b: Builder, node: Node, x: Operand) -> Operand:
     """Any permutation; reversed dimensions by default."""
     return transposed(b, x, node.attrs.get("perm", range(x.ndim - 1, -1, -1)))
 
 
-@kernel("Reshape", dtypes={0: ANY, 1: INT64})
+@kernel("Reshape", dtypes={0: MOVABLE, 1: INT64})
 def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) -> Operand:
     """A view; 0 keeps a dimension (unless `allowzero`), -1 takes what is left."""
     dims = node.attrs["shape"] if shape is None else ints(b, shape)
@@ -84,7 +84,7 @@ def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) ->
     return b.view(x, dims)
 
 
-@kernel("Flatten", dtypes=ANY)
+@kernel("Flatten", dtypes=MOVABLE)
 def flatten(b: Builder, node: Node, x: Operand) -> Operand:
     """A matrix: the dimensions before `axis` by those from it on."""
     axis = node.attrs.get("axis", 1)
@@ -92,7 +92,7 @@ def flatten(b: Builder, node: Node, x: Operand) -> Operand:
     return b.view(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
-@kernel("Squeeze", dtypes={0: ANY, 1: INT64})
+@kernel("Squeeze", dtypes={0: MOVABLE, 1: INT64})
 def squeeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
     """Without the given dimensions of size 1, or all of them."""
     drop = axes_of(b, node, axes, x.ndim)
@@ -101,7 +101,7 @@ def squeeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> 
     return b.view(x, [n for axis, n in enumerate(x.shape) if axis not in drop])
 
 
-@kernel("Unsqueeze", dtypes={0: ANY, 1: INT64})
+@kernel("Unsqueeze", dtypes={0: MOVABLE, 1: INT64})
 def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
     """With dimensions of size 1 at the given places of the result."""
     given = node.attrs["axes"] if axes is None else ints(b, axes)
@@ -111,7 +111,7 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])
 
 
-@kernel("Concat", dtypes=ANY)
+@kernel("Concat", dtypes=MOVABLE)
 def concat(b: Builder, node: Node, *parts: Operand) -> Operand:
     """Each input is copied to its place."""
     rank = max(x.ndim for x in parts)
@@ -131,7 +131,7 @@ def concat(b: Builder, node: Node, *parts: Operand) -> Operand:
     return y
 
 
-@kernel("Split", dtypes={0: ANY})
+@kernel("Split", dtypes={0: MOVABLE})
 def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> tuple[Operand, ...]:
     """Pieces of given sizes, or as equal as possible with a shorter last one."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
@@ -161,7 +161,7 @@ def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> t
     return tuple(pieces)
 
 
-@kernel("Slice", dtypes={0: ANY, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES})
+@kernel("Slice", dtypes={0: MOVABLE, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES})
 def slice_(
     b: Builder,
     node: Node,
@@ -202,13 +202,13 @@ def _clamped(start: int, end: int, step: int, n: int) -> range:
     return range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
 
 
-@kernel("Expand", dtypes={0: ANY, 1: INT64})
+@kernel("Expand", dtypes={0: MOVABLE, 1: INT64})
 def expand(b: Builder, node: Node, x: Operand, shape: Operand) -> Operand:
     """Broadcast with a shape; a dimension of the shape may be 1 where the input's is larger."""
     return expanded(b, x, np.broadcast_shapes(x.shape, tuple(ints(b, shape))))
 
 
-@kernel("Tile", dtypes={0: ANY, 1: INT64}, since=6)
+@kernel("Tile", dtypes={0: MOVABLE, 1: INT64}, since=6)
 def tile(b: Builder, node: Node, x: Operand, repeats: Operand) -> Operand:
     """Whole copies of the tensor along each dimension."""
     times = ints(b, repeats)
@@ -219,7 +219,7 @@ def tile(b: Builder, node: Node, x: Operand, repeats: Operand) -> Operand:
     return y
 
 
-@kernel("DepthToSpace", dtypes=ANY)
+@kernel("DepthToSpace", dtypes=MOVABLE)
 def depth_to_space(b: Builder, node: Node, x: Operand) -> Operand:
     """Blocks of channels become squares of pixels, in either order of the channel index."""
     n, c, h, w = x.shape
@@ -232,7 +232,7 @@ def depth_to_space(b: Builder, node: Node, x: Operand) -> Operand:
     return b.view(y, (n, depth, h * size, w * size))
 
 
-@kernel("SpaceToDepth", dtypes=ANY)
+@kernel("SpaceToDepth", dtypes=MOVABLE)
 def space_to_depth(b: Builder, node: Node, x: Operand) -> Operand:
     """Squares of pixels become channels, in either order of the channel index."""
     n, c, h, w = x.shape

@@ -14,7 +14,12 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita_cpu.kernels.elementwise_cast import NARROW
 from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.table import ANY, DTypes
+
+MOVABLE: DTypes = ANY | NARROW | {np.dtype(np.complex64)}
+"""Element types that operators take which never look at the elements."""
 
 _CONTIGUOUS, _STRIDED, _TILED = 0, 1, 2
 _HEADER = 11

@@ -1,0 +1,90 @@
+"""Operators whose results are known at compile time."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from single_op import check, model_of, normal, run_ours
+
+from partita.errors import CompileError
+from partita.lowering import Graph, Node, Value
+from partita_cpu.engine import run_graph
+
+RANGES = [(0, 5, 1), (5, 0, -2), (1, 1, 1), (3, 10, 4), (0, 5, -1)]
+
+
+@pytest.mark.parametrize("bounds", RANGES)
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.float64, np.int16])
+@pytest.mark.parametrize("constants", [(), (0, 1, 2)])
+def test_range(bounds, dtype, constants):
+    check("Range", [np.array(v, dtype) for v in bounds], constants=constants)
+
+
+def test_range_of_fractions():
+    check("Range", [np.array(v, np.float32) for v in (0.1, 2.3, 0.4)])
+
+
+@pytest.mark.parametrize("attributes", [{}, {"start": 1}, {"end": -1}, {"start": -2, "end": 3}])
+def test_shape(attributes):
+    check("Shape", [normal(1, 2, 3, 4)], **attributes)
+
+
+def test_size():
+    check("Size", [normal(1, 2, 3, 4)])
+
+
+@pytest.mark.parametrize("value", [None, np.array([3], np.int64), np.array([True])])
+@pytest.mark.parametrize("shape", [(2, 3), (0, 2), ()])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_constant_of_shape(value, shape, constants):
+    extra = {} if value is None else {"value": onnx.numpy_helper.from_array(value)}
+    check("ConstantOfShape", [np.array(shape, np.int64)], constants=constants, **extra)
+
+
+@pytest.mark.parametrize("k", [-1, 0, 2])
+@pytest.mark.parametrize("dtype", [None, onnx.TensorProto.INT64])
+def test_eye_like(k, dtype):
+    extra = {} if dtype is None else {"dtype": dtype}
+    check("EyeLike", [normal(1, 3, 5)], k=k, **extra)
+
+
+@pytest.mark.parametrize("k", [None, -2, 0, 1, 9])
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.bool_])
+def test_trilu(k, upper, dtype):
+    inputs = [normal(1, 2, 3, 5).astype(dtype)]
+    inputs += [] if k is None else [np.array(k, np.int64)]
+    check("Trilu", inputs, upper=upper)
+
+
+CONSTANTS = [
+    ({"value_float": 2.5}, np.float32(2.5)),
+    ({"value_floats": [1.0, 2.0]}, np.array([1, 2], np.float32)),
+    ({"value_int": 7}, np.int64(7)),
+    ({"value_ints": [3, 4]}, np.array([3, 4], np.int64)),
+    ({"value": np.eye(2, dtype=np.int8)}, np.eye(2, dtype=np.int8)),
+]
+
+
+@pytest.mark.parametrize(("attributes", "expected"), CONSTANTS)
+def test_constant(attributes, expected):
+    # Lowering turns Constant nodes into values; the kernel serves graphs made otherwise.
+    result = Value("y")
+    graph = Graph([], [result], [Node("Constant", [], [result], attributes, version=13)])
+    (got,) = run_graph(graph, [])
+    assert got.dtype == np.asarray(expected).dtype
+    np.testing.assert_array_equal(got, expected)
+
+
+def test_sparse_constant_is_refused():
+    result = Value("y")
+    node = Node("Constant", [], [result], {"sparse_value": None}, version=13)
+    with pytest.raises(CompileError, match="a sparse constant"):
+        run_graph(Graph([], [result], [node]), [])
+
+
+def test_model_of_constants_only():
+    assert len(model_of("Shape", [normal(1, 2)], constants=(0,)).graph.input) == 0
+    (shape,) = run_ours("Shape", [normal(1, 2)], constants=(0,))
+    np.testing.assert_array_equal(shape, [2])

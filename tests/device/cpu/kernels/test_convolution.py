@@ -1,0 +1,249 @@
+"""Conv, ConvTranspose and Col2Im against onnxruntime, the fused forms against their parts."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+from single_op import assert_same, check, model_of, normal, run_fused, run_ours
+
+from partita.errors import CompileError
+from partita.lowering import Activation, ActivationCode
+from partita_cpu.kernels import convolution
+
+CONV = [
+    # input, weights, attributes
+    ((1, 3, 9, 8), (4, 3, 1, 1), {}),
+    ((2, 4, 5, 7), (6, 2, 1, 1), {"group": 2}),
+    ((1, 3, 9, 8), (4, 3, 1, 1), {"strides": [2, 2]}),
+    ((1, 3, 9, 8), (4, 3, 1, 1), {"pads": [1, 0, 0, 2]}),
+    ((2, 3, 12, 11), (5, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 3, 12, 11), (5, 3, 3, 2), {"pads": [0, 2, 1, 0], "strides": [2, 3]}),
+    ((1, 4, 12, 11), (6, 2, 3, 3), {"group": 2, "dilations": [2, 3]}),
+    ((1, 3, 7, 5), (2, 3, 4, 4), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((1, 3, 7, 5), (2, 3, 4, 4), {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+    ((1, 3, 7, 5), (2, 3, 3, 3), {"auto_pad": "VALID"}),
+    ((1, 3, 1, 1), (2, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 3, 17), (4, 3, 5), {"pads": [3, 1], "strides": [2], "dilations": [2]}),
+    ((2, 6, 17), (6, 1, 3), {"group": 6, "pads": [1, 1]}),
+    ((1, 2, 5, 6, 7), (3, 2, 3, 2, 3), {"pads": [1, 0, 1, 0, 1, 0], "strides": [2, 1, 2]}),
+    ((1, 4, 5, 6, 7), (4, 1, 3, 3, 3), {"group": 4, "pads": [1, 1, 1, 1, 1, 1]}),
+    ((2, 6, 9, 8), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),
+    ((2, 6, 9, 8), (6, 1, 3, 3), {"group": 6, "pads": [0, 1, 1, 0], "strides": [2, 2]}),
+    ((1, 6, 13, 9), (6, 1, 3, 3), {"group": 6, "pads": [1, 2, 1, 2], "strides": [1, 2]}),
+    ((1, 6, 13, 15), (6, 1, 5, 5), {"group": 6, "pads": [2, 2, 2, 2]}),
+    ((1, 6, 13, 15), (6, 1, 5, 5), {"group": 6, "pads": [2, 2, 2, 2], "strides": [2, 2]}),
+    ((1, 6, 13, 15), (6, 1, 7, 7), {"group": 6, "pads": [3, 3, 3, 3]}),
+    ((1, 3, 13, 15), (6, 1, 3, 3), {"group": 3, "dilations": [2, 3]}),
+    ((1, 3, 13, 15), (3, 1, 2, 4), {"group": 3, "strides": [3, 3], "dilations": [1, 2]}),
+    ((1, 3, 70, 80), (3, 1, 3, 3), {"group": 3, "pads": [1, 1, 1, 1]}),
+    ((0, 3, 5, 5), (4, 3, 3, 3), {}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attributes"), CONV)
+def test_conv(x, w, attributes):
+    check("Conv", [normal(1, *x), normal(2, *w), normal(3, w[0])], constants=(1, 2), **attributes)
+
+
+def test_weights_given_at_run_time():
+    check("Conv", [normal(1, 1, 3, 8, 8), normal(2, 4, 3, 3, 3)])
+    check("Conv", [normal(1, 1, 4, 8, 8), normal(2, 4, 1, 3, 3), normal(3, 4)], group=4)
+
+
+def test_columns_in_pieces(monkeypatch):
+    monkeypatch.setattr(convolution, "COLUMN_BYTES", 2000)
+    check("Conv", [normal(1, 3, 3, 9, 8), normal(2, 4, 3, 3, 3)], pads=[1, 1, 1, 1])
+    monkeypatch.setattr(convolution, "COLUMN_BYTES", 50_000)
+    check("Conv", [normal(1, 5, 3, 9, 8), normal(2, 4, 3, 3, 3)], pads=[1, 1, 1, 1])
+    monkeypatch.setattr(convolution, "COLUMN_BYTES", 1000)
+    check("ConvTranspose", [normal(1, 2, 4, 5, 6), normal(2, 4, 5, 3, 3)], group=2)
+
+
+def valid_conv(x, w, bias, group):
+    """A convolution without padding in float64."""
+    x, w, bias = (a.astype(np.float64) for a in (x, w, bias))
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
+    parts = [
+        np.einsum("nchwij,ocij->nohw", part, weights)
+        for part, weights in zip(
+            np.split(windows, group, axis=1), np.split(w, group, axis=0), strict=True
+        )
+    ]
+    return np.concatenate(parts, axis=1) + bias[:, None, None]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("group", [1, 4])
+def test_conv_types(dtype, group):
+    x, w, bias = normal(1, 1, 4, 8, 8), normal(2, 4, 4 // group, 3, 3), normal(3, 4)
+    x, w, bias = x.astype(dtype), w.astype(dtype), bias.astype(dtype)
+    (got,) = run_ours("Conv", [x, w, bias], group=group)
+    tolerance = 8 * float(ml_dtypes.finfo(dtype).eps)
+    assert_same(got, valid_conv(x, w, bias, group).astype(dtype), tolerance, tolerance)
+
+
+@st.composite
+def convolutions(draw):
+    rank, groups = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    inputs, outputs = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    kernel = [draw(st.integers(1, 4)) for _ in range(rank)]
+    dilations = [draw(st.integers(1, 3)) for _ in range(rank)]
+    attributes = {
+        "group": groups,
+        "strides": [draw(st.integers(1, 3)) for _ in range(rank)],
+        "dilations": dilations,
+        "pads": [draw(st.integers(0, 3)) for _ in range(2 * rank)],
+    }
+    spatial = [
+        draw(st.integers(1, 9)) + (k - 1) * d for k, d in zip(kernel, dilations, strict=True)
+    ]
+    x = (draw(st.integers(1, 2)), groups * inputs, *spatial)
+    return x, (groups * outputs, inputs, *kernel), attributes
+
+
+@settings(max_examples=40, deadline=None)
+@given(convolutions())
+def test_any_conv(case):
+    x, w, attributes = case
+    check("Conv", [normal(1, *x), normal(2, *w)], **attributes)
+
+
+TRANSPOSE = [
+    ((1, 3, 5, 6), (3, 4, 3, 3), {}),
+    ((2, 3, 5, 6), (3, 4, 2, 2), {"strides": [2, 2]}),
+    ((1, 4, 5, 6), (4, 3, 3, 3), {"group": 2, "strides": [2, 3], "pads": [1, 0, 2, 1]}),
+    ((1, 3, 5, 6), (3, 2, 3, 3), {"strides": [2, 2], "output_padding": [1, 1]}),
+    ((1, 3, 5, 6), (3, 2, 3, 3), {"strides": [3, 2], "output_shape": [14, 12]}),
+    ((1, 3, 5, 6), (3, 2, 3, 3), {"dilations": [2, 1], "pads": [1, 1, 1, 1]}),
+    ((1, 3, 5, 6), (3, 2, 4, 3), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+    ((1, 3, 5, 6), (3, 2, 4, 3), {"auto_pad": "SAME_LOWER", "strides": [3, 1]}),
+    ((1, 3, 5, 6), (3, 2, 4, 3), {"auto_pad": "VALID", "strides": [2, 1]}),
+    ((2, 6, 9), (6, 1, 5), {"group": 6, "strides": [3]}),
+    ((1, 2, 3, 4, 5), (2, 3, 3, 2, 1), {"strides": [1, 2, 3], "pads": [1, 0, 0, 1, 1, 0]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attributes"), TRANSPOSE)
+def test_conv_transpose(x, w, attributes):
+    outputs = w[1] * attributes.get("group", 1)
+    inputs = [normal(1, *x), normal(2, *w), normal(3, outputs)]
+    check("ConvTranspose", inputs, constants=(1, 2), **attributes)
+
+
+def test_same_padding_never_leaves_out_pixels():
+    # A stride beyond the window: as many pixels as the specification says, input times stride.
+    (y,) = run_ours(
+        "ConvTranspose",
+        [normal(1, 1, 1, 4), normal(2, 1, 1, 1)],
+        strides=[3],
+        auto_pad="SAME_UPPER",
+    )
+    assert y.shape == (1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("shape", "block", "attributes"),
+    [
+        ((5, 6), (2, 3), {}),
+        ((5, 6), (3, 2), {"strides": [2, 1], "pads": [1, 0, 1, 1]}),
+        ((9,), (3,), {"dilations": [2]}),
+        ((3, 4, 5), (2, 2, 2), {}),
+    ],
+)
+def test_col2im(shape, block, attributes):
+    rank = len(shape)
+    strides, dilations = attributes.get("strides", [1] * rank), attributes.get("dilations")
+    pads = attributes.get("pads", [0] * 2 * rank)
+    windows = math.prod(
+        (n + pads[i] + pads[i + rank] - (block[i] - 1) * (dilations or [1] * rank)[i] - 1)
+        // strides[i]
+        + 1
+        for i, n in enumerate(shape)
+    )
+    columns = normal(1, 2, 3 * math.prod(block), windows)
+    sizes = [np.array(v, np.int64) for v in (shape, block)]
+    # Not onnxruntime: it is wrong for dilated sequences of several channels.
+    model = model_of("Col2Im", [columns, *sizes], **attributes)
+    feeds = dict(zip(("x0", "x1", "x2"), [columns, *sizes], strict=True))
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    (got,) = run_ours("Col2Im", [columns, *sizes], **attributes)
+    assert_same(got, expected, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("code", list(ActivationCode))
+@pytest.mark.parametrize("group", [1, 4])
+def test_fused_activation(code, group):
+    x, w, bias = normal(1, 2, 4, 6, 6), normal(2, 4, 4 // group, 3, 3), normal(3, 4)
+    residual = normal(4, 2, 4, 4, 4)
+    plain = valid_conv(x, w, bias, group)
+    activation = Activation(code, 0.25, 0.75)
+    got = run_fused("Conv", [x, w, bias, residual], group=group, activation=activation)
+    assert_same(got, activated(activation, plain + residual), 1e-4, 1e-4)
+    if group > 1:
+        got = run_fused("Conv", [x, w, bias, None], group=group, activation=activation)
+        assert_same(got, activated(activation, plain), 1e-4, 1e-4)
+
+
+def activated(activation: Activation, x: np.ndarray) -> np.ndarray:
+    """The activation's formula in float64, the result in float32."""
+    v, a, b = x.astype(np.float64), activation.alpha, activation.beta
+    sigmoid = 1 / (1 + np.exp(-v))
+    softplus = np.log1p(np.exp(v))
+    cubic = math.sqrt(2 / math.pi) * (v + 0.044715 * v**3)
+    result = {
+        "NONE": lambda: v,
+        "RELU": lambda: np.maximum(v, 0),
+        "CLIP": lambda: np.clip(v, a, b),
+        "LEAKY_RELU": lambda: np.where(v < 0, a * v, v),
+        "HARD_SWISH": lambda: v * np.clip(v / 6 + 0.5, 0, 1),
+        "HARD_SIGMOID": lambda: np.clip(a * v + b, 0, 1),
+        "SIGMOID": lambda: sigmoid,
+        "TANH": lambda: np.tanh(v),
+        "SILU": lambda: v * sigmoid,
+        "GELU": lambda: v / 2 * (1 + np.vectorize(math.erf)(v / math.sqrt(2))),
+        "GELU_TANH": lambda: v / 2 * (1 + np.tanh(cubic)),
+        "MISH": lambda: v * np.tanh(softplus),
+        "ELU": lambda: np.where(v < 0, a * np.expm1(v), v),
+        "SOFTPLUS": lambda: softplus,
+    }[activation.code.name]()
+    return result.astype(np.float32)
+
+
+def test_fused_conv_transpose():
+    x, w, bias = normal(1, 1, 3, 5, 6), normal(2, 3, 4, 2, 2), normal(3, 4)
+    residual = normal(4, 1, 4, 10, 12)
+    # Windows that do not overlap: each input pixel becomes a square of its own.
+    squares = np.einsum("nchw,coij->nohiwj", x, w).reshape(residual.shape)
+    plain = squares + bias[:, None, None]
+    relu = Activation(ActivationCode.RELU)
+    got = run_fused("ConvTranspose", [x, w, bias, residual], strides=[2, 2], activation=relu)
+    assert_same(got, np.maximum(plain + residual, 0), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("activation", "params"),
+    [("Relu", []), ("Sigmoid", []), ("LeakyRelu", [0.3]), ("Clip", [-0.5, 0.5]), ("Tanh", [])],
+)
+def test_fused_conv_of_onnxruntime(activation, params):
+    inputs = [normal(1, 1, 3, 6, 6), normal(2, 4, 3, 3, 3), normal(3, 4)]
+    extra = {"activation_params": params} if params else {}
+    check("FusedConv", inputs, domain="com.microsoft", activation=activation, **extra)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "x", "w"), [("Conv", (1, 3, 5, 5), (4, 2, 3, 3)), ("Conv", (1, 3, 5), (4, 3, 3, 3))]
+)
+def test_shapes_that_do_not_fit(op_type, x, w):
+    with pytest.raises(CompileError, match="does not fit weights"):
+        run_ours(op_type, [normal(1, *x), normal(2, *w)])
+
+
+def test_window_larger_than_input():
+    with pytest.raises(CompileError, match="does not fit its padded input"):
+        run_ours("Conv", [normal(1, 1, 1, 2, 2), normal(2, 1, 1, 5, 5)])

@@ -1,0 +1,77 @@
+"""Box suppression and features of regions against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from single_op import check, normal, run_ours
+
+from partita.errors import InferError
+
+
+def scalar(value: float, kind: type) -> np.ndarray:
+    return np.array([value], kind)
+
+
+@pytest.mark.parametrize("centred", [0, 1])
+@pytest.mark.parametrize("overlap", [0.0, 0.3, 0.8])
+@pytest.mark.parametrize("least", [None, 0.3])
+@pytest.mark.parametrize("most", [0, 3, 100])
+def test_non_max_suppression(centred, overlap, least, most):
+    rng = np.random.default_rng(1)
+    boxes = rng.random((2, 12, 4)).astype(np.float32)
+    scores = (rng.integers(0, 10, (2, 3, 12)) / 10).astype(np.float32)
+    inputs = [boxes, scores, scalar(most, np.int64), scalar(overlap, np.float32)]
+    inputs += [] if least is None else [scalar(least, np.float32)]
+    check("NonMaxSuppression", inputs, center_point_box=centred)
+
+
+def test_suppression_of_no_boxes():
+    boxes, scores = np.zeros((1, 0, 4), np.float32), np.zeros((1, 1, 0), np.float32)
+    (kept,) = run_ours("NonMaxSuppression", [boxes, scores, scalar(3, np.int64)])
+    assert kept.shape == (0, 3)
+    (kept,) = run_ours("NonMaxSuppression", [boxes, scores])
+    assert kept.shape == (0, 3)
+
+
+REGIONS = np.array([[1, 1, 6, 7], [0, 0, 3.5, 3.5], [-2, 3, 20, 5], [4, 4, 4, 4]], np.float32)
+
+
+@pytest.mark.parametrize("opset", [10, 16])
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 2])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_roi_align(opset, mode, ratio, scale):
+    images = np.array([0, 1, 1, 0])
+    check(
+        "RoiAlign",
+        [normal(1, 2, 3, 9, 8), REGIONS, images],
+        opset=opset,
+        mode=mode,
+        sampling_ratio=ratio,
+        spatial_scale=scale,
+        output_height=3,
+        output_width=2,
+    )
+
+
+def test_roi_align_without_offset():
+    inputs = [normal(1, 2, 3, 9, 8), REGIONS, np.array([0, 1, 1, 0])]
+    check("RoiAlign", inputs, coordinate_transformation_mode="output_half_pixel")
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_max_roi_pool(scale):
+    numbers = np.array([[0], [1], [1], [0]], np.float32)
+    regions = np.concatenate([numbers, np.abs(REGIONS)], axis=1)
+    inputs = [normal(1, 2, 3, 9, 8), regions]
+    check("MaxRoiPool", inputs, pooled_shape=[3, 2], spatial_scale=scale)
+
+
+def test_images_out_of_range():
+    x = normal(1, 2, 3, 9, 8)
+    with pytest.raises(InferError, match="index 2 is out of range"):
+        run_ours("RoiAlign", [x, REGIONS[:1], np.array([2])])
+    region = np.array([[2, 0, 0, 1, 1]], np.float32)
+    with pytest.raises(InferError, match="but there are 2"):
+        run_ours("MaxRoiPool", [x, region], pooled_shape=[1, 1])

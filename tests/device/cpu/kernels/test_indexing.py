@@ -1,0 +1,121 @@
+"""Gather, scatter and their kin against onnxruntime."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from single_op import check, normal, run_ours
+
+from partita.errors import InferError
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("index_shape", [(), (3,), (2, 3), (0,)])
+@pytest.mark.parametrize("constants", [(), (1,), (0, 1)])
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_gather(axis, index_shape, constants, kind):
+    index = rng.integers(-4, 4, index_shape).astype(kind)
+    check("Gather", [normal(1, 4, 5, 6), np.asarray(index)], axis=axis, constants=constants)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.float16, np.int32, np.float64])
+def test_gather_types(dtype):
+    check("Gather", [normal(1, 4, 5).astype(dtype), np.array([3, -1, 0])], axis=1)
+
+
+def test_gather_bfloat16():
+    x = normal(1, 4, 5).astype(ml_dtypes.bfloat16)
+    (y,) = run_ours("Gather", [x, np.array([3, -1])])
+    np.testing.assert_array_equal(y, x[[3, -1]])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_gather_elements(axis, constants):
+    index = rng.integers(-4, 4, (3, 2, 4))
+    check("GatherElements", [normal(1, 4, 5, 6), index], axis=axis, constants=constants)
+
+
+@pytest.mark.parametrize(
+    ("shape", "index_shape", "batch"),
+    [
+        ((4, 5, 6), (3, 2), 0),
+        ((4, 5, 6), (2, 3, 3), 0),
+        ((2, 4, 5), (2, 3, 1), 1),
+        ((2, 3, 4, 5), (2, 3, 2), 2),
+        ((4,), (1,), 0),
+    ],
+)
+def test_gather_nd(shape, index_shape, batch):
+    check("GatherND", [normal(1, *shape), rng.integers(-4, 4, index_shape)], batch_dims=batch)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_scatter_elements(reduction, axis, dtype):
+    index = rng.integers(-4, 4, (3, 2, 4))
+    inputs = [normal(1, 4, 5, 6, dtype=dtype), index, normal(2, 3, 2, 4, dtype=dtype)]
+    check("ScatterElements", inputs, axis=axis, reduction=reduction)
+
+
+def test_scatter_of_old_opsets():
+    inputs = [normal(1, 4, 5), np.array([[1, 0], [3, 2]]), normal(2, 2, 2)]
+    check("Scatter", inputs, opset=10, axis=1)
+    check("ScatterElements", inputs, opset=11)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
+@pytest.mark.parametrize(
+    ("index_shape", "update_shape"), [((3, 1), (3, 5, 6)), ((2, 2, 3), (2, 2))]
+)
+def test_scatter_nd(reduction, index_shape, update_shape):
+    index = rng.integers(-4, 4, index_shape)
+    inputs = [normal(1, 4, 5, 6), index, normal(2, *update_shape)]
+    check("ScatterND", inputs, reduction=reduction)
+
+
+def test_later_updates_win():
+    index = np.array([[2], [0], [2], [2]])
+    inputs = [np.zeros((4, 3), np.float32), index, normal(2, 4, 3)]
+    check("ScatterND", inputs)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("kind", [np.float32, np.int64])
+def test_one_hot(axis, kind):
+    index = np.array([[0, 4, -1], [5, -5, 9]], np.int64)
+    check("OneHot", [index, np.array(5), np.array([2, 7], kind)], axis=axis)
+
+
+@pytest.mark.parametrize("time_axis", [0, 1])
+@pytest.mark.parametrize("shape", [(4, 4, 3), (4, 4)])
+def test_reverse_sequence(time_axis, shape):
+    lengths = np.array([1, 4, 2, 3])
+    attributes = {"time_axis": time_axis, "batch_axis": 1 - time_axis}
+    check("ReverseSequence", [normal(1, *shape), lengths], **attributes)
+
+
+OUTSIDE = [
+    ("Gather", [normal(1, 4, 5), np.array([0, 4])], "index 4 is out of range .* size 4"),
+    ("Gather", [normal(1, 4, 5), np.array([-5])], "index -5 is out of range"),
+    ("GatherElements", [normal(1, 2, 2), np.array([[0, 2]])], "index 2"),
+    ("GatherND", [normal(1, 2, 3), np.array([[0, 3]])], "index 3 is out of range .* size 3"),
+    ("ScatterND", [normal(1, 2, 3), np.array([[2]]), normal(2, 1, 3)], "index 2"),
+    ("ScatterElements", [normal(1, 2, 3), np.array([[-3]]), normal(2, 1, 1)], "index -3"),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "message"), OUTSIDE)
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_indices_out_of_range(op_type, inputs, message, constants):
+    with pytest.raises(InferError, match=message):
+        run_ours(op_type, inputs, constants=constants)
+
+
+def test_sequence_lengths_out_of_range():
+    with pytest.raises(InferError, match="sequence lengths are 1 to 5"):
+        run_ours("ReverseSequence", [normal(1, 4, 2), np.array([1, 5])])

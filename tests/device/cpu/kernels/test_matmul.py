@@ -1,0 +1,156 @@
+"""MatMul, Gemm, their fused forms and Einsum."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from single_op import assert_same, check, normal, run_fused, run_ours
+
+from partita.errors import CompileError
+from partita.lowering import Activation, ActivationCode
+
+SHAPES = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 4)),
+    ((5, 2, 3), (3,)),
+    ((3,), (5, 3, 2)),
+    ((5, 2, 3), (3, 4)),
+    ((2, 3), (5, 3, 4)),
+    ((2, 1, 3, 4), (5, 4, 6)),
+    ((1, 4, 3), (1, 3, 2)),
+    ((0, 3), (3, 4)),
+    ((5, 1, 3), (5, 3, 7)),
+    ((2, 3, 4, 5), (2, 3, 5, 6)),
+]
+
+
+@pytest.mark.parametrize(("left", "right"), SHAPES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint64])
+def test_matmul(left, right, dtype):
+    check("MatMul", [normal(1, *left, dtype=dtype), normal(2, *right, dtype=dtype)])
+
+
+def test_matmul_of_nothing():
+    (y,) = run_ours("MatMul", [normal(1, 2, 0), normal(2, 0, 4)])
+    np.testing.assert_array_equal(y, np.zeros((2, 4), np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_matmul_of_halves(dtype):
+    a, b = normal(1, 4, 5).astype(dtype), normal(2, 5, 6).astype(dtype)
+    (y,) = run_ours("MatMul", [a, b])
+    assert_same(y, (a.astype(np.float32) @ b.astype(np.float32)).astype(dtype), 1e-2, 1e-2)
+
+
+@pytest.mark.parametrize("bias", [None, (6,)])
+@pytest.mark.parametrize("with_residual", [False, True])
+def test_fused_matmul(bias, with_residual):
+    a, b = normal(1, 2, 4, 5), normal(2, 5, 6)
+    row = None if bias is None else normal(3, *bias)
+    residual = normal(4, 2, 4, 6) if with_residual else None
+    expected = np.matmul(a, b)
+    for term in (row, residual):
+        expected = expected if term is None else expected + term
+    relu = Activation(ActivationCode.RELU)
+    got = run_fused("MatMul", [a, b, row, residual], activation=relu)
+    assert_same(got, np.maximum(expected, 0), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("bias", [None, (), (1,), (4,), (1, 4), (5, 1), (5, 4)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.5, 2.0)])
+def test_gemm(trans_a, trans_b, bias, alpha, beta):
+    a = normal(1, 3, 5) if trans_a else normal(1, 5, 3)
+    b = normal(2, 4, 3) if trans_b else normal(2, 3, 4)
+    inputs = [a, b, None if bias is None else normal(3, *bias)]
+    attributes = {"transA": trans_a, "transB": trans_b, "alpha": alpha, "beta": beta}
+    check("Gemm", inputs, **attributes)
+    check("Gemm", inputs, constants=(1, 2), **attributes)
+
+
+@pytest.mark.parametrize(
+    ("activation", "attributes"),
+    [("Relu", {}), ("LeakyRelu", {"activation_alpha": 0.3}), ("Tanh", {})],
+)
+def test_fused_gemm(activation, attributes):
+    inputs = [normal(1, 5, 3), normal(2, 3, 4), normal(3, 4)]
+    check("FusedGemm", inputs, domain="com.microsoft", activation=activation, **attributes)
+
+
+@pytest.mark.parametrize("trans_a", [0, 1])
+@pytest.mark.parametrize("trans_b", [0, 1])
+@pytest.mark.parametrize("batch_a", [0, 1])
+@pytest.mark.parametrize("batch_b", [0, 1])
+def test_fused_matmul_of_onnxruntime(trans_a, trans_b, batch_a, batch_b):
+    a = normal(1, 2, 3, 4, 5) if trans_a else normal(1, 2, 3, 5, 4)
+    b = normal(2, 2, 3, 6, 4) if trans_b else normal(2, 2, 3, 4, 6)
+    a = np.ascontiguousarray(np.moveaxis(a, -2, 0)) if batch_a else a
+    b = np.ascontiguousarray(np.moveaxis(b, -2, 0)) if batch_b else b
+    attributes = {
+        "transA": trans_a,
+        "transB": trans_b,
+        "transBatchA": batch_a,
+        "transBatchB": batch_b,
+        "alpha": 1.5,
+    }
+    if not trans_a or not batch_a:
+        check("FusedMatMul", [a, b], domain="com.microsoft", **attributes)
+
+
+EQUATIONS = [
+    ("ij,jk->ik", [(2, 3), (3, 4)]),
+    ("ij,jk", [(2, 3), (3, 4)]),
+    ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+    ("ii->i", [(4, 4)]),
+    ("ii", [(4, 4)]),
+    ("ij->ji", [(2, 3)]),
+    ("ij->", [(2, 3)]),
+    ("i,i->", [(5,), (5,)]),
+    ("i,i->i", [(5,), (5,)]),
+    ("i,j->ij", [(5,), (3,)]),
+    ("...ij,...jk->...ik", [(2, 3, 4), (4, 5)]),
+    ("b...,b...->b...", [(2, 3, 4), (2, 3, 4)]),
+    ("bhwc,hkc->bhwk", [(2, 3, 4, 5), (3, 6, 5)]),
+    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+    ("iij,jk->ik", [(3, 3, 4), (4, 5)]),
+    ("bqhd,bkhd->bhqk", [(2, 3, 4, 5), (2, 6, 4, 5)]),
+    ("bhqk,bkhd->bqhd", [(2, 4, 3, 6), (2, 6, 4, 5)]),
+    ("abc,cd,def->abf", [(2, 3, 4), (4, 5), (5, 6, 7)]),
+    ("ij,kl->", [(2, 3), (3, 4)]),
+    ("abcd->dcba", [(2, 3, 4, 5)]),
+    ("i...->...", [(2, 3, 4)]),
+    ("bij,bij->bi", [(2, 3, 4), (2, 3, 4)]),
+    ("Ab,bA->A", [(2, 3), (3, 2)]),
+    ("ik,jk->ij", [(3, 4), (5, 4)]),
+    ("ki,kj->ij", [(3, 4), (3, 5)]),
+]
+
+
+@pytest.mark.parametrize(("equation", "shapes"), EQUATIONS)
+def test_einsum(equation, shapes):
+    check("Einsum", [normal(k, *shape) for k, shape in enumerate(shapes)], equation=equation)
+
+
+def test_einsum_of_integers():
+    inputs = [normal(k, *shape, dtype=np.int64) for k, shape in enumerate([(2, 3), (3, 4)])]
+    check("Einsum", inputs, equation="ij,jk->ik")
+
+
+def test_einsum_broadcasts_ellipses():
+    a, b = normal(1, 2, 1, 3, 4), normal(2, 3, 4, 5)
+    (y,) = run_ours("Einsum", [a, b], equation="...ij,...jk->...ik")
+    assert_same(y, np.einsum("...ij,...jk->...ik", a, b), 1e-5, 1e-5)
+
+
+def test_shapes_that_do_not_fit():
+    with pytest.raises(CompileError, match="cannot multiply tensors of shapes"):
+        run_ours("MatMul", [normal(1, 2, 3), normal(2, 4, 5)])
+    with pytest.raises(CompileError, match="a label has sizes 3 and 4"):
+        run_ours("Einsum", [normal(1, 2, 3), normal(2, 4, 5)], equation="ij,jk->ik")
+    with pytest.raises(CompileError, match="does not fit an input of shape"):
+        run_ours("Einsum", [normal(1, 2, 3)], equation="ijk->i")
+    with pytest.raises(CompileError, match="has 1 inputs"):
+        run_ours("Einsum", [normal(1, 2, 3)], equation="ij,jk->ik")

@@ -1,0 +1,165 @@
+"""Resize, Upsample, GridSample and AffineGrid against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+from single_op import assert_same, check, model_of, normal, run_ours
+
+from partita.errors import CompileError
+
+TRANSFORMS = ["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
+SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.3), (1, 1, 1, 2)]
+
+
+def scales_of(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest(scales, transform, rounding):
+    check(
+        "Resize",
+        [normal(1, 1, 2, 7, 6), None, scales_of(*scales)],
+        constants=(2,),
+        coordinate_transformation_mode=transform,
+        nearest_mode=rounding,
+    )
+
+
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest_symmetric(rounding):
+    check(
+        "Resize",
+        [normal(1, 1, 2, 7, 7), None, scales_of(1, 1, 0.65, 1.55)],
+        constants=(2,),
+        coordinate_transformation_mode="half_pixel_symmetric",
+        nearest_mode=rounding,
+    )
+
+
+@pytest.mark.parametrize("scales", SCALES)
+@pytest.mark.parametrize("transform", [*TRANSFORMS, "half_pixel_symmetric"])
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_interpolation(scales, transform, antialias, mode):
+    check(
+        "Resize",
+        [normal(1, 2, 2, 7, 6), None, scales_of(*scales)],
+        constants=(2,),
+        coordinate_transformation_mode=transform,
+        mode=mode,
+        antialias=antialias,
+    )
+
+
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("coefficient", [-0.5, -0.75])
+def test_cubic_without_border(antialias, coefficient):
+    check(
+        "Resize",
+        [normal(1, 1, 2, 7, 6), None, scales_of(1, 1, 0.6, 1.7)],
+        constants=(2,),
+        mode="cubic",
+        antialias=antialias,
+        cubic_coeff_a=coefficient,
+        exclude_outside=1,
+    )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_crop_and_resize(mode):
+    region = scales_of(0, 0, -0.2, 0.3, 1, 1, 0.8, 1.2)
+    check(
+        "Resize",
+        [normal(1, 1, 2, 7, 6), region, None, np.array([1, 2, 5, 9])],
+        constants=(1, 3),
+        mode=mode,
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=7.0,
+    )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_other_ranks(mode):
+    check("Resize", [normal(1, 1, 2, 9), None, scales_of(1, 1, 2.5)], constants=(2,), mode=mode)
+    volume = normal(1, 1, 2, 3, 4, 5)
+    check("Resize", [volume, None, scales_of(1, 1, 2, 1.5, 0.7)], constants=(2,), mode=mode)
+
+
+@pytest.mark.parametrize("policy", ["stretch", "not_larger", "not_smaller"])
+@pytest.mark.parametrize("constants", [(), (3,)])
+def test_sizes_of_some_axes(policy, constants):
+    check(
+        "Resize",
+        [normal(1, 1, 2, 7, 6), None, None, np.array([10, 13])],
+        constants=constants,
+        axes=[2, 3],
+        keep_aspect_ratio_policy=policy,
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16])
+def test_nearest_moves_other_types(dtype):
+    x = normal(1, 1, 2, 3, 4, dtype=dtype)
+    (y,) = run_ours("Resize", [x, None, scales_of(1, 1, 2, 2)], constants=(2,))
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, x.repeat(2, axis=2).repeat(2, axis=3))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("scales", [(1.0, 1.0, 2.0, 3.0), (1.0, 1.0, 1.5, 2.5)])
+def test_old_opsets(mode, scales):
+    x = normal(1, 1, 2, 4, 5)
+    check("Upsample", [x], opset=7, mode=mode, scales=scales)
+    check("Upsample", [x, scales_of(*scales)], opset=9, mode=mode, constants=(1,))
+    check("Resize", [x, scales_of(*scales)], opset=10, mode=mode, constants=(1,))
+    check("Resize", [x, scales_of(1, 1, 0.6, 0.5)], opset=10, mode=mode, constants=(1,))
+    nothing = np.zeros(0, np.float32)
+    check("Resize", [x, nothing, scales_of(*scales)], opset=11, mode=mode, constants=(1, 2))
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("aligned", [0, 1])
+def test_grid_sample(mode, padding, aligned):
+    grid = normal(2, 2, 3, 5, 2)
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+    check("GridSample", [normal(1, 2, 3, 6, 4), grid], opset=20, **attributes)
+    if mode != "cubic":
+        volume = normal(1, 1, 2, 3, 6, 4)
+        check("GridSample", [volume, normal(2, 1, 3, 2, 5, 3)], opset=20, **attributes)
+
+
+def test_grid_of_infinities_reads_only_padding():
+    grid = np.array([[[[np.inf, 0], [np.nan, 0], [-np.inf, 1e30]]]], np.float32)
+    (y,) = run_ours("GridSample", [normal(1, 1, 1, 4, 4), grid], opset=20)
+    np.testing.assert_array_equal(y, np.zeros((1, 1, 1, 3), np.float32))
+
+
+@pytest.mark.parametrize("aligned", [0, 1])
+@pytest.mark.parametrize("size", [(2, 3, 4, 5), (2, 3, 4, 5, 6)])
+def test_affine_grid(aligned, size):
+    rank = len(size) - 2
+    inputs = [normal(1, size[0], rank, rank + 1), np.array(size)]
+    model = model_of("AffineGrid", inputs, align_corners=aligned)
+    feeds = dict(zip(("x0", "x1"), inputs, strict=True))
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
+    (got,) = run_ours("AffineGrid", inputs, align_corners=aligned)
+    assert_same(got, expected, 1e-5, 1e-5)
+
+
+def test_refusals():
+    x = normal(1, 1, 2, 4, 5)
+    with pytest.raises(CompileError, match="neither scales nor sizes"):
+        run_ours("Resize", [x, None, None])
+    with pytest.raises(CompileError, match="has no 'roi' input"):
+        attributes = {"coordinate_transformation_mode": "tf_crop_and_resize"}
+        run_ours("Resize", [x, None, scales_of(1, 1, 2, 2)], **attributes)
+    with pytest.raises(CompileError, match="uint8 with mode 'linear'"):
+        run_ours("Resize", [x.astype(np.uint8), None, scales_of(1, 1, 2, 2)], mode="linear")
+    with pytest.raises(CompileError, match="cannot sample an input"):
+        run_ours("GridSample", [x, normal(2, 1, 2, 2, 3)], opset=20)

@@ -1,0 +1,55 @@
+"""TopK, NonZero, Compress and Unique against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from single_op import check, normal
+
+rng = np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("k", [1, 3, 6, 0])
+@pytest.mark.parametrize("largest", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
+def test_top_k_with_ties(axis, k, largest, dtype):
+    x = rng.integers(-5, 5, (6, 7, 8)).astype(dtype)
+    check("TopK", [x, np.array([k])], outputs=2, axis=axis, largest=largest, constants=(1,))
+
+
+def test_top_k_of_old_opsets():
+    x = normal(1, 5, 30)
+    check("TopK", [x], outputs=2, opset=9, k=4)
+    check("TopK", [x, np.array([4])], outputs=2, opset=10)
+
+
+def test_top_k_of_a_long_row():
+    check("TopK", [normal(1, 1, 5000), np.array([300])], outputs=2)
+
+
+def test_top_k_of_halves():
+    check("TopK", [normal(1, 4, 9).astype(np.float16), np.array([3])], outputs=2)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0, 3), ()])
+def test_non_zero(shape):
+    check("NonZero", [np.asarray(rng.integers(0, 2, shape))])
+    check("NonZero", [np.asarray(rng.integers(0, 2, shape)).astype(bool)], constants=(0,))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_compress(axis, constants):
+    condition = np.array([True, False, True])
+    extra = {} if axis is None else {"axis": axis}
+    check("Compress", [normal(1, 4, 5), condition], constants=constants, **extra)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("in_order", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_unique(axis, in_order, dtype):
+    x = rng.integers(0, 3, (6, 2)).astype(dtype)
+    extra = {} if axis is None else {"axis": axis}
+    check("Unique", [x], outputs=4, sorted=in_order, **extra)
