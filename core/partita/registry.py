@@ -163,7 +163,7 @@ class Registry:
             try:
                 self.add(plugin, f"{distribution}:{name}")
             except PluginError as error:  # neither gets the name: which one is meant is not known
-                self._clashes[plugin.device_name] = str(error)
+                self._clashes.setdefault(plugin.device_name, str(error))
                 self._plugins.pop(plugin.device_name, None)
                 self._fail(name, distribution, str(error))
 

@@ -1,0 +1,292 @@
+"""Core: from device strings to compiled models, and whom it blames when that fails."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from models import affine, neg
+from toy_device import ToyDevice, ToyTensor, core_with
+
+import partita as ov
+from partita.errors import (
+    BlobError,
+    CompileError,
+    DeviceNotFoundError,
+    DeviceStringError,
+    DeviceUnavailableError,
+    ModelNotFoundError,
+    PluginError,
+    PropertyError,
+)
+
+X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+def raising(error):
+    def method(*args):
+        raise error
+
+    return method
+
+
+# ------------------------------------------------------------------- names and aliases
+
+
+def test_devices_are_listed_with_their_ids():
+    core = core_with(ToyDevice("ONE"), ToyDevice("TWO", kinds=("cpu", "gpu")))
+    assert {"ONE", "TWO.0", "TWO.1"} <= set(core.available_devices)
+    assert core.get_available_devices() == core.available_devices
+
+
+def test_a_name_without_id_is_the_first_device():
+    core = core_with(ToyDevice(kinds=("cpu", "gpu")))
+    assert core.resolve_device("TOY") == "TOY.0"
+    assert core.resolve_device("TOY.1") == "TOY.1"
+    assert core.device_info("TOY.1").kind == "gpu"
+    assert core_with(ToyDevice()).resolve_device("TOY") == "TOY"
+
+
+def test_unknown_ids():
+    core = core_with(ToyDevice(kinds=("cpu", "gpu")))
+    with pytest.raises(DeviceNotFoundError, match="no device 'TOY.7'; 'TOY' has TOY.0, TOY.1"):
+        core.compile_model(neg(), "TOY.7")
+    with pytest.raises(DeviceNotFoundError, match="no device 'CPU.1'; 'CPU' has CPU"):
+        core.device_info("CPU.1")
+
+
+def test_an_alias_counts_the_devices_of_its_kind():
+    aliases = {"NPU": "npu", "TPU": "tpu"}
+    core = core_with(ToyDevice(kinds=("cpu", "npu", "cpu", "npu"), aliases=aliases))
+    assert core.resolve_device("NPU") == core.resolve_device("NPU.0") == "TOY.1"
+    assert core.resolve_device("NPU.1") == "TOY.3"
+    said = (
+        "There is no device 'NPU.2': 'TOY' has 2 of kind 'npu'. It has TOY.0 (cpu, toy 0), "
+        "TOY.1 (npu, toy 1), TOY.2 (cpu, toy 2), TOY.3 (npu, toy 3)."
+    )
+    with pytest.raises(DeviceNotFoundError) as caught:
+        core.compile_model(neg(), "NPU.2")
+    assert str(caught.value) == said
+    for absent in ("TPU", "TPU.0", "NPU.x", "NPU.-1", "NPU.00", "NPU._1"):
+        with pytest.raises(DeviceNotFoundError, match=f"no device '{absent}': 'TOY' has"):
+            core.resolve_device(absent)
+
+
+def test_a_device_of_that_name_hides_an_alias():
+    core = core_with(ToyDevice(kinds=("cpu", "npu"), aliases={"NPU": "npu"}))
+    core.register_plugin(ToyDevice("NPU"))
+    assert core.resolve_device("NPU") == "NPU"
+
+
+def test_an_alias_of_a_plugin_without_driver():
+    plugin = ToyDevice(aliases={"NPU": "npu"})
+    plugin.device_ids = raising(OSError("no libnpu"))
+    with pytest.raises(DeviceUnavailableError, match="'NPU' is unavailable: .* OSError: no libnpu"):
+        core_with(plugin).compile_model(neg(), "NPU")
+
+
+def test_a_device_that_cannot_be_described():
+    plugin = ToyDevice(aliases={"NPU": "npu"})
+    core = core_with(plugin)
+    plugin.device_info = raising(OSError("no libnpu"))
+    said = "Device 'TOY' cannot be described: OSError: no libnpu"
+    for ask in (
+        lambda: core.device_info("TOY"),
+        lambda: core.get_property("TOY", "FULL_DEVICE_NAME"),
+        lambda: core.get_versions("TOY"),
+        lambda: core.resolve_device("NPU"),
+    ):
+        with pytest.raises(DeviceUnavailableError, match=said):
+            ask()
+
+
+def test_a_list_for_a_device_that_takes_none(core):
+    said = "'CPU' takes no device list; write 'HETERO:CPU,REFERENCE' for several devices"
+    with pytest.raises(DeviceStringError, match=said):
+        core.compile_model(neg(), "CPU:REFERENCE")
+
+
+def test_versions(core):
+    core.register_plugin(ToyDevice())
+    assert core.get_versions("TOY") == {"TOY": ov.Version("toy ", "toy 1")}
+    versions = core.get_versions("HETERO:TOY,CPU")
+    assert list(versions) == ["HETERO", "TOY", "CPU"]
+    assert ov.__version__ in versions["HETERO"].build_number
+
+
+# ------------------------------------------------------------------ compile and query
+
+
+def test_compile_takes_whatever_can_be_read(core, tmp_path):
+    core.register_plugin(ToyDevice())
+    path = tmp_path / "neg.onnx"
+    path.write_bytes(neg().SerializeToString())
+    for source in (path, str(path), path.read_bytes(), neg(), core.read_model(path)):
+        np.testing.assert_array_equal(core.compile_model(source, "TOY")(X)[0], -X)
+        assert core.query_model(source, "TOY") == {"neg": "TOY"}
+
+
+def test_the_device_is_checked_before_the_model_is_read(core):
+    with pytest.raises(DeviceNotFoundError):
+        core.compile_model("absent.onnx", "NONE")
+    with pytest.raises(PropertyError):
+        core.compile_model("absent.onnx", "CPU", {"NONE": 1})
+    with pytest.raises(ModelNotFoundError):
+        core.compile_model("absent.onnx", "CPU")
+
+
+def test_a_model_edited_after_compilation_leaves_the_compiled_one_alone(core):
+    core.register_plugin(ToyDevice())
+    model = core.read_model(neg([2, 3]))
+    compiled = core.compile_model(model, "TOY")
+    model.reshape([5, 5])
+    model.ops[0].affinity = "CPU"
+    assert compiled.model.inputs[0].shape == (2, 3)
+    assert compiled.model.ops[0].affinity is None
+    assert core.import_model(compiled.export_model(), "TOY").inputs[0].shape == (2, 3)
+
+
+def test_reading_through_core(core):
+    assert core.read_model(neg()).name == "m"
+    with pytest.raises(PropertyError, match="'weights' must be None"):
+        core.read_model(neg(), weights="w.bin")
+
+
+def test_compile_without_a_core():
+    compiled = ov.compile_model(neg(), "REFERENCE")
+    np.testing.assert_array_equal(compiled(X)[0], -X)
+
+
+@pytest.mark.parametrize("error", [ValueError("bad"), RuntimeError("bad"), MemoryError("bad")])
+def test_whatever_a_plugin_raises_names_the_device(error):
+    plugin = ToyDevice()
+    core = core_with(plugin)
+    blob = core.compile_model(neg(), "TOY").export_model()
+    plugin.compile_model = plugin.query_model = raising(error)
+    kind = type(error).__name__
+    with pytest.raises(CompileError, match=f"'TOY' failed to compile model 'm': {kind}: bad") as e:
+        core.compile_model(neg(), "TOY")
+    assert e.value.__cause__ is error
+    with pytest.raises(CompileError, match=f"'TOY' failed to compile model 'm': {kind}: bad"):
+        core.import_model(blob, "TOY")
+    with pytest.raises(PluginError, match=f"'TOY' failed to answer query_model .*: {kind}: bad"):
+        core.query_model(neg(), "TOY")
+
+
+def test_errors_of_the_tree_pass_unchanged():
+    plugin, error = ToyDevice(), DeviceUnavailableError("unplugged")
+    plugin.compile_model = plugin.query_model = raising(error)
+    core = core_with(plugin)
+    for call in (core.compile_model, core.query_model):
+        with pytest.raises(DeviceUnavailableError) as caught:
+            call(neg(), "TOY")
+        assert caught.value is error
+
+
+def test_answers_of_a_wrong_type():
+    plugin = ToyDevice()
+    plugin.compile_model = plugin.query_model = lambda model, properties: {"neg": "TOY"}
+    core = core_with(plugin)
+    with pytest.raises(PluginError, match="answered compile_model with dict; a CompiledModel is"):
+        core.compile_model(neg(), "TOY")
+    with pytest.raises(PluginError, match="answered query_model with dict; a QueryResult is due"):
+        core.query_model(neg(), "TOY")
+
+
+# -------------------------------------------------------------------- compiled models
+
+
+def test_properties_of_a_compiled_model(core):
+    core.register_plugin(ToyDevice())
+    compiled = core.compile_model(affine(), "TOY", {"LEVEL": 3})
+    assert compiled.get_property("LEVEL") == 3
+    assert compiled.get_property("NETWORK_NAME") == "affine"
+    assert compiled.get_property(ov.properties.execution_devices) == ["TOY"]
+    assert compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS") == 1
+    supported = compiled.get_property(ov.properties.supported_properties())
+    assert {"SUPPORTED_PROPERTIES", "EXECUTION_DEVICES", "LEVEL", "PERF_COUNT"} <= set(supported)
+    for name in supported:
+        compiled.get_property(name)
+    with pytest.raises(PropertyError, match="'affine' has no property 'X'; it has NETWORK_NAME"):
+        compiled.get_property("X")
+    assert repr(compiled) == "<CompiledModel 'affine' on TOY>"
+
+
+def test_export_and_import(core, tmp_path):
+    core.register_plugin(plugin := ToyDevice(kinds=("cpu", "cpu")))
+    blob = core.compile_model(neg(), "TOY.1", {"LEVEL": 3, "FLAVOUR": "sour"}).export_model()
+    core.import_model(blob, "TOY")
+    assert (plugin.seen[-1].LEVEL, plugin.seen[-1].FLAVOUR) == (3, "sour")
+    core.set_property("TOY", {"LEVEL": 4})
+    (tmp_path / "blob").write_bytes(blob)
+    with (tmp_path / "blob").open("rb") as stream:
+        core.import_model(stream, "TOY.1", {"PERF_COUNT": True})
+    seen = plugin.seen[-1]
+    assert (seen.LEVEL, seen.FLAVOUR, seen.PERF_COUNT, seen.DEVICE_ID) == (4, "sour", True, "1")
+    np.testing.assert_array_equal(core.import_model(io.BytesIO(blob), "TOY")(X)["y"], -X)
+
+
+def test_importing_a_blob_that_does_not_fit_the_device(core):
+    class Older(ToyDevice):
+        properties_type = ov.DeviceProperties
+
+    core.register_plugin(ToyDevice())
+    blob = core.compile_model(neg(), "TOY", {"LEVEL": 3}).export_model()
+    older = core_with(Older())
+    with pytest.raises(BlobError, match="does not fit its device: The blob has no property 'LEVEL'"):
+        older.import_model(blob, "TOY")
+
+
+def test_a_plugin_that_restores_its_own_blobs():
+    class Own(ToyDevice):
+        def import_model(self, blob, properties):
+            return self.compile_model(ov.Core().read_model(blob), properties)
+
+    core = core_with(Own())
+    assert core.import_model(neg().SerializeToString(), "TOY").model.name == "m"
+
+
+def test_a_plugin_cannot_import_by_itself():
+    with pytest.raises(CompileError, match="Device 'TOY' cannot import compiled models"):
+        ToyDevice().import_model(b"", None)
+
+
+# -------------------------------------------------------------------- tensors, defaults
+
+
+def test_defaults_of_a_plugin():
+    core = core_with(ToyDevice())
+    assert core.can_share("TOY", "host")
+    assert not core.can_share("TOY", "toy")
+    brought = core.transfer_to("TOY", ToyTensor(X))
+    assert brought.memory == "host"
+    np.testing.assert_array_equal(brought.numpy(), X)
+
+
+def test_defaults_of_compiled_models_and_runners(core):
+    compiled = core.compile_model(neg(), "REFERENCE")
+    assert compiled.execution_devices == ["REFERENCE"]
+    assert compiled.optimal_number_of_infer_requests == 1
+    assert compiled.takes_memory("host")
+    assert not compiled.takes_memory("toy")
+    assert compiled.explain().ops_per_device == {"REFERENCE": 1}
+    runner = compiled.create_runner()
+    runner.cancel()
+    runner.close()
+    assert list(runner.profiling_info()) == []
+
+
+# --------------------------------------------------------------------------- imports
+
+
+def test_importing_partita_and_making_a_core_loads_no_engine():
+    code = (
+        "import sys, partita; core = partita.Core(); core.get_property('HETERO', 'PERF_COUNT')\n"
+        "heavy = {'onnx', 'onnx_ir', 'numba', 'pyopencl', 'onnxruntime', 'openvino', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

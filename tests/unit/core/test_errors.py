@@ -1,0 +1,47 @@
+"""The tree of errors."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import re
+
+import pytest
+
+from partita import errors
+
+
+def classes():
+    return {
+        name: cls for name, cls in vars(errors).items() if inspect.isclass(cls) and name[0] != "_"
+    }
+
+
+def drawn():
+    """Class name to (parent in the drawing, builtin bases named beside it)."""
+    found, stack = {}, []
+    for line in errors.__doc__.splitlines():
+        match = re.match(r"    ([│├└─ ]*)([A-Z]\w+Error)(?:\s+\(also (\w+)\))?", line)
+        if match:
+            depth = len(match[1]) // 4
+            del stack[depth:]
+            found[match[2]] = (stack[-1] if stack else "Exception", match[3])
+            stack.append(match[2])
+    return found
+
+
+def test_the_drawing_is_the_tree():
+    tree = drawn()
+    assert set(tree) == set(classes())
+    for name, (parent, builtin) in tree.items():
+        bases = [base.__name__ for base in classes()[name].__bases__]
+        assert bases == [parent, builtin] if builtin else bases == [parent]
+
+
+@pytest.mark.parametrize("name", sorted(classes()))
+def test_each_error_shows_its_message_and_is_caught_as_its_builtin(name):
+    error = classes()[name]("what, found, do")
+    assert str(error) == "what, found, do"
+    assert isinstance(error, errors.PartitaError)
+    builtin = drawn()[name][1]
+    assert builtin is None or isinstance(error, getattr(builtins, builtin))

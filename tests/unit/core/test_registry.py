@@ -1,0 +1,287 @@
+"""Discovery: one broken plugin costs only itself, and is named with its cause."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from importlib import metadata
+from types import ModuleType
+
+import pytest
+from toy_device import ToyDevice
+
+import partita
+from partita.errors import DeviceNotFoundError, DeviceUnavailableError, PluginError
+from partita.plugin import DevicePlugin
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Makes modules out of hooks and installs them as the only entry points there are."""
+
+    def install(**hooks):
+        entries = []
+        for name, hook in hooks.items():
+            module = ModuleType(f"fake_{name}")
+            if hook is not None:
+                module.device_plugins = partita.hookimpl(hook)
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+            entries.append(metadata.EntryPoint(name, module.__name__, "partita"))
+        monkeypatch.setattr(metadata, "entry_points", lambda group: entries)
+
+    return install
+
+
+def cause_of(core, plugin):
+    (failure,) = [failure for failure in core.plugin_failures if failure.plugin == plugin]
+    assert core.unavailable_devices[plugin] == failure.cause
+    with pytest.raises(DeviceNotFoundError, match=f"Not loaded: plugin '{plugin}' of 'unknown'"):
+        core.device_info("ABSENT")
+    return failure.cause
+
+
+def test_plugins_are_found_and_given_the_core_if_they_ask(install):
+    given = []
+
+    def with_core(core):
+        given.append(core)
+        return [ToyDevice("B")]
+
+    install(one=lambda: [ToyDevice("A"), ToyDevice("C")], two=with_core)
+    core = partita.Core()
+    assert core.available_devices == ["A", "B", "C"]
+    assert given == [core]
+    assert core.plugin_failures == []
+    assert core.unavailable_devices == {}
+
+
+def test_a_generator_of_plugins_will_do(install):
+    def hook():
+        yield ToyDevice("A")
+
+    install(one=hook)
+    assert partita.Core().available_devices == ["A"]
+
+
+def test_a_module_that_fails_to_import(install, monkeypatch, caplog):
+    install(good=lambda: [ToyDevice("GOOD")], bad=lambda: [])
+    monkeypatch.delitem(sys.modules, "fake_bad")
+    with caplog.at_level(logging.WARNING, "partita"):
+        core = partita.Core()
+    assert core.available_devices == ["GOOD"]
+    assert cause_of(core, "bad") == "ModuleNotFoundError: No module named 'fake_bad'"
+    assert "Plugin 'bad' of 'unknown' did not load" in caplog.text
+
+
+def raising():
+    raise OSError("libdevice.so: no such file")
+
+
+def wrong_signature(core, extra):
+    return []
+
+
+def api_2():
+    device = ToyDevice("NEW")
+    device.api_version = 2
+    return [device]
+
+
+def without_properties():
+    class Bare(DevicePlugin):
+        device_name = "BARE"
+        device_info = query_model = compile_model = None
+
+    return [Bare()]
+
+
+def abstract():
+    class Half(DevicePlugin):
+        device_name = "HALF"
+
+    return [Half()]
+
+
+@pytest.mark.parametrize(
+    ("hook", "said"),
+    [
+        (raising, "OSError: libdevice.so: no such file"),
+        (wrong_signature, "'bad' has a hook with a wrong signature: (?s:.*)'extra'"),
+        (None, "'bad' implements no hook; it needs a function 'device_plugins' decorated with"),
+        (lambda: None, "The hook 'device_plugins' of 'bad' returned None; a list of device plugin"),
+        (lambda: 3, "The hook 'device_plugins' of 'bad' returned int; a list"),
+        (lambda: ToyDevice("X"), "The hook 'device_plugins' of 'bad' returned ToyDevice; a list"),
+        (lambda: [ToyDevice], "provides <class .*ToyDevice'>, which is no partita.DevicePlugin"),
+        (lambda: [ToyDevice("lower")], "names its device 'lower'; a device name is capitals, dig"),
+        (lambda: [ToyDevice("")], "names its device ''"),
+        (api_2, "'NEW' of 'unknown' is made for plugin interface 2; this Partita has 1. Install"),
+        (without_properties, "Device 'BARE' of 'unknown' needs 'properties_type', a subclass of"),
+        (abstract, "TypeError: Can't instantiate abstract class Half"),
+        (lambda: [ToyDevice("FINE"), 3], "provides 3, which is no partita.DevicePlugin"),
+    ],
+)
+def test_a_plugin_that_breaks_the_contract(install, hook, said):
+    install(bad=hook, good=lambda: [ToyDevice("GOOD")])
+    core = partita.Core()
+    assert core.available_devices == ["GOOD"]
+    assert re.search(said, cause_of(core, "bad"))
+
+
+def test_a_hook_with_another_name_is_no_hook(install, monkeypatch):
+    install(bad=None)
+    sys.modules["fake_bad"].device_plugin = partita.hookimpl(lambda: [])
+    assert "implements no hook" in cause_of(partita.Core(), "bad")
+
+
+def test_two_plugins_that_claim_one_name(install):
+    install(
+        one=lambda: [ToyDevice("DEV")],
+        two=lambda: [ToyDevice("DEV"), ToyDevice("OTHER")],
+        three=lambda: [ToyDevice("DEV")],
+    )
+    core = partita.Core()
+    assert core.available_devices == ["OTHER"]
+    said = "Device name 'DEV' is claimed by 'unknown:one' and by 'unknown:two'; uninstall one, or"
+    with pytest.raises(PluginError, match=said):
+        core.device_info("DEV")
+    with pytest.raises(PluginError, match="'DEV' is claimed by"):
+        core.register_plugin(ToyDevice("DEV"))
+
+
+def test_disabling_one_of_two_that_claim_a_name(install, monkeypatch):
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "two, absent")
+    install(one=lambda: [ToyDevice("DEV")], two=lambda: [ToyDevice("DEV")])
+    core = partita.Core()
+    assert core.available_devices == ["DEV"]
+    assert cause_of(core, "two") == "disabled by PARTITA_DISABLE_PLUGINS"
+
+
+def test_installed_plugins_can_be_disabled(monkeypatch):
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "reference,opencl")
+    core = partita.Core()
+    assert "REFERENCE" not in core.available_devices
+    assert "HETERO" in core.available_devices
+    said = "There is no device 'REFERENCE'; .* Not loaded: plugin 'reference' of 'partita': disab"
+    with pytest.raises(DeviceNotFoundError, match=said):
+        core.compile_model("x.onnx", "REFERENCE")
+
+
+def test_the_installed_plugins_load():
+    core = partita.Core()
+    assert core.plugin_failures == []
+    assert {"CPU", "HETERO", "REFERENCE"} <= set(core.available_devices)
+
+
+# ------------------------------------------------------------------ register_plugin
+
+
+def test_register_an_object(install):
+    install()
+    core, plugin = partita.Core(), ToyDevice("A")
+    core.register_plugin(plugin)
+    core.register_plugin(plugin, "B")
+    assert core.available_devices == ["A", "B"]
+    assert plugin.device_name == "A"
+    assert [core.device_info(name).device for name in "AB"] == ["A", "B"]
+
+
+@pytest.mark.parametrize("source", ["partita_reference", "partita_reference.plugin", "reference"])
+def test_register_a_module_once_more_under_another_name(core, source):
+    core.register_plugin(source, "REF2")
+    assert {"REFERENCE", "REF2"} <= set(core.available_devices)
+    assert core.device_info("REF2").device == "REF2"
+    assert core.device_info("REFERENCE").device == "REFERENCE"
+
+
+def test_register_a_module_that_is_no_entry_point(install, monkeypatch):
+    install()
+    module = ModuleType("toy_module")
+    shared = ToyDevice("TOY")
+    module.device_plugins = partita.hookimpl(lambda: [shared])
+    monkeypatch.setitem(sys.modules, "toy_module", module)
+    core = partita.Core()
+    core.register_plugin("toy_module", "TOY")
+    core.register_plugin("toy_module", "TOY2")
+    assert [core.device_info(name).device for name in ("TOY", "TOY2")] == ["TOY", "TOY2"]
+
+
+def test_what_register_plugin_refuses(core, install, monkeypatch):
+    with pytest.raises(PluginError, match="Give the device name under which 'cpu' is registered"):
+        core.register_plugin("cpu")
+    with pytest.raises(PluginError, match="Device name 'CPU' is claimed by 'partita:cpu' and by"):
+        core.register_plugin(ToyDevice("CPU"))
+    with pytest.raises(PluginError, match="Device name 'CPU' is claimed by"):
+        core.register_plugin("partita_reference", "CPU")
+    with pytest.raises(PluginError, match="names its device 'my dev'"):
+        core.register_plugin("partita_reference", "my dev")
+    with pytest.raises(PluginError, match="provides 3, which is no partita.DevicePlugin"):
+        core.register_plugin(3)
+    with pytest.raises(PluginError, match="'no.such' is neither an entry point of group 'partita'"):
+        core.register_plugin("no.such", "X")
+    with pytest.raises(PluginError, match="'json' implements no hook"):
+        core.register_plugin("json", "X")
+    install(pair=lambda: [ToyDevice("A"), ToyDevice("B")], bad=raising, wrong=wrong_signature)
+    with pytest.raises(PluginError, match="'pair' provides 2 device plugins; only a module that"):
+        core.register_plugin("pair", "X")
+    with pytest.raises(PluginError, match="Plugin 'bad' did not load: OSError: libdevice.so"):
+        core.register_plugin("bad", "X")
+    with pytest.raises(PluginError, match="'wrong' has a hook with a wrong signature"):
+        core.register_plugin("wrong", "X")
+
+
+def test_a_refused_object_is_not_renamed(core):
+    plugin = ToyDevice("TOY")
+    with pytest.raises(PluginError):
+        core.register_plugin(plugin, "CPU")
+    assert plugin.device_name == "TOY"
+
+
+def test_cores_do_not_share_plugins():
+    first, second = partita.Core(), partita.Core()
+    first.register_plugin(ToyDevice("TOY"))
+    assert "TOY" not in second.available_devices
+
+
+# --------------------------------------------------------------------- what is there
+
+
+class Driverless(ToyDevice):
+    def __init__(self, ids):
+        super().__init__("NODRIVER")
+        self.ids = ids
+
+    def device_ids(self):
+        if isinstance(self.ids, Exception):
+            raise self.ids
+        return self.ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([], "Device 'NODRIVER' found no hardware"),
+        (OSError("no driver"), "Device 'NODRIVER' cannot be used: OSError: no driver"),
+        (DeviceUnavailableError("Install it."), "Install it."),
+        ([0, 1], r"answered device_ids with \[0, 1\]; different strings of letters"),
+        (["a", "a"], "different strings"),
+        (["a b"], "different strings"),
+        (None, "cannot be used: TypeError"),
+    ],
+)
+def test_a_device_without_a_driver(core, ids, said):
+    core.register_plugin(Driverless(ids))
+    assert "NODRIVER" not in core.available_devices
+    assert "NODRIVER" in core.unavailable_devices
+    with pytest.raises(DeviceUnavailableError, match=said):
+        core.compile_model("x.onnx", "NODRIVER")
+
+
+def test_unknown_devices_are_answered_with_those_there_are(install):
+    install(one=lambda: [ToyDevice("ALPHA"), ToyDevice("BETA")])
+    core = partita.Core()
+    with pytest.raises(DeviceNotFoundError, match="no device 'ALPA'; there are ALPHA, BETA. Did yo"):
+        core.device_info("ALPA")
+    install()
+    with pytest.raises(DeviceNotFoundError, match="There is no device 'CPU'; there are none"):
+        partita.Core().device_info("CPU")
