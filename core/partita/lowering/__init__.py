@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
+from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
 from partita.lowering.fusion import fuse, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
@@ -28,6 +29,7 @@ __all__ = [
     "Subgraph",
     "Target",
     "Value",
+    "expand_functions",
     "fold_constants",
     "fuse",
     "fuse_residuals",

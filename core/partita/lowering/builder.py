@@ -69,6 +69,7 @@ class Builder:
 
     Attributes:
         node: The node being emitted.
+        options: What the back-end gave its emitters with :class:`~partita.lowering.Target`.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class Builder:
         operand_of: Callable[[Value], Operand],
         prepacked: dict[Any, tuple[Array, Array]],
         body: Callable[[Graph, Sequence[Value]], Specialiser],
+        options: Any = None,
     ) -> None:
         self.steps: list[Step] = []
         self.ops: list[OpRecord] = []
         self.node: Node = Node("", (), ())
+        self.options = options
         self._operand_of = operand_of
         self._prepacked = prepacked
         self._body = body

@@ -11,6 +11,7 @@ from partita.errors import CompileError
 from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, plain
+from partita.lowering.proto import model_proto, node_proto
 from partita.lowering.specialise import Specialiser, Target
 
 
@@ -93,23 +94,10 @@ def _no_body(graph: Graph, captures: Sequence[Value]) -> Specialiser:
 
 def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
     """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device."""
-    from onnx import helper, numpy_helper
     from onnx.reference import ReferenceEvaluator
 
-    names = ["" if array is None else f"x{i}" for i, array in enumerate(arrays)]
-    outputs = ["" if value is None else f"y{i}" for i, value in enumerate(node.outputs)]
-    proto = helper.make_node(node.op_type, names, outputs, domain=node.domain)
-    for key, attr in node.attrs.items():
-        value = numpy_helper.from_array(attr) if isinstance(attr, np.ndarray) else attr
-        proto.attribute.append(helper.make_attribute(key, value))
-    graph = helper.make_graph(
-        [proto],
-        "fold",
-        [helper.make_empty_tensor_value_info(name) for name in names if name],
-        [helper.make_empty_tensor_value_info(name) for name in outputs if name],
-    )
-    opsets = [helper.make_opsetid(node.domain, node.version)]
-    model = helper.make_model(graph, opset_imports=opsets)
-    feeds = {name: array for name, array in zip(names, arrays, strict=True) if name}
+    proto = node_proto(node)
+    model = model_proto(node, proto, [(node.domain, node.version)])
+    feeds = {name: array for name, array in zip(proto.input, arrays, strict=True) if name}
     computed = iter(ReferenceEvaluator(model).run(None, feeds))
-    return [np.asarray(next(computed)) if name else np.empty(0) for name in outputs]
+    return [np.asarray(next(computed)) if name else np.empty(0) for name in proto.output]

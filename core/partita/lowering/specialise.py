@@ -51,6 +51,7 @@ class Target:
         refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
             is made; for fusion that is only right for certain shapes. Called with the graph,
             whose node list it may change, and the shapes of its values. ``None``: nothing.
+        options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
     """
 
@@ -58,6 +59,7 @@ class Target:
     allow_split: bool = True
     fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
     refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
+    options: Any = None
     prepacked: dict[Any, tuple[Array, Array]] = field(default_factory=dict)
 
 
@@ -140,7 +142,7 @@ class Specialiser:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
 
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
-        """The program; if knowing the shapes lets the graph be simplified, that of the simpler."""
+        """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
         first = _Specialisation(self, self.graph, specs, values)
         program = first.run()
         refine = self.target.refine
@@ -148,7 +150,7 @@ class Specialiser:
             return program
         graph = Graph(self.graph.inputs, self.graph.outputs, self.graph.nodes, self.graph.name)
         refine(graph, first.shapes())
-        if len(graph.nodes) < len(self.graph.nodes):
+        if graph.nodes != self.graph.nodes:
             program = _Specialisation(self, graph, specs, values).run()
         for node in self.graph.nodes:
             for value in node.outputs:
@@ -189,7 +191,9 @@ class _Specialisation:
         self._index = {value: index for index, value in enumerate(self._graph.inputs)}
         for value, array in owner.known.items():
             self._env[value] = Operand(array.shape, array.dtype, array)
-        self._builder = Builder(self._operand, self._target.prepacked, self._body)
+        self._builder = Builder(
+            self._operand, self._target.prepacked, self._body, self._target.options
+        )
         self._waiting: list[Node] = []
         self._blocked: set[Value] = set()
         self._needed: set[Value] = set()

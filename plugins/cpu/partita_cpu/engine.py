@@ -15,6 +15,7 @@ from partita.lowering import (
     Graph,
     Specialiser,
     Target,
+    expand_functions,
     fold_constants,
     fuse,
     fuse_residuals,
@@ -27,6 +28,7 @@ from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
+from partita_cpu.native.choice import choose
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import refusals, takes
 from partita_cpu.team import Team, team_of
@@ -44,14 +46,16 @@ class CpuCompiledModel(CompiledModel):
         if not isinstance(properties, CpuProperties):
             raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
         graph = lower(model)
+        expand_functions(graph, takes)
         for name, reason in refusals(graph).items():
             raise CompileError(f"Operation '{name}' is not taken by device {device}: {reason}.")
-        target = Target(emitter_for, refine=_refine)
+        self.streams = properties.streams
+        self._threads = max(1, properties.threads // self.streams)
+        choice = choose(properties, self._threads)
+        target = Target(emitter_for, refine=_refine, options=choice)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
-        self.streams = properties.streams
-        self._threads = max(1, properties.threads // self.streams)
         self._next_stream = itertools.count()
         self._prepare()
 

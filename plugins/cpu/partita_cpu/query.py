@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from partita import Model, QueryResult, Reason, ReasonCode
-from partita.lowering import Graph, Node, lower
+from partita.lowering import Graph, Node, expand_functions, lower
 from partita_cpu.kernels.table import find, versions
 
 NATIVE = frozenset({"Identity", "If", "Constant"})
@@ -14,8 +14,12 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 
 def query(model: Model, device: str) -> QueryResult:
     """Asks the kernel table about every operation, those in bodies included."""
-    refused = refusals(lower(model))
-    return QueryResult.of(device, {op.name: refused.get(op.name) for op in model.ops})
+    graph = lower(model)
+    reasons = refusals(graph)
+    if reasons:
+        expand_functions(graph, takes)
+        reasons = refusals(graph)
+    return QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
 
 
 def refusals(graph: Graph) -> dict[str, Reason]:
@@ -28,7 +32,8 @@ def refusals(graph: Graph) -> dict[str, Reason]:
                 if part is not node:
                     detail = f"its body holds '{part.name}': {reason.detail}"
                     reason = Reason(reason.code, detail)
-                found[node.name] = reason
+                for name in node.origins:
+                    found.setdefault(name, reason)
                 break
     return found
 

@@ -136,7 +136,7 @@ def run_scan(
     length = sliced[0].shape[0]
     collected: list[Array] = []
     for index in range(length):
-        results = body([*state, *(array[index] for array in sliced), *captures])
+        results = body([*state, *(array[index, ...] for array in sliced), *captures])
         _carry(state, results[:states])
         if not collected:
             collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
