@@ -29,6 +29,7 @@ from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
 from partita_cpu.native.choice import choose
+from partita_cpu.native.choice import choose
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import refusals, takes
 from partita_cpu.team import Team, team_of

@@ -14,6 +14,7 @@ from partita_cpu.kernels.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement import expanded, transposed
 from partita_cpu.kernels.table import ALL_FLOATS, DTypes, kernel
+from partita_cpu.native.product import emit_matrix_product
 
 _PRODUCTS: DTypes = ALL_FLOATS | frozenset(
     np.dtype(t) for t in (np.int32, np.int64, np.uint32, np.uint64)
@@ -106,11 +107,14 @@ def matmul(
     residual: Operand | None = None,
 ) -> Operand:
     """Numpy's product of any ranks; the fused form adds bias and residual and activates."""
+    activation = node.attrs.get("activation")
+    done = emit_matrix_product(b, x, w, bias, residual, activation)
+    if done is not None:
+        return done
     y = product(b, x, w)
     if residual is not None:
         residual = expanded(b, residual, y.shape)
     inner = y.shape[-1] if y.ndim else 1
-    activation = node.attrs.get("activation")
     finish(b, y, inner, bias, BIAS_PER_COLUMN, residual, activation)
     return y
 

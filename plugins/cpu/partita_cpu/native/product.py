@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
-from partita_cpu.native.choice import Choice
+from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix, rounds_to_infinity
 from partita_cpu.native.plan import Images, Plan, plan
@@ -21,6 +23,31 @@ def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
     if act.code is ActivationCode.CLIP:
         return act.alpha, act.beta, NO_ACTIVATION
     return -math.inf, math.inf, act
+
+
+def emit_matrix_product(
+    b: Builder,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    activation: Activation | None,
+) -> Operand | None:
+    """The product by a constant matrix, finished; ``None`` if native kernels cannot compute it."""
+    choice = native_choice(b.options)
+    if choice is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
+        return None
+    depth, columns = w.shape
+    fits = x.dtype == w.dtype == np.float32 and x.shape[-1] == depth and x.size and columns
+    if not fits or (bias is not None and (bias.const is None or bias.size != columns)):
+        return None
+    shape = (*x.shape[:-1], columns)
+    if residual is not None and residual.shape != shape:
+        return None
+    y = b.empty(shape, x.dtype)
+    images = Images.matrix(x.size // depth, depth, columns)
+    emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    return y
 
 
 def emit_product(
@@ -73,7 +100,7 @@ def emit_product(
         int(act.code),
         float(act.alpha),
         float(act.beta),
-        work=images.work,
+        work=images.work // (1 if cut.arithmetic is Arithmetic.F32 else 4),
         exec_type=cut.arithmetic.exec_type(choice.level),
     )
 
