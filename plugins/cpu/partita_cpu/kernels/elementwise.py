@@ -73,9 +73,9 @@ def round_nearest(x: Any) -> Any:
 
 @register_jitable
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; 0 for NaN."""
+    """-1, 0 or 1; NaN stays."""
     zero = like(x, 0)
-    return like(x, x > zero) - like(x, x < zero)
+    return like(x, x > zero) - like(x, x < zero) if x == x else x
 
 
 @register_jitable
