@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from partita.lowering.graph import Graph, Node, Value, lower_ir
 from partita.lowering.proto import input_types, model_proto, node_proto
@@ -88,7 +88,8 @@ def _definition(node: Node) -> onnx.FunctionProto | None:
     from onnx.defs import SchemaError, get_schema
 
     try:
-        schema = get_schema(node.op_type, node.version, node.domain)
+        # Typed loosely: onnx's stubs know the schema's attributes only in part.
+        schema: Any = get_schema(node.op_type, node.version, node.domain)
     except SchemaError:
         return None
     function = onnx.FunctionProto()
@@ -134,7 +135,8 @@ def _with_defaults(node: Node) -> onnx.NodeProto:
 
     proto = node_proto(node)
     given = {attribute.name for attribute in proto.attribute}
-    for name, attribute in get_schema(node.op_type, node.version, node.domain).attributes.items():
+    schema: Any = get_schema(node.op_type, node.version, node.domain)
+    for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.name:
             proto.attribute.append(attribute.default_value)
     return proto

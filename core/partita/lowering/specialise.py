@@ -10,27 +10,20 @@ specialised when the first part has run, once for each value that occurs.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
-from partita.lowering.builder import Builder, Emitter, NeedsValue
+from partita.lowering.builder import Emitter
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.memory import plan
-from partita.lowering.program import Array, Operand, Program, Rest, Step, plain
+from partita.lowering.program import Array, Operand, Program, plain
+from partita.lowering.walk import MoreValueInputs, Walk
 
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and element type of one input."""
-
-VALUE_INPUT_ELEMENTS = 64
-"""Inputs of more elements never become value inputs."""
-
-_NATIVE = frozenset({"Identity", "If"})
-"""Operators that need no emitter: a name for a value, and a choice between two graphs."""
 
 PROGRAMS = 32
 """Programs kept per graph; the least recently used one goes first."""
@@ -118,6 +111,22 @@ class Specialiser:
         """The program for these inputs."""
         return self.program([(a.shape, a.dtype) for a in arrays], lambda index: arrays[index])
 
+    def nested(
+        self,
+        graph: Graph,
+        known: Mapping[Value, Array],
+        value_inputs: Sequence[int] = (),
+        derive_value_inputs: bool = False,
+    ) -> Specialiser:
+        """A specialiser for a body of this graph, or for the rest of it."""
+        return Specialiser(
+            graph,
+            self.target,
+            known=known,
+            value_inputs=value_inputs,
+            derive_value_inputs=derive_value_inputs,
+        )
+
     def _key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
         shapes = tuple(specs)
         if not self.value_inputs:
@@ -138,12 +147,12 @@ class Specialiser:
             values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
             try:
                 return self._refined(specs, values)
-            except _MoreValueInputs as more:
+            except MoreValueInputs as more:
                 self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
 
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
-        first = _Specialisation(self, self.graph, specs, values)
+        first = Walk(self, self.graph, specs, values)
         program = first.run()
         refine = self.target.refine
         if refine is None:
@@ -151,282 +160,9 @@ class Specialiser:
         graph = Graph(self.graph.inputs, self.graph.outputs, self.graph.nodes, self.graph.name)
         refine(graph, first.shapes())
         if graph.nodes != self.graph.nodes:
-            program = _Specialisation(self, graph, specs, values).run()
+            program = Walk(self, graph, specs, values).run()
         for node in self.graph.nodes:
             for value in node.outputs:
                 if value is not None:
                     value.producer = node
         return program
-
-
-class _MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
-    """Specialise again, with the elements of these inputs known."""
-
-    def __init__(self, indices: set[int]) -> None:
-        super().__init__()
-        self.indices = indices
-
-
-class _Specialisation:
-    """One walk over the graph with concrete shapes."""
-
-    def __init__(
-        self,
-        owner: Specialiser,
-        graph: Graph,
-        specs: Sequence[Spec],
-        values: Mapping[int, Array],
-    ) -> None:
-        self._graph = graph
-        self._target = owner.target
-        self._derive = owner.derives
-        self._env: dict[Value, Operand] = {}
-        self._inputs: list[Operand] = []
-        for index, (value, (shape, dtype)) in enumerate(
-            zip(self._graph.inputs, specs, strict=True)
-        ):
-            operand = Operand(tuple(shape), dtype, values.get(index))
-            self._inputs.append(operand)
-            self._env[value] = operand
-        self._index = {value: index for index, value in enumerate(self._graph.inputs)}
-        for value, array in owner.known.items():
-            self._env[value] = Operand(array.shape, array.dtype, array)
-        self._builder = Builder(
-            self._operand, self._target.prepacked, self._body, self._target.options
-        )
-        self._waiting: list[Node] = []
-        self._blocked: set[Value] = set()
-        self._needed: set[Value] = set()
-
-    def run(self) -> Program:
-        work = deque(self._graph.nodes)
-        while work:
-            node = work.popleft()
-            if any(value in self._blocked for value in node.reads()):
-                self._wait(node)
-                continue
-            marks = len(self._builder.steps), len(self._builder.ops)
-            try:
-                self._emit(node, work)
-            except NeedsValue as need:
-                del self._builder.steps[marks[0] :]
-                del self._builder.ops[marks[1] :]
-                self._split_before(node, need.operand)
-        return self._finish()
-
-    def shapes(self) -> dict[Value, tuple[int, ...]]:
-        """The shapes of all values that the program computes."""
-        return {
-            value: operand.shape
-            for value, operand in self._env.items()
-            if value not in self._blocked
-        }
-
-    def _emit(self, node: Node, work: deque[Node]) -> None:
-        if node.kind in _NATIVE:
-            self._builder.begin(node, False)
-            source = node.inputs[0]
-            if source is None:
-                raise CompileError(f"Operation '{node.name}' ({node.kind}) lacks its first input.")
-            if node.op_type == "If":
-                taken = bool(self._builder.value(self._operand(source)).reshape(-1)[0])
-                self._inline(node, node.attrs["then_branch" if taken else "else_branch"], work)
-            else:
-                self._bind(node, self._operand(source))
-            return
-        operands = [None if value is None else self._operand(value) for value in node.inputs]
-        emitter = self._target.find(node, operands)
-        folding = emitter.folds and all(o is None or o.const is not None for o in operands)
-        self._builder.begin(node, folding)
-        if folding and self._target.fold is not None:
-            arrays = self._target.fold(node, [None if o is None else o.const for o in operands])
-            results: Any = tuple(self._builder.constant(array) for array in arrays)
-        else:
-            results = emitter.emit(self._builder, node, *operands)
-        self._bind(node, results)
-
-    def _bind(self, node: Node, results: Any) -> None:
-        given = results if isinstance(results, (tuple, list)) else (results,)
-        last = self._builder.steps[-1] if self._builder.steps else None
-        late = set(last.results) if last is not None else set()
-        for position, value in enumerate(node.outputs):
-            if value is None:
-                continue
-            operand = given[position] if position < len(given) else None
-            if operand is None:
-                raise CompileError(
-                    f"Output {position} ('{value.name}') of operation '{node.name}' "
-                    f"({node.kind}) is used, but this device does not compute it."
-                )
-            self._env[value] = operand
-            if operand in late:
-                self._blocked.add(value)
-            elif operand.const is not None:
-                self._builder.ops[-1].exec_type = "constant"
-
-    def _inline(self, node: Node, graph: Graph, work: deque[Node]) -> None:
-        """Puts the nodes of a graph in the place of the node that chose it."""
-        links = [
-            Node.link(source, target, node)
-            for source, target in zip(graph.outputs, node.outputs, strict=False)
-            if target is not None
-        ]
-        work.extendleft(reversed([*graph.nodes, *links]))
-
-    def _wait(self, node: Node) -> None:
-        self._waiting.append(node)
-        self._blocked.update(value for value in node.outputs if value is not None)
-
-    def _split_before(self, node: Node, operand: Operand) -> None:
-        values = [v for v in node.reads() if self._operand(v).root is operand.root]
-        values = values or [v for v in node.reads() if self._operand(v).const is None]
-        if self._derive:
-            indices = self._sources(values)
-            if indices:
-                raise _MoreValueInputs(indices)
-        if not self._target.allow_split:
-            names = ", ".join(f"'{value.name}'" for value in values)
-            raise CompileError(
-                f"Operation '{node.name}' ({node.kind}) needs the value of {names}, which is only "
-                "known while the model runs; this device cannot compile that."
-            )
-        self._needed.update(values)
-        self._wait(node)
-
-    def _sources(self, values: Sequence[Value]) -> set[int]:
-        """Small inputs that alone determine the values; empty if other things do too."""
-        found: set[int] = set()
-        stack = list(values)
-        seen = set(stack)
-        while stack:
-            value = stack.pop()
-            operand = self._env.get(value)
-            if value.const is not None or (operand is not None and operand.const is not None):
-                continue
-            if value in self._index:
-                if operand is None or not _may_be_value_input(operand):
-                    return set()
-                found.add(self._index[value])
-                continue
-            if value.producer is None or not self._folds(value.producer):
-                return set()
-            for source in value.producer.reads():
-                if source not in seen:
-                    seen.add(source)
-                    stack.append(source)
-        return found
-
-    def _folds(self, node: Node) -> bool:
-        if node.kind in _NATIVE:
-            return True
-        operands = [None if value is None else self._operand(value) for value in node.inputs]
-        return self._target.find(node, operands).folds
-
-    def _operand(self, value: Value) -> Operand:
-        operand = self._env.get(value)
-        if operand is None:
-            if value.const is None:
-                raise CompileError(f"Value '{value.name}' is used before it is computed.")
-            array = plain(value.const)
-            operand = Operand(array.shape, array.dtype, array, lasting=True)
-            self._env[value] = operand
-        return operand
-
-    def _body(self, graph: Graph, captures: Sequence[Value]) -> Specialiser:
-        known = {
-            value: operand.const
-            for value in graph.captures()
-            if (operand := self._operand(value)).const is not None
-        }
-        return Specialiser(
-            Graph([*graph.inputs, *captures], graph.outputs, graph.nodes, graph.name),
-            self._target,
-            known=known,
-            derive_value_inputs=not self._target.allow_split,
-        )
-
-    def _finish(self) -> Program:
-        outputs = tuple(
-            None if value in self._late() else self._operand(value) for value in self._graph.outputs
-        )
-        rest = self._rest() if self._waiting else None
-        crossing = rest.inputs if rest is not None else ()
-        owned = _own(outputs, self._inputs)
-        offsets, total = _place(self._builder.steps, owned, crossing)
-        return Program(
-            inputs=tuple(self._inputs),
-            outputs=outputs,
-            steps=self._builder.steps,
-            offsets=offsets,
-            arena_bytes=total,
-            owned=owned,
-            ops=self._builder.ops,
-            rest=rest,
-        )
-
-    def _late(self) -> set[Value]:
-        return {value for node in self._waiting for value in node.outputs if value is not None}
-
-    def _rest(self) -> Rest:
-        late = self._late()
-        known: dict[Value, Array] = {}
-        inputs: dict[Value, Operand] = {}
-        for node in self._waiting:
-            for value in node.reads():
-                if value in late or (value.const is not None and value not in self._env):
-                    continue
-                operand = self._operand(value)
-                if operand.const is None:
-                    inputs[value] = operand
-                elif not operand.lasting or value.const is None:
-                    known[value] = operand.const
-        positions = [i for i, value in enumerate(self._graph.outputs) if value in late]
-        graph = Graph(
-            inputs, [self._graph.outputs[i] for i in positions], self._waiting, self._graph.name
-        )
-        values = [index for index, value in enumerate(inputs) if value in self._needed]
-        specialiser = Specialiser(
-            graph, self._target, known=known, value_inputs=values, derive_value_inputs=False
-        )
-        return Rest(specialiser, tuple(inputs.values()), tuple(positions))
-
-
-def _may_be_value_input(operand: Operand) -> bool:
-    return operand.size <= VALUE_INPUT_ELEMENTS and operand.dtype.kind in "iub"
-
-
-def _own(
-    outputs: Sequence[Operand | None], inputs: Sequence[Operand]
-) -> tuple[Operand | None, ...]:
-    """For each output the buffer it owns: a computed one that no earlier output owns."""
-    taken = {operand.root for operand in inputs}
-    owned: list[Operand | None] = []
-    for operand in outputs:
-        root = None if operand is None or operand.const is not None else operand.root
-        if root is not None and root in taken:
-            root = None
-        if root is not None:
-            taken.add(root)
-        owned.append(root)
-    return tuple(owned)
-
-
-def _place(
-    steps: Sequence[Step], owned: Sequence[Operand | None], crossing: Sequence[Operand]
-) -> tuple[dict[Operand, int], int]:
-    """Arena offsets of the intermediate buffers, by liveness."""
-    external = {operand for operand in owned if operand is not None}
-    kept = {operand.root for operand in crossing}
-    lives: dict[Operand, list[int]] = {}
-    made: set[Operand] = set()
-    for number, step in enumerate(steps):
-        made.update(step.results)
-        for arg in step.args:
-            if isinstance(arg, Operand) and arg.const is None and arg.root not in external:
-                life = lives.setdefault(arg.root, [arg.root.nbytes, number, number])
-                life[2] = len(steps) if arg.root in kept else number
-    for operand in made:
-        lives.pop(operand, None)
-    operands = list(lives)
-    offsets, total = plan([(size, first, last) for size, first, last in lives.values()])
-    return dict(zip(operands, offsets, strict=True)), total
