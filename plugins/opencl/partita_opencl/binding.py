@@ -10,6 +10,7 @@ import numpy as np
 from partita.errors import InputError
 from partita.lowering import Operand, OpRecord
 from partita.tensor import Tensor
+from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
 from partita_opencl.plan import Plan
 from partita_opencl.steps import FAULT
@@ -158,7 +159,7 @@ class BoundPlan:
         self._rebind(operand, buffer)
         array = tensor.numpy()
         if array.nbytes:
-            source = np.ascontiguousarray(array)
+            source = raw(np.ascontiguousarray(array))
             copies.append(cl.enqueue_copy(queue, buffer, source, is_blocking=False))
 
     # ----------------------------------------------------------------------- outputs
@@ -184,7 +185,7 @@ class BoundPlan:
         buffer = self._buffer(operand)
         if target is not None and not self._is_mine(target):
             if operand.nbytes:
-                array = target.numpy()
+                array = raw(target.numpy())
                 copies.append(cl.enqueue_copy(queue, array, buffer, is_blocking=False))
             return target
         own = self._own_outputs[index]

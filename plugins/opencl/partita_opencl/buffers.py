@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import numpy as np
+
 from partita.errors import DeviceMemoryError, InferError
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ class BufferPool:
                 if content is None or content.nbytes == 0:
                     return cl.Buffer(self._context, cl.mem_flags.READ_WRITE, size)
                 flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-                return cl.Buffer(self._context, flags, hostbuf=content)
+                return cl.Buffer(self._context, flags, hostbuf=raw(content))
             except cl.Error as error:
                 if attempt or not self._drop_free():
                     self._no_room(nbytes, error)
@@ -90,6 +92,11 @@ class BufferPool:
             f"Device '{self._device}' has no room for {_mib(nbytes)} (its memory is "
             f"{_mib(self._limits.memory_bytes)}): {error}"
         ) from error
+
+
+def raw(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The bytes of a contiguous array: drivers need no types, and some types export no buffer."""
+    return array.reshape(-1).view(np.uint8)
 
 
 def runtime_error(error: Any, device: str, nbytes: int) -> InferError:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from partita.lowering import Operand, Step
-from partita_opencl.kit import ctype_of, i64, ints, longs
+from partita_opencl.kit import ctype_of, i64, ints, is_computed, longs
 from partita_opencl.programs import ProgramKey
 from partita_opencl.steps import Chain, Launch, Line
 from partita_opencl.tuning import Tuning
@@ -151,7 +151,8 @@ def launch(step: Step, tuning: Tuning) -> Step:
 def _scalar(x: Any) -> Any:
     """A constant of one element becomes a kernel argument by value."""
     if isinstance(x, Operand) and x.const is not None and x.size == 1:
-        return x.const.reshape(-1)[0]
+        element = x.const.reshape(-1)[:1]
+        return element[0] if is_computed(x.dtype) else element.view(f"u{x.dtype.itemsize}")[0]
     return x
 
 

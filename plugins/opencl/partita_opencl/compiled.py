@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita import CompiledModel, Model, ProfilingInfo, Runner, Tensor
-from partita.errors import CompileError
+from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import (
     Array,
     OpRecord,
@@ -66,6 +66,11 @@ class OpenClCompiledModel(CompiledModel):
         self._lock = threading.Lock()
         self._prepare()
 
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """Two where host and device work side by side, so that copies overlap computing."""
+        return 1 if self.target.limits.is_cpu else 2
+
     def create_runner(self) -> Runner:
         """A runner with a queue and kernels of its own."""
         return OpenClRunner(self)
@@ -96,6 +101,8 @@ class OpenClCompiledModel(CompiledModel):
             self.plan(self.specialiser.program(specs, _not_yet))
         except _NeedsInput:
             return
+        except DeviceMemoryError as error:
+            raise CompileError(f"Model '{self.model.name}' is too large: {error}") from error
 
 
 class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error

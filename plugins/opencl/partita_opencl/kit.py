@@ -90,6 +90,11 @@ def ctype_of(dtype: np.dtype[Any]) -> str:
     return _CTYPES.get(dtype.name) or _SIZED[dtype.itemsize]
 
 
+def is_computed(dtype: np.dtype[Any]) -> bool:
+    """Whether kernels compute with elements of the type, rather than only moving them."""
+    return dtype.name in _CTYPES
+
+
 def raw_ctype(dtype: np.dtype[Any]) -> str:
     """The unsigned OpenCL C type of the element's size, for kernels that only move elements."""
     return _SIZED[dtype.itemsize]

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
 from partita.lowering.memory import plan as place
 from partita_opencl import chains
@@ -60,6 +61,10 @@ class Plan:
         weights: The compiled model's constants.
         fuse: Whether to fuse chains.
 
+    Raises:
+        CompileError: The driver refuses a kernel.
+        DeviceMemoryError: Weights or a tensor do not fit the device.
+
     Attributes:
         program: The toolkit's program.
         steps: The launches in order.
@@ -84,7 +89,17 @@ class Plan:
         self.places, self.arenas = _plan(
             self.steps, external, outputs, limits.alignment, limits.allocation_bytes
         )
+        if self.arenas and max(self.arenas) > limits.allocation_bytes:
+            raise DeviceMemoryError(
+                f"Device 'OPENCL.{device.id}' cannot hold an intermediate tensor of "
+                f"{max(self.arenas)} bytes: its largest buffer has {limits.allocation_bytes}. Use "
+                "smaller inputs, or another device for this part."
+            )
         self.constants = Constants(device, weights)
+        for step in self.steps:
+            for arg in step.args:
+                if isinstance(arg, Operand) and arg.const is not None:
+                    self.constants.buffer(arg)
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
         self.programs = device.programs.get(self.launch(step).program for step in self.steps)
 

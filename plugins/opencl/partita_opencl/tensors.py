@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.tensor import Tensor
+from partita_opencl.buffers import raw
 
 if TYPE_CHECKING:
     from partita_opencl.devices import Device
@@ -46,7 +47,7 @@ class OpenClTensor(Tensor):
 
         array = np.empty(self.shape, self.dtype)
         if array.nbytes:
-            cl.enqueue_copy(self._owner.transfers, array, self.buffer, is_blocking=True)
+            cl.enqueue_copy(self._owner.transfers, raw(array), self.buffer, is_blocking=True)
         return array
 
 

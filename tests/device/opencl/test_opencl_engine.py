@@ -254,6 +254,14 @@ def test_a_tensor_that_is_too_large_names_the_sizes():
         pool.allocate(2 << 20)
 
 
+def test_a_model_that_is_too_large_does_not_compile(monkeypatch):
+    monkeypatch.setattr(find_device(""), "limits", limits(allocation_bytes=1 << 16))
+    nodes = [helper.make_node("Softmax", ["x"], ["a"]), helper.make_node("Softmax", ["a"], ["y"])]
+    model = build(nodes, {"x": floats(200, 200)}, ["y"])
+    with pytest.raises(CompileError, match=r"is too large.*its largest buffer has 65536"):
+        compiled(model)
+
+
 def test_buffers_are_used_again():
     device = find_device("")
     pool = BufferPool(device.context, device.limits, "OPENCL.0")

@@ -1,5 +1,6 @@
 """Data movement of device OPENCL against onnxruntime."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -26,6 +27,19 @@ def test_every_type_moves(dtype):
     check_single("Transpose", [numbers(dtype, 3, 4, 5)], {"perm": [2, 0, 1]})
     inputs = [numbers(dtype, 2, 3), numbers(dtype, 2, 4)]
     check_single("Concat", inputs, {"axis": 1})
+
+
+def test_bfloat16_moves_as_it_is():
+    x = numbers(ml_dtypes.bfloat16, 3, 5)
+    model, feeds = single("Transpose", [x])
+    found = compiled(model).infer_new_request(feeds)[0]
+    assert found.dtype == x.dtype
+    assert np.array_equal(found, x.T)
+    chosen = np.array([True, False, True])
+    one = np.ones(1, x.dtype)
+    model, feeds = single("Where", [chosen, x[:, :3], one], constant=(2,))
+    found = compiled(model).infer_new_request(feeds)[0]
+    assert np.array_equal(found, np.where(chosen, x[:, :3], one))
 
 
 @pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from .comparison import build, check, check_single, floats
+from .comparison import build, check, check_single, compiled, floats, single
 
 TILINGS = ["LOCAL", "REGISTERS"]
 
@@ -14,6 +14,8 @@ SHAPES = [
     ((130, 300), (300, 17)),
     ((1, 200), (200, 33)),
     ((3, 700), (700, 40)),
+    ((20, 30), (30, 70)),
+    ((96, 30), (30, 9)),
     ((2, 3, 5, 7), (2, 3, 7, 4)),
     ((2, 1, 5, 7), (3, 7, 4)),
     ((3, 5, 7), (7, 4)),
@@ -110,8 +112,6 @@ def test_one_row_with_bias_and_activation(tiling):
 
 
 def test_results_repeat_bit_for_bit():
-    from .comparison import compiled, single
-
     model, feeds = single("MatMul", [floats(9, 5000), floats(5000, 20, seed=1)])
     request = compiled(model, TILING="LOCAL").create_infer_request()
     first = np.array(request.infer(feeds)[0])

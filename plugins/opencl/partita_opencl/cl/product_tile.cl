@@ -111,11 +111,17 @@ void product_tile(
     for (int k = 0; k < BK; k++) {
       float av[TM], bv[TN];
       #pragma unroll
-      for (int i = 0; i < TM / 4; i++)
-        vstore4(*(__local const float4*)(a_tile[s] + k * A_ROW + i * (BM / (TM / 4)) + ty * 4), i, av);
+      for (int i = 0; i < TM / 4; i++) {
+        const float4 v =
+            *(__local const float4*)(a_tile[s] + k * A_ROW + i * (BM / (TM / 4)) + ty * 4);
+        av[i * 4] = v.x; av[i * 4 + 1] = v.y; av[i * 4 + 2] = v.z; av[i * 4 + 3] = v.w;
+      }
       #pragma unroll
-      for (int j = 0; j < TN / 4; j++)
-        vstore4(*(__local const float4*)(b_tile[s] + k * BN + j * (BN / (TN / 4)) + tx * 4), j, bv);
+      for (int j = 0; j < TN / 4; j++) {
+        const float4 v =
+            *(__local const float4*)(b_tile[s] + k * BN + j * (BN / (TN / 4)) + tx * 4);
+        bv[j * 4] = v.x; bv[j * 4 + 1] = v.y; bv[j * 4 + 2] = v.z; bv[j * 4 + 3] = v.w;
+      }
       #pragma unroll
       for (int i = 0; i < TM; i++)
         #pragma unroll

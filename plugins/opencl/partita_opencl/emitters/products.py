@@ -9,8 +9,14 @@ from dataclasses import dataclass
 from partita.lowering import NO_ACTIVATION, Activation, Node, Operand
 from partita_opencl.kit import Argument, Kit, f32, i32, ints
 
-TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4}
+_TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4}
 """Rows, columns and depth of a tile in local memory, and the part of one item."""
+
+_LOW_TILE = {**_TILE, "BM": 32, "TM": 4}
+"""The same for products whose last rows fill less than half of a tile."""
+
+_FEW_ROWS = 160
+"""Products of more rows waste little at the end."""
 
 _VECTOR_ROWS = 4
 """Products of at most so many rows stream the second matrix once."""
@@ -109,17 +115,19 @@ def tiles(
     **options: None,
 ) -> None:
     """Records a product by tiles in local memory; long sums of few tiles are split."""
+    low = product.rows <= _FEW_ROWS and 0 < product.rows % _TILE["BM"] <= _LOW_TILE["BM"]
+    tile = _LOW_TILE if low else _TILE
     groups = (
         product.batches
-        * math.ceil(product.rows / TILE["BM"])
-        * math.ceil(product.columns / TILE["BN"])
+        * math.ceil(product.rows / tile["BM"])
+        * math.ceil(product.columns / tile["BN"])
     )
-    splits, per_split = split_depth(k, groups, product.depth, TILE["BK"])
+    splits, per_split = split_depth(k, groups, product.depth, tile["BK"])
     target = out if splits == 1 else k.empty((splits, out.size), out.dtype)
     k.launch(
         "product_tile.cl",
         "product_tile",
-        k.tuning.groups(groups * splits, TILE["BM"] // TILE["TM"] * (TILE["BN"] // TILE["TN"])),
+        k.tuning.groups(groups * splits, tile["BM"] // tile["TM"] * (tile["BN"] // tile["TN"])),
         a,
         b,
         *epilogue.buffers(a),
@@ -132,7 +140,7 @@ def tiles(
         *epilogue.flags(),
         i32(per_split),
         *extra,
-        **TILE,
+        **tile,
         **epilogue.options(splits),
         **options,
     )
