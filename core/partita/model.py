@@ -76,6 +76,10 @@ class Port:
         """The dimensions (OpenVINO's spelling)."""
         return self.shape
 
+    def get_partial_shape(self) -> tuple[Dim, ...] | None:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.shape
+
     def get_element_type(self) -> np.dtype[Any] | None:
         """The element type (OpenVINO's spelling)."""
         return self.dtype
@@ -175,6 +179,11 @@ class Op:
         else:
             self.rt_info["affinity"] = device
 
+    @property
+    def friendly_name(self) -> str:
+        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
+        return self.name
+
     def get_friendly_name(self) -> str:
         """The friendly name (OpenVINO's spelling of :attr:`name`)."""
         return self.name
@@ -186,6 +195,12 @@ class Op:
     def get_rt_info(self) -> RuntimeInfo:
         """The notes (OpenVINO's spelling of :attr:`rt_info`)."""
         return self.rt_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and other.node is self.node
+
+    def __hash__(self) -> int:
+        return hash(self.node)
 
     def __repr__(self) -> str:
         return f"<Op {self.name!r} {self.domain + '::' if self.domain else ''}{self.op_type}>"
@@ -260,23 +275,13 @@ class Model:
         """
         import onnx_ir as ir
 
-        weights = [v.const_value for graph in self.ir.graphs() for v in graph.initializers.values()]
-        if not any(isinstance(weight, ir.ExternalTensor) for weight in weights):
-            return ir.to_proto(self.ir)
-        copy = self.ir.clone()
-        for graph in copy.graphs():
-            for value in graph.initializers.values():
-                if isinstance(value.const_value, ir.ExternalTensor):
-                    value.const_value = ir.Tensor(
-                        value.const_value.numpy(), dtype=value.const_value.dtype, name=value.name
-                    )
-        return ir.to_proto(copy)
+        return ir.to_proto(self._without_files())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the model, affinities included, as an ``.onnx`` file.
 
         Weights go into the file, or beside it into ``<file>.data`` where they exceed what one
-        protobuf holds (2 GiB).
+        protobuf holds (2 GiB). The files that the model was read from may be overwritten.
 
         Raises:
             ModelError: The folder does not exist or cannot be written.
@@ -284,21 +289,29 @@ class Model:
         import onnx_ir as ir
 
         path = Path(path)
-        weights = [
-            value.const_value
-            for graph in self.ir.graphs()
-            for value in graph.initializers.values()
-            if value.const_value is not None
-        ]
+        model = self._without_files()
+        weights = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
+        nbytes = sum(weight.nbytes for weight in weights if weight is not None)
+        beside = f"{path.name}.data" if nbytes > _PROTOBUF_BYTES else None
         try:
-            if sum(weight.nbytes for weight in weights) < _PROTOBUF_BYTES:
-                path.write_bytes(self.to_onnx().SerializeToString())
-                return
-            for weight in weights:
-                weight.numpy()  # maps the old file before a new one may take its place
-            ir.save(self.ir, path, external_data=f"{path.name}.data")
+            ir.save(model, path, format="protobuf", external_data=beside)
         except OSError as error:
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
+
+    def _without_files(self) -> ir.Model:
+        """The graph, or a copy in which weights in files are arrays that map those files."""
+        import onnx_ir as ir
+
+        weights = (v.const_value for graph in self.ir.graphs() for v in graph.initializers.values())
+        if not any(isinstance(weight, ir.ExternalTensor) for weight in weights):
+            return self.ir
+        copy = self.ir.clone()
+        for graph in copy.graphs():
+            for value in graph.initializers.values():
+                weight = value.const_value
+                if isinstance(weight, ir.ExternalTensor):
+                    value.const_value = ir.Tensor(weight.numpy(), weight.dtype, name=value.name)
+        return copy
 
     def clone(self) -> Model:
         """An independent copy; the weights are shared, since they are never changed in place."""

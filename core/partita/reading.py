@@ -146,6 +146,10 @@ def _simplify(ir_model: ir.Model) -> None:
         RemoveInitializersFromInputsPass,
     )
 
+    functions = ir_model.functions.values()
+    for imports in (ir_model.graph.opset_imports, *(f.opset_imports for f in functions)):
+        if "ai.onnx" in imports:
+            imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
         InlinePass()(ir_model)
     for node in ir.traversal.RecursiveGraphIterator(ir_model.graph):

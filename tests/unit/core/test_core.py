@@ -52,9 +52,9 @@ def test_a_name_without_id_is_the_first_device():
 
 def test_unknown_ids():
     core = core_with(ToyDevice(kinds=("cpu", "gpu")))
-    with pytest.raises(DeviceNotFoundError, match="no device 'TOY.7'; 'TOY' has TOY.0, TOY.1"):
+    with pytest.raises(DeviceNotFoundError, match=r"no device 'TOY.7'; 'TOY' has TOY.0, TOY.1"):
         core.compile_model(neg(), "TOY.7")
-    with pytest.raises(DeviceNotFoundError, match="no device 'CPU.1'; 'CPU' has CPU"):
+    with pytest.raises(DeviceNotFoundError, match=r"no device 'CPU.1'; 'CPU' has CPU"):
         core.device_info("CPU.1")
 
 
@@ -71,7 +71,7 @@ def test_an_alias_counts_the_devices_of_its_kind():
         core.compile_model(neg(), "NPU.2")
     assert str(caught.value) == said
     for absent in ("TPU", "TPU.0", "NPU.x", "NPU.-1", "NPU.00", "NPU._1"):
-        with pytest.raises(DeviceNotFoundError, match=f"no device '{absent}': 'TOY' has"):
+        with pytest.raises(DeviceNotFoundError, match=rf"no device '{absent}': 'TOY' has"):
             core.resolve_device(absent)
 
 
@@ -84,7 +84,9 @@ def test_a_device_of_that_name_hides_an_alias():
 def test_an_alias_of_a_plugin_without_driver():
     plugin = ToyDevice(aliases={"NPU": "npu"})
     plugin.device_ids = raising(OSError("no libnpu"))
-    with pytest.raises(DeviceUnavailableError, match="'NPU' is unavailable: .* OSError: no libnpu"):
+    with pytest.raises(
+        DeviceUnavailableError, match=r"'NPU' is unavailable: .* OSError: no libnpu"
+    ):
         core_with(plugin).compile_model(neg(), "NPU")
 
 
@@ -151,7 +153,7 @@ def test_a_model_edited_after_compilation_leaves_the_compiled_one_alone(core):
 
 def test_reading_through_core(core):
     assert core.read_model(neg()).name == "m"
-    with pytest.raises(PropertyError, match="'weights' must be None"):
+    with pytest.raises(PropertyError, match=r"'weights' must be None"):
         core.read_model(neg(), weights="w.bin")
 
 
@@ -167,12 +169,12 @@ def test_whatever_a_plugin_raises_names_the_device(error):
     blob = core.compile_model(neg(), "TOY").export_model()
     plugin.compile_model = plugin.query_model = raising(error)
     kind = type(error).__name__
-    with pytest.raises(CompileError, match=f"'TOY' failed to compile model 'm': {kind}: bad") as e:
+    with pytest.raises(CompileError, match=rf"'TOY' failed to compile model 'm': {kind}: bad") as e:
         core.compile_model(neg(), "TOY")
     assert e.value.__cause__ is error
-    with pytest.raises(CompileError, match=f"'TOY' failed to compile model 'm': {kind}: bad"):
+    with pytest.raises(CompileError, match=rf"'TOY' failed to compile model 'm': {kind}: bad"):
         core.import_model(blob, "TOY")
-    with pytest.raises(PluginError, match=f"'TOY' failed to answer query_model .*: {kind}: bad"):
+    with pytest.raises(PluginError, match=rf"'TOY' failed to answer query_model .*: {kind}: bad"):
         core.query_model(neg(), "TOY")
 
 
@@ -190,9 +192,9 @@ def test_answers_of_a_wrong_type():
     plugin = ToyDevice()
     plugin.compile_model = plugin.query_model = lambda model, properties: {"neg": "TOY"}
     core = core_with(plugin)
-    with pytest.raises(PluginError, match="answered compile_model with dict; a CompiledModel is"):
+    with pytest.raises(PluginError, match=r"answered compile_model with dict; a CompiledModel is"):
         core.compile_model(neg(), "TOY")
-    with pytest.raises(PluginError, match="answered query_model with dict; a QueryResult is due"):
+    with pytest.raises(PluginError, match=r"answered query_model with dict; a QueryResult is due"):
         core.query_model(neg(), "TOY")
 
 
@@ -210,7 +212,7 @@ def test_properties_of_a_compiled_model(core):
     assert {"SUPPORTED_PROPERTIES", "EXECUTION_DEVICES", "LEVEL", "PERF_COUNT"} <= set(supported)
     for name in supported:
         compiled.get_property(name)
-    with pytest.raises(PropertyError, match="'affine' has no property 'X'; it has NETWORK_NAME"):
+    with pytest.raises(PropertyError, match=r"'affine' has no property 'X'; it has NETWORK_NAME"):
         compiled.get_property("X")
     assert repr(compiled) == "<CompiledModel 'affine' on TOY>"
 
@@ -236,7 +238,9 @@ def test_importing_a_blob_that_does_not_fit_the_device(core):
     core.register_plugin(ToyDevice())
     blob = core.compile_model(neg(), "TOY", {"LEVEL": 3}).export_model()
     older = core_with(Older())
-    with pytest.raises(BlobError, match="does not fit its device: The blob has no property 'LEVEL'"):
+    with pytest.raises(
+        BlobError, match=r"does not fit its device: The blob has no property 'LEVEL'"
+    ):
         older.import_model(blob, "TOY")
 
 
@@ -250,7 +254,7 @@ def test_a_plugin_that_restores_its_own_blobs():
 
 
 def test_a_plugin_cannot_import_by_itself():
-    with pytest.raises(CompileError, match="Device 'TOY' cannot import compiled models"):
+    with pytest.raises(CompileError, match=r"Device 'TOY' cannot import compiled models"):
         ToyDevice().import_model(b"", None)
 
 

@@ -55,7 +55,7 @@ def test_refuses(text, said):
 
 @pytest.mark.parametrize("wrong", [None, 1, b"CPU", ["CPU"]])
 def test_refuses_what_is_no_string(wrong):
-    with pytest.raises(DeviceStringError, match=f"found {type(wrong).__name__}"):
+    with pytest.raises(DeviceStringError, match=rf"found {type(wrong).__name__}"):
         parse(wrong)
 
 
@@ -73,5 +73,5 @@ def test_any_text_parses_or_raises_the_one_error(text):
 
 def test_a_list_on_its_own():
     assert parse_list("GPU.1, CPU") == ("GPU.1", "CPU")
-    with pytest.raises(DeviceStringError, match="'A,,B' holds an empty name"):
+    with pytest.raises(DeviceStringError, match=r"'A,,B' holds an empty name"):
         parse_list("A,,B")

@@ -64,12 +64,18 @@ def test_text_is_converted(key, given, expected):
         ({"XYZ": 1}, "SPEED (FAST | SAFE)"),
         ({"THREADS": "many"}, "'THREADS' of Device 'SAMPLE' cannot be 'many': Input should be a v"),
         ({"THREADS": 1.5}, "cannot be 1.5"),
-        ({"THREADS": -1}, "cannot be -1: Input should be greater than or equal to 0. It takes int."),
+        (
+            {"THREADS": -1},
+            "cannot be -1: Input should be greater than or equal to 0. It takes int.",
+        ),
         ({"SPEED": "SLOW"}, "cannot be 'SLOW'"),
         ({"SPEED": "SLOW"}, "It takes FAST | SAFE."),
         ({"PERF_COUNT": "maybe"}, "It takes bool."),
         ({"PERF_COUNT": None}, "cannot be None"),
-        ({"SERIAL": "1"}, "Property 'SERIAL' of Device 'SAMPLE' is read-only. It accepts DEVICE_ID"),
+        (
+            {"SERIAL": "1"},
+            "Property 'SERIAL' of Device 'SAMPLE' is read-only. It accepts DEVICE_ID",
+        ),
     ],
 )
 def test_what_is_refused_and_what_is_said(values, said):
@@ -85,7 +91,7 @@ def test_base_settings_are_kept_and_instances_are_frozen():
     assert (both.THREADS, both.SCALE) == (3, 2.0)
     assert both.TABLE == {"a": {"x": 1, "y": 2}, "b": {"z": 3}}
     assert base.TABLE == {"a": {"x": 1}}
-    with pytest.raises(Exception, match="frozen"):
+    with pytest.raises(Exception, match=r"frozen"):
         base.THREADS = 4
 
 
@@ -170,7 +176,7 @@ def test_facts(core):
     assert core.get_property("TOY", "SERIAL") == "none"
     supported = core.get_property("TOY", "SUPPORTED_PROPERTIES")
     assert {"AVAILABLE_DEVICES", "LEVEL", "SERIAL", "PERF_COUNT"} <= set(supported)
-    with pytest.raises(PropertyError, match="'TOY' has no property 'SPEED'; it has AVAILABLE_DEV"):
+    with pytest.raises(PropertyError, match=r"'TOY' has no property 'SPEED'; it has AVAILABLE_DEV"):
         core.get_property("TOY", "SPEED")
 
 
@@ -188,7 +194,7 @@ def test_nothing_is_half_applied(core):
     for wrong in ({"LEVEL": 3, "FLAVOR": "x"}, {"FLAVOUR": "x", "LEVEL": 99}, {"LEVEL": 3, 1: 2}):
         with pytest.raises(PropertyError):
             core.set_property("TOY", wrong)
-    with pytest.raises(PropertyError, match="read-only"):
+    with pytest.raises(PropertyError, match=r"read-only"):
         core.set_property("TOY.1", {"LEVEL": 3, "SERIAL": "x"})
     assert core.get_property("TOY", "LEVEL") == core.get_property("TOY.1", "LEVEL") == 2
     assert core.get_property("TOY", "FLAVOUR") == "plain"
@@ -261,7 +267,7 @@ def test_an_alias_stands_for_all_devices_of_its_kind():
     assert level(plugin, core, "GPUS") == (4, "plain", "1")
     assert level(plugin, core, "GPUS.1") == (6, "plain", "2")
     assert level(plugin, core, "GPUS", {"DEVICE_ID": "2"}) == (6, "plain", "2")
-    with pytest.raises(PropertyError, match="cannot be '0' here; it can be '1', '2'"):
+    with pytest.raises(PropertyError, match=r"cannot be '0' here; it can be '1', '2'"):
         level(plugin, core, "GPUS", {"DEVICE_ID": "0"})
 
 
@@ -273,11 +279,11 @@ def test_properties_of_core_itself(core):
     core.set_property({"LOG_LEVEL": "ERROR"})
     assert core.get_property("LOG_LEVEL") == "ERROR"
     core.set_property(("LOG_LEVEL", "WARNING"))
-    with pytest.raises(PropertyError, match="Property 'LOG_LEVEL' of Core cannot be 'LOUD'"):
+    with pytest.raises(PropertyError, match=r"Property 'LOG_LEVEL' of Core cannot be 'LOUD'"):
         core.set_property({"LOG_LEVEL": "LOUD"})
-    with pytest.raises(PropertyError, match="Core has no property 'PERF_COUNT'. It accepts LOG_L"):
+    with pytest.raises(PropertyError, match=r"Core has no property 'PERF_COUNT'. It accepts LOG_L"):
         core.set_property({"PERF_COUNT": True})
-    with pytest.raises(PropertyError, match="Core has no property 'NONSENSE'; it has LOG_LEVEL"):
+    with pytest.raises(PropertyError, match=r"Core has no property 'NONSENSE'; it has LOG_LEVEL"):
         core.get_property("NONSENSE")
 
 
@@ -297,5 +303,5 @@ def test_keys_of_other_devices_wait_in_hetero_until_it_compiles(core):
     core.compile_model(neg(), "HETERO", device.properties("TOY", {"PERF_COUNT": True}))
     assert (plugin.seen[-1].FLAVOUR, plugin.seen[-1].LEVEL) == ("sour", 3)
     assert plugin.seen[-1].PERF_COUNT is True
-    with pytest.raises(PropertyError, match="Device 'HETERO' has no property 'FLAVOR'"):
+    with pytest.raises(PropertyError, match=r"Device 'HETERO' has no property 'FLAVOR'"):
         core.set_property("HETERO", {"FLAVOR": "sour"})

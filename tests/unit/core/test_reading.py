@@ -1,0 +1,562 @@
+"""Reading: whatever real files hold is understood, and everything else is refused by name."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, weight
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
+from partita.reading import read_model
+
+X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+def refused(proto, said, error=ModelFormatError):
+    with pytest.raises(error) as caught:
+        read_model(proto)
+    assert said in str(caught.value)
+
+
+def evaluate(model, **feeds):
+    return ReferenceEvaluator(model.to_onnx()).run(None, feeds)
+
+
+def weights_of(model):
+    return {name: v.const_value.numpy() for name, v in model.ir.graph.initializers.items()}
+
+
+# ---------------------------------------------------------------------------- sources
+
+
+def test_every_kind_of_source(tmp_path):
+    proto = neg()
+    data, path = proto.SerializeToString(), tmp_path / "m.onnx"
+    path.write_bytes(data)
+    sources = [
+        proto,
+        data,
+        bytearray(data),
+        memoryview(data),
+        path,
+        str(path),
+        ir.from_proto(proto),
+    ]
+    for source in sources:
+        assert [op.name for op in read_model(source).ops] == ["neg"]
+    model = read_model(proto)
+    assert read_model(model) is model
+
+
+def test_a_graph_without_name_is_called_after_its_file(tmp_path):
+    proto = neg()
+    proto.graph.name = ""
+    (tmp_path / "yolo.v8.onnx").write_bytes(proto.SerializeToString())
+    assert read_model(tmp_path / "yolo.v8.onnx").name == "yolo.v8"
+    assert read_model(proto).name == "model"
+
+
+def test_reading_leaves_the_protobuf_alone():
+    proto = model_of(
+        [node("Constant", [], "c", value_float=1.0), node("Add", ["x", "c"], "y")],
+        [value("x", [-1])],
+        [value("y", [-1])],
+    )
+    before = proto.SerializeToString()
+    read_model(proto)
+    assert proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize("wrong", [None, 3, ["m.onnx"], np.zeros(3)])
+def test_sources_of_another_type(wrong):
+    refused(
+        wrong, f"Cannot read a model from {type(wrong).__name__}; give a path, bytes or an onnx"
+    )
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(ModelNotFoundError) as caught:
+        read_model(tmp_path / "absent.onnx")
+    assert f"'{tmp_path / 'absent.onnx'}' does not exist (looked in '{tmp_path}')." in str(
+        caught.value
+    )
+    refused(tmp_path, "cannot be read: ")
+    with pytest.raises(FileNotFoundError):
+        read_model("absent.onnx")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is not an ONNX model: it holds no graph"),
+        (
+            b"# a text file\n",
+            "is not an ONNX model or is damaged (14 bytes, starting with b'# a text'",
+        ),
+        (b"\x89PNG\r\n\x1a\n", "is not an ONNX model or is damaged"),
+        (affine().SerializeToString()[:-40], "is not an ONNX model or is damaged"),
+        (weight("w", X).SerializeToString(), "is not an ONNX model"),
+        (helper.make_opsetid("", 17).SerializeToString(), "is not an ONNX model"),
+        (onnx.ModelProto(ir_version=8).SerializeToString(), "it holds no graph"),
+        (model_of([], [], []).SerializeToString(), "its graph has no output"),
+        (model_of([node("Neg", ["x"], "y")], ["x"], []).SerializeToString(), "has no output"),
+    ],
+)
+def test_files_that_are_no_models(tmp_path, data, said):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(data)
+    for source, origin in ((data, "the bytes"), (path, f"'{path}'")):
+        refused(source, said)
+        refused(source, origin)
+
+
+def test_damaged_files_raise_model_errors_and_nothing_else():
+    """Cut short anywhere, or with any byte changed: a ModelError, or a model that reads."""
+    data = model_of(
+        [
+            node("Constant", [], "c", value_ints=[1, 2]),
+            node("Reshape", ["x", "c"], "r", "first", allowzero=1),
+            node("Add", ["r", "w"], "y", "second"),
+        ],
+        [value("x", ["N", 2])],
+        [value("y", [1, 2])],
+        [weight("w", X[0, :2])],
+    ).SerializeToString()
+    rng = random.Random(7)
+    damaged = [data[:size] for size in range(0, len(data), 3)]
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(flipped))
+    read = 0
+    for case in damaged:
+        try:
+            read_model(case)
+        except ModelError:
+            continue
+        read += 1
+    assert 0 < read < len(damaged)
+
+
+# ----------------------------------------------------------------------------- opsets
+
+
+@pytest.mark.parametrize("opset", [0, -1, 999])
+def test_opsets_that_do_not_exist(opset):
+    refused(model_of([node("Neg", ["x"], "y")], ["x"], ["y"], opset=opset), f"uses opset {opset};")
+
+
+def test_no_opset():
+    proto = neg()
+    del proto.opset_import[:]
+    refused(proto, "names no opset version for the ONNX operators")
+    proto.opset_import.add(domain="their.own", version=1)
+    refused(proto, "names no opset version for the ONNX operators")
+    proto.ir_version = 2
+    assert read_model(proto).ops[0].version == 1
+
+
+def test_opset_domains():
+    proto = neg()
+    proto.opset_import.add(domain="unused.domain", version=12345)
+    proto.opset_import.add(domain="ai.onnx.ml", version=3)
+    assert [op.name for op in read_model(proto).ops] == ["neg"]
+    spelled = neg()
+    spelled.opset_import[0].domain = "ai.onnx"
+    spelled.graph.node[0].domain = "ai.onnx"
+    (op,) = read_model(spelled).ops
+    assert (op.domain, op.version) == ("", 17)
+
+
+# ----------------------------------------------------------------------------- wiring
+
+
+def test_operations_are_sorted():
+    shuffled = [
+        node("Abs", ["b"], "c", "3"),
+        node("Neg", ["x"], "a", "1"),
+        node("Exp", ["a"], "b", "2"),
+    ]
+    assert [op.name for op in read_model(model_of(shuffled, ["x"], ["c"])).ops] == ["1", "2", "3"]
+
+
+def test_long_chains_are_no_trouble():
+    nodes = [node("Neg", [f"v{i}"], f"v{i + 1}") for i in range(3000)]
+    model = read_model(model_of(nodes[::-1], [value("v0", [1])], ["v3000"]))
+    assert len({op.name for op in model.ops}) == 3000
+    assert model.outputs[0].shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs", "said"),
+    [
+        ([("Add", ["x", "b"], "a"), ("Neg", ["a"], "b")], ["b"], "has a cycle"),
+        ([("Add", ["x", "y"], "y")], ["y"], "has a cycle"),
+        ([("Add", ["x", "none"], "y")], ["y"], "'Add' reads 'none', which nothing produces"),
+        ([("Neg", ["x"], "y")], ["z"], "nothing produces output 'z'"),
+        ([("Neg", ["x"], "y")], ["y", "y"], "lists output 'y' twice"),
+        ([("Neg", ["x"], "y")], ["y", ""], "output 1 has no name"),
+        ([("Neg", ["x"], "y"), ("Abs", ["x"], "y")], ["y"], "'y' is redeclared"),
+        ([("Neg", ["w"], "w")], ["w"], "'w' is redeclared"),
+    ],
+)
+def test_wiring_that_cannot_be(nodes, outputs, said):
+    refused(model_of([node(*n) for n in nodes], ["x"], outputs, [weight("w", X)]), said)
+
+
+def test_inputs_that_cannot_be():
+    refused(model_of([node("Neg", ["x"], "y")], ["x", "x"], ["y"]), "lists input 'x' twice")
+    refused(model_of([node("Neg", ["x"], "y")], ["x", ""], ["y"]), "input 1 has no name")
+
+
+def test_undefined_values_in_bodies():
+    proto = if_with_capture()
+    proto.graph.node[0].attribute[0].g.node[0].input[0] = "none"
+    refused(proto, "reads 'none', which nothing produces")
+
+
+def test_inputs_and_weights_can_be_outputs():
+    model = read_model(model_of([], [value("x", [2, 3])], ["x", "w"], [weight("w", X)]))
+    assert model.ops == []
+    x, w = evaluate(model, x=-X)
+    np.testing.assert_array_equal(x, -X)
+    np.testing.assert_array_equal(w, X)
+
+
+# ------------------------------------------------------------------------------ names
+
+
+def test_every_operation_gets_a_name_of_its_own():
+    names = ["", "a", "a", "", "Neg_0", "a_0", "a", ""]
+    nodes = [node("Neg", [f"v{i}"], f"v{i + 1}", name) for i, name in enumerate(names)]
+    found = [op.name for op in read_model(model_of(nodes, ["v0"], [f"v{len(names)}"])).ops]
+    assert len(set(found)) == len(names)
+    for given, name in zip(names, found, strict=True):
+        assert name.startswith(given or "Neg_")
+    assert [found[i] for i in (1, 4, 5)] == ["a", "Neg_0", "a_0"]
+
+
+def test_names_in_bodies_are_their_own_too():
+    proto = if_with_capture()
+    for graph in (proto.graph, *(a.g for a in proto.graph.node[0].attribute)):
+        for inner in graph.node:
+            inner.name = "same"
+    model = read_model(proto)
+    names = [n.name for n in ir.traversal.RecursiveGraphIterator(model.ir.graph)]
+    assert len(set(names)) == len(names) == 3
+
+
+# ------------------------------------------------------------------------- dimensions
+
+
+def test_dimensions_that_say_nothing():
+    dims = [-1, "", "?", "-1", None, "N", 0, 5]
+    proto = model_of([node("Neg", ["x"], "y")], [value("x", dims)], [value("y", dims)])
+    expected = (None, None, None, None, None, "N", 0, 5)
+    model = read_model(proto)
+    assert model.inputs[0].shape == model.outputs[0].shape == expected
+
+
+# -------------------------------------------------------------------------- constants
+
+
+CONSTANTS = {
+    "value": (weight("", X), X),
+    "value_float": (1.5, np.float32(1.5)),
+    "value_floats": ([1.5, 2], np.array([1.5, 2], np.float32)),
+    "value_int": (3, np.int64(3)),
+    "value_ints": ([1, 2], np.array([1, 2])),
+    "value_string": ("Grüße", np.array("Grüße", object)),
+    "value_strings": (["ja", "nein ", ""], np.array(["ja", "nein ", ""], object)),
+    "sparse_value": (
+        helper.make_sparse_tensor(
+            numpy_helper.from_array(np.array([5, 6], np.float32), "values"),
+            numpy_helper.from_array(np.array([1, 5])),
+            [2, 3],
+        ),
+        np.array([[0, 5, 0], [0, 0, 6]], np.float32),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", CONSTANTS)
+def test_constants_become_weights(form):
+    given, expected = CONSTANTS[form]
+    nodes = [node("Constant", [], "c", **{form: given}), node("Identity", ["c"], "y")]
+    model = read_model(model_of(nodes, [], ["y"]))
+    assert [op.op_type for op in model.ops] == ["Identity"]
+    assert (model.outputs[0].dtype, model.outputs[0].shape) == (expected.dtype, expected.shape)
+    (found,) = evaluate(model)
+    assert np.asarray(found).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("form", CONSTANTS)
+def test_constants_that_are_outputs(form, core):
+    given, expected = CONSTANTS[form]
+    proto = model_of([node("Constant", [], "c", **{form: given})], [], ["c"])
+    (found,) = core.compile_model(proto, "REFERENCE")().to_tuple()
+    assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("attributes", [{}, {"value_int": 1, "value_float": 2.0}, {"value": 3}])
+def test_constants_without_a_clear_value(attributes):
+    proto = model_of([node("Constant", [], "c", **attributes), node("Neg", ["c"], "y")], [], ["y"])
+    try:
+        model = read_model(proto)
+    except ModelFormatError:
+        return
+    assert [op.op_type for op in model.ops] == ["Constant", "Neg"]
+
+
+def test_constants_in_bodies():
+    then = helper.make_graph(
+        [node("Constant", [], "one", value_float=1.0), node("Add", ["x", "one"], "sum")],
+        "then", [], [value("sum", None)],
+    )  # fmt: skip
+    other = helper.make_graph([node("Neg", ["x"], "minus")], "else", [], [value("minus", None)])
+    choose = node("If", ["flag"], "y", then_branch=then, else_branch=other)
+    inputs = [value("flag", [], TensorProto.BOOL), value("x", [2])]
+    model = read_model(model_of([choose], inputs, ["y"]))
+    body = model.ir.graph[0].attributes["then_branch"].as_graph()
+    assert [inner.op_type for inner in body] == ["Add"]
+    x = np.array([1, 2], np.float32)
+    np.testing.assert_array_equal(evaluate(model, flag=np.array(True), x=x)[0], [2, 3])
+
+
+def test_weights_that_are_inputs_too():
+    proto = affine()
+    proto.graph.input.extend([value("w", [4, 3]), value("b", [3])])
+    model = read_model(proto)
+    assert [port.name for port in model.inputs] == ["x"]
+    assert set(weights_of(model)) == {"w", "b"}
+
+
+# ----------------------------------------------------------------------------- sparse
+
+
+def sparse(indices, dims=(2, 3)):
+    return helper.make_sparse_tensor(
+        numpy_helper.from_array(np.array([5, 6], np.float32), "w"),
+        numpy_helper.from_array(np.array(indices, np.int64), "w_indices"),
+        dims,
+    )
+
+
+@pytest.mark.parametrize("indices", [[1, 5], [[0, 1], [1, 2]]])
+def test_sparse_weights_become_dense(indices):
+    proto = model_of(
+        [node("Add", ["x", "w"], "y")], ["x"], ["y"], sparse_initializer=[sparse(indices)]
+    )
+    before = proto.SerializeToString()
+    np.testing.assert_array_equal(weights_of(read_model(proto))["w"], [[0, 5, 0], [0, 0, 6]])
+    assert proto.SerializeToString() == before
+
+
+@pytest.mark.parametrize(
+    "indices", [[1, 6], [-1, 0], [[0, 1], [1, 3]], [[0], [1]], [[[0]]], [1, 2, 3]]
+)
+def test_sparse_weights_that_do_not_fit(indices):
+    proto = model_of(
+        [node("Add", ["x", "w"], "y")], ["x"], ["y"], sparse_initializer=[sparse(indices)]
+    )
+    refused(proto, "Sparse tensor 'w' of the ModelProto does not fit its shape [2, 3]")
+
+
+# --------------------------------------------------------------------- local functions
+
+
+def with_function(body, name="twice_and_neg"):
+    function = helper.make_function(
+        "local",
+        name,
+        ["a"],
+        ["c"],
+        body,
+        [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)],
+    )
+    proto = model_of(
+        [
+            node(name, ["x"], "h", "one", domain="local"),
+            node(name, ["h"], "y", "two", domain="local"),
+        ],
+        [value("x", [2, 3])],
+        ["y"],
+    )
+    proto.opset_import.add(domain="local", version=1)
+    proto.functions.append(function)
+    return proto
+
+
+def test_local_functions_are_inlined():
+    proto = with_function([node("Add", ["a", "a"], "b"), node("Neg", ["b"], "c")])
+    model = read_model(proto)
+    assert [op.op_type for op in model.ops] == ["Add", "Neg", "Add", "Neg"]
+    assert len({op.name for op in model.ops}) == 4
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    (expected,) = session.run(None, {"x": X})
+    np.testing.assert_array_equal(evaluate(model, x=X)[0], expected)
+
+
+def test_local_functions_that_call_themselves():
+    proto = with_function([node("twice_and_neg", ["a"], "c", domain="local")])
+    refused(proto, "is not a valid ONNX model")
+
+
+# ---------------------------------------------------------------------- external data
+
+
+@pytest.fixture
+def external(tmp_path):
+    """A function that writes a model with an external weight, and edits its entries."""
+    (tmp_path / "secret.bin").write_bytes(bytes(100))
+    folder = tmp_path / "model"
+    folder.mkdir()
+
+    def write(**entries):
+        path = folder / "m.onnx"
+        onnx.save(affine(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+        proto = onnx.load(path, load_external_data=False)
+        w = next(tensor for tensor in proto.graph.initializer if tensor.name == "w")
+        for entry in list(w.external_data):
+            if entry.key in entries:
+                w.external_data.remove(entry)
+        for key, text in entries.items():
+            if text is not None:
+                w.external_data.add(key=key, value=text)
+        path.write_bytes(proto.SerializeToString())
+        return path
+
+    return write
+
+
+def test_external_weights(external):
+    for path in (external(), external(length=None), external(offset=None)):
+        w = numpy_helper.to_array(affine().graph.initializer[0])
+        np.testing.assert_array_equal(weights_of(read_model(path))["w"], w)
+
+
+def test_external_weights_in_a_subfolder_or_behind_a_link_inside(external):
+    path = external(location="sub/link.bin")
+    sub = path.parent / "sub"
+    sub.mkdir()
+    (sub / "link.bin").symlink_to("../w.bin")
+    assert weights_of(read_model(path))["w"].shape == (4, 3)
+
+
+def test_external_weights_of_a_relative_path(external, monkeypatch):
+    path = external()
+    monkeypatch.chdir(path.parent)
+    assert weights_of(read_model("m.onnx"))["w"].shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("entries", "said", "error"),
+    [
+        (
+            {"location": "../secret.bin"},
+            "points to '../secret.bin', which is outside",
+            ModelFormatError,
+        ),
+        (
+            {"location": "a/../../secret.bin"},
+            "which is outside the model's folder",
+            ModelFormatError,
+        ),
+        (
+            {"location": "/etc/passwd"},
+            "points to '/etc/passwd', which is outside",
+            ModelFormatError,
+        ),
+        ({"location": None}, "points to '', which is outside", ModelFormatError),
+        ({"location": "."}, "which does not exist", ModelNotFoundError),
+        ({"location": "nul\0.bin"}, "broken external-data entry", ModelFormatError),
+        ({"location": "absent.bin"}, "absent.bin', which does not exist", ModelNotFoundError),
+        ({"location": "link.bin"}, "which is outside the model's folder. Put", ModelFormatError),
+        ({"offset": "-4"}, "needs bytes -4 to 44 of", ModelFormatError),
+        ({"offset": "40"}, "needs bytes 40 to 88 of", ModelFormatError),
+        ({"offset": str(2**70)}, "needs bytes", ModelFormatError),
+        ({"offset": "x"}, "broken external-data entry: invalid literal", ModelFormatError),
+        ({"length": "44"}, "names 44 bytes of", ModelFormatError),
+        ({"length": "-1"}, "names -1 bytes of", ModelFormatError),
+        ({"length": "1000"}, "names 1000 bytes of", ModelFormatError),
+    ],
+)
+def test_external_weights_that_are_refused(external, entries, said, error):
+    path = external(**entries)
+    (path.parent / "link.bin").symlink_to("../secret.bin")
+    refused(path, said, error)
+    refused(path, f"Tensor 'w' of '{path}'", error)
+
+
+def test_external_weights_cut_short(external):
+    path = external()
+    data = path.with_name("w.bin")
+    data.write_bytes(data.read_bytes()[:-1])
+    refused(path, "of '" + str(data))
+
+
+def test_external_weights_without_a_folder(external):
+    path = external()
+    refused(path.read_bytes(), "is kept in file 'w.bin'; read the model from its path")
+    refused(onnx.load(path, load_external_data=False), "read the model from its path")
+
+
+def test_external_weights_in_bodies_and_functions_are_checked():
+    tensor = TensorProto(name="t", data_type=FLOAT, dims=[1], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    constant = node("Constant", [], "c", value=tensor)
+    proto = with_function([constant, node("Add", ["a", "c"], "c2"), node("Neg", ["c2"], "c3")])
+    refused(proto, "Tensor 't' of the ModelProto is kept in file '/etc/passwd'")
+    body = if_with_capture()
+    body.graph.node[0].attribute[0].g.node.append(constant)
+    refused(body, "Tensor 't' of the ModelProto is kept in file '/etc/passwd'")
+
+
+# ------------------------------------------------------------------------ inner weights
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dims": [3, 3]}, "has 24 bytes; its shape [3, 3] and type take 36"),
+        ({"dims": [-2, 3]}, "has shape [-2, 3]; sizes are 0 or more"),
+        ({"data_type": 99}, "has element type 99"),
+        ({"data_type": 0}, "has no element type"),
+        ({"raw_data": b"abc"}, "has 3 bytes; its shape [2, 3] and type take 24"),
+    ],
+)
+def test_weights_that_cannot_be(change, said):
+    tensor = weight("w", X)
+    for field, content in change.items():
+        tensor.ClearField(field)
+        getattr(tensor, field).extend(content) if field == "dims" else setattr(
+            tensor, field, content
+        )
+    refused(
+        model_of([node("Add", ["x", "w"], "y")], ["x"], ["y"], [tensor]), "Tensor 'w' of the Mod"
+    )
+
+
+def test_packed_weights_of_four_bits():
+    tensor = helper.make_tensor("w", TensorProto.INT4, [3], [1, -2, 3])
+    proto = model_of(
+        [node("Cast", ["w"], "y", to=FLOAT)], [], ["y"], [tensor], opset=21, ir_version=10
+    )
+    assert weights_of(read_model(proto))["w"].astype(int).tolist() == [1, -2, 3]
+
+
+def test_failed_inference_leaves_the_model_usable(caplog, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("out of ideas")
+
+    monkeypatch.setattr("onnx.shape_inference.infer_shapes", fail)
+    model = read_model(neg())
+    assert model.outputs[0].shape is None
+    assert "Shapes of model 'm' could not be inferred: out of ideas" in caplog.text
