@@ -94,9 +94,13 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
 
 def taken(b: Builder, x: Operand, index: Array, axis: int) -> Operand:
     """Slices of `x` along `axis` at constant indices that are known to be within bounds."""
-    shape = [*x.shape[:axis], index.size, *x.shape[axis + 1 :]]
-    y = b.empty(shape, x.dtype)
-    _gather(b, x, y, b.constant(index.astype(np.int64)), axis)
+    return gathered(b, x, b.constant(index.astype(np.int64)), axis)
+
+
+def gathered(b: Builder, x: Operand, index: Operand, axis: int) -> Operand:
+    """Slices of `x` along `axis` at checked int64 indices, whose shape takes the axis' place."""
+    y = b.empty([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]], x.dtype)
+    _gather(b, x, y, index, axis)
     return y
 
 
@@ -117,10 +121,7 @@ def scatter_flat(b: Builder, updates: Operand, y: Operand, places: Operand) -> N
 def gather(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
     """Slices along one axis; the indices' shape takes the axis' place."""
     axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
-    places = checked_index(b, index, x.shape[axis])
-    y = b.empty([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]], x.dtype)
-    _gather(b, x, y, places, axis)
-    return y
+    return gathered(b, x, checked_index(b, index, x.shape[axis]), axis)
 
 
 @kernel("GatherElements", dtypes={0: MOVABLE, 1: INDICES})

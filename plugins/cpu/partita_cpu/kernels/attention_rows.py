@@ -1,0 +1,237 @@
+"""The softmax in the middle of attention, and the products round it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.scalar import exp, like, tanh
+
+NO_STAGE = -1
+"""Stages of the scores that an output may ask for: 0 scaled, 1 capped, 2 biased, 3 softmax."""
+
+
+@jit
+def softmax_scores(
+    scores: Array,
+    mask: Array,
+    lengths: Array,
+    seen: Array,
+    table: Array,
+    scale: float,
+    cap: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """Scale, cap, mask and softmax the scores in place; rows without any open key become 0.
+
+    Args:
+        scores: (B, H, S, T) products of queries and keys, flat.
+        mask: Added to them, flat; not read unless the table says so.
+        lengths: Keys that count, per batch; not read unless the table says so.
+        seen: Receives the scores as they are after one stage.
+        table: B, H, S, T; the mask's strides for B, H and S and its length along T (-1 for no
+            mask); whether there are lengths; keys before the first query; whether a query sees
+            no later keys; how many keys to the left and to the right it sees (-1 for all);
+            the stage to be seen (-1 for none).
+        scale: Factor of the scores.
+        cap: Bound of the scores through tanh; 0 for none.
+        tid: This thread.
+        nt: All threads; they share the rows.
+    """
+    heads, queries, keys = table[1], table[2], table[3]
+    masked, stage = table[7], table[13]
+    factor, bound = like(scores[0], scale), like(scores[0], cap)
+    least = like(scores[0], -math.inf)
+    rows = scores.size // keys
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        line = scores[row * keys : (row + 1) * keys]
+        shown = seen[row * keys : (row + 1) * keys] if stage >= 0 else line
+        s = row % queries
+        head = row // queries % heads
+        batch = row // queries // heads
+        for j in range(keys):
+            line[j] *= factor
+        if stage == 0:
+            shown[:] = line
+        if cap != 0:
+            for j in range(keys):
+                line[j] = bound * tanh(line[j] / bound)
+        if stage == 1:
+            shown[:] = line
+        low, high, here = 0, keys, s + table[9]
+        if table[8]:
+            high = min(high, lengths[batch])
+            here = s + lengths[batch] - queries
+        if table[10]:
+            high = min(high, here + 1)
+        if table[11] >= 0:
+            low = max(low, here - table[11])
+        if table[12] >= 0:
+            high = min(high, here + table[12] + 1)
+        is_open = high > low
+        if masked >= 0:
+            high = min(high, masked)
+            start = batch * table[4] + head * table[5] + s * table[6]
+            is_open = False
+            for j in range(low, high):
+                term = mask[start + j]
+                line[j] += term
+                is_open = is_open or term > least
+        low = max(min(low, high), 0)
+        high = max(high, low)
+        line[:low] = least
+        line[high:] = least
+        if stage == 2:
+            shown[:] = line
+        top = least
+        for j in range(low, high):
+            top = line[j] if line[j] > top else top
+        total = like(top, 0)
+        for j in range(low, high):
+            value = exp(line[j] - top)
+            line[j] = value
+            total += value
+        share = like(top, 1) / total if is_open and total != 0 else like(top, 0)
+        line[:low] = like(top, 0)
+        line[high:] = like(top, 0)
+        for j in range(low, high):
+            line[j] = line[j] * share if is_open else like(top, 0)
+        if stage == 3:
+            shown[:] = line
+
+
+@dataclass(frozen=True)
+class Masking:
+    """Which keys a query sees.
+
+    Attributes:
+        mask: Added to the scores; broadcasts with (B, H, S, T), or is shorter along T.
+        lengths: int64 of (B,): keys that count.
+        past: Keys before the first query.
+        is_causal: Whether a query sees no later keys.
+        left: How many keys to the left it sees; -1 for all.
+        right: How many keys to the right it sees; -1 for all.
+    """
+
+    mask: Operand | None = None
+    lengths: Operand | None = None
+    past: int = 0
+    is_causal: bool = False
+    left: int = -1
+    right: int = -1
+
+
+@dataclass(frozen=True)
+class Heads:
+    """A tensor of several heads: (B, H, S, D), or (B, S, H, D) where they come last.
+
+    Attributes:
+        tensor: Four-dimensional.
+        count: Heads.
+        last: Whether heads come behind the sequence.
+    """
+
+    tensor: Operand
+    count: int
+    last: bool = field(default=False)
+
+    @property
+    def length(self) -> int:
+        """Of the sequence."""
+        return self.tensor.shape[1 if self.last else 2]
+
+    @property
+    def size(self) -> int:
+        """Of one head."""
+        return self.tensor.shape[3]
+
+
+def attend(
+    b: Builder,
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    masking: Masking,
+    scale: float | None,
+    cap: float = 0.0,
+    stage: int = NO_STAGE,
+) -> tuple[Operand, Operand | None]:
+    """``softmax(scale * q @ k.T, masked) @ v``.
+
+    Heads of q share those of k and v in groups, where there are fewer of these.
+
+    Returns:
+        The result in q's layout, and the scores at `stage`.
+    """
+    batch, s, t = q.tensor.shape[0], q.length, k.length
+    scores = b.empty((batch, q.count, s, t), q.tensor.dtype)
+    seen = b.empty(scores.shape, scores.dtype) if stage != NO_STAGE else None
+    out = (batch, s, q.count, v.size) if q.last else (batch, q.count, s, v.size)
+    y = b.empty(out, q.tensor.dtype)
+    work = scores.size * (q.size + v.size)
+    if scores.size:
+        operands = q.tensor, k.tensor, scores, q.last, k.last, k.count
+        b.call_numpy(_score, *operands, work=work, exec_type="blas")
+        _emit_softmax(b, scores, seen, masking, scale, cap, stage, q.size)
+    if y.size:
+        operands = scores, v.tensor, y, v.last, q.last, v.count
+        b.call_numpy(_mix, *operands, work=work, exec_type="blas")
+    return y, seen
+
+
+def _emit_softmax(
+    b: Builder,
+    scores: Operand,
+    seen: Operand | None,
+    masking: Masking,
+    scale: float | None,
+    cap: float,
+    stage: int,
+    head_size: int,
+) -> None:
+    mask, lengths = masking.mask, masking.lengths
+    strides = [0, 0, 0, -1]
+    if mask is not None:
+        shape = (1,) * (4 - mask.ndim) + mask.shape
+        step = shape[3]
+        for axis in (2, 1, 0):
+            strides[axis] = step if shape[axis] != 1 else 0
+            step *= shape[axis]
+        strides[3] = shape[3]
+    limits = [int(lengths is not None), masking.past, int(masking.is_causal)]
+    table = [*scores.shape, *strides, *limits, masking.left, masking.right, stage]
+    b.call(
+        softmax_scores,
+        b.flat(scores),
+        b.flat(scores if mask is None else mask),
+        b.constant(np.zeros(1, np.int64)) if lengths is None else b.flat(lengths),
+        b.flat(scores if seen is None else seen),
+        b.constant(np.array(table, np.int64)),
+        float(1 / math.sqrt(head_size) if scale is None else scale),
+        float(cap),
+        work=8 * scores.nbytes,
+    )
+
+
+def _grouped(x: Array, last: bool, groups: int) -> Array:
+    """A view of several heads as (B, groups, heads of a group, S, D)."""
+    if last:
+        batch, s, heads, d = x.shape
+        return x.reshape(batch, s, groups, heads // groups, d).transpose(0, 2, 3, 1, 4)
+    batch, heads, s, d = x.shape
+    return x.reshape(batch, groups, heads // groups, s, d)
+
+
+def _score(q: Array, k: Array, scores: Array, q_last: bool, k_last: bool, groups: int) -> None:
+    keys = _grouped(k, k_last, groups).swapaxes(-1, -2)
+    np.matmul(_grouped(q, q_last, groups), keys, out=_grouped(scores, False, groups))
+
+
+def _mix(scores: Array, v: Array, y: Array, v_last: bool, y_last: bool, groups: int) -> None:
+    values = _grouped(v, v_last, groups)
+    np.matmul(_grouped(scores, False, groups), values, out=_grouped(y, y_last, groups))

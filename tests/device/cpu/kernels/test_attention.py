@@ -1,0 +1,180 @@
+"""Attention and the small operators of transformers against onnxruntime and ONNX' reference."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+from single_op import assert_same, check, model_of, normal, run_ours
+
+from partita.errors import CompileError, InferError
+
+
+def check_reference(inputs, outputs=1, opset=23, **attributes):
+    """Agrees with ONNX' reference implementation of Attention."""
+    arguments = {"outputs": outputs, "opset": opset, **attributes}
+    model = model_of("Attention", inputs, **arguments)
+    feeds = {f"x{k}": x for k, x in enumerate(inputs) if x is not None}
+    expected = ReferenceEvaluator(model).run(None, feeds)
+    for got, want in zip(run_ours("Attention", inputs, **arguments), expected, strict=True):
+        assert_same(got, want, 1e-4, 1e-5)
+
+
+def heads(keys: int = 5, kv_heads: int = 4, size: int = 6) -> list[np.ndarray]:
+    """Query, key and value of two sentences and four heads."""
+    key, value = normal(2, 2, kv_heads, keys, 8), normal(3, 2, kv_heads, keys, size)
+    return [normal(1, 2, 4, 3, 8), key, value]
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("attributes", [{}, {"scale": 0.3}, {"softcap": 2.0}])
+def test_attention(kv_heads, causal, attributes):
+    check_reference(heads(kv_heads=kv_heads), is_causal=causal, **attributes)
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5), (1, 1, 1, 5)])
+@pytest.mark.parametrize("kind", [np.float32, np.bool_])
+def test_masks(shape, kind):
+    mask = normal(4, *shape)
+    check_reference([*heads(), mask if kind is np.float32 else mask > 0])
+
+
+def test_rows_without_any_open_key_are_zero():
+    mask = np.zeros((3, 5), bool)
+    mask[0] = True
+    (y,) = run_ours("Attention", [*heads(), mask], opset=23)
+    assert np.all(y[:, :, 1:] == 0)
+    assert np.all(np.isfinite(y))
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("mode", [0, 1, 2, 3])
+def test_cache_and_scores(causal, mode):
+    past = [normal(5, 2, 4, 2, 8), normal(6, 2, 4, 2, 6)]
+    inputs = [*heads(), normal(4, 3, 7), *past]
+    attributes = {"is_causal": causal, "softcap": 1.5, "qk_matmul_output_mode": mode}
+    if mode == 0:
+        # The reference shows capped scores here, against the specification.
+        check("Attention", inputs, outputs=4, opset=23, **attributes)
+    else:
+        check_reference(inputs, outputs=4, **attributes)
+
+
+def test_heads_in_the_last_dimension():
+    q, k, v = normal(1, 2, 3, 32), normal(2, 2, 5, 16), normal(3, 2, 5, 12)
+    attributes = {"q_num_heads": 4, "kv_num_heads": 2}
+    check_reference([q, k, v], **attributes)
+    past = [normal(5, 2, 2, 2, 8), normal(6, 2, 2, 2, 6)]
+    check_reference([q, k, v, None, *past], outputs=3, is_causal=1, **attributes)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_lengths_of_a_static_cache(causal):
+    lengths = np.array([3, 5], np.int64)
+    check_reference([*heads(), None, None, None, lengths], opset=24, is_causal=causal)
+
+
+def test_attention_of_halves():
+    inputs = [x.astype(np.float16) for x in heads()]
+    (got,) = run_ours("Attention", inputs, opset=23)
+    (expected,) = run_ours("Attention", [x.astype(np.float64) for x in inputs], opset=23)
+    q, k, v = (x.astype(np.float64) for x in inputs)
+    scores = np.exp(np.matmul(q, k.swapaxes(2, 3)) / np.sqrt(8))
+    closed_form = np.matmul(scores / scores.sum(axis=-1, keepdims=True), v)
+    assert_same(expected, closed_form, 1e-9, 1e-9)
+    assert_same(got, closed_form.astype(np.float16), 2e-3, 2e-3)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("padding", [None, (2,), (2, 5)])
+@pytest.mark.parametrize("with_terms", [False, True])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_multi_head_attention(causal, padding, with_terms, with_bias):
+    q, k, v = normal(1, 2, 3, 16), normal(2, 2, 5, 16), normal(3, 2, 5, 16)
+    mask = None
+    if padding is not None:
+        mask = np.array([5, 3], np.int32)
+        mask = mask if padding == (2,) else (np.arange(5) < mask[:, None]).astype(np.int32)
+    bias = normal(4, 48) if with_bias else None
+    terms = normal(5, 1, 4, 3, 5) if with_terms else None
+    if not causal:
+        inputs = [q, k, v, bias, mask, terms]
+        check("MultiHeadAttention", inputs, domain="com.microsoft", num_heads=4)
+    else:
+        inputs = [k, k, v, bias, mask]
+        options = {"num_heads": 4, "unidirectional": 1}
+        check("MultiHeadAttention", inputs, domain="com.microsoft", **options)
+
+
+def test_multi_head_attention_with_a_cache():
+    q, k, v = (normal(seed, 2, 3, 16) for seed in (1, 2, 3))
+    past = [normal(5, 2, 4, 2, 4), normal(6, 2, 4, 2, 4)]
+    inputs = [q, k, v, None, None, None, *past]
+    check("MultiHeadAttention", inputs, domain="com.microsoft", num_heads=4, outputs=3)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize("masked", [False, True])
+def test_packed_attention(causal, masked):
+    mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32) if masked else None
+    inputs = [normal(1, 2, 3, 10), normal(2, 10, 48), normal(3, 48), mask]
+    options = {"num_heads": 4, "unidirectional": causal, "domain": "com.microsoft"}
+    check("Attention", inputs, **options)
+    check("Attention", inputs, constants=(1, 2), outputs=2, **options)
+
+
+def test_packed_attention_with_a_cache():
+    inputs = [normal(1, 2, 3, 10), normal(2, 10, 48), normal(3, 48), None, normal(4, 2, 2, 4, 5, 4)]
+    check(
+        "Attention",
+        inputs,
+        domain="com.microsoft",
+        outputs=2,
+        num_heads=4,
+        unidirectional=1,
+    )
+
+
+@pytest.mark.parametrize("op_type", ["BiasGelu", "FastGelu"])
+def test_gelu_of_a_sum(op_type):
+    check(op_type, [normal(1, 2, 3, 8), normal(2, 8)], domain="com.microsoft")
+
+
+def test_fast_gelu_without_bias():
+    check("FastGelu", [normal(1, 2, 3, 8)], domain="com.microsoft")
+
+
+@pytest.mark.parametrize("segmented", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_embed_layer_normalization(segmented, masked):
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 20, (2, 6)).astype(np.int32)
+    segments = rng.integers(0, 2, (2, 6)).astype(np.int32) if segmented else None
+    tables = [normal(1, 20, 8), normal(2, 10, 8), normal(3, 2, 8) if segmented else None]
+    mask = [np.array([[1] * 6, [1] * 4 + [0] * 2], np.int32)] if masked else []
+    inputs = [words, segments, *tables, normal(4, 8), normal(5, 8), *mask]
+    extra = {"mask_index_type": 1} if masked else {}
+    check("EmbedLayerNormalization", inputs, domain="com.microsoft", outputs=2, **extra)
+
+
+def test_words_out_of_range():
+    inputs = [np.array([[0, 20]], np.int32), None, normal(1, 20, 8), normal(2, 10, 8), None]
+    with pytest.raises(InferError, match="index 20 is out of range"):
+        run_ours(
+            "EmbedLayerNormalization",
+            [*inputs, normal(4, 8), normal(5, 8)],
+            outputs=2,
+            domain="com.microsoft",
+        )
+
+
+def test_refusals():
+    with pytest.raises(CompileError, match="do not fall into 3 heads"):
+        inputs = [normal(k, 1, 3, 16) for k in (1, 2, 3)]
+        run_ours("Attention", inputs, opset=23, q_num_heads=3, kv_num_heads=3)
+    with pytest.raises(CompileError, match="qk_matmul_output_mode is 7"):
+        run_ours("Attention", heads(), opset=23, qk_matmul_output_mode=7)
+    with pytest.raises(CompileError, match="rotary embedding"):
+        inputs = [normal(1, 2, 3, 10), normal(2, 10, 48), normal(3, 48)]
+        run_ours("Attention", inputs, domain="com.microsoft", num_heads=4, do_rotary=1)
