@@ -15,6 +15,7 @@ from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.windows import ConvTranspose, MaxPool
 
 
 class GlobalMaxPool(OpRun):
@@ -134,15 +135,43 @@ class Scatter(ScatterElements):
     """Deprecated since opset 11, and left out of the original; models still hold it."""
 
 
+class DequantizeLinear(OpRun):
+    """The original begins with opset 19."""
+
+    before = 19
+
+    def _run(
+        self,
+        x: np.ndarray[Any, Any],
+        scale: np.ndarray[Any, Any],
+        zero_point: np.ndarray[Any, Any] | None = None,
+        axis: int | None = None,
+        **_: Any,
+    ) -> tuple[np.ndarray[Any, Any]]:
+        shape = [1] * x.ndim
+        if scale.ndim == 1 and scale.size > 1:
+            shape[1 if axis is None else axis] = -1
+        zero = 0 if zero_point is None else zero_point.astype(np.int64).reshape(shape)
+        return (((x.astype(np.int64) - zero) * scale.reshape(shape)).astype(scale.dtype),)
+
+
 CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
+    ConvTranspose,
+    DequantizeLinear,
     GlobalMaxPool,
     Hardmax,
     LogSoftmax,
     Loop,
     LRN,
+    MaxPool,
     Optional,
     Scan,
     Scatter,
     Softmax,
 ]
+
+
+def corrected_for(opset: int) -> list[type[OpRun]]:
+    """The corrections that an opset needs; ``before`` names the first one that does not."""
+    return [new for new in CORRECTED if opset < getattr(new, "before", opset + 1)]

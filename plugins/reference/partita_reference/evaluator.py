@@ -21,7 +21,7 @@ from partita.properties import DeviceProperties
 from partita.query import Reason, ReasonCode
 from partita.sequences import boxed, unboxed
 from partita.tensor import HostTensor, Tensor
-from partita_reference.corrections import CORRECTED
+from partita_reference.corrections import corrected_for
 
 _OTHER_DOMAINS = {
     "ai.onnx.ml": "onnx.reference.ops.aionnxml",
@@ -34,7 +34,7 @@ _OTHER_DOMAINS = {
 @functools.cache
 def _implemented(domain: str, op_type: str, version: int) -> bool:
     """Whether the evaluator has the operator, itself or as a function of others."""
-    if any((new.op_domain, new.__name__) == (domain, op_type) for new in CORRECTED):
+    if any((new.op_domain, new.__name__) == (domain, op_type) for new in corrected_for(version)):
         return True
     try:
         if domain in _OTHER_DOMAINS:
@@ -81,7 +81,8 @@ class ReferenceCompiledModel(CompiledModel):
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
         super().__init__(model, properties, device)
         try:
-            self.evaluator = ReferenceEvaluator(model.to_onnx(), new_ops=CORRECTED)
+            opset = model.ir.opset_imports.get("", 1)
+            self.evaluator = ReferenceEvaluator(model.to_onnx(), new_ops=corrected_for(opset))
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             raise CompileError(
                 f"The reference evaluator refuses '{model.name}': {error}"

@@ -1,0 +1,95 @@
+"""Operators over windows, where ``onnx.reference`` fails on some attributes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_conv_transpose import ConvTranspose as OriginalConvTranspose
+
+Array = np.ndarray[Any, Any]
+
+
+class ConvTranspose(OriginalConvTranspose):
+    """The original reshapes wrongly if there are groups; here each is computed on its own."""
+
+    def _run(self, *inputs: Any, group: int | None = None, **given: Any) -> tuple[Array]:
+        x, w, b = (*inputs, None)[:3]
+        count = group or 1
+        slices, weights = np.split(x, count, axis=1), np.split(w, count)
+        biases = [None] * count if b is None else np.split(b, count)
+        parts = [
+            super(ConvTranspose, self)._run(*part, group=1, **given)[0]  # type: ignore[no-untyped-call]  # onnx
+            for part in zip(slices, weights, biases, strict=True)
+        ]
+        return (np.concatenate(parts, axis=1),)
+
+
+class MaxPool(OpRun):
+    """The original fails on some uneven paddings."""
+
+    def _run(
+        self,
+        x: Array,
+        kernel_shape: Sequence[int] = (),
+        auto_pad: str | None = None,
+        ceil_mode: int | None = None,
+        dilations: Sequence[int] | None = None,
+        pads: Sequence[int] | None = None,
+        storage_order: int | None = None,
+        strides: Sequence[int] | None = None,
+    ) -> tuple[Array, ...]:
+        rank = x.ndim - 2
+        steps, gaps = strides or [1] * rank, dilations or [1] * rank
+        extents = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
+        sizes, before = [], []
+        for axis, (size, extent, step) in enumerate(
+            zip(x.shape[2:], extents, steps, strict=True)
+        ):
+            first, last = (pads[axis], pads[rank + axis]) if pads else (0, 0)
+            if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+                total = max(0, (math.ceil(size / step) - 1) * step + extent - size)
+                first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
+                last = total - first
+            span = size + first + last - extent
+            count = (math.ceil(span / step) if ceil_mode else span // step) + 1
+            if ceil_mode and (count - 1) * step >= size + first:
+                count -= 1  # the last window must start within the input or the padding before it
+            sizes.append(count)
+            before.append(first)
+        return self._reduce(x, kernel_shape, steps, gaps, sizes, before, storage_order or 0)
+
+    def _reduce(
+        self,
+        x: Array,
+        kernel: Sequence[int],
+        steps: Sequence[int],
+        gaps: Sequence[int],
+        sizes: Sequence[int],
+        before: Sequence[int],
+        column_major: int,
+    ) -> tuple[Array, Array]:
+        """The maxima and where they are, one tap of the window after another."""
+        spatial = x.shape[2:]
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        best = np.full((*x.shape[:2], *sizes), lowest, x.dtype)
+        where = np.full(best.shape, -1, np.int64)
+        places = np.arange(math.prod(spatial)).reshape(spatial, order="F" if column_major else "C")
+        images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial))
+        for tap in itertools.product(*(range(k) for k in kernel)):
+            source, inside = [], np.ones(sizes, bool)
+            for axis, (offset, size) in enumerate(zip(tap, spatial, strict=True)):
+                at = np.arange(sizes[axis]) * steps[axis] + offset * gaps[axis] - before[axis]
+                shape = [-1 if i == axis else 1 for i in range(len(sizes))]
+                inside &= ((at >= 0) & (at < size)).reshape(shape)
+                source.append(np.clip(at, 0, size - 1))
+            index = np.ix_(*source)
+            values = x[:, :, *index]
+            better = inside & ((values > best) | (where < 0) | (np.isnan(values) & ~np.isnan(best)))
+            best = np.where(better, values, best)
+            where = np.where(better, places[index] + images * places.size, where)
+        return best, where
