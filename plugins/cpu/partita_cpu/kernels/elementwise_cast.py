@@ -118,7 +118,7 @@ def _castable(node: Node) -> Reason | None:
 @kernel("Cast", dtypes=ANY | NARROW, check=_castable)
 def cast(b: Builder, node: Node, x: Operand) -> Operand:
     """Conversion to the type ``to``."""
-    return emit_cast(b, x, _onnx_dtype(node.attrs["to"]), bool(node.attrs.get("saturate", 1)))
+    return emit_cast(b, x, onnx_dtype(node.attrs["to"]), bool(node.attrs.get("saturate", 1)))
 
 
 @kernel("CastLike", dtypes=ANY | NARROW, check=_castable)
@@ -127,7 +127,8 @@ def cast_like(b: Builder, node: Node, x: Operand, like: Operand) -> Operand:
     return emit_cast(b, x, like.dtype, bool(node.attrs.get("saturate", 1)))
 
 
-def _onnx_dtype(number: int) -> np.dtype[Any]:
+def onnx_dtype(number: int) -> np.dtype[Any]:
+    """The element type that an ONNX attribute names by its number."""
     import onnx
 
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))

@@ -127,6 +127,11 @@ def narrow(b: Builder, x: Operand, dtype: Any) -> Operand:
     return y
 
 
+def float32_of(b: Builder, x: Operand) -> Operand:
+    """The operand, widened if it holds 16-bit floats."""
+    return widen(b, x) if x.dtype in HALVES else x
+
+
 def through_float32(emit: Callable[..., Any]) -> Callable[..., Any]:
     """Makes an emitter for float32 one for 16-bit floats too.
 
@@ -139,7 +144,7 @@ def through_float32(emit: Callable[..., Any]) -> Callable[..., Any]:
         kind = next((o.dtype for o in operands if o is not None and o.dtype in HALVES), None)
         if kind is None:
             return emit(b, node, *operands)
-        wide = [widen(b, o) if o is not None and o.dtype in HALVES else o for o in operands]
+        wide = [None if o is None else float32_of(b, o) for o in operands]
         results = emit(b, node, *wide)
         if isinstance(results, Operand):
             return _narrowed(b, node, [results], kind)[0]

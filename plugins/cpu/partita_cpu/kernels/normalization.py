@@ -12,12 +12,12 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_binary import add, multiply
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
-from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.half import float32_of, narrow, through_float32
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import BLOCK, sum_of_row
 from partita_cpu.kernels.scalar import add_in_any_order, like, muladd
-from partita_cpu.kernels.table import ALL_FLOATS, kernel
+from partita_cpu.kernels.table import ALL_FLOATS, HALVES, kernel
 
 
 @jit(inline=True)
@@ -155,26 +155,35 @@ def _emit_rows(
     return y, means, inverses
 
 
+def _with_statistics(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None, centered: bool
+) -> tuple[Operand, Operand, Operand]:
+    """As `_emit_rows`; 16-bit floats have float32 statistics."""
+    axis = normalised_axis(b, node.attrs.get("axis", -1), x.ndim)
+    kind = x.dtype
+    x, scale = float32_of(b, x), float32_of(b, scale)
+    bias = None if bias is None else float32_of(b, bias)
+    epsilon = node.attrs.get("epsilon", 1e-5)
+    y, means, inverses = _emit_rows(b, x, scale, bias, axis, epsilon, centered)
+    return narrow(b, y, kind) if kind in HALVES else y, means, inverses
+
+
 @kernel("LayerNormalization", dtypes=ALL_FLOATS)
 @kernel("LayerNormalization", domain="partita", dtypes=ALL_FLOATS)
-@through_float32
 def layer_normalization(
     b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
 ) -> tuple[Operand, Operand, Operand]:
     """LayerNormalization with its mean and inverse deviation."""
-    axis = normalised_axis(b, node.attrs.get("axis", -1), x.ndim)
-    return _emit_rows(b, x, scale, bias, axis, node.attrs.get("epsilon", 1e-5), True)
+    return _with_statistics(b, node, x, scale, bias, True)
 
 
 @kernel("RMSNormalization", "SimplifiedLayerNormalization", dtypes=ALL_FLOATS)
 @kernel("SimplifiedLayerNormalization", domain="com.microsoft", dtypes=ALL_FLOATS)
-@through_float32
 def root_mean_square_normalization(
     b: Builder, node: Node, x: Operand, scale: Operand
 ) -> tuple[Operand, Operand]:
     """Division by the root of the mean square; a mean is not taken off."""
-    axis = normalised_axis(b, node.attrs.get("axis", -1), x.ndim)
-    y, _, inverses = _emit_rows(b, x, scale, None, axis, node.attrs.get("epsilon", 1e-5), False)
+    y, _, inverses = _with_statistics(b, node, x, scale, None, False)
     return y, inverses
 
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.elementwise_cast import NARROW, convert, emit_cast
-from partita_cpu.kernels.half import narrow, widen
+from partita_cpu.kernels.elementwise_cast import NARROW, convert, emit_cast, onnx_dtype
+from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.reduce import normalised_axis, reduce_axes
 from partita_cpu.kernels.scalar import round_even
@@ -191,17 +191,6 @@ def emit_dequantize(
     return y
 
 
-def float32_of(b: Builder, x: Operand) -> Operand:
-    """A float operand as float32."""
-    return widen(b, x) if x.dtype in HALVES else x
-
-
-def _onnx_dtype(number: int) -> np.dtype[Any]:
-    import onnx
-
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))
-
-
 @kernel(
     "QuantizeLinear",
     dtypes={0: F32 | HALVES | {INT32}, 1: F32 | HALVES | {INT32}, 2: QUANTIZED | NARROW},
@@ -219,7 +208,7 @@ def quantize_linear(
     if zero is not None:
         kind = zero.dtype
     elif node.attrs.get("output_dtype", 0):
-        kind = _onnx_dtype(node.attrs["output_dtype"])
+        kind = onnx_dtype(node.attrs["output_dtype"])
     y = b.empty(x.shape, kind)
     if y.size == 0:
         return y
@@ -248,7 +237,7 @@ def dequantize_linear(
     """From the grid back to floats of the type of the scale."""
     kind = scale.dtype
     if node.attrs.get("output_dtype", 0):
-        kind = _onnx_dtype(node.attrs["output_dtype"])
+        kind = onnx_dtype(node.attrs["output_dtype"])
     if x.size == 0:
         return b.empty(x.shape, kind)
     grid = Grid(b, node, x, scale)

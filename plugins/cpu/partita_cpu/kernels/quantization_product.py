@@ -15,6 +15,7 @@ from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.convolution import conv
+from partita_cpu.kernels.elementwise_binary import multiply
 from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
@@ -151,18 +152,12 @@ def _scaled(
 
 
 @register_jitable
-def times(a: Any, b: Any) -> Any:
-    """``a * b``."""
-    return a * b
-
-
-@register_jitable
 def times_whole(a: Any, b: Any) -> Any:
     """An int32 times a float32."""
     return np.float32(a) * b
 
 
-_times, _times_whole = broadcast(times), broadcast(times_whole)
+_times, _times_whole = broadcast(multiply), broadcast(times_whole)
 
 
 @kernel("MatMulIntegerToFloat", domain="com.microsoft", dtypes={0: BYTES, 1: BYTES, 2: F32, 3: F32})

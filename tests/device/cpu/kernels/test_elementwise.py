@@ -7,7 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from single_op import check, normal, run_ours
 
 FUNCTIONS = {
@@ -157,6 +157,4 @@ def test_where_broadcasts(dtype):
 
 
 def np_to_onnx(dtype) -> int:
-    from onnx import helper
-
     return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

@@ -1,0 +1,180 @@
+"""Normalisations against onnxruntime and float64."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from single_op import assert_same, check, normal, run_ours
+
+from partita.errors import CompileError
+
+
+@pytest.mark.parametrize("axis", [-1, 1, 2, 0])
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_layer_normalization(axis, with_bias):
+    x = normal(1, 3, 4, 50) + 2
+    shape = x.shape[axis:]
+    inputs = [x, normal(2, *shape), *([normal(3, *shape)] if with_bias else [])]
+    check(
+        "LayerNormalization",
+        inputs,
+        opset=17,
+        outputs=3,
+        axis=axis,
+        epsilon=1e-3,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_layer_normalization_of_a_far_mean():
+    x = (normal(4, 8, 768).astype(np.float64) + 1e4).astype(np.float32)
+    wide = x.astype(np.float64)
+    (y,) = run_ours("LayerNormalization", [x, np.ones(768, np.float32)], opset=17)
+    expected = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_layer_normalization_of_halves_has_float32_statistics(dtype):
+    x = normal(5, 4, 32).astype(dtype)
+    y, mean, inverse = run_ours("LayerNormalization", [x, np.ones(32, dtype)], opset=17, outputs=3)
+    wide = x.astype(np.float32)
+    assert y.dtype == dtype
+    assert_same(mean, wide.mean(-1, keepdims=True), 1e-5, 1e-6)
+    assert_same(inverse, 1 / np.sqrt(wide.var(-1, keepdims=True) + np.float32(1e-5)), 1e-4, 1e-5)
+
+
+def test_scale_that_broadcasts():
+    x = normal(6, 2, 3, 4)
+    (y,) = run_ours("LayerNormalization", [x, normal(7, 1, 4)], opset=17, axis=1)
+    deviation = x - x.mean((1, 2), keepdims=True)
+    expected = deviation / np.sqrt(x.var((1, 2), keepdims=True) + 1e-5) * normal(7, 1, 4)
+    assert_same(y, expected.astype(np.float32), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_root_mean_square_normalization(axis):
+    x = normal(8, 3, 4, 30)
+    scale = normal(9, *x.shape[axis:])
+    check("RMSNormalization", [x, scale], opset=23, axis=axis, rtol=1e-5, atol=1e-6)
+    check("SimplifiedLayerNormalization", [x, scale], opset=17, axis=axis, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+def test_skip_normalizations(with_bias):
+    x, skip, gamma, beta = normal(1, 2, 3, 20), normal(2, 2, 3, 20), normal(3, 20), normal(4, 20)
+    bias = [normal(5, 20)] if with_bias else []
+    for op_type, weights in (
+        ("SkipLayerNormalization", [gamma, beta]),
+        ("SkipSimplifiedLayerNormalization", [gamma]),
+    ):
+        check(
+            op_type,
+            [x, skip, *weights, *bias],
+            domain="com.microsoft",
+            epsilon=1e-5,
+            rtol=1e-5,
+            atol=1e-5,
+        )
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 5), (2, 6, 5, 7), (1, 6, 2, 3, 4)])
+def test_instance_normalization(shape):
+    check(
+        "InstanceNormalization",
+        [normal(1, *shape) + 1, normal(2, 6), normal(3, 6)],
+        epsilon=1e-3,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_group_normalization(opset, groups):
+    x = normal(1, 2, 6, 5, 7) + 1
+    count = groups if opset == 18 else 6
+    scale, bias = normal(2, count), normal(3, count)
+    (y,) = run_ours("GroupNormalization", [x, scale, bias], opset=opset, num_groups=groups)
+    grouped = x.astype(np.float64).reshape(2, groups, -1)
+    deviation = grouped - grouped.mean(-1, keepdims=True)
+    unit = (deviation / np.sqrt(grouped.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
+    per_channel = [np.repeat(p, 6 // count).reshape(6, 1, 1) for p in (scale, bias)]
+    expected = unit * per_channel[0] + per_channel[1]
+    assert_same(y, expected.astype(np.float32), 1e-5, 1e-5)
+
+
+def test_groups_that_do_not_divide():
+    with pytest.raises(CompileError, match="6 channels do not fall into 4 groups"):
+        run_ours(
+            "GroupNormalization", [normal(1, 2, 6, 3), normal(2, 6), normal(3, 6)], num_groups=4
+        )
+
+
+@pytest.mark.parametrize("shape", [(3, 6), (2, 6, 5), (2, 6, 5, 7)])
+@pytest.mark.parametrize("opset", [7, 9, 15])
+@pytest.mark.parametrize("constant", [True, False])
+def test_batch_normalization(shape, opset, constant):
+    x = normal(1, *shape)
+    statistics = [normal(2, 6), normal(3, 6), normal(4, 6), np.abs(normal(5, 6)) + np.float32(0.1)]
+    check(
+        "BatchNormalization",
+        [x, *statistics],
+        opset=opset,
+        constants=[1, 2, 3, 4] if constant else [],
+        epsilon=1e-3,
+        rtol=1e-5,
+        atol=1e-5,
+    )
+
+
+def test_batch_normalization_in_training_is_refused():
+    statistics = [normal(2, 6), normal(3, 6), normal(4, 6), np.abs(normal(5, 6))]
+    with pytest.raises(CompileError, match="computes statistics"):
+        run_ours("BatchNormalization", [normal(1, 3, 6), *statistics], training_mode=1, opset=15)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 5])
+@pytest.mark.parametrize("beta", [0.75, 0.5])
+def test_local_response_normalization(size, beta):
+    x = normal(1, 2, 7, 5, 20)
+    (y,) = run_ours("LRN", [x], size=size, alpha=0.5, beta=beta, bias=1.5)
+    squares = x.astype(np.float64) ** 2
+    total = np.zeros_like(squares)
+    for c in range(7):
+        low, high = max(0, c - (size - 1) // 2), min(6, c + size // 2)
+        total[:, c] = squares[:, low : high + 1].sum(1)
+    expected = x / (1.5 + 0.5 / size * total) ** beta
+    assert_same(y, expected.astype(np.float32), 2e-6, 1e-6)
+
+
+def test_local_response_normalization_as_onnxruntime():
+    check("LRN", [normal(1, 1, 20, 6, 6)], size=5, alpha=1e-3, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_norm_normalization(p, axis):
+    x = normal(1, 4, 5, 6)
+    x[:, 0, 0] = 0
+    check("LpNormalization", [x], p=p, axis=axis, rtol=2e-6, atol=1e-6)
+
+
+def test_norm_of_zeros():
+    check("LpNormalization", [np.zeros((2, 3), np.float32)], axis=1)
+
+
+@pytest.mark.parametrize("axes", [None, [1], [0, 2]])
+def test_mean_variance_normalization(axes):
+    attributes = {} if axes is None else {"axes": axes}
+    x = normal(1, 3, 4, 5, 6) + 3
+    check("MeanVarianceNormalization", [x], opset=13, rtol=1e-5, atol=1e-5, **attributes)
+
+
+def test_nothing_to_normalise():
+    empty = np.zeros((0, 4), np.float32)
+    for op_type in ("LayerNormalization", "LpNormalization"):
+        inputs = [empty, np.ones(4, np.float32)] if op_type.startswith("Layer") else [empty]
+        assert run_ours(op_type, inputs)[0].shape == (0, 4)
