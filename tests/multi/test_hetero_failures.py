@@ -1,0 +1,116 @@
+"""Devices that refuse, fail or answer wrongly lose only their part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita.errors import (
+    CompileError,
+    DeviceNotFoundError,
+    InferError,
+    UnsupportedOpError,
+)
+from partita.query import ReasonCode
+
+from .fakes import FakeDevice, core_with, evaluate
+from .graphs import CHAIN, X, devices_of, model_of, node, run
+
+
+def test_a_device_that_claims_and_cannot_compile_loses_only_its_part():
+    core = core_with(FakeDevice("A", breaks_on=["Neg"], refuses=["Exp"]), FakeDevice("B"))
+    compiled = run(core, CHAIN, "HETERO:A,B")
+    assert devices_of(compiled) == {"a": "A", "b": "B", "c": "B", "d": "B"}
+    row = compiled.explain()["c"]
+    assert row.refused["A"].code is ReasonCode.COMPILE_FAILED
+    assert "cannot compile Neg" in row.refused["A"].detail
+    assert "A claimed 2 operations" in compiled.explain().notes[0]
+
+
+def test_submodels_that_did_not_change_are_not_compiled_again():
+    good = FakeDevice("A", refuses=["Exp"])
+    core = core_with(good, FakeDevice("B", breaks_on=["Exp"]))
+    run(core, CHAIN, "HETERO:A,B,REFERENCE")
+    assert len(good.compiled) == 2
+
+
+def test_strict_raises_what_the_device_raised():
+    core = core_with(FakeDevice("A", breaks_on=["Neg"]), FakeDevice("B"))
+    with pytest.raises(CompileError, match=r"Device 'A' claimed 4 operations.*cannot compile Neg"):
+        run(core, CHAIN, "HETERO:A,B", config={"STRICT": True})
+
+
+def test_if_every_device_fails_the_error_names_all():
+    core = core_with(FakeDevice("A", breaks_on=["Neg"]), FakeDevice("B", breaks_on=["Neg"]))
+    with pytest.raises(UnsupportedOpError, match=r"A: COMPILE_FAILED.*B: COMPILE_FAILED"):
+        run(core, CHAIN, "HETERO:A,B")
+
+
+@pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
+def test_a_failing_run_is_an_error_if_strict_and_the_request_can_be_used_again(executor):
+    core = core_with(FakeDevice("A", refuses=["Exp"]), FakeDevice("B", fails_at_run=[1]))
+    config = {"HETERO_EXECUTOR": executor, "STRICT": True}
+    compiled = core.compile_model(CHAIN, "HETERO:A,B", config)
+    request = compiled.create_infer_request()
+    with pytest.raises(InferError, match="fell over"):
+        request.infer({"x": X})
+    np.testing.assert_allclose(request.infer({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("executor", ["LINEAR", "DATAFLOW", "PARALLEL"])
+def test_a_device_that_fails_while_running_loses_only_its_part(executor):
+    flaky = FakeDevice("A", refuses=["Exp"], fails_at_run=[1])
+    core = core_with(flaky, FakeDevice("B"))
+    compiled = run(core, CHAIN, "HETERO:A,B", config={"HETERO_EXECUTOR": executor})
+    assert devices_of(compiled) == {"a": "B", "b": "B", "c": "A", "d": "A"}
+    assert compiled.explain()["a"].refused["A"].code is ReasonCode.RUN_FAILED
+    assert "A claimed 1 operations (from 'a') and failed to run" in compiled.explain().notes[0]
+
+
+def test_after_three_failures_a_device_is_left_alone_until_it_is_enabled():
+    flaky = FakeDevice("A", refuses=["Exp"], fails_at_run=[2, 4, 6])
+    core = core_with(flaky, FakeDevice("B"))
+    nodes = [node("Relu", ["x"], "v0")]
+    for index in range(1, 9):
+        nodes.append(node("Exp" if index % 2 else "Neg", [f"v{index - 1}"], f"v{index}"))
+    proto = model_of(nodes, ["v8"])
+    compiled = run(core, proto, "HETERO:A,B")
+    assert "A" not in devices_of(compiled).values()
+    assert "enable_device('A')" in compiled.explain().notes[-1]
+    compiled.enable_device("A")
+    assert devices_of(compiled)["v0"] == "A"
+    assert not compiled.explain().notes
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-5)
+    with pytest.raises(DeviceNotFoundError, match="not among the devices"):
+        compiled.enable_device("REFERENCE")
+
+
+def test_what_fails_on_every_device_changes_nothing():
+    core = core_with(FakeDevice("A", fails_at_run=[1]), FakeDevice("B", fails_at_run=[1]))
+    compiled = core.compile_model(CHAIN, "HETERO:A,B")
+    with pytest.raises(InferError, match="fell over"):
+        compiled({"x": X})
+    assert set(devices_of(compiled).values()) == {"A"}
+    assert not compiled.explain().notes
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("shape", r"returned float32\[1, 3\] as 'a'; float32\[2, 3\] is due"),
+        ("dtype", "returned float64"),
+        ("count", "returned 0 tensors; 1 are due"),
+        ("nan", "returned NaN in 'a'"),
+        ("hang", "did not answer within 200 ms"),
+        ("crash", "KeyError"),
+    ],
+)
+def test_wrong_answers_count_as_failures(fault, message):
+    core = core_with(FakeDevice("A", refuses=["Exp"], fault=fault), FakeDevice("B"))
+    config = {"REJECT_NAN": True, "HETERO_TIMEOUT_MS": 200}
+    compiled = run(core, CHAIN, "HETERO:A,B", config=config)
+    assert set(devices_of(compiled).values()) == {"B"}
+    strict = core.compile_model(CHAIN, "HETERO:A,B", {**config, "STRICT": True})
+    with pytest.raises(InferError, match=message):
+        strict({"x": X})
