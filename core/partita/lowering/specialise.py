@@ -95,7 +95,7 @@ class Specialiser:
         Raises:
             CompileError: The graph cannot be compiled for these inputs.
         """
-        key = self._key(specs, value_of)
+        key = self.key(specs, value_of)
         with self._lock:
             found = self._programs.get(key)
             if found is not None:
@@ -104,7 +104,7 @@ class Specialiser:
             if len(self._programs) >= PROGRAMS:
                 self._make_room()
             made = self._build(specs, value_of)
-            self._programs[self._key(specs, value_of)] = made
+            self._programs[self.key(specs, value_of)] = made
             return made
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
@@ -127,7 +127,8 @@ class Specialiser:
             derive_value_inputs=derive_value_inputs,
         )
 
-    def _key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
+    def key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
+        """What tells programs apart; compares equal for inputs that have the same program."""
         shapes = tuple(specs)
         if not self.value_inputs:
             return shapes

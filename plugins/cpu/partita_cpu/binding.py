@@ -12,6 +12,7 @@ import numpy as np
 from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
+from partita.lowering.specialise import Spec
 from partita_cpu.entry import entry_point
 from partita_cpu.team import PARALLEL_WORK, Team
 
@@ -40,7 +41,8 @@ class GraphRunner:
         self._team = team
         self._times = times
         self._bound: dict[int, BoundProgram] = {}
-        self._last_key: Any = None
+        self._last_specs: list[Spec] = []
+        self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
 
     def run(
@@ -58,18 +60,18 @@ class GraphRunner:
         """
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
-        if self._last is not None and specs == self._last_key:
+        values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
+        if self._last is not None and specs == self._last_specs and values == self._last_values:
             bound = self._last
         else:
-            bound = self._bind(arrays)
-            self._last_key = None if self._specialiser.value_inputs else specs
-            self._last = bound
+            bound = self._last = self._bind(arrays)
+            self._last_specs, self._last_values = specs, values
         return bound.run(arrays, outputs)
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
         self._bound.clear()
-        self._last = self._last_key = None
+        self._last = None
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specialiser.program_for(arrays)
@@ -105,6 +107,11 @@ class BoundProgram:
         self._bind_steps()
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
+        self._given = False  # whether steps write to arrays of the caller
+        # Whether the steps leave every output in its buffer, so that there is nothing to collect.
+        self._direct = rest is None and all(
+            owner is not None and owner not in self._late() for owner in program.owned
+        )
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
@@ -112,12 +119,16 @@ class BoundProgram:
             if array is not self._inputs[index]:
                 self._inputs[index] = array
                 self._patch(self._input_places[index], array)
-        self._take_outputs(inputs, outputs)
+        if outputs is not None or self._given:
+            self._take_outputs(inputs, outputs)
+            self._given = outputs is not None
         if self._times is None:
             for fn, args in self._calls:
                 fn(*args)
         else:
             self._run_timed()
+        if outputs is None and self._direct:
+            return list(self._buffers)  # type: ignore[arg-type]  # direct: every output has one
         return self._collect(outputs)
 
     def _late(self) -> set[Operand]:
