@@ -1,6 +1,8 @@
 """Device CPU as an engine: memory, shapes, requests, threads, counters, properties."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -323,3 +325,11 @@ def test_shapes_that_do_not_fit_are_named_when_they_occur():
     with pytest.raises((CompileError, InferError), match="Add"):
         request.infer([floats(3), floats(4)])
     np.testing.assert_array_equal(request.infer([np.ones(3, "f"), np.ones(3, "f")])["y"], [2, 2, 2])
+
+
+def test_the_plugin_is_listed_without_importing_numba():
+    code = (
+        "import sys, partita; core = partita.Core(); core.available_devices; "
+        "core.device_info('CPU'); sys.exit('numba' in sys.modules or 'onnx_ir' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
