@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,8 @@ from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
-from partita_cpu.native.choice import choose
-from partita_cpu.native.choice import choose
+from partita_cpu.layout import channels_last
+from partita_cpu.native.choice import Choice, choose
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import refusals, takes
 from partita_cpu.team import Team, team_of
@@ -53,7 +53,7 @@ class CpuCompiledModel(CompiledModel):
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
         choice = choose(properties, self._threads)
-        target = Target(emitter_for, refine=_refine, options=choice)
+        target = Target(emitter_for, refine=_refine_for(choice), options=choice)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
@@ -82,8 +82,15 @@ class CpuCompiledModel(CompiledModel):
         load_kernels(program)
 
 
-def _refine(graph: Graph, shapes: Shapes) -> None:
-    fuse_residuals(graph, shapes, takes)
+def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
+    """What is done to a graph when its shapes are known."""
+
+    def refine(graph: Graph, shapes: Shapes) -> None:
+        fuse_residuals(graph, shapes, takes)
+        if choice.native:
+            channels_last(graph, shapes)
+
+    return refine
 
 
 class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error

@@ -83,6 +83,9 @@ def tile_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
 
 @functools.cache
 def window_kernels(level: Isa, kind: str) -> Array:
-    """The window kernels for one pixel and for `WINDOW_PIXELS`."""
+    """The window kernels by number of pixels; 0 in unused places."""
     known = objects.addresses(level)
-    return np.array([known[f"{kind}_1"], known[f"{kind}_{WINDOW_PIXELS}"]], np.int64)
+    table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
+    for pixels in WINDOW_PIXELS:
+        table[pixels] = known[f"{kind}_{pixels}"]
+    return table

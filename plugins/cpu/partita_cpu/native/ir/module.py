@@ -13,8 +13,8 @@ ROWS = {Isa.AVX2: 6, Isa.AVX512: 14, Isa.AMX: 14}
 LANES = {Isa.AVX2: 8, Isa.AVX512: 16, Isa.AMX: 16}
 """Floats of a vector; tiles have two vectors of columns."""
 
-WINDOW_PIXELS = 8
-"""Output pixels that a window kernel computes together; there is one for a single pixel as well."""
+WINDOW_PIXELS = (1, 2, 4, 8)
+"""Numbers of output pixels that window kernels compute together."""
 
 WINDOW_KINDS = ("weigh", "max", "sum")
 
@@ -25,7 +25,7 @@ def functions(level: Isa) -> list[Function]:
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made.append(epilogue.epilogue("epilogue", lanes))
     for kind in WINDOW_KINDS:
-        made += [window(f"{kind}_{n}", kind, n, lanes) for n in (1, WINDOW_PIXELS)]
+        made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     if level is Isa.AMX:
         made += [amx.configure("configure"), amx.release("release")]
         for name, split in (("bf16", False), ("bf16x3", True)):

@@ -1,0 +1,246 @@
+"""Whole small graphs with channels last, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita_cpu.native.isa import Isa, detected
+
+F32 = TensorProto.FLOAT
+LEVELS = [level.label for level in Isa if Isa.PORTABLE < level <= detected()]
+SETTINGS = [{"EXECUTION_MODE_HINT": "ACCURACY"}, {}]
+
+
+class Net:
+    """A graph that is put together line by line."""
+
+    def __init__(self, *shape, seed=0):
+        self.rng = np.random.default_rng(seed)
+        self.shape = shape
+        self.nodes, self.weights = [], []
+        self.count = 0
+
+    def const(self, *shape, values=None):
+        self.count += 1
+        name = f"c{self.count}"
+        array = self.rng.standard_normal(shape).astype(np.float32) if values is None else values
+        self.weights.append(numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, op_type, *inputs, **attrs):
+        self.count += 1
+        name = f"v{self.count}"
+        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attrs))
+        return name
+
+    def conv(self, x, channels, outputs, kernel=3, group=1, bias=True, **attrs):
+        scale = np.float32(1 / np.sqrt(channels // group * kernel * kernel))
+        shape = (outputs, channels // group, kernel, kernel)
+        w = self.const(values=self.rng.standard_normal(shape).astype(np.float32) * scale)
+        inputs = (x, w, self.const(outputs)) if bias else (x, w)
+        attrs.setdefault("pads", [kernel // 2] * 4)
+        return self.add("Conv", *inputs, group=group, **attrs)
+
+    def model(self, *outputs):
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", F32, self.shape)],
+            [helper.make_tensor_value_info(name, F32, None) for name in outputs],
+            self.weights,
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def compiled(model, **config):
+    return partita.Core().compile_model(
+        partita.Core().read_model(model.SerializeToString()), "CPU", config
+    )
+
+
+def check(net, *outputs, config=None, tolerance=4e-6):
+    model = net.model(*outputs)
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    config = {"EXECUTION_MODE_HINT": "ACCURACY"} if config is None else config
+    device = compiled(model, PERF_COUNT=True, **config)
+    request = device.create_infer_request()
+    for _ in range(2):
+        results = request.infer({"x": x})
+        for index, expected in enumerate(wanted):
+            found = np.asarray(results[index])
+            assert found.shape == expected.shape
+            scale = max(float(np.abs(expected).max(initial=0)), 1e-6)
+            assert float(np.abs(found - expected).max(initial=0)) <= tolerance * scale
+    return {info.node_name: info.exec_type for info in request.get_profiling_info()}
+
+
+@pytest.fixture(params=LEVELS, autouse=True)
+def level(request, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_a_residual_block(config, level):
+    net = Net(2, 20, 15, 13)
+    a = net.add("Relu", net.conv("x", 20, 40, 1))
+    b = net.add("Relu", net.conv(a, 40, 40, 3))
+    c = net.add("Add", net.conv(b, 40, 20, 1), "x")
+    d = net.add("Relu", c)
+    e = net.conv(d, 20, 33, 3, strides=[2, 2])
+    kinds = check(net, e, config=config, tolerance=4e-6 if config else 4e-5)
+    wanted = {"avx2": "avx2_f32", "avx512": "avx512_f32"}.get(level)
+    if level == "amx":
+        wanted = "avx512_f32" if config else "amx_bf16x3"
+    assert kinds[e] == wanted
+
+
+def test_bfloat16_where_it_is_asked_for(level):
+    net = Net(1, 32, 14, 14)
+    y = net.conv(net.add("Relu", net.conv("x", 32, 64)), 64, 32)
+    config = {"INFERENCE_PRECISION_HINT": "bf16"}
+    kinds = check(net, y, config=config, tolerance=2e-2 if level == "amx" else 4e-6)
+    assert kinds[y] == ("amx_bf16" if level == "amx" else f"{level}_f32")
+
+
+@pytest.mark.parametrize("activation", ["HardSwish", "Sigmoid", "LeakyRelu", "HardSigmoid"])
+def test_activations_and_a_gate(activation):
+    net = Net(1, 16, 9, 11)
+    a = net.add(activation, net.conv("x", 16, 24))
+    pooled = net.add("GlobalAveragePool", a)
+    gate = net.add("HardSigmoid", net.conv(pooled, 24, 24, 1))
+    y = net.conv(net.add("Mul", a, gate), 24, 10, 1)
+    check(net, y, a, gate, tolerance=1e-5)
+
+
+def test_concat_pooling_and_values_that_are_outputs_too():
+    net = Net(2, 8, 17, 12)
+    a = net.conv("x", 8, 12)
+    b = net.conv(a, 12, 20, 1)
+    c = net.add("MaxPool", a, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    d = net.add("Concat", a, b, c, axis=1)
+    e = net.add("AveragePool", d, kernel_shape=[2, 3], strides=[2, 1], pads=[0, 1, 1, 1])
+    f = net.add("AveragePool", d, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1)
+    check(net, e, f, b)
+
+
+def test_constants_that_broadcast():
+    net = Net(1, 6, 10, 10)
+    a = net.conv("x", 6, 9)
+    b = net.add("Relu", net.add("Mul", a, net.const(9, 1, 1)))
+    c = net.add("Add", b, net.const(1, 1, 10, 10))
+    d = net.add("Sub", net.const(values=np.float32(2)), c)
+    e = net.add("PRelu", d, net.const(9, 1, 1))
+    check(net, net.conv(e, 9, 4))
+
+
+def test_normalisation_before_a_convolution():
+    net = Net(1, 6, 10, 10)
+    a = net.conv("x", 6, 32)
+    parts = [net.const(32) for _ in range(3)]
+    parts.append(net.const(values=net.rng.random(32).astype(np.float32) + 0.5))
+    b = net.add(
+        "BatchNormalization",
+        net.add("Concat", a, a, axis=1),
+        *[
+            net.const(values=np.tile(numpy_helper.to_array(w), 2))
+            for w in net.weights
+            if w.name in parts
+        ],
+    )
+    c = net.add("Relu", b)
+    d = net.conv(c, 64, 8)
+    e = net.add(
+        "BatchNormalization",
+        net.add("MaxPool", d, kernel_shape=[2, 2]),
+        *[net.const(8), net.const(8), net.const(8), net.const(values=np.ones(8, np.float32))],
+    )
+    check(net, e, tolerance=1e-5)
+
+
+def test_operators_that_stay_behind():
+    net = Net(1, 8, 8, 8)
+    a = net.conv("x", 8, 8)
+    b = net.add("Softmax", a, axis=1)
+    c = net.add("Reshape", a, net.const(values=np.array([1, 8, 64], np.int64)))
+    d = net.add("Transpose", net.conv(b, 8, 4), perm=[0, 2, 3, 1])
+    check(net, c, d)
+
+
+@st.composite
+def windows(draw):
+    kernel, stride = draw(st.integers(1, 5)), draw(st.integers(1, 3))
+    dilation = draw(st.integers(1, 2))
+    pads = draw(st.lists(st.integers(0, kernel - 1), min_size=4, max_size=4))
+    reach = (kernel - 1) * dilation + 1
+    height, width = (draw(st.integers(max(1, reach - 1), 25)) for _ in range(2))
+    pads = [max(p, reach - size) for p, size in zip(pads, [height, width] * 2, strict=True)]
+    return kernel, stride, dilation, pads, height, width
+
+
+@settings(max_examples=25, deadline=None)
+@given(window=windows(), channels=st.integers(1, 70), seed=st.integers(0, 99))
+def test_depthwise(window, channels, seed):
+    kernel, stride, dilation, pads, height, width = window
+    net = Net(2, channels, height, width, seed=seed)
+    attrs = {"pads": pads, "strides": [stride] * 2, "dilations": [dilation] * 2}
+    a = net.conv("x", channels, channels, kernel, channels, **attrs)
+    check(net, net.add("Clip", a, net.const(values=np.float32(-0.5)), ""))
+
+
+@settings(max_examples=25, deadline=None)
+@given(window=windows(), channels=st.integers(1, 40), include=st.booleans(), up=st.booleans())
+def test_pooling(window, channels, include, up):
+    kernel, stride, _, pads, height, width = window
+    net = Net(1, channels, height, width)
+    a = net.conv("x", channels, channels, 1)
+    attrs = {
+        "kernel_shape": [kernel] * 2,
+        "strides": [stride] * 2,
+        "pads": [min(p, kernel - 1) for p in pads],
+        "ceil_mode": int(up),
+    }
+    b = net.add("MaxPool", a, **attrs)
+    c = net.add("AveragePool", a, count_include_pad=int(include), **attrs)
+    check(net, b, c)
+
+
+def test_groups_and_shuffled_channels():
+    net = Net(1, 24, 12, 12)
+    a = net.conv("x", 24, 48, 1, group=3)
+    b = net.add("Reshape", a, net.const(values=np.array([1, 3, 16, 12, 12], np.int64)))
+    c = net.add("Transpose", b, perm=[0, 2, 1, 3, 4])
+    d = net.add("Reshape", c, net.const(values=np.array([1, 48, 12, 12], np.int64)))
+    e = net.conv(d, 48, 48, 3, group=48, strides=[2, 2])
+    check(net, net.conv(e, 48, 96, 3, group=4))
+
+
+def test_dynamic_batch_and_read_only_input():
+    net = Net("n", 3, 9, 9)
+    model = net.model(net.add("Relu", net.conv("x", 3, 5)))
+    device = compiled(model)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for batch in (1, 3, 0, 2):
+        x = np.random.default_rng(batch).standard_normal((batch, 3, 9, 9)).astype(np.float32)
+        raw = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:]
+        unaligned = raw.view(np.float32).reshape(x.shape)
+        assert not unaligned.flags.writeable
+        wanted = session.run(None, {"x": x})[0]
+        np.testing.assert_allclose(device(unaligned)[0], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_the_portable_cap_uses_no_native_kernel(monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
+    net = Net(1, 4, 6, 6)
+    kinds = check(net, net.conv("x", 4, 4))
+    assert not any("avx" in kind or "amx" in kind for kind in kinds.values())
