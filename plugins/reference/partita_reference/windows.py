@@ -87,8 +87,8 @@ class MaxPool(OpRun):
                 shape = [-1 if i == axis else 1 for i in range(len(sizes))]
                 inside &= ((at >= 0) & (at < size)).reshape(shape)
                 source.append(np.clip(at, 0, size - 1))
-            index = np.ix_(*source)
-            values = x[:, :, *index]
+            index: tuple[Any, ...] = np.ix_(*source)
+            values = x[(..., *index)]
             better = inside & ((values > best) | (where < 0) | (np.isnan(values) & ~np.isnan(best)))
             best = np.where(better, values, best)
             where = np.where(better, places[index] + images * places.size, where)
