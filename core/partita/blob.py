@@ -28,10 +28,12 @@ def pack(device: str, header: dict[str, Any], model: Model) -> bytes:
     Raises:
         BlobError: The model does not fit one protobuf (2 GiB).
     """
-    try:
-        payload: bytes = model.to_onnx().SerializeToString()
-    except ValueError as error:
-        raise BlobError(f"Model '{model.name}' cannot be exported: {error}") from error
+    if not model.fits_protobuf:
+        raise BlobError(
+            f"Model '{model.name}' cannot be exported: it has {model.weight_bytes / 2**30:.1f} GiB "
+            "of weights, and a blob holds 2. Save the model, and compile it where it is needed."
+        )
+    payload: bytes = model.to_onnx().SerializeToString()
     head = json.dumps({**header, "device": device}).encode()
     digest = hashlib.sha256(head + payload).digest()
     return _PREFIX.pack(_MAGIC, _FORMAT, len(head), digest, len(payload)) + head + payload
@@ -66,7 +68,7 @@ def unpack(blob: bytes, device: str) -> tuple[dict[str, Any], Model]:
         raise BlobError("The exported model is damaged: its checksum does not match.")
     try:
         header = json.loads(head)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BlobError(f"The exported model's header is damaged: {error}") from error
     if not isinstance(header, dict) or header.get("device") != device:
         found = header.get("device") if isinstance(header, dict) else header

@@ -268,6 +268,17 @@ class Model:
         """The model's own metadata (labels, character tables, ...)."""
         return dict(self.ir.metadata_props)
 
+    @property
+    def weight_bytes(self) -> int:
+        """Size of all weights."""
+        weights = (v.const_value for graph in self.ir.graphs() for v in graph.initializers.values())
+        return sum(weight.nbytes for weight in weights if weight is not None)
+
+    @property
+    def fits_protobuf(self) -> bool:
+        """Whether :meth:`to_onnx` can be serialised, which ends at 2 GiB."""
+        return self.weight_bytes <= _PROTOBUF_BYTES
+
     def to_onnx(self) -> onnx.ModelProto:
         """The model as a protobuf, for plugins that hand it to another engine.
 
@@ -289,12 +300,9 @@ class Model:
         import onnx_ir as ir
 
         path = Path(path)
-        model = self._without_files()
-        weights = (v.const_value for graph in model.graphs() for v in graph.initializers.values())
-        nbytes = sum(weight.nbytes for weight in weights if weight is not None)
-        beside = f"{path.name}.data" if nbytes > _PROTOBUF_BYTES else None
+        beside = None if self.fits_protobuf else f"{path.name}.data"
         try:
-            ir.save(model, path, format="protobuf", external_data=beside)
+            ir.save(self._without_files(), path, format="protobuf", external_data=beside)
         except OSError as error:
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
 

@@ -1,0 +1,116 @@
+"""Exported models: whatever is damaged or foreign is refused, by one kind of error."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import numpy as np
+import pytest
+from models import affine, neg
+from toy_device import ToyDevice, core_with
+
+from partita import blob
+from partita.errors import BlobError
+from partita.reading import read_model
+
+X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+
+
+@pytest.fixture
+def packed():
+    model = read_model(affine())
+    model.ops[0].affinity = "GPU"
+    return blob.pack("TOY", {"properties": {"LEVEL": 3}}, model)
+
+
+def refused(data, said, device="TOY"):
+    with pytest.raises(BlobError) as caught:
+        blob.unpack(data, device)
+    assert said in str(caught.value)
+
+
+def forge(head, payload=b"", version=1):
+    """A blob whose checksum is right, whatever it holds."""
+    head = head if isinstance(head, bytes) else json.dumps(head).encode()
+    digest = hashlib.sha256(head + payload).digest()
+    return blob._PREFIX.pack(blob._MAGIC, version, len(head), digest, len(payload)) + head + payload
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_round_trip(packed, kind):
+    header, model = blob.unpack(kind(packed), "TOY")
+    assert header == {"properties": {"LEVEL": 3}, "device": "TOY"}
+    assert [(op.name, op.affinity) for op in model.ops] == [
+        ("matmul", "GPU"),
+        ("bias", None),
+        ("relu", None),
+    ]
+
+
+def test_cut_short_anywhere(packed):
+    for size in (*range(0, len(packed), 97), len(packed) - 1):
+        with pytest.raises(BlobError):
+            blob.unpack(packed[:size], "TOY")
+    refused(packed[:10], "These bytes are no exported Partita model")
+    refused(packed[:-1], "cut short or has bytes too many")
+    refused(packed + b"\0", "cut short or has bytes too many")
+
+
+def test_any_byte_changed(packed):
+    for position in range(len(packed)):
+        changed = bytearray(packed)
+        changed[position] ^= 1 << position % 8
+        with pytest.raises(BlobError):
+            blob.unpack(changed, "TOY")
+    changed = bytearray(packed)
+    changed[-5] ^= 1
+    refused(changed, "The exported model is damaged: its checksum does not match")
+
+
+def test_what_is_no_blob():
+    refused("text", "An exported model is bytes; found str")
+    refused(None, "found NoneType")
+    refused(affine().SerializeToString(), "These bytes are no exported Partita model")
+
+
+def test_another_version_or_device(packed):
+    refused(forge({"device": "TOY"}, version=2), "has format 2; this version reads 1. Export it ag")
+    refused(packed, "was exported from device 'TOY', not from 'CPU'", device="CPU")
+
+
+@pytest.mark.parametrize(
+    ("head", "payload", "said"),
+    [
+        (b"{", b"", "header is damaged"),
+        (b"\xff\xfe", b"", "header is damaged"),
+        (b"[" * 100_000, b"", "header is damaged"),
+        ([1], b"", "was exported from device '[1]'"),
+        ({}, b"", "was exported from device 'None'"),
+        ({"device": "TOY"}, b"", "holds no graph"),
+        ({"device": "TOY"}, b"nonsense", "is not an ONNX model"),
+    ],
+)
+def test_forged_blobs(head, payload, said):
+    refused(forge(head, payload), said)
+
+
+@pytest.mark.parametrize(
+    "properties", [{"NONE": 1}, {"LEVEL": 99}, {"SERIAL": "x"}, 3, [1], "LEVEL"]
+)
+def test_forged_properties(properties):
+    data = forge({"device": "TOY", "properties": properties}, neg().SerializeToString())
+    with pytest.raises(BlobError, match=r"does not fit its device"):
+        core_with(ToyDevice()).import_model(data, "TOY")
+
+
+def test_a_blob_without_properties_has_the_defaults():
+    data = forge({"device": "TOY"}, neg().SerializeToString())
+    np.testing.assert_array_equal(core_with(ToyDevice()).import_model(data, "TOY")(X)[0], -X)
+
+
+def test_a_model_too_large_for_a_blob(monkeypatch):
+    monkeypatch.setattr("partita.model._PROTOBUF_BYTES", 59)
+    with pytest.raises(BlobError, match=r"Model 'affine' cannot be exported: it has 0.0 GiB of w"):
+        blob.pack("TOY", {}, read_model(affine()))
+    assert read_model(affine()).weight_bytes == 60
