@@ -2,7 +2,7 @@
 
 A binary on disk is found by the digest of everything that made it (source, options, device,
 driver, platform) and starts with the digest of its own bytes. One that is damaged or that the
-driver refuses is built again and replaced.
+driver refuses is built again and replaced. The folder is kept to a bounded number of files.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import os
 import tempfile
 import threading
+from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 
 MARK = "/*@generated@*/"
 """Where a .cl file takes generated code."""
+
+FILES = 2048
+"""Programs kept on disk; when there are more, the half that was used longest ago is deleted."""
+
+PROGRAMS = 1024
+"""Programs kept in memory per device."""
 
 _MAGIC = b"PARTITA-CL-1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
@@ -72,7 +79,7 @@ class ProgramCache:
         self._context = context
         self._handle = handle
         self._identity = identity
-        self._programs: dict[ProgramKey, Any] = {}
+        self._programs: OrderedDict[ProgramKey, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
@@ -90,9 +97,13 @@ class ProgramCache:
         else:
             built = [self._make(key) for key in missing]
         with self._lock:
-            for key, program in zip(missing, built, strict=True):
-                self._programs.setdefault(key, program)
-            return {key: self._programs[key] for key in wanted}
+            found = dict(zip(missing, built, strict=True))
+            for key in wanted:
+                program = self._programs.pop(key, None) or found.get(key) or self._make(key)
+                self._programs[key] = found[key] = program
+            while len(self._programs) > PROGRAMS:
+                self._programs.popitem(last=False)
+            return {key: found[key] for key in wanted}
 
     def _make(self, key: ProgramKey) -> Any:
         source, options = key.source(), key.build_options()
@@ -137,8 +148,9 @@ class ProgramCache:
             _log.warning("The cached OpenCL program '%s' is damaged; it is built again.", path)
             return None
         try:
+            path.touch()  # used now: among the last to be deleted
             return cl.Program(self._context, [self._handle], [binary]).build()
-        except cl.Error as error:
+        except (OSError, cl.Error) as error:
             _log.warning("The driver refuses the cached OpenCL program '%s': %s", path, error)
             return None
 
@@ -152,6 +164,7 @@ class ProgramCache:
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
                 file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
             Path(file.name).replace(path)
+            _prune(path.parent)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)
 
@@ -164,6 +177,15 @@ def cache_folder() -> Path | None:
 
         return Path(platformdirs.user_cache_dir("partita")) / "opencl"
     return Path(base) / "opencl" if base else None
+
+
+def _prune(folder: Path) -> None:
+    """Deletes the older half of the files if there are too many; others may do so as well."""
+    files = list(folder.iterdir())
+    if len(files) > FILES:
+        times = {file: file.stat().st_mtime for file in files if file.exists()}
+        for file in sorted(times, key=times.__getitem__)[: len(times) // 2]:
+            file.unlink(missing_ok=True)
 
 
 @functools.cache

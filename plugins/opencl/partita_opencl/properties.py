@@ -16,7 +16,7 @@ class Precision(enum.StrEnum):
 
 
 class Tiling(enum.StrEnum):
-    """How matrix products and convolutions are blocked."""
+    """What kernels are cut for."""
 
     AUTO = "AUTO"
     LOCAL = "LOCAL"
@@ -31,8 +31,8 @@ class OpenClProperties(DeviceProperties):
     )
     TILING: Tiling = Field(
         Tiling.AUTO,
-        description="LOCAL stages tiles in local memory (GPUs), REGISTERS does not (CPUs); "
-        "AUTO goes by the device's type.",
+        description="LOCAL cuts work for many small processors and stages tiles in local memory "
+        "(GPUs), REGISTERS for a few large ones (CPUs); AUTO goes by the device's type.",
     )
     FUSE_ELEMENTWISE: bool = Field(
         True, description="Compute chains of element-wise operations by one generated kernel."

@@ -24,7 +24,8 @@ class Tuning:
 
     Attributes:
         limits: What the device can do.
-        local_tiles: Whether matrix tiles are staged in local memory (else: registers only).
+        local_tiles: Whether kernels are cut for many small processors that share local memory, as
+            those of a GPU, rather than for a few large ones.
         row_items: Items that share one row in reductions; a power of two.
         width: Elements per item of contiguous element-wise kernels.
     """
@@ -43,8 +44,8 @@ class Tuning:
         return cls(
             limits=limits,
             local_tiles=able and wanted,
-            row_items=min(16 if limits.is_cpu else 256, most),
-            width=1 if limits.is_cpu else 4,
+            row_items=min(256 if able and wanted else 16, most),
+            width=4 if able and wanted else 1,
         )
 
     def flat(self, count: int) -> Sizes:
@@ -55,7 +56,7 @@ class Tuning:
     def grid(self, x: int, y: int = 1, z: int = 1) -> Sizes:
         """Items for all of x; for y and z as many as allowed, kernels step over the rest."""
         most = _power_of_two_up_to(min(256, self.limits.group_items))
-        if self.limits.is_cpu:
+        if not self.local_tiles:
             # Few distinct sizes: the driver compiles each kernel anew for each of them.
             wide, high = (64, 1) if x >= 24 else (8, 8)
         else:

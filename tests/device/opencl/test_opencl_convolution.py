@@ -5,8 +5,6 @@ from onnx import helper, numpy_helper
 
 from .comparison import build, check, check_single, floats
 
-TILINGS = ["LOCAL", "REGISTERS"]
-
 CONVOLUTIONS = [
     # input, weights, attributes
     ((1, 3, 9, 11), (5, 3, 3, 3), {}),
@@ -29,23 +27,20 @@ CONVOLUTIONS = [
 ]
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
-def test_conv(x, w, attrs, tiling):
+def test_conv(x, w, attrs):
     inputs = [floats(*x), floats(*w, seed=1), floats(w[0], seed=2)]
-    check_single("Conv", inputs, attrs, constant=(1, 2), tiling=tiling, rtol=1e-3, atol=1e-4)
+    check_single("Conv", inputs, attrs, constant=(1, 2), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("case", [1, 6, 7])
-def test_conv_with_weights_given_at_run_time(case, tiling):
+def test_conv_with_weights_given_at_run_time(case):
     x, w, attrs = CONVOLUTIONS[case]
-    check_single("Conv", [floats(*x), floats(*w, seed=1)], attrs, tiling=tiling, atol=1e-4)
+    check_single("Conv", [floats(*x), floats(*w, seed=1)], attrs, atol=1e-4)
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("groups", [1, 2, 8])
-def test_bias_residual_and_activation(groups, tiling):
+def test_bias_residual_and_activation(groups):
     nodes = [
         helper.make_node("Conv", ["x", "w", "b"], ["a"], group=groups, pads=[1, 1, 1, 1]),
         helper.make_node("Add", ["a", "r"], ["s"]),
@@ -56,7 +51,7 @@ def test_bias_residual_and_activation(groups, tiling):
         numpy_helper.from_array(floats(8, seed=2), "b"),
     ]
     feeds = {"x": floats(2, 8, 9, 10), "r": floats(2, 8, 9, 10, seed=3)}
-    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-4)
+    check(build(nodes, feeds, ["y"], weights), feeds, atol=1e-4)
 
 
 def test_batch_normalization_is_folded():

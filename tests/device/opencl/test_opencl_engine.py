@@ -320,6 +320,25 @@ def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
     assert file.read_bytes()[:40] == good[:40] or len(file.read_bytes()) > 100
 
 
+def test_the_folder_of_programs_stays_small(monkeypatch, tmp_path):
+    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(programs, "FILES", 4)
+    cache = fresh_cache()
+    kinds = ("uint", "uchar", "ushort", "ulong", "int", "char")
+    for kind in kinds:
+        cache.get([ProgramKey("move.cl", (("T", kind), ("DIMS", 2)))])
+    assert len(list((tmp_path / "opencl").iterdir())) <= 4
+
+
+def test_programs_in_memory_are_bounded(monkeypatch):
+    monkeypatch.setattr(programs, "PROGRAMS", 2)
+    cache = fresh_cache()
+    keys = [ProgramKey("move.cl", (("T", k), ("DIMS", 2))) for k in ("uint", "uchar", "ushort")]
+    assert set(cache.get(keys)) == set(keys)
+    assert set(cache.get(keys[:2])) == set(keys[:2])
+    assert len(cache._programs) == 2
+
+
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):
     monkeypatch.setenv(programs.CACHE_VARIABLE, "")
     assert programs.cache_folder() is None

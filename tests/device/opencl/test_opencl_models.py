@@ -1,12 +1,10 @@
-"""Whole small networks on device OPENCL, in both tilings, against onnxruntime."""
+"""Whole small networks on device OPENCL, against onnxruntime."""
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
 from .comparison import build, check, floats, int64s
-
-TILINGS = ["LOCAL", "REGISTERS"]
 
 
 class Network:
@@ -96,14 +94,13 @@ IMAGE = (2, 3, 48, 40)
 NETWORKS = [(residual_blocks, IMAGE), (mobile_blocks, (1, 3, 48, 40)), (encoder, (2, 9, 24))]
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize(("network", "shape"), NETWORKS, ids=[n.__name__ for n, _ in NETWORKS])
-def test_network(network, shape, tiling):
+def test_network(network, shape):
     net = Network()
     output = network(net, "x")
     feeds = {"x": floats(*shape)}
     model = build(net.nodes, feeds, [output], net.weights)
-    check(model, feeds, feeds, rtol=1e-3, atol=1e-4, TILING=tiling)
+    check(model, feeds, feeds, rtol=1e-3, atol=1e-4)
 
 
 def test_an_encoder_for_several_lengths():

@@ -42,7 +42,6 @@ def test_bfloat16_moves_as_it_is():
     assert np.array_equal(found, np.where(chosen, x[:, :3], one))
 
 
-@pytest.mark.parametrize("tiling", ["LOCAL", "REGISTERS"])
 @pytest.mark.parametrize(
     ("shape", "order"),
     [
@@ -57,9 +56,9 @@ def test_bfloat16_moves_as_it_is():
         ((0, 3), (1, 0)),
     ],
 )
-def test_transpose(shape, order, tiling):
+def test_transpose(shape, order):
     attrs = {} if order is None else {"perm": order}
-    check_single("Transpose", [floats(*shape)], attrs, tiling=tiling)
+    check_single("Transpose", [floats(*shape)], attrs)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

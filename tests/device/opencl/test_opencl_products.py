@@ -6,8 +6,6 @@ from onnx import helper, numpy_helper
 
 from .comparison import build, check, check_single, compiled, floats, single
 
-TILINGS = ["LOCAL", "REGISTERS"]
-
 SHAPES = [
     ((4, 5), (5, 6)),
     ((65, 33), (33, 70)),
@@ -33,20 +31,17 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize(("left", "right"), SHAPES)
-def test_matmul(left, right, tiling):
-    check_single("MatMul", [floats(*left), floats(*right, seed=1)], tiling=tiling, atol=1e-4)
+def test_matmul(left, right):
+    check_single("MatMul", [floats(*left), floats(*right, seed=1)], atol=1e-4)
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("rows", [1, 3, 9])
-def test_long_sums_are_split(rows, tiling):
+def test_long_sums_are_split(rows):
     inputs = [floats(rows, 5000), floats(5000, 20, seed=1)]
-    check_single("MatMul", inputs, tiling=tiling, rtol=1e-3, atol=1e-3)
+    check_single("MatMul", inputs, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize("constant", [(1, 2), ()])
 @pytest.mark.parametrize(
     ("attrs", "a", "b", "c"),
@@ -59,9 +54,9 @@ def test_long_sums_are_split(rows, tiling):
         ({"beta": 0.0}, (9, 8), (8, 7), (7,)),
     ],
 )
-def test_gemm(attrs, a, b, c, constant, tiling):
+def test_gemm(attrs, a, b, c, constant):
     inputs = [floats(*a), floats(*b, seed=1), floats(*c, seed=2)]
-    check_single("Gemm", inputs, attrs, constant=constant, tiling=tiling, atol=1e-4)
+    check_single("Gemm", inputs, attrs, constant=constant, atol=1e-4)
 
 
 def test_gemm_without_bias():
@@ -80,9 +75,8 @@ ACTIVATIONS = [
 ]
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
 @pytest.mark.parametrize(("activation", "attrs"), ACTIVATIONS, ids=[a for a, _ in ACTIVATIONS])
-def test_bias_residual_and_activation(activation, attrs, tiling):
+def test_bias_residual_and_activation(activation, attrs):
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Add", ["a", "b"], ["c"]),
@@ -94,11 +88,10 @@ def test_bias_residual_and_activation(activation, attrs, tiling):
         numpy_helper.from_array(floats(37, seed=2), "b"),
     ]
     feeds = {"x": floats(2, 9, 20), "r": floats(2, 9, 37, seed=3)}
-    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-4)
+    check(build(nodes, feeds, ["y"], weights), feeds, atol=1e-4)
 
 
-@pytest.mark.parametrize("tiling", TILINGS)
-def test_one_row_with_bias_and_activation(tiling):
+def test_one_row_with_bias_and_activation():
     nodes = [
         helper.make_node("Gemm", ["x", "w", "b"], ["a"], transB=1),
         helper.make_node("Relu", ["a"], ["y"]),
@@ -108,7 +101,7 @@ def test_one_row_with_bias_and_activation(tiling):
         numpy_helper.from_array(floats(50, seed=2), "b"),
     ]
     feeds = {"x": floats(1, 900)}
-    check(build(nodes, feeds, ["y"], weights), feeds, TILING=tiling, atol=1e-3)
+    check(build(nodes, feeds, ["y"], weights), feeds, atol=1e-3)
 
 
 def test_results_repeat_bit_for_bit():

@@ -215,7 +215,7 @@ def _depthwise(
 ) -> None:
     window = sizes.window
     options: dict[str, None] = {}
-    if k.tuning.limits.is_cpu:
+    if not k.tuning.local_tiles:
         # Without tests at the border, the compiler computes neighbours by vector instructions.
         x, window = _padded(k, x, window)
         options = {"PADDED": None}

@@ -248,7 +248,7 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     outer = x.size // (depth * inner)
     if inner == 1:
         items = k.tuning.row_items
-        if not k.tuning.limits.is_cpu and depth <= 256:
+        if k.tuning.local_tiles and depth <= 256:
             items = min(items, 32)
         rows = max(1, k.tuning.row_items // items)
         groups = math.ceil(outer / rows)
