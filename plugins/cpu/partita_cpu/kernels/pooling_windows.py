@@ -137,7 +137,10 @@ def power_windows(x: Array, y: Array, table: Array, p: int, tid: int, nt: int) -
                     shift = c * dw - pw
                     low, high = _span(shift, sw, iw, ow)
                     start = line + shift
-                    if p == 0:
+                    if p == 0 and sw == 1:
+                        for i in range(low, high):
+                            y[np.uint64(to + i)] += x[np.uint64(start + i)]
+                    elif p == 0:
                         for i in range(low, high):
                             y[np.uint64(to + i)] += x[np.uint64(start + i * sw)]
                     elif p == 1:

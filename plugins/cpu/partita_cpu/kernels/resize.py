@@ -16,6 +16,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
+from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import taken
 from partita_cpu.kernels.movement import axis_of, ints
@@ -30,7 +31,11 @@ from partita_cpu.kernels.resize_axis import (
     linear,
     nearest,
 )
-from partita_cpu.kernels.table import ALL_FLOATS, ANY, kernel
+from partita_cpu.kernels.table import ALL_FLOATS, ANY, DTypes, kernel
+
+
+_WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))
+"""Integers that linear interpolation takes; it rounds towards zero, as onnxruntime does."""
 
 
 @jit
@@ -98,7 +103,9 @@ def _check(node: Node) -> Reason | None:
         if attrs.get(name, values[0]) not in values:
             return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{name} is '{attrs[name]}'")
     dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
-    if mode != "nearest" and dtype is not None and dtype not in ALL_FLOATS:
+    is_plain = mode != "cubic" and not attrs.get("antialias", 0)
+    taken_types = ALL_FLOATS | _WHOLE if is_plain else ALL_FLOATS
+    if mode != "nearest" and dtype is not None and dtype not in taken_types:
         return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"{dtype} with mode '{mode}'")
     return None
 
@@ -177,6 +184,9 @@ def _resampled(
 ) -> Operand:
     """`x` with each axis resampled, those that shrink first."""
     mode = node.attrs.get("mode", "nearest")
+    if mode != "nearest" and x.dtype.kind != "f":
+        wide = _resampled(b, node, emit_cast(b, x, np.float32), axes, transform, rounding)
+        return emit_cast(b, wide, x.dtype)
     y = x
     order = [k for k, axis in enumerate(axes) if not axis.is_identity(transform)]
     order.sort(key=lambda k: (axes[k].out / max(axes[k].size, 1), -k))
