@@ -33,7 +33,6 @@ from partita_cpu.kernels.resize_axis import (
 )
 from partita_cpu.kernels.table import ALL_FLOATS, ANY, DTypes, kernel
 
-
 _WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))
 """Integers that linear interpolation takes; it rounds towards zero, as onnxruntime does."""
 
