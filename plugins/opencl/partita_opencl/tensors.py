@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +25,7 @@ class OpenClTensor(Tensor):
         device: The device's name, e.g. ``"OPENCL.0"``.
     """
 
-    __slots__ = ("_owner", "buffer", "device", "dtype", "memory", "shape")
+    __slots__ = ("__weakref__", "_owner", "buffer", "device", "dtype", "memory", "shape")
 
     def __init__(
         self,
@@ -54,12 +55,21 @@ class OpenClTensor(Tensor):
 def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
     """The tensor in the device's memory; the same one if it lies there already.
 
+    The memory comes from the device's pool and returns to it with the end of the tensor, so that
+    uploading in every run allocates nothing.
+
     Raises:
         DeviceMemoryError: The device has no room.
     """
+    import pyopencl as cl
+
     if tensor.memory == device.memory:
         return tensor
     array = np.ascontiguousarray(tensor.numpy())
-    buffer = device.pool.allocate(array.nbytes, array)
+    buffer = device.pool.take(array.nbytes)
+    if array.nbytes:
+        cl.enqueue_copy(device.transfers, buffer, raw(array), is_blocking=True)
     name = f"{plugin_name}.{device.id}"
-    return OpenClTensor(buffer, tensor.shape, tensor.dtype, device, name)
+    uploaded = OpenClTensor(buffer, tensor.shape, tensor.dtype, device, name)
+    weakref.finalize(uploaded, device.pool.give, buffer).atexit = False
+    return uploaded

@@ -18,6 +18,11 @@ _TILE_BYTES = 20 << 10
 """Local memory of such a group."""
 
 
+_SHORT_ROW = 256
+_SHORT_ITEMS = 32
+"""Rows of at most so many elements are shared by this many items."""
+
+
 @dataclass(frozen=True)
 class Tuning:
     """Choices for one device.
@@ -69,6 +74,10 @@ class Tuning:
             (_up(x, wide), _up(min(y, _MOST_GROUPS * high), high), min(z, _MOST_GROUPS)),
             (wide, high, 1),
         )
+
+    def items_for(self, length: int) -> int:
+        """Items that share a row of so many elements: few for short rows. A power of two."""
+        return min(self.row_items, _SHORT_ITEMS) if length <= _SHORT_ROW else self.row_items
 
     def fits(self, wide: int, high: int) -> bool:
         """Whether a tiling by local memory is wanted and the device takes groups of this size."""

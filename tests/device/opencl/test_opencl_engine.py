@@ -1,5 +1,6 @@
 """Engine of the OPENCL devices: memory, requests, tensors, profiles, programs on disk."""
 
+import gc
 import threading
 
 import numpy as np
@@ -113,6 +114,15 @@ def test_tensors_go_to_the_device_and_back():
         assert (tensor.memory, tensor.shape) == ("opencl:0", array.shape)
         np.testing.assert_array_equal(tensor.numpy(), array)
         assert core().transfer_to("OPENCL", tensor) is tensor
+
+
+def test_uploads_use_memory_again():
+    size = 123_457
+    first = device_tensor(np.zeros(size, np.float32))
+    buffer = first.buffer
+    del first
+    gc.collect()
+    assert device_tensor(np.ones(size, np.float32)).buffer is buffer
 
 
 def test_only_own_memory_is_shared():

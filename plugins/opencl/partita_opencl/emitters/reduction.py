@@ -101,9 +101,10 @@ def _pass(
     count: int,
 ) -> None:
     outer, depth, inner = x.shape
+    items = k.tuning.items_for(min(depth, chunk))
     options: dict[str, Any] = {
         "T": ctype_of(x.dtype),
-        "ITEMS": k.tuning.row_items,
+        "ITEMS": items,
         **_bounds(x.dtype),
         **kind.options(first, last),
     }
@@ -111,7 +112,7 @@ def _pass(
         k.launch(
             "reduce.cl",
             "reduce_rows",
-            k.tuning.groups(outer * chunks, k.tuning.row_items),
+            k.tuning.groups(outer * chunks, items),
             x,
             y,
             i64(depth),
@@ -247,9 +248,7 @@ def softmax(k: Kit, node: Node, x: Operand) -> Operand:
         depth, inner = math.prod(x.shape[axis:]), 1
     outer = x.size // (depth * inner)
     if inner == 1:
-        items = k.tuning.row_items
-        if k.tuning.local_tiles and depth <= 256:
-            items = min(items, 32)
+        items = k.tuning.items_for(depth)
         rows = max(1, k.tuning.row_items // items)
         groups = math.ceil(outer / rows)
         k.launch(
