@@ -89,13 +89,10 @@ def test_table_and_summary(explanation):
     assert lines[0].split() == ["op", "type", "device", "sub", "why"]
     assert lines[2].split(maxsplit=4)[:4] == ["exp", "Exp", "CPU", "2"]
     assert lines[-1] == "GPU failed once"
-    assert (
-        lines[-2]
-        == explanation.summary()
-        == (
-            "net: GPU 1 ops, CPU 1 ops in 2 subgraphs; 3 tensors cross (1 shared, 3.00 MB copied, 1 of "
-            "unknown size)"
-        )
+    assert lines[-2] == explanation.summary()
+    assert explanation.summary() == (
+        "net: GPU 1 ops, CPU 1 ops in 2 subgraphs; 3 tensors cross (1 shared, 3.00 MB copied, 1 of "
+        "unknown size)"
     )
 
 
