@@ -67,7 +67,11 @@ def affine():
 def if_with_capture():
     """y = x + 1 if flag else x * w, where both branches read x, and one of them w, from outside."""
     then = helper.make_graph(
-        [node("Add", ["x", "one"], "sum")], "then", [], [value("sum", None)], [weight("one", np.float32(1))]
+        [node("Add", ["x", "one"], "sum")],
+        "then",
+        [],
+        [value("sum", None)],
+        [weight("one", np.float32(1))],
     )
     other = helper.make_graph(
         [node("Mul", ["x", "w"], "product")], "else", [], [value("product", None)]

@@ -201,7 +201,7 @@ def _check_wiring(ir_model: ir.Model, origin: str) -> None:
             if value.name in names:
                 raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
             names.add(value.name)
-    for value in ir_model.graph.outputs:
+    for value in (value for graph in ir_model.graphs() for value in graph.outputs):
         if value.producer() is None and not _is_source(value):
             raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
 

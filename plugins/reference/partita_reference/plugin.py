@@ -40,6 +40,7 @@ class ReferencePlugin(DevicePlugin):
         """Prepares the evaluator."""
         from partita_reference.evaluator import ReferenceCompiledModel
 
+        self.query_model(model, properties).require_all(model)
         return ReferenceCompiledModel(model, properties, self.device_name)
 
 

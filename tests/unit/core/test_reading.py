@@ -220,6 +220,9 @@ def test_undefined_values_in_bodies():
     proto = if_with_capture()
     proto.graph.node[0].attribute[0].g.node[0].input[0] = "none"
     refused(proto, "reads 'none', which nothing produces")
+    proto = if_with_capture()
+    proto.graph.node[0].attribute[0].g.output[0].name = "none"
+    refused(proto, "nothing produces output 'none'")
 
 
 def test_inputs_and_weights_can_be_outputs():

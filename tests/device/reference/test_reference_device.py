@@ -1,0 +1,152 @@
+"""REFERENCE as a device: what it takes, what it says, whose memory it uses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, weight
+from onnx import TensorProto, helper
+
+from partita.errors import CompileError, InferError, UnsupportedOpError
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def foreign(name="magic", inputs=("x",), output="y"):
+    return helper.make_node("Magic", inputs, [output], name=name, domain="their.own")
+
+
+def test_what_it_is(core):
+    info = core.device_info("REFERENCE")
+    assert (info.device, info.kind, info.memory) == ("REFERENCE", "reference", "host")
+    assert info.driver.startswith("onnx 1.")
+
+
+def test_it_agrees_with_onnxruntime(core):
+    (expected,) = onnxruntime.InferenceSession(affine().SerializeToString()).run(None, {"x": X})
+    np.testing.assert_allclose(core.compile_model(affine(), "REFERENCE")(X)["y"], expected)
+
+
+@pytest.mark.parametrize(("flag", "expected"), [(True, [2, 3]), (False, [3, 8])])
+def test_bodies_that_read_from_outside(core, flag, expected):
+    compiled = core.compile_model(if_with_capture(), "REFERENCE")
+    result = compiled({"flag": np.array(flag), "x": np.array([1, 2], np.float32)})
+    np.testing.assert_array_equal(result[0], expected)
+
+
+def test_it_refuses_operators_that_it_does_not_have(core):
+    model = model_of([node("Neg", ["x"], "n", "neg"), foreign(inputs=["n"])], ["x"], ["y"])
+    answer = core.query_model(model, "REFERENCE")
+    assert answer == {"neg": "REFERENCE"}
+    assert str(answer.reasons["magic"]) == (
+        "UNSUPPORTED_OP: onnx.reference has no 'their.own::Magic' of opset 1"
+    )
+    with pytest.raises(UnsupportedOpError) as caught:
+        core.compile_model(model, "REFERENCE")
+    assert str(caught.value).startswith(
+        "Device 'REFERENCE' does not take 1 of 2 operations of model 'm': 'magic' (Magic): UNSUP"
+    )
+
+
+def test_it_looks_into_bodies(core):
+    proto = if_with_capture()
+    body = proto.graph.node[0].attribute[0].g
+    body.node[0].CopyFrom(foreign(output=body.output[0].name))
+    answer = core.query_model(proto, "REFERENCE")
+    assert answer == {}
+    assert "'their.own::Magic'" in answer.reasons["choose"].detail
+
+
+def test_operators_of_versions_that_do_not_exist_yet(core):
+    model = model_of([node("Gelu", ["x"], "y", "gelu")], ["x"], ["y"], opset=17)  # came with 20
+    assert core.query_model(model, "REFERENCE").reasons["gelu"].code == "UNSUPPORTED_OP"
+
+
+def test_a_model_that_the_evaluator_refuses(core, monkeypatch):
+    def refuse(self, *args, **kwargs):
+        raise RuntimeError("no")
+
+    monkeypatch.setattr("onnx.reference.ReferenceEvaluator.__init__", refuse)
+    with pytest.raises(CompileError, match=r"The reference evaluator refuses 'm': no"):
+        core.compile_model(neg(), "REFERENCE")
+
+
+def test_what_fails_while_it_runs(core):
+    model = model_of([node("Add", ["a", "b"], "y")], ["a", "b"], ["y"])
+    compiled = core.compile_model(model, "REFERENCE")
+    with pytest.raises(InferError, match=r"The reference evaluator failed: \w+Error: "):
+        compiled([np.ones(2, np.float32), np.ones(3, np.float32)])
+    np.testing.assert_array_equal(compiled([X, X])[0], 2 * X)
+
+
+def test_inputs_are_not_written_and_outputs_are_its_own(core):
+    shared = model_of([node("Identity", ["x"], "y")], ["x"], ["y", "x", "w"], [weight("w", X)])
+    compiled = core.compile_model(shared, "REFERENCE")
+    request = compiled.create_infer_request()
+    x = X.copy()
+    y, same, w = request.infer(x, share_outputs=True).to_tuple()
+    np.testing.assert_array_equal(y, X)
+    np.testing.assert_array_equal(same, X)
+    np.testing.assert_array_equal(w, X)
+    for output in (y, same):
+        output += 1
+    np.testing.assert_array_equal(x, X)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["FLOAT16", "DOUBLE", "INT8", "UINT64", "BOOL", "STRING", "BFLOAT16"]
+)
+def test_element_types(core, dtype):
+    number = getattr(TensorProto, dtype)
+    proto = model_of(
+        [node("Identity", ["x"], "y")], [value("x", [2], number)], [value("y", [2], number)]
+    )
+    compiled = core.compile_model(proto, "REFERENCE")
+    port = compiled.input()
+    x = np.array(["a", "ä"] if dtype == "STRING" else [0, 1]).astype(port.dtype)
+    (result,) = compiled(x).to_tuple()
+    assert result.dtype == port.dtype
+    assert result.tolist() == x.tolist()
+
+
+def test_scalars_and_empty_tensors(core):
+    compiled = core.compile_model(neg(None), "REFERENCE")
+    for shape in ((), (0,), (2, 0, 3)):
+        assert compiled(np.zeros(shape, np.float32))[0].shape == shape
+
+
+def test_counters(core):
+    compiled = core.compile_model(affine(), "REFERENCE", {"PERF_COUNT": "YES"})
+    request = compiled.create_infer_request()
+    assert list(request.profiling_info) == []
+    request.infer(X)
+    assert sum(info.real_time_us for info in request.profiling_info) > 0
+
+
+def test_export_and_import(core):
+    compiled = core.compile_model(affine(), "REFERENCE", {"PERF_COUNT": True})
+    again = core.import_model(compiled.export_model(), "REFERENCE")
+    assert again.get_property("PERF_COUNT") is True
+    np.testing.assert_array_equal(again(X)[0], compiled(X)[0])
+
+
+def test_sequences_are_computed_inside(core):
+    nodes = [
+        node("SplitToSequence", ["x"], "s", axis=0, keepdims=1),
+        node("ConcatFromSequence", ["s"], "y", axis=1),
+    ]
+    proto = model_of(nodes, [value("x", [2, 4])], [value("y", None, FLOAT)])
+    np.testing.assert_array_equal(core.compile_model(proto, "REFERENCE")(X)[0], X.reshape(1, 8))
+
+
+def test_listing_it_imports_no_evaluator():
+    code = (
+        "import sys, partita; partita.Core().device_info('REFERENCE')\n"
+        "print('onnx' in sys.modules, 'onnx_ir' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
