@@ -5,7 +5,9 @@
 //   IM2COL    y[z][c][p] = act(sum_k x[z][p, tap k] * w[z][k][c] + ...): rows are pixels p, lanes
 //             are channels c; x is padded already, so that no tap falls outside
 //
-// Options: ROWS, IM2COL
+// Options: ROWS, IM2COL, ACTIVATION
+//   PANELS  b (or w) is stored as panels of 16 columns, [z][n / 16][k][n % 16] with zeros at the
+//           end, so that an item reads it from front to back; else as [z][k][n]
 
 #ifdef IM2COL
 #define TAP(k) taps[k]
@@ -43,8 +45,16 @@ __kernel void product_lanes(
 #else
     __global const float* a_z = a + (size_t)((z / batch_map.x) % batch_map.y) * rows * depth;
 #endif
-    __global const float* b_z =
-        b + (size_t)((z / batch_map.z) % batch_map.w) * depth * columns + n0;
+    const size_t b_matrix = (z / batch_map.z) % batch_map.w;
+#ifdef PANELS
+    const int b_row = 16;
+    __global const float* b_z = b + (b_matrix * ((columns + 15) / 16) * 16 + n0) * depth;
+    const bool whole = true;
+#else
+    const int b_row = columns;
+    __global const float* b_z = b + b_matrix * depth * columns + n0;
+    const bool whole = lanes >= 16;
+#endif
 
     __global const float* row[ROWS];
     #pragma unroll
@@ -64,16 +74,16 @@ __kernel void product_lanes(
     float16 sums[ROWS];
     #pragma unroll
     for (int r = 0; r < ROWS; r++) sums[r] = (float16)(0.0f);
-    if (lanes >= 16) {
+    if (whole) {
       for (int k = 0; k < depth; k++) {
-        const float16 v = vload16(0, b_z + (size_t)k * columns);
+        const float16 v = vload16(0, b_z + (size_t)k * b_row);
         const int tap = TAP(k);
         #pragma unroll
         for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);
       }
     } else {
       for (int k = 0; k < depth; k++) {
-        const float16 v = load_lanes(b_z + (size_t)k * columns, lanes);
+        const float16 v = load_lanes(b_z + (size_t)k * b_row, lanes);
         const int tap = TAP(k);
         #pragma unroll
         for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);

@@ -162,8 +162,7 @@ def _conv_lanes(
         int4(window.out),
         int4(window.stride),
     )
-    packed = _depth_major(k, w, sizes.groups)
-    lanes(k, product, x, packed, out, epilogue, extra, IM2COL=None)
+    lanes(k, product, x, w, out, epilogue, extra, columns_first=True, IM2COL=None)
 
 
 def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from partita.lowering import NO_ACTIVATION, Activation, Node, Operand
+import numpy as np
+
+from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
+from partita_opencl.emitters.movement import transpose
 from partita_opencl.kit import Argument, Kit, f32, i32, ints
 
 _TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4}
@@ -156,9 +159,23 @@ def lanes(
     out: Operand,
     epilogue: Epilogue,
     extra: Sequence[Argument] = (),
+    *,
+    columns_first: bool = False,
     **options: None,
 ) -> None:
-    """Records a product whose items keep rows of sixteen sums in registers."""
+    """Records a product whose items keep rows of sixteen sums in registers.
+
+    Matrices of ``b`` are (depth, columns), or (columns, depth) if ``columns_first`` is set.
+    """
+    if b.const is not None:
+        key = f"panels:{product.depth}:{product.columns}:{columns_first}"
+        b = k.builder.prepack(b, key, _panels(product, columns_first))
+        options = {**options, "PANELS": None}
+    elif columns_first:
+        matrices = k.view(
+            b, (b.size // (product.depth * product.columns), product.columns, product.depth)
+        )
+        b = transpose(k, matrices, (0, 2, 1))
     rows = 1 if product.rows == 1 else 8
     global_size = (
         math.ceil(product.rows / rows),
@@ -184,6 +201,21 @@ def lanes(
         **epilogue.options(),
         **options,
     )
+
+
+def _panels(product: Product, columns_first: bool) -> Callable[[Array], Array]:
+    """What turns constant matrices into panels of as many columns as an item has."""
+
+    def pack(array: Array) -> Array:
+        if columns_first:
+            matrices = array.reshape(-1, product.columns, product.depth)
+        else:
+            matrices = array.reshape(-1, product.depth, product.columns).transpose(0, 2, 1)
+        padded = np.pad(matrices, ((0, 0), (0, -product.columns % _LANES), (0, 0)))
+        blocks = padded.reshape(len(matrices), -1, _LANES, product.depth)
+        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 2))
+
+    return pack
 
 
 def _multiply_vectors(
