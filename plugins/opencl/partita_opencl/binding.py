@@ -16,8 +16,8 @@ from partita_opencl.plan import Plan
 from partita_opencl.steps import FAULT
 from partita_opencl.tensors import OpenClTensor
 
-TakeArena = Callable[[int, int], Any]
-"""Gives the request's arena of a number, with at least so many bytes."""
+TakeSlot = Callable[[int, int], Any]
+"""Gives the request's buffer for a slot number, with at least so many bytes."""
 
 Use = tuple[Any, int]
 """A kernel and the argument that a buffer is given to."""
@@ -30,14 +30,14 @@ class BoundPlan:
         plan: The plan.
         device: Its device.
         name: The device's name.
-        take_arena: Where intermediate memory comes from.
+        take_slot: Where intermediate memory comes from.
     """
 
-    def __init__(self, plan: Plan, device: Device, name: str, take_arena: TakeArena) -> None:
+    def __init__(self, plan: Plan, device: Device, name: str, take_slot: TakeSlot) -> None:
         self.plan = plan
         self._device = device
         self._name = name
-        self._arenas = [take_arena(number, size) for number, size in enumerate(plan.arenas)]
+        self._slots = [take_slot(number, size) for number, size in enumerate(plan.sizes)]
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
         self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
@@ -109,14 +109,10 @@ class BoundPlan:
         root = operand.root
         found = self._buffers.get(root)
         if found is None:
-            place = self.plan.places.get(root)
-            if place is None:  # an input, until the first run binds one
-                found = self._buffers[root] = self._own_input(root)
-            else:
-                arena, offset = place
-                size = max(root.nbytes, 1)
-                found = self._arenas[arena].get_sub_region(offset, size)
-                self._buffers[root] = found
+            slot = self.plan.slots.get(root)
+            # An input has its own buffer until the first run binds one.
+            found = self._own_input(root) if slot is None else self._slots[slot]
+            self._buffers[root] = found
         return found
 
     def _own_input(self, operand: Operand) -> Any:

@@ -63,7 +63,7 @@ class BufferPool:
 
         if nbytes > self._limits.allocation_bytes:
             raise DeviceMemoryError(
-                f"Device '{self._device}' cannot hold a tensor or arena of {_mib(nbytes)}: its "
+                f"Device '{self._device}' cannot hold a tensor of {_mib(nbytes)}: its "
                 f"largest buffer is {_mib(self._limits.allocation_bytes)}. Use smaller inputs or "
                 "another device for this part."
             )

@@ -135,7 +135,7 @@ class OpenClRunner(Runner):
         flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
         self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
         self._bound: OrderedDict[int, BoundPlan] = OrderedDict()
-        self._arenas: list[Any] = []
+        self._slots: list[Any] = []
         self._outgrown: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
 
@@ -180,27 +180,27 @@ class OpenClRunner(Runner):
         ]
 
     def close(self) -> None:
-        """Gives the arenas back and drops kernels and outputs."""
+        """Gives the buffers back and drops kernels and outputs."""
         self._bound.clear()
-        for arena in (*self._arenas, *self._outgrown):
-            self._device.pool.give(arena)
-        self._arenas, self._outgrown = [], []
+        for buffer in (*self._slots, *self._outgrown):
+            self._device.pool.give(buffer)
+        self._slots, self._outgrown = [], []
 
     def _bind(self, plan: Plan) -> BoundPlan:
         found = self._bound.get(id(plan))
         if found is None:
             if len(self._bound) >= _BOUND:
                 self._bound.popitem(last=False)
-            found = BoundPlan(plan, self._device, self._compiled.device, self._take_arena)
+            found = BoundPlan(plan, self._device, self._compiled.device, self._take_slot)
             self._bound[id(plan)] = found
         self._bound.move_to_end(id(plan))
         return found
 
-    def _take_arena(self, number: int, nbytes: int) -> Any:
-        """The arena that all shapes of this request share; a larger one if it is too small."""
-        while number >= len(self._arenas):
-            self._arenas.append(self._device.pool.take(nbytes))
-        if self._arenas[number].size < nbytes:
-            self._outgrown.append(self._arenas[number])
-            self._arenas[number] = self._device.pool.take(nbytes)
-        return self._arenas[number]
+    def _take_slot(self, number: int, nbytes: int) -> Any:
+        """The buffer that all shapes of this request share; a larger one if it is too small."""
+        while number >= len(self._slots):
+            self._slots.append(self._device.pool.take(nbytes))
+        if self._slots[number].size < nbytes:
+            self._outgrown.append(self._slots[number])
+            self._slots[number] = self._device.pool.take(nbytes)
+        return self._slots[number]

@@ -11,13 +11,10 @@ from typing import Any
 
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
-from partita.lowering.memory import plan as place
 from partita_opencl import chains
 from partita_opencl.devices import Device
 from partita_opencl.steps import FAULT, Launch
 from partita_opencl.tuning import Tuning
-
-Interval = tuple[int, int, int]
 
 
 class Constants:
@@ -68,8 +65,8 @@ class Plan:
     Attributes:
         program: The toolkit's program.
         steps: The launches in order.
-        places: For every intermediate buffer its arena and the offset in it.
-        arenas: Sizes of the arenas.
+        slots: For every intermediate tensor the number of its slot.
+        sizes: Bytes of the slots.
         constants: Constants of this program.
         may_fault: Whether a kernel may report a failure.
         programs: The compiled OpenCL programs by key.
@@ -86,13 +83,11 @@ class Plan:
         self.steps = [chains.launch(step, tuning) for step in steps]
         external = {o for o in program.owned if o is not None} | set(program.inputs)
         limits = device.limits
-        self.places, self.arenas = _plan(
-            self.steps, external, outputs, limits.alignment, limits.allocation_bytes
-        )
-        if self.arenas and max(self.arenas) > limits.allocation_bytes:
+        self.slots, self.sizes = _plan(self.steps, external, outputs)
+        if self.sizes and max(self.sizes) > limits.allocation_bytes:
             raise DeviceMemoryError(
                 f"Device 'OPENCL.{device.id}' cannot hold an intermediate tensor of "
-                f"{max(self.arenas)} bytes: its largest buffer has {limits.allocation_bytes}. Use "
+                f"{max(self.sizes)} bytes: its largest buffer has {limits.allocation_bytes}. Use "
                 "smaller inputs, or another device for this part."
             )
         self.constants = Constants(device, weights)
@@ -112,18 +107,21 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arenas."""
-        return sum(self.arenas)
+        """Bytes of all slots."""
+        return sum(self.sizes)
 
 
 def _plan(
-    steps: Sequence[Step],
-    external: set[Operand],
-    outputs: set[Operand],
-    alignment: int,
-    most: int,
-) -> tuple[dict[Operand, tuple[int, int]], list[int]]:
-    """Places of all intermediate buffers, by liveness; outputs live on after the last step."""
+    steps: Sequence[Step], external: set[Operand], outputs: set[Operand]
+) -> tuple[dict[Operand, int], list[int]]:
+    """A slot for every intermediate tensor, by liveness; outputs live on after the last step.
+
+    A slot is a buffer of its own that tensors use one after another. One arena with sub-buffers
+    would be a little smaller, but a driver of NVIDIA (580.159) crashes when sub-buffers that
+    kernels have used are released.
+
+    Greedy: the largest tensor first, each into the smallest slot that is free while it lives.
+    """
     lives: dict[Operand, list[int]] = {}
     for number, step in enumerate(steps):
         for arg in step.args:
@@ -132,30 +130,20 @@ def _plan(
             lives.setdefault(arg.root, [number, number])[1] = number
     for operand in outputs & lives.keys():
         lives[operand][1] = len(steps)
-    # Sizes that are multiples of the alignment make all offsets multiples of it.
-    sizes = {o: -(-max(o.nbytes, 1) // alignment) * alignment for o in lives}
-    groups = _fitting([(o, (sizes[o], lives[o][0], lives[o][1])) for o in lives], most)
-    places: dict[Operand, tuple[int, int]] = {}
-    arenas: list[int] = []
-    for number, (group, offsets, total) in enumerate(groups):
-        arenas.append(total)
-        for (operand, _), offset in zip(group, offsets, strict=True):
-            places[operand] = number, offset
-    return places, arenas
-
-
-_Group = list[tuple[Operand, Interval]]
-
-
-def _fitting(group: _Group, most: int) -> list[tuple[_Group, list[int], int]]:
-    """Arenas of at most ``most`` bytes; one that is larger is divided among two.
-
-    A single tensor that does not fit stays as it is: its allocation says so.
-    """
-    if not group:
-        return []
-    offsets, total = place([interval for _, interval in group])
-    if total <= most or len(group) == 1:
-        return [(group, offsets, total)]
-    ordered = sorted(group, key=lambda item: -item[1][0])
-    return _fitting(ordered[::2], most) + _fitting(ordered[1::2], most)
+    slots: dict[Operand, int] = {}
+    sizes: list[int] = []
+    taken: list[list[list[int]]] = []
+    for operand in sorted(lives, key=lambda o: (-o.nbytes, lives[o][0])):
+        first, last = lives[operand]
+        free = [
+            number
+            for number, uses in enumerate(taken)
+            if all(end < first or start > last for start, end in uses)
+        ]
+        number = free[-1] if free else len(sizes)  # later slots are smaller
+        if not free:
+            sizes.append(operand.nbytes)
+            taken.append([])
+        taken[number].append([first, last])
+        slots[operand] = number
+    return slots, sizes

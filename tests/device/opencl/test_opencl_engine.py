@@ -1,6 +1,7 @@
 """Engine of the OPENCL devices: memory, requests, tensors, profiles, programs on disk."""
 
 import gc
+import itertools
 import threading
 
 import numpy as np
@@ -9,10 +10,10 @@ from onnx import helper, numpy_helper
 
 from partita import HostTensor
 from partita.errors import CompileError, DeviceMemoryError, DeviceNotFoundError, PropertyError
+from partita.lowering import Operand
 from partita_opencl import devices, programs
 from partita_opencl.buffers import BufferPool
 from partita_opencl.devices import CURE, all_devices, find_device
-from partita_opencl.plan import _fitting
 from partita_opencl.plugin import OpenClPlugin
 from partita_opencl.programs import ProgramCache, ProgramKey
 from partita_opencl.tensors import OpenClTensor
@@ -48,11 +49,11 @@ def test_a_network_with_branches():
     check(model, feeds, feeds)
 
 
-def test_the_arena_is_smaller_than_the_sum_of_its_tensors():
+def test_slots_take_less_than_the_sum_of_the_tensors():
     model, _ = residual_network(blocks=6)
     built = compiled(model)
     plan = next(iter(built._plans.values()))
-    assert 0 < plan.nbytes < sum(operand.nbytes for operand in plan.places) / 2
+    assert 0 < plan.nbytes < sum(operand.nbytes for operand in plan.slots) / 2
 
 
 def test_shapes_may_change_from_run_to_run():
@@ -260,7 +261,7 @@ def limits(**changes):
 def test_a_tensor_that_is_too_large_names_the_sizes():
     device = find_device("")
     pool = BufferPool(device.context, limits(allocation_bytes=1 << 20), "OPENCL.0")
-    with pytest.raises(DeviceMemoryError, match=r"arena of 2.0 MiB.*largest buffer is 1.0 MiB"):
+    with pytest.raises(DeviceMemoryError, match=r"tensor of 2.0 MiB.*largest buffer is 1.0 MiB"):
         pool.allocate(2 << 20)
 
 
@@ -281,12 +282,20 @@ def test_buffers_are_used_again():
     assert pool.take(90_000) is not first
 
 
-def test_large_plans_are_divided_among_arenas():
-    group = [(object(), (100 * n, 0, 9)) for n in range(1, 9)]
-    arenas = _fitting(group, 2000)
-    assert len(arenas) > 1
-    assert all(total <= 2000 for _, _, total in arenas)
-    assert sum(len(part) for part, _, _ in arenas) == len(group)
+def test_tensors_that_live_at_the_same_time_never_share_a_slot():
+    model, _ = residual_network(blocks=6)
+    plan = next(iter(compiled(model)._plans.values()))
+    lives = {}
+    for number, step in enumerate(plan.steps):
+        for arg in step.args:
+            if isinstance(arg, Operand) and arg.root in plan.slots:
+                lives.setdefault(arg.root, [number, number])[1] = number
+    assert len(set(plan.slots.values())) == len(plan.sizes)
+    for one, two in itertools.combinations(lives, 2):
+        if plan.slots[one] == plan.slots[two]:
+            assert lives[one][1] < lives[two][0] or lives[two][1] < lives[one][0]
+    for operand, slot in plan.slots.items():
+        assert operand.nbytes <= plan.sizes[slot]
 
 
 def test_tuning_stays_within_the_device():
