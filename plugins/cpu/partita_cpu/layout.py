@@ -93,11 +93,24 @@ class _Walk:
             return False
         if residual is not None and (depthwise or not self._is_image(residual)):
             return False
-        inputs = [self._bring(x, node), w, bias]
+        inputs = [*self._widened(node, x, w), bias]
         if residual is not None:
             inputs.append(self._bring(residual, node))
         self._replace(node, inputs, "Conv", DOMAIN)
         return True
+
+    def _widened(self, node: Node, x: Value, w: Value) -> tuple[Value, Value]:
+        """Input and weights of a convolution; the three channels of a picture become four.
+
+        Then whole rows of the kernel are runs of a length that vectors and tiles take well.
+        """
+        channels = self._shapes[x][1]
+        if x in self._last or w.const is None or channels != 3 or w.const.shape[1:3] == (3, 1):
+            return self._bring(x, node), w
+        wide = Value(f"{x.name}:nhwc4", np.dtype(np.float32))
+        self._nodes.append(self._reorder("ToChannelsLast", x, wide, node))
+        self._nodes[-1].attrs["channels"] = 4
+        return wide, Value.constant(np.pad(w.const, ((0, 0), (0, 1), (0, 0), (0, 0))), w.name)
 
     def _window(self, node: Node) -> bool:
         if not self._is_image(node.inputs[0]) or any(node.outputs[1:]):

@@ -43,9 +43,9 @@ def _choice(b: Builder) -> Choice:
 
 @kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32)
 def to_channels_last(b: Builder, node: Node, x: Operand) -> Operand:
-    """(N, C, H, W) to (N, H, W, C)."""
+    """(N, C, H, W) to (N, H, W, C), or with zeros for more channels if the node asks for them."""
     n, c, h, w = x.shape
-    return _swapped(b, x, c, h * w, (n, h, w, c))
+    return _swapped(b, x, c, h * w, (n, h, w, int(node.attrs.get("channels", c))))
 
 
 @kernel("ToChannelsFirst", domain=DOMAIN, dtypes=F32)
@@ -56,10 +56,11 @@ def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
 
 
 def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, ...]) -> Operand:
-    if rows == 1 or columns == 1 or not x.size:
-        return b.view(x, shape)
     y = b.empty(shape, x.dtype)
-    b.call(swap_axes, b.flat(x), b.flat(y), rows, columns, exec_type="reorder")
+    if y.size == x.size and (rows == 1 or columns == 1 or not x.size):
+        return b.view(x, shape)
+    pitch = y.size * rows // x.size
+    b.call(swap_axes, b.flat(x), b.flat(y), rows, columns, pitch, exec_type="reorder")
     return y
 
 

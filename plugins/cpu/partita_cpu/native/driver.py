@@ -23,6 +23,7 @@ from partita_cpu.native.plan import (
     BLOCK_BYTES,
     BLOCKS,
     BY_COLUMNS,
+    CELL,
     CHANNELS,
     DEPTH,
     EVEN,
@@ -37,8 +38,10 @@ from partita_cpu.native.plan import (
     PITCH,
     PLANE_BYTES,
     ROW,
+    RUN,
     SOURCE,
     STEP,
+    STRIDE_DOWN,
     TAPS,
     THREAD_BYTES,
     TILE_BYTES,
@@ -180,18 +183,21 @@ def _panel(
     largest = 0
     a = base
     if source == _HALO:
-        largest = lay_halo(x, floats, kernels, p, group, unit, stop)
+        largest = lay_halo(address(x), base, kernels, p, group, unit, stop)
     elif source == _COLUMNS:
-        largest = lay_columns(x, floats, kernels, p, group, unit, stop)
+        largest = lay_columns(address(x), base, kernels, p, group, unit, stop)
     else:
         a = address(x) + 4 * (unit * p[CHANNELS] + group * p[GROUP_CHANNELS])
-    exact = arithmetic == _SPLIT and largest >= _LARGEST
+    # Infinity has no lower half, and may not meet the zeros that fill up a run.
+    filled = p[RUN] != p[DEPTH] * STEP
+    exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)
     tile = base + planes
     zeros = floats[(planes + TILE_BYTES) // 4 :]
     for i in range(p[TILE_COLUMNS]):
         zeros[i] = np.float32(0)
     columns, width = p[TILE_COLUMNS], p[OUT_WIDTH]
     lines, length, pitch, first_pixel = 1, stop - unit, stop - unit, unit
+    line_bytes = p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4)
     if source == _HALO:
         first_pixel = unit * width
         pitch = p[PITCH]
@@ -220,7 +226,7 @@ def _panel(
                 else:
                     f = t * most
                     rows = min(most, length - f)
-                at = a + (line * pitch + f) * row
+                at = a + line * line_bytes + f * row
                 if exact:
                     _exact_tile(at - base, w, number, memory, offsets, p, rows)
                 else:
@@ -305,17 +311,18 @@ def _half(bits: int) -> Any:
 def _exact_tile(
     at: int, w: Array, number: int, memory: Array, offsets: Array, p: Array, rows: int
 ) -> None:
-    """A tile of the three-product form, where an input is infinite, NaN, or nearly so.
+    """A tile whose input is infinite, NaN, or nearly so: whole numbers are added up one by one.
 
-    An infinity has no lower half, and infinity minus infinity is NaN; so the sums are made of
-    whole numbers, one by one.
+    Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
     """
+    split = p[ARITHMETIC] == _SPLIT
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
     shorts = memory[: memory.size // 2 * 2].view(np.uint16)
     floats = memory[: memory.size // 4 * 4].view(np.float32)
-    tile = 2 * p[PLANE_BYTES] // 4
+    tile = p[PLANE_BYTES] * (2 if split else 1) // 4
     steps = p[TAPS] * p[DEPTH]
     half = 16 * 16 * 2
+    parts = 4 if split else 2
     for r in range(rows):
         for c in range(columns):
             total = np.float32(0)
@@ -323,11 +330,14 @@ def _exact_tile(
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * STEP
                 place = (at + r * p[ROW] + offsets[tap]) // 2 + inside
-                block = (number * steps + step) * 4 * half + c // 16 * half + c % 16 * 2
-                for k in range(STEP):
+                block = (number * steps + step) * parts * half + c // 16 * half + c % 16 * 2
+                for k in range(min(STEP, p[RUN] - inside)):
                     value = _half(shorts[place + k])
-                    if (np.int64(shorts[place + k]) & 0x7F80) != 0x7F80:
-                        value += _half(shorts[plane + place + k])
                     index = block + k // 2 * 32 + k % 2
-                    total += value * (_half(w[index]) + _half(w[index + 2 * half]))
+                    weight = _half(w[index])
+                    if split:
+                        weight += _half(w[index + 2 * half])
+                        if (np.int64(shorts[place + k]) & 0x7F80) != 0x7F80:
+                            value += _half(shorts[plane + place + k])
+                    total += value * weight
             floats[tile + r * columns + c] = total

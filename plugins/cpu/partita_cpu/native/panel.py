@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from partita.lowering import Array
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.native.invoke import address, call_narrow
+from partita_cpu.native.invoke import call_narrow
 from partita_cpu.native.plan import (
     ARITHMETIC,
     CELL,
@@ -34,110 +32,129 @@ from partita_cpu.native.plan import (
 )
 from partita_cpu.native.table import NARROW
 
+# Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
+# references, which takes longer than to copy a short run.
 
-@jit
-def _put(
-    x: Array, source: int, n: int, panel: Array, to: int, padded: int, kernels: Array, p: Array
-) -> Any:
-    """`n` elements of x, then zeros up to `padded`, to element `to` of the panel."""
-    if p[ARITHMETIC]:
-        target = address(panel) + 2 * to
-        place = address(x) + 4 * source
-        return call_narrow(kernels[NARROW], (place, n, target, p[PLANE_BYTES], padded))
-    for i in range(n):
-        panel[np.uint64(to + i)] = x[np.uint64(source + i)]
-    for i in range(n, padded):
-        panel[to + i] = np.float32(0)
-    return 0
+
+@jit(inline=True)
+def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
+    """`n` floats from address `x`, then zeros up to `padded` elements, to address `to`."""
+    if padded <= 0:
+        return 0
+    return call_narrow(copy, (x, n, to, plane, padded))
 
 
 @jit
 def lay_halo(
-    x: Array, panel: Array, kernels: Array, p: Array, group: int, first: int, stop: int
-) -> int:
+    x: int, panel: int, kernels: Array, p: Array, group: int, first: int, stop: int
+) -> Any:
     """Image rows that the output rows `first` to `stop` need, padding included.
+
+    Args:
+        x: Address of the input.
+        panel: Address to write to.
+        kernels: `table.tile_kernels`.
+        p: `Plan.table`.
+        group: The group whose channels are taken.
+        first: First output row, counted through all images.
+        stop: Behind the last one, which is of the same image.
 
     Returns:
         The largest absolute value, as bits; 0 in float32.
     """
     height, width, channels = p[HEIGHT], p[WIDTH], p[CHANNELS]
     cell, pitch, left, taken = p[CELL], p[PITCH], p[LEFT], p[GROUP_CHANNELS]
+    copy, plane = kernels[NARROW], p[PLANE_BYTES]
+    unit = 2 if p[ARITHMETIC] else 4
     image = first // p[OUT_HEIGHT]
-    top = first % p[OUT_HEIGHT] - p[TOP]
-    rows = stop - first + (p[TAPS_DOWN] - 1) * p[DILATION_DOWN]
+    top = (first - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
+    rows = (stop - first - 1) * p[STRIDE_DOWN] + 1 + (p[TAPS_DOWN] - 1) * p[DILATION_DOWN]
     largest = 0
+    to = panel
     for r in range(rows):
-        to = r * pitch * cell
         row = top + r
         if row < 0 or row >= height:
-            _put(x, 0, 0, panel, to, pitch * cell, kernels, p)
+            _put(copy, x, 0, to, plane, pitch * cell)
+            to += pitch * cell * unit
             continue
-        _put(x, 0, 0, panel, to, left * cell, kernels, p)
-        to += left * cell
-        source = (image * height + row) * width * channels + group * taken
+        _put(copy, x, 0, to, plane, left * cell)
+        to += left * cell * unit
+        source = x + 4 * ((image * height + row) * width * channels + group * taken)
         if cell == channels:
-            largest = max(
-                largest, _put(x, source, width * cell, panel, to, width * cell, kernels, p)
-            )
+            found = _put(copy, source, width * cell, to, plane, width * cell)
+            largest = max(largest, found)
         else:
             for i in range(width):
-                found = _put(
-                    x, source + i * channels, taken, panel, to + i * cell, cell, kernels, p
-                )
+                at = source + 4 * i * channels
+                found = _put(copy, at, taken, to + i * cell * unit, plane, cell)
                 largest = max(largest, found)
-        to += width * cell
-        _put(x, 0, 0, panel, to, (pitch - left - width) * cell, kernels, p)
-    _put(x, 0, 0, panel, rows * pitch * cell, p[TRAIL] * cell, kernels, p)
+        to += width * cell * unit
+        _put(copy, x, 0, to, plane, (pitch - left - width) * cell)
+        to += (pitch - left - width) * cell * unit
+    _put(copy, x, 0, to, plane, p[TRAIL] * cell)
     return largest
 
 
 @jit
 def lay_columns(
-    x: Array, panel: Array, kernels: Array, p: Array, group: int, first: int, stop: int
-) -> int:
+    x: int, panel: int, kernels: Array, p: Array, group: int, first: int, stop: int
+) -> Any:
     """For each output pixel from `first` to `stop` all the elements that its sums are made of.
 
-    Returns:
-        The largest absolute value, as bits; 0 in float32.
+    Takes and returns what `lay_halo` does, but for pixels.
     """
     height, width, channels, taken = p[HEIGHT], p[WIDTH], p[CHANNELS], p[GROUP_CHANNELS]
     down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
-    dilation = p[DILATION_ACROSS]
+    dilation, dilation_down = p[DILATION_ACROSS], p[DILATION_DOWN]
+    copy, plane = kernels[NARROW], p[PLANE_BYTES]
+    unit = 2 if p[ARITHMETIC] else 4
     run = down * across * taken
     padded = p[DEPTH] * STEP if p[ARITHMETIC] else run
     together = dilation == 1 and taken == channels
+    line = first // p[OUT_WIDTH]
+    column = first - line * p[OUT_WIDTH]
+    image = line // p[OUT_HEIGHT]
+    line -= image * p[OUT_HEIGHT]
     largest = 0
-    for pixel in range(first, stop):
-        column = pixel % p[OUT_WIDTH]
-        line = pixel // p[OUT_WIDTH]
-        image = line // p[OUT_HEIGHT]
-        top = (line % p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
+    to = panel
+    for _ in range(first, stop):
+        top = line * p[STRIDE_DOWN] - p[TOP]
         left = column * p[STRIDE_ACROSS] - p[LEFT]
-        to = (pixel - first) * padded
-        end = to + padded
+        low = min(max(0, -left), across)
+        high = max(min(across, width - left), low)
         for a in range(down):
-            row = top + a * p[DILATION_DOWN]
+            row = top + a * dilation_down
             if row < 0 or row >= height:
-                _put(x, 0, 0, panel, to, across * taken, kernels, p)
-                to += across * taken
+                _put(copy, x, 0, to, plane, across * taken)
+                to += across * taken * unit
                 continue
-            source = (image * height + row) * width * channels + group * taken
+            source = x + 4 * ((image * height + row) * width * channels + group * taken)
             if together:
-                low = min(max(0, -left), across)
-                high = max(min(across, width - left), low)
-                _put(x, 0, 0, panel, to, low * taken, kernels, p)
-                at = source + (left + low) * channels
-                n = (high - low) * taken
-                rest = (across - low) * taken
-                found = _put(x, at, n, panel, to + low * taken, rest, kernels, p)
+                _put(copy, x, 0, to, plane, low * taken)
+                to += low * taken * unit
+                at = source + 4 * (left + low) * channels
+                n, rest = (high - low) * taken, (across - low) * taken
+                if a == down - 1:
+                    rest += padded - run
+                found = _put(copy, at, n, to, plane, rest)
                 largest = max(largest, found)
-                to += across * taken
+                to += (across - low) * taken * unit
                 continue
             for b in range(across):
                 place = left + b * dilation
                 n = taken if 0 <= place < width else 0
-                found = _put(x, source + place * channels, n, panel, to, taken, kernels, p)
+                found = _put(copy, source + 4 * place * channels, n, to, plane, taken)
                 largest = max(largest, found)
-                to += taken
-        _put(x, 0, 0, panel, to, end - to, kernels, p)
+                to += taken * unit
+        lowest = top + (down - 1) * dilation_down
+        if not together or not 0 <= lowest < height:
+            _put(copy, x, 0, to, plane, padded - run)
+        to += (padded - run) * unit
+        column += 1
+        if column == p[OUT_WIDTH]:
+            column = 0
+            line += 1
+            if line == p[OUT_HEIGHT]:
+                line = 0
+                image += 1
     return largest

@@ -14,6 +14,9 @@ from partita_cpu.native.table import Arithmetic, tile_columns, tile_rows
 PANEL_BYTES = 384 << 10
 """Size of the piece of the input that is laid out at a time, so that it stays in the cache."""
 
+LARGE_PANEL_BYTES = 1 << 20
+"""The same where weights do not stay in the cache anyway, so that they are read less often."""
+
 STEP = 32
 """Elements along k that AMX takes at a time."""
 
@@ -97,7 +100,7 @@ FIELDS = (
     *("DILATION_ACROSS", "TOP", "LEFT", "OUT_HEIGHT", "OUT_WIDTH", "OUTPUTS", "GROUP_OUTPUTS"),
     *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
-    *("THREAD_BYTES", "EVEN"),
+    *("THREAD_BYTES", "EVEN", "RUN"),
 )
 """What the array holds, in order."""
 
@@ -139,7 +142,8 @@ FIELDS = (
     PLANE_BYTES,
     THREAD_BYTES,
     EVEN,
-) = range(37)
+    RUN,
+) = range(38)
 
 TILE_BYTES = 4096
 """Room for a finished tile, behind the panel."""
@@ -204,9 +208,18 @@ class _Planner:
         self.group_outputs = images.outputs // images.groups
         self.blocks = -(-self.group_outputs // self.columns)
         # A cell is the place of one input pixel in a copy with halo.
-        self.cell = self._up(self.group_channels)
+        self.cell = self._cell()
         self.pitch = images.width + max(images.begin[1], images.end[1])
         self.source = self._source()
+
+    def _cell(self) -> int:
+        """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
+        i = self.images
+        if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and i.channels % 4 == 0:
+            run = i.kernel[1] * i.channels
+            if i.channels < STEP and self._up(run) * 4 <= run * 5:
+                return i.channels
+        return self._up(self.group_channels)
 
     def _up(self, n: int) -> int:
         return -(-n // STEP) * STEP if self.wide else n
@@ -218,7 +231,7 @@ class _Planner:
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
             i.kernel != (1, 1)
-            and i.stride == (1, 1)
+            and (i.stride == (1, 1) or self._strided_lines())
             and min(i.begin + i.end) >= 0
             and min(i.begin[1], i.end[1]) <= overhang
             and self.cell * 4 <= self.group_channels * 5
@@ -226,6 +239,10 @@ class _Planner:
         if not self.wide:
             fits = fits and i.out_width >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
+
+    def _strided_lines(self) -> bool:
+        """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
+        return self.cell == self.group_channels and self.images.out_width >= 14
 
     def plan(self) -> Plan:
         i, unit = self.images, self.arithmetic.element_bytes
@@ -248,14 +265,17 @@ class _Planner:
         if self.source is Source.DIRECT:
             row = i.channels * 4
         else:
-            row = (self.cell if halo else padded) * unit
+            row = (self.cell * i.stride[1] if halo else padded) * unit
         offsets = np.array(cells, np.int64) * (self.cell * unit)
         block = taps * padded * self.columns * unit * self.arithmetic.planes
+        # What tiles read behind a run is multiplied by zeros, and must be numbers.
+        self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
         values |= {
             "TAPS": taps,
             "DEPTH": padded // STEP if self.wide else padded,
             "ROW": row,
+            "RUN": run,
             "BLOCK_BYTES": block,
         }
         table = np.array([values[name] for name in FIELDS], np.int64)
@@ -277,14 +297,16 @@ class _Planner:
         """Everything that the drivers read, but for what hangs on the runs."""
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
-        flat = halo and (self.wide or self._flat_is_better())
+        flat = halo and i.stride == (1, 1) and (self.wide or self._flat_is_better())
         units = i.batch * i.out_height if halo else i.pixels
-        unit_bytes = row * planes * (self.pitch if halo else 1)
+        cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
+        unit_bytes = cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
         grain = 1 if halo else self.rows
-        panel = max(1, PANEL_BYTES // max(1, unit_bytes) - extra)
-        panel = max(grain, panel // grain * grain)
         weights = block * self.blocks * i.groups
+        room = LARGE_PANEL_BYTES if weights > LARGE_PANEL_BYTES else PANEL_BYTES
+        panel = max(1, room // max(1, unit_bytes) - extra)
+        panel = max(grain, panel // grain * grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
         by_columns = self.blocks * i.groups >= 2 * self.threads and (
             weights > moved or units < self.threads * grain
@@ -294,13 +316,13 @@ class _Planner:
             panel = min(panel, -(-share // grain) * grain)
         else:
             panel = min(panel, -(-units // grain) * grain)
-        cells = panel + extra
         plane = 0
         if self.source is not Source.DIRECT:
-            rows = cells * self.pitch + i.begin[1] + i.end[1] if halo else panel
-            # Tiles read whole rows: the last ones may lie behind the panel.
-            overhang = (i.kernel[1] - 1) * i.dilation[1] if halo else 0
-            plane = -(-(rows + self.rows + overhang) * row // 64) * 64
+            lines = (panel - 1) * i.stride[0] + 1 + extra
+            rows = lines * self.pitch + i.begin[1] + self.spare if halo else panel
+            # Tiles of AMX read whole rows and whole steps: the last may lie behind the panel.
+            beyond = self.rows * row + ((i.kernel[1] - 1) * i.dilation[1] + 1) * cell_bytes
+            plane = -(-(rows * cell_bytes + beyond + 2 * STEP) // 64) * 64
         (down, across), (top, left) = i.kernel, i.begin
         return {
             "SOURCE": int(self.source),
@@ -327,7 +349,7 @@ class _Planner:
             "TILE_ROWS": self.rows,
             "BLOCKS": self.blocks,
             "PITCH": self.pitch,
-            "TRAIL": min(i.begin[1], i.end[1]) if halo else 0,
+            "TRAIL": min(i.begin[1], i.end[1]) + self.spare if halo else 0,
             "FLAT": int(flat),
             "UNITS": units,
             "GRAIN": grain,

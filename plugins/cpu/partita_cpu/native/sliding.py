@@ -158,14 +158,15 @@ def over_all_pixels(
 
 
 @jit
-def swap_axes(x: Array, y: Array, rows: int, columns: int, tid: int, nt: int) -> None:
-    """``y[n, j, i] = x[n, i, j]``; threads share blocks of columns.
+def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int, nt: int) -> None:
+    """``y[n, j, i] = x[n, i, j]``, with zeros behind; threads share blocks of columns.
 
     Args:
         x: Input (N, rows, columns), flat.
-        y: Output (N, columns, rows), flat.
+        y: Output (N, columns, pitch), flat.
         rows: Rows of x.
         columns: Columns of x.
+        pitch: Length of a row of y, at least `rows`.
         tid: This thread.
         nt: All threads.
     """
@@ -176,13 +177,16 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, tid: int, nt: int) ->
         image = piece // pieces
         first = (piece - image * pieces) * block
         last = min(first + block, columns)
-        start = image * rows * columns
+        source, target = image * rows * columns, image * columns * pitch
         for top in range(0, rows, block):
             bottom = min(top + block, rows)
             for j in range(first, last):
-                to, source = start + j * rows, start + j
+                to, at = target + j * pitch, source + j
                 for i in range(top, bottom):
-                    y[np.uint64(to + i)] = x[np.uint64(source + i * columns)]
+                    y[np.uint64(to + i)] = x[np.uint64(at + i * columns)]
+        for j in range(first, last):
+            for i in range(rows, pitch):
+                y[target + j * pitch + i] = np.float32(0)
 
 
 @jit

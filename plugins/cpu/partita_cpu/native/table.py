@@ -67,7 +67,7 @@ def tile_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
     """The kernels that a matrix product needs; 0 in unused places."""
     known = objects.addresses(level)
     table = np.zeros(SLOTS, np.int64)
-    table[EPILOGUE] = known["epilogue"]
+    table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
     name = arithmetic.name.lower()
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         if arithmetic is Arithmetic.F32:

@@ -97,7 +97,7 @@ def convolutions(draw):
         out = (size + begin + end - reach) // stride + 1
         sizes.append((size, kernel, stride, dilation, begin, end, out))
     columns = list(zip(*sizes, strict=True))
-    channels = groups * draw(st.sampled_from([1, 3, 8, 16, 31, 32, 33, 64]))
+    channels = groups * draw(st.sampled_from([1, 3, 4, 8, 12, 16, 31, 32, 33, 64]))
     outputs = groups * draw(st.sampled_from([1, 5, 16, 31, 32, 40]))
     return Images(
         draw(st.integers(1, 2)),
@@ -151,6 +151,27 @@ def test_special_numbers_reach_their_rows_and_no_others(level, arithmetic, speci
     np.testing.assert_array_equal(y[5], (x[5:6] @ w)[0])
     others = np.arange(40) != 5
     check(y[others], x[others].astype(np.float64) @ w, arithmetic)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize(("channels", "stride"), [(4, 1), (4, 2), (8, 1), (32, 1), (33, 2)])
+def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, channels, stride):
+    rng = np.random.default_rng(3)
+    size = (30 + 6 - 7) // stride + 1
+    around = (1, (7, 7), (stride, stride), (1, 1), (3, 3), (3, 3), size, size)
+    images = Images(1, 30, 30, channels, 5, *around)
+    x = rng.standard_normal((900, channels)).astype(np.float32)
+    w = rng.standard_normal((5, channels, 7, 7)).astype(np.float32)
+    finite = convolve(images, x, w)
+    x[14 * 30 + 15, 1] = np.inf
+    with np.errstate(invalid="ignore"):
+        reached = ~np.isfinite(convolve(images, x, w))
+    assert reached.any()
+    guarded = Guarded()
+    y = run(guarded, plan(images, level, arithmetic, 2), level, x, w, None, None)
+    np.testing.assert_array_equal(~np.isfinite(y), reached)
+    check(y[~reached], finite[~reached], arithmetic)
+    guarded.release()
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

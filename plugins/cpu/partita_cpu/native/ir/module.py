@@ -23,7 +23,7 @@ def functions(level: Isa) -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = LANES[level]
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
-    made.append(epilogue.epilogue("epilogue", lanes))
+    made += [epilogue.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     if level is Isa.AMX:

@@ -1,8 +1,8 @@
-"""float32 to bfloat16, or to a pair of bfloat16 whose sum it is; runs of any length."""
+"""Runs of float32 copied, as they are, as bfloat16, or as pairs of bfloat16 that add up to them."""
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.epilogue import masked_load
+from partita_cpu.native.ir.epilogue import masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
@@ -10,6 +10,40 @@ PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 `to` to the lower halves."""
 
 _FLOATS, _INTS, _SHORTS, _MASK = "<16 x float>", "<16 x i32>", "<16 x i16>", "<16 x i1>"
+
+
+def copy(name: str, lanes: int) -> Function:
+    """Copies a run as it is; returns 0."""
+    f = Function(name, PARAMETERS, "i64")
+    whole = f.let("sdiv i64 %n, " + str(lanes))
+    done = f.let(f"mul i64 {whole}, {lanes}")
+    kind = f"<{lanes} x float>"
+
+    def full(index: str, _: list[str]) -> list[str]:
+        place = f.let(f"mul i64 {index}, {4 * lanes}")
+        f.do(f"store {kind} {f.load(kind, f.at('%x', place))}, ptr {f.at('%to', place)}, align 4")
+        return []
+
+    f.loop(whole, [], full)
+    rounds = f.let(f"add i64 {f.let(f'sub i64 %padded, {done}')}, {lanes - 1}")
+    rounds = f.let(f"sdiv i64 {rounds}, {lanes}")
+    lane_kind = f"<{lanes} x i32>"
+    numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+
+    def rest(index: str, _: list[str]) -> list[str]:
+        first = f.let(f"add i64 {done}, {f.let(f'mul i64 {index}, {lanes}')}")
+        masks = []
+        for end in ("%n", "%padded"):
+            left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+            masks.append(f.let(f"icmp slt {lane_kind} {numbers}, {f.splat(lanes, 'i32', left)}"))
+        place = f.let(f"shl i64 {first}, 2")
+        x = masked_load(f, lanes, f.at("%x", place), masks[0])
+        masked_store(f, lanes, x, f.at("%to", place), masks[1])
+        return []
+
+    f.loop(rounds, [], rest)
+    f.do("ret i64 0")
+    return f
 
 
 def narrow(name: str, split: bool) -> Function:
