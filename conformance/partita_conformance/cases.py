@@ -1,0 +1,123 @@
+"""ONNX's own node cases: loading them (they are made anew, which takes seconds), and handing on."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+_RANDOM |= {"RandomUniformLike"}
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One of ONNX's node cases.
+
+    Attributes:
+        name: Without ``test_``.
+        model: The serialized model.
+        runs: Pairs of inputs and expected outputs.
+        rtol: Relative tolerance that ONNX gives.
+        atol: Absolute tolerance that ONNX gives.
+        op: The operator it is about.
+        dtype: Element type of the first input (or output).
+        form_only: Whether the outputs are random, so that only shape and dtype are compared.
+        values: Whether an output of zeros would be wrong.
+    """
+
+    name: str
+    model: bytes
+    runs: list[tuple[list[Any], list[Any]]]
+    rtol: float
+    atol: float
+    op: str
+    dtype: str
+    form_only: bool
+    values: bool
+
+    def proto(self) -> onnx.ModelProto:
+        """The model."""
+        model = onnx.ModelProto()
+        model.ParseFromString(self.model)
+        return model
+
+
+@functools.cache
+def node_cases() -> dict[str, NodeCase]:
+    """All node cases by name, in ONNX's order. The first call takes seconds."""
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they divide by zero as they are made, on purpose
+        loaded = load_model_tests(kind="node")
+    cases = [_node_case(case) for case in loaded]
+    return {case.name: case for case in cases}
+
+
+def save(path: Path) -> None:
+    """Writes the cases for worker processes, which then need not make them anew."""
+    path.write_bytes(pickle.dumps(node_cases(), protocol=pickle.HIGHEST_PROTOCOL))
+
+
+@functools.cache
+def load(path: Path) -> dict[str, NodeCase]:
+    """Reads what :func:`save` wrote; only ever a file that this run itself made."""
+    cases: dict[str, NodeCase] = pickle.loads(path.read_bytes())  # noqa: S301  # our own file
+    return cases
+
+
+def _node_case(case: Any) -> NodeCase:
+    nodes = case.model.graph.node
+    name = case.name.removeprefix("test_")
+    runs = [
+        ([_value(item) for item in inputs], [_value(item) for item in outputs])
+        for inputs, outputs in case.data_sets
+    ]
+    random = any(node.op_type in _RANDOM for node in nodes) or (
+        name.startswith("training_dropout") and "zero_ratio" not in name
+    )
+    return NodeCase(
+        name,
+        case.model.SerializeToString(),
+        runs,
+        case.rtol,
+        case.atol,
+        nodes[0].op_type if len(nodes) == 1 else _operator_of(name, nodes),
+        _dtype(case.model),
+        random,
+        not random and any(_has_more_than_zeros(outputs) for _, outputs in runs),
+    )
+
+
+def _operator_of(name: str, nodes: Any) -> str:
+    """Of a case of several nodes: the one that its name has, else the last one's operator."""
+    flat = name.replace("_", "")
+    fitting = [node.op_type for node in nodes if node.op_type.lower() in flat]
+    return str(max(fitting, key=len)) if fitting else str(nodes[-1].op_type)
+
+
+def _dtype(model: onnx.ModelProto) -> str:
+    for value in (*model.graph.input, *model.graph.output):
+        element = value.type.tensor_type.elem_type
+        if element:
+            return str(helper.tensor_dtype_to_string(element).rpartition(".")[2].lower())
+    return "sequence"
+
+
+def _value(item: Any) -> Any:
+    return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
+
+
+def _has_more_than_zeros(values: list[Any]) -> bool:
+    return any(
+        isinstance(value, np.ndarray) and value.dtype.kind != "O" and np.any(value.astype(bool))
+        for value in values
+    )

@@ -1,0 +1,69 @@
+"""All checks of a run, in the order in which they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from partita_conformance import (  # noqa: F401  # importing a suite registers its checks
+    suite_async,
+    suite_blob,
+    suite_compiled,
+    suite_faults,
+    suite_memory,
+    suite_plugin,
+    suite_properties,
+    suite_query,
+    suite_request,
+    suite_threads,
+)
+from partita_conformance.cases import NodeCase, load, node_cases
+from partita_conformance.checks import Check, registered
+from partita_conformance.suite_hetero import hetero_checks
+from partita_conformance.suite_operators import operator_checks, random_checks
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which checks a run makes.
+
+    Attributes:
+        patterns: Check names, with ``*`` and ``?``; none selects all.
+        draws: Random models per operator.
+        cuts: Random cuts per network.
+    """
+
+    patterns: tuple[str, ...] = ()
+    draws: int = 4
+    cuts: int = 4
+
+    def takes(self, name: str) -> bool:
+        """Whether a check is selected."""
+        return not self.patterns or any(fnmatchcase(name, p) for p in self.patterns)
+
+    @property
+    def needs_cases(self) -> bool:
+        """Whether a pattern may select node cases, which take seconds to make."""
+        starts = {pattern.partition("/")[0] for pattern in self.patterns}
+        return not starts or any(fnmatchcase("operators", start) for start in starts)
+
+
+def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]:
+    """The selected checks.
+
+    Args:
+        selection: Which ones.
+        cases_file: Node cases that another process saved; by default they are made here.
+    """
+    cases: Mapping[str, NodeCase] = {}
+    if selection.needs_cases:
+        cases = load(cases_file) if cases_file is not None else node_cases()
+    everything = [
+        *registered(),
+        *hetero_checks(selection.cuts),
+        *random_checks(selection.draws),
+        *operator_checks(cases),
+    ]
+    return [one for one in everything if selection.takes(one.name)]

@@ -1,0 +1,122 @@
+"""Suite ``hetero``: the device beside another one in HETERO, each operator, random cuts."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from partita_conformance.bench import REFERENCE, Bench
+from partita_conformance.checks import Check, DeclinedError, NotApplicableError, require
+from partita_conformance.compare import compare
+from partita_conformance.draws import GENERATORS, draw, model_of
+from partita_conformance.models import Sample, networks
+
+
+def hetero_checks(seeds: int) -> list[Check]:
+    """Every operator between two others on REFERENCE, and random sets of each network.
+
+    Args:
+        seeds: Random sets per network.
+    """
+    single = [
+        Check(
+            f"hetero/operator/{op}",
+            functools.partial(_one_operator, op),
+            True,
+            f"{op} on the device, its neighbours on {REFERENCE}",
+            op,
+            "float",
+        )
+        for op in GENERATORS
+    ]
+    cuts = [
+        Check(
+            f"hetero/network/{network.name}/{seed}",
+            functools.partial(_random_cut, network, seed),
+            True,
+            f"a random part of '{network.name}' on the device",
+        )
+        for network in networks()
+        for seed in range(seeds)
+    ]
+    return [*single, *cuts]
+
+
+def sandwich(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with an Identity before each input and behind each output."""
+    model = onnx.ModelProto()
+    model.CopyFrom(proto)
+    graph = model.graph
+    before, after = [], []
+    inputs = {value.name for value in graph.input}
+    outputs = {value.name for value in graph.output}
+    for node in graph.node:
+        for i, name in enumerate(node.input):
+            if name in inputs:
+                node.input[i] = f"{name}_inside"
+        for i, name in enumerate(node.output):
+            if name in outputs:
+                node.output[i] = f"{name}_inside"
+    for name in sorted(inputs):
+        before.append(helper.make_node("Identity", [name], [f"{name}_inside"], name=f"to_{name}"))
+    for name in sorted(outputs):
+        after.append(helper.make_node("Identity", [f"{name}_inside"], [name], name=f"of_{name}"))
+    nodes = [*before, *graph.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return model
+
+
+def _beside(bench: Bench) -> str:
+    if bench.core.device_info(bench.device).kind == "virtual":
+        raise NotApplicableError("the device is made of other devices itself")
+    if bench.plugin.device_name == REFERENCE:
+        raise NotApplicableError(f"the device is {REFERENCE} itself")
+    return f"HETERO:{bench.device},{REFERENCE}"
+
+
+def _run(bench: Bench, proto: onnx.ModelProto, pinned: set[str], feeds: Any, what: str) -> None:
+    """Compiles with some operations on the device and the others on REFERENCE; compares."""
+    device = _beside(bench)
+    model = bench.read(proto)
+    for op in model.ops:
+        op.affinity = bench.device if op.name in pinned else REFERENCE
+    compiled = bench.core.compile_model(model, device, {"STRICT": True})
+    name = bench.plugin.device_name
+    for place in compiled.explain().ops:
+        if place.name in pinned and place.device != "-":
+            on_it = place.device.partition(".")[0] == name
+            require(on_it, f"{what}: '{place.name}' is on {place.device}: {place.why}")
+    for _ in range(2):
+        with np.errstate(all="ignore"):
+            have = compiled(feeds).to_tuple()
+        compare(have, bench.expected(proto, feeds), what)
+
+
+def _one_operator(op: str, bench: Bench) -> None:
+    proto, feeds = model_of(op, draw(op, 0))
+    proto = sandwich(proto)
+    model = bench.read(proto)
+    name = op.lower()
+    answer = bench.core.query_model(model, bench.device, bench.target.config)
+    if name not in answer:
+        raise DeclinedError(f"{op}: {answer.reasons.get(name, 'no reason given')}")
+    _run(bench, proto, {name}, feeds, f"{op} between two on {REFERENCE}")
+
+
+def _random_cut(network: Sample, seed: int, bench: Bench) -> None:
+    rng = np.random.default_rng(zlib.crc32(f"{network.name}/{seed}".encode()))
+    model = bench.read(network.proto)
+    answer = bench.core.query_model(model, bench.device, bench.target.config)
+    taken = [op.name for op in model.ops if op.name in answer]
+    if not taken:
+        raise DeclinedError(f"the device takes no operation of '{network.name}'")
+    share = (1.0, 0.5, 0.3, 0.7)[seed % 4]
+    pinned = {name for name in taken if rng.random() < share} or {taken[seed % len(taken)]}
+    # Operations are named by position where the model names none, so names hold for the same file.
+    _run(bench, network.proto, pinned, network.feeds(seed), f"{network.name} with {sorted(pinned)}")
