@@ -310,7 +310,8 @@ class Core:
         known = {key for plugin in plugins for key in plugin.properties_type.model_fields}
         self._validated(named.plugin, {key: values[key] for key in values if key not in known})
         values = self._own_keys(named.plugin, values)
-        self._device_id(named, values)
+        if "DEVICE_ID" in values:
+            values["DEVICE_ID"] = self._device_id(named, values)
         keys = [_join(named.name, i) for i in named.ids] if named.explicit else [named.name]
         self._settings |= {key: self._validated(named.plugin, values, key) for key in keys}
 

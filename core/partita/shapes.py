@@ -47,7 +47,8 @@ def infer_shapes(ir_model: ir.Model) -> None:
 
     What a model claims about computed values is often stale (it was exported for another batch
     size). So inference starts from the inputs and weights alone, and claims count only for values
-    whose rank it does not find, such as those behind operators that onnx does not know.
+    whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
+    that holds numbers only, though the inputs do not, just the rank counts.
     """
     proto = _without_large_weights(ir_model)
     claims = {info.name: info for info in proto.graph.value_info}
@@ -62,9 +63,16 @@ def infer_shapes(ir_model: ir.Model) -> None:
     known = {
         info.name
         for info in (*inferred.graph.value_info, *inferred.graph.output)
-        if info.type.tensor_type.HasField("shape") or not info.type.HasField("tensor_type")
+        if info.type.tensor_type.HasField("shape")
+        or info.type.WhichOneof("value") not in (None, "tensor_type")
     }
-    lost = {name: info for name, info in claims.items() if name not in known}
+    computed = {value.name for node in ir_model.graph for value in node.outputs}
+    lost = {name: info for name, info in claims.items() if name in computed - known}
+    if not all(
+        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
+    ):
+        for info in lost.values():
+            _doubt(info)
     if lost:
         for output in proto.graph.output:
             if output.name in lost:
@@ -123,6 +131,14 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
                     value.shape = ir.Shape(
                         None if _is_made_up(dim, symbols) else dim for dim in source.shape
                     )
+
+
+def _doubt(claim: onnx.ValueInfoProto) -> None:
+    """Forgets the sizes if they are all that is claimed; symbols show that somebody took care."""
+    dims = claim.type.tensor_type.shape.dim
+    if all(dim.HasField("dim_value") for dim in dims):
+        for dim in dims:
+            dim.ClearField("dim_value")
 
 
 def _says_nothing(dim: int | ir.SymbolicDim) -> bool:

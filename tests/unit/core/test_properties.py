@@ -239,7 +239,7 @@ def test_a_device_chosen_by_device_id_has_its_own_settings():
     assert level(plugin, core, "TOY", {"DEVICE_ID": "1"}) == (3, "plain", "1")
     assert level(plugin, core, "TOY", {"DEVICE_ID": 1}) == (3, "plain", "1")
     assert level(plugin, core, "TOY.1", {"DEVICE_ID": "1"}) == (3, "plain", "1")
-    core.set_property("TOY", device.id("1"))
+    core.set_property("TOY", device.id(1))
     assert level(plugin, core, "TOY") == (3, "plain", "1")
     assert level(plugin, core, "TOY.0") == (7, "plain", "0")
     assert core.get_property("TOY", "LEVEL") == 3
