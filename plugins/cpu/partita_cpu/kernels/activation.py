@@ -18,7 +18,7 @@ from partita_cpu.kernels.elementwise_map import (
     mapped_with,
 )
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import like, sigmoid, softplus, tanh
 from partita_cpu.kernels.table import ALL_FLOATS, FLOATS, HALVES, INTS, SIGNED, kernel
 
@@ -118,7 +118,7 @@ def prelu(b: Builder, node: Node, x: Operand, slope: Operand) -> Operand:
     return y
 
 
-@jit
+@loop
 def _clip_kernel(x: Any, low: Any, high: Any, y: Any, tid: int, nt: int) -> None:
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]

@@ -8,7 +8,7 @@ from typing import Any
 from numba.extending import register_jitable
 
 from partita.lowering import ActivationCode
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
     erf,
     exp,
@@ -18,6 +18,7 @@ from partita_cpu.kernels.scalar import (
     sigmoid,
     softplus,
     tanh,
+    wide_vectors,
 )
 
 RELU = int(ActivationCode.RELU)
@@ -148,9 +149,10 @@ def shrink(x: Any, bias: Any, limit: Any) -> Any:
     return like(x, x - bias) if x > limit else like(x, 0)
 
 
-@jit
+@loop
 def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
     """Applies an `ActivationCode` in place to a contiguous piece of a fused kernel's result."""
+    wide_vectors()
     n = x.size
     if code == RELU:
         for i in range(n):
@@ -180,8 +182,9 @@ def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
         _activate_rare(x, code, alpha)
 
 
-@jit
+@loop
 def _activate_rare(x: Any, code: int, alpha: Any) -> None:
+    wide_vectors()
     n = x.size
     if code == GELU:
         for i in range(n):

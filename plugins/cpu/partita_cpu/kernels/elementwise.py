@@ -12,7 +12,7 @@ from partita.lowering import Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_map import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
     SINE_LIMIT,
     ceil,
@@ -194,7 +194,7 @@ def _periodic(below_limit: Any, exact: Any) -> Kernel:
                 target[i] = exact(source[i])
 
     periodic.__name__ = periodic.__qualname__ = f"periodic_{below_limit.__name__}"
-    return jit(periodic)
+    return loop(periodic)
 
 
 @register_jitable

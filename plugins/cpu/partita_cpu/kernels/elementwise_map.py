@@ -13,23 +13,26 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import wide_vectors
 
 Kernel = Callable[..., None]
 LOOPS = 4
 """Dimensions of the loop nest over broadcast operands."""
+SHORT = 16
+"""Rows of fewer elements are not computed one by one."""
 
 
-def _named(loop: Callable[..., Any], scalar: Callable[..., Any]) -> Kernel:
-    name = f"{loop.__name__}_{scalar.__name__}"
-    loop.__name__ = loop.__qualname__ = name
-    return jit(loop)
+def _named(body: Callable[..., Any], scalar: Callable[..., Any]) -> Kernel:
+    body.__name__ = body.__qualname__ = f"{body.__name__}_{scalar.__name__}"
+    return loop(body)
 
 
 def mapped(scalar: Callable[..., Any]) -> Kernel:
     """A kernel ``(x, y, tid, nt)`` for ``y = scalar(x)`` on flat arrays."""
 
     def map1(x: Any, y: Any, tid: int, nt: int) -> None:
+        wide_vectors()
         start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
         source, target = x[start:stop], y[start:stop]
         for i in range(target.size):
@@ -42,6 +45,7 @@ def mapped_with(scalar: Callable[..., Any]) -> Kernel:
     """A kernel ``(x, y, alpha, beta, tid, nt)`` for ``y = scalar(x, alpha, beta)``."""
 
     def map3(x: Any, y: Any, alpha: Any, beta: Any, tid: int, nt: int) -> None:
+        wide_vectors()
         start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
         source, target = x[start:stop], y[start:stop]
         for i in range(target.size):
@@ -55,24 +59,38 @@ def broadcast(scalar: Callable[..., Any]) -> Kernel:
 
     def map2(a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int) -> None:
         n1, n2, inner = nest[1], nest[2], nest[3]
+        a2, a3, b2, b3 = nest[6], nest[7], nest[10], nest[11]
+        if inner < SHORT and n2 > inner:
+            # Rows are too short to be worth a loop each: take the same column of all rows.
+            first, last = n2 * tid // nt, n2 * (tid + 1) // nt
+            for line in range(nest[0] * n1):
+                i0, i1 = line // n1, line % n1
+                for i in range(inner):
+                    at = i0 * nest[4] + i1 * nest[5] + i * a3
+                    bt = i0 * nest[8] + i1 * nest[9] + i * b3
+                    yt = line * n2 * inner + i
+                    for k in range(first, last):
+                        left, right = a[np.uint64(at + k * a2)], b[np.uint64(bt + k * b2)]
+                        y[np.uint64(yt + k * inner)] = scalar(left, right)
+            return
         rows = nest[0] * n1 * n2
         first, last, start, stop = 0, rows, 0, inner
         if rows >= 4 * nt:
             first, last = rows * tid // nt, rows * (tid + 1) // nt
         else:
             start, stop = inner * tid // nt, inner * (tid + 1) // nt
+        above = first // n2
+        i2, i1, i0 = first - above * n2, above % n1, above // n1
         for row in range(first, last):
-            above = row // n2
-            i2, i1, i0 = row - above * n2, above % n1, above // n1
-            at = i0 * nest[4] + i1 * nest[5] + i2 * nest[6]
-            bt = i0 * nest[8] + i1 * nest[9] + i2 * nest[10]
+            at = i0 * nest[4] + i1 * nest[5] + i2 * a2
+            bt = i0 * nest[8] + i1 * nest[9] + i2 * b2
             target = y[row * inner + start : row * inner + stop]
-            if nest[7] == 0:
+            if a3 == 0:
                 left = a[at]
                 right = b[bt + start : bt + stop]
                 for i in range(target.size):
                     target[i] = scalar(left, right[i])
-            elif nest[11] == 0:
+            elif b3 == 0:
                 head = a[at + start : at + stop]
                 tail = b[bt]
                 for i in range(target.size):
@@ -82,6 +100,13 @@ def broadcast(scalar: Callable[..., Any]) -> Kernel:
                 right = b[bt + start : bt + stop]
                 for i in range(target.size):
                     target[i] = scalar(head[i], right[i])
+            i2 += 1
+            if i2 == n2:
+                i2 = 0
+                i1 += 1
+                if i1 == n1:
+                    i1 = 0
+                    i0 += 1
 
     return _named(map2, scalar)
 

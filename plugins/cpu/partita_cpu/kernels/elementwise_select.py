@@ -7,11 +7,12 @@ from typing import Any
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_map import broadcast_shape, emit_broadcast
 from partita_cpu.kernels.half import as_bits
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import copy_row
 from partita_cpu.kernels.table import ANY, BOOL, HALVES, kernel
 
 
-@jit
+@loop
 def _where(condition: Any, a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int) -> None:
     n1, n2, inner = nest[1], nest[2], nest[3]
     rows = nest[0] * n1 * n2
@@ -33,7 +34,7 @@ def _where(condition: Any, a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int)
             if step == 0:
                 target[:] = source[at]
             else:
-                target[:] = source[at + start : at + stop]
+                copy_row(source[at + start : at + stop], target)
             continue
         choice = condition[ct + start : ct + stop]
         if nest[11] == 0 and nest[15] == 0:

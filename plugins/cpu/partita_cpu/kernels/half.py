@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import bits
 from partita_cpu.kernels.table import HALVES
 
@@ -22,7 +22,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 
 
-@jit(inline=True)
+@loop(inline=True)
 def float16_to_float32(pattern: Any) -> Any:
     """The float32 of a float16's bits, as int32 arithmetic that vectorises."""
     wide = np.int32(pattern)
@@ -35,7 +35,7 @@ def float16_to_float32(pattern: Any) -> Any:
     return bits(np.int32(np.int32(result) | sign))
 
 
-@jit(inline=True)
+@loop(inline=True)
 def float32_to_float16(value: Any) -> Any:
     """The bits of the nearest float16, ties to even."""
     pattern = bits(value)
@@ -51,7 +51,7 @@ def float32_to_float16(value: Any) -> Any:
     return np.uint16(np.int32(np.int32(result) | sign))
 
 
-@jit(inline=True)
+@loop(inline=True)
 def float32_to_bfloat16(value: Any) -> Any:
     """The bits of the nearest bfloat16, ties to even."""
     pattern = bits(value)
@@ -61,7 +61,7 @@ def float32_to_bfloat16(value: Any) -> Any:
     return np.uint16(quiet if value != value else rounded)
 
 
-@jit
+@loop
 def _widen_float16(x: Any, y: Any, tid: int, nt: int) -> None:
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]
@@ -69,7 +69,7 @@ def _widen_float16(x: Any, y: Any, tid: int, nt: int) -> None:
         target[i] = float16_to_float32(source[i])
 
 
-@jit
+@loop
 def _widen_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]
@@ -77,7 +77,7 @@ def _widen_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
         target[i] = bits(np.int32(np.int32(source[i]) << np.int32(16)))
 
 
-@jit
+@loop
 def _narrow_float16(x: Any, y: Any, tid: int, nt: int) -> None:
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]
@@ -85,7 +85,7 @@ def _narrow_float16(x: Any, y: Any, tid: int, nt: int) -> None:
         target[i] = float32_to_float16(source[i])
 
 
-@jit
+@loop
 def _narrow_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
     start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
     source, target = x[start:stop], y[start:stop]

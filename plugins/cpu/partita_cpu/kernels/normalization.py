@@ -13,14 +13,14 @@ from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_binary import add, multiply
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import float32_of, narrow, through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import BLOCK, sum_of_row
 from partita_cpu.kernels.scalar import add_in_any_order, like, muladd
 from partita_cpu.kernels.table import ALL_FLOATS, HALVES, kernel
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _sum_of_squares(row: Any, center: Any) -> Any:
     """The sum of squared differences from ``center`` in float64."""
     total = np.float64(0)
@@ -34,7 +34,7 @@ def _sum_of_squares(row: Any, center: Any) -> Any:
     return total
 
 
-@jit
+@loop
 def normalise_rows(
     x: Any,
     scale: Any,
@@ -60,7 +60,7 @@ def normalise_rows(
             target[i] = muladd((source[i] - mean) * inverse, scale[i], bias[i])
 
 
-@jit
+@loop
 def normalise_planes(
     x: Any,
     scale: Any,
@@ -91,7 +91,7 @@ def normalise_planes(
                 after[i] = muladd(before[i] - mean, factor, term)
 
 
-@jit
+@loop
 def scale_channels(
     x: Any, factors: Any, terms: Any, y: Any, outer: int, channels: int, n: int, tid: int, nt: int
 ) -> None:

@@ -11,7 +11,7 @@ from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_binary import subtract
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis, reduce_axes
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
 from partita_cpu.kernels.scalar import like, sqrt
@@ -21,7 +21,7 @@ DEVIATION_FLOOR = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
 
 
-@jit
+@loop
 def normalise_window(
     x: Any,
     y: Any,

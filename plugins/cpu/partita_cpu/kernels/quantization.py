@@ -11,7 +11,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.elementwise_cast import NARROW, convert, emit_cast, onnx_dtype
 from partita_cpu.kernels.half import float32_of, narrow
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis, reduce_axes
 from partita_cpu.kernels.scalar import round_even
 from partita_cpu.kernels.table import F32, HALVES, DTypes, kernel
@@ -24,7 +24,7 @@ SUB_BYTE = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 """Least and largest value of the types of which several share a byte."""
 
 
-@jit
+@loop
 def quantize(
     x: Any,
     scales: Any,
@@ -63,7 +63,7 @@ def quantize(
         at = stop
 
 
-@jit
+@loop
 def dequantize(
     x: Any,
     scales: Any,
@@ -255,7 +255,7 @@ def dequantize_linear(
     return narrow(b, y, kind) if kind in HALVES else emit_cast(b, y, kind)
 
 
-@jit
+@loop
 def choose_grid(top: Any, bottom: Any, scale: Any, zero: Any, tid: int, nt: int) -> None:
     """Scale and zero point for uint8 so that the range of a tensor, and 0, are on the grid."""
     if tid != 0:

@@ -19,8 +19,8 @@ from partita_cpu.kernels.elementwise_binary import multiply
 from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.matmul import product
-from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.scalar import round_even
 from partita_cpu.kernels.table import F32, HALVES, DTypes, kernel
@@ -106,7 +106,7 @@ def matmul_integer(
     return emit_integer_product(b, x, w, x_zero, w_zero)
 
 
-@jit
+@loop
 def scale_columns(
     x: Any,
     row_scale: Any,
@@ -193,7 +193,7 @@ def dynamic_quantize_matmul(
     return _scaled(b, emit_integer_product(b, quantized, w, zero, w_zero), scale, w_scale, bias)
 
 
-@jit
+@loop
 def requantize(
     x: Any,
     bias: Any,

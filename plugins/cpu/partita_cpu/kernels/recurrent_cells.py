@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.recurrent_gates import add_product, apply_activation, round_to_bytes
-from partita_cpu.kernels.scalar import like
+from partita_cpu.kernels.scalar import copy_row, like
 
 
-@jit
+@loop
 def lstm_loop(
     x: Any,
     weights: Any,
@@ -75,11 +75,11 @@ def lstm_loop(
                     input_forget,
                 )
                 at = direction * shape[7] + time * shape[8] + element * shape[9]
-                y[at * n : (at + 1) * n] = state
+                copy_row(state, y[at * n : (at + 1) * n])
         first = stop
 
 
-@jit
+@loop
 def _lstm_cell(
     gates: Any,
     state: Any,
@@ -113,7 +113,7 @@ def _lstm_cell(
         state[i] *= leave[i]
 
 
-@jit
+@loop
 def gru_loop(
     x: Any,
     weights: Any,
@@ -158,7 +158,7 @@ def gru_loop(
             add_product(state, w, gates[: 2 * n], n, 2 * n)
             apply_activation(gates[: 2 * n], code[0], numbers[0], numbers[1], clip)
             if reset_after:
-                room[:] = late_bias[direction * n : (direction + 1) * n]
+                copy_row(late_bias[direction * n : (direction + 1) * n], room)
                 add_product(state, w[2 * n * n :], room, n, n)
                 for i in range(n):
                     fresh[i] += reset[i] * room[i]
@@ -170,10 +170,10 @@ def gru_loop(
             for i in range(n):
                 state[i] = (like(state[i], 1) - update[i]) * fresh[i] + update[i] * state[i]
             at = direction * shape[7] + time * shape[8] + element * shape[9]
-            y[at * n : (at + 1) * n] = state
+            copy_row(state, y[at * n : (at + 1) * n])
 
 
-@jit
+@loop
 def rnn_loop(
     x: Any,
     weights: Any,
@@ -208,6 +208,6 @@ def rnn_loop(
             gate = x[at * n : (at + 1) * n]
             add_product(state, w, gate, n, n)
             apply_activation(gate, code, numbers[0], numbers[1], clip)
-            state[:] = gate
+            copy_row(gate, state)
             at = direction * shape[7] + time * shape[8] + element * shape[9]
-            y[at * n : (at + 1) * n] = gate
+            copy_row(gate, y[at * n : (at + 1) * n])

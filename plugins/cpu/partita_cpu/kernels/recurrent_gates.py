@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
     exp,
     like,
@@ -19,6 +19,7 @@ from partita_cpu.kernels.scalar import (
     sigmoid,
     softplus,
     tanh,
+    wide_vectors,
 )
 
 SHAPE = (
@@ -51,9 +52,10 @@ ACTIVATIONS = {
 """Number and default parameters of each activation."""
 
 
-@jit
+@loop
 def apply_activation(row: Any, code: int, alpha: Any, beta: Any, clip: Any) -> None:
     """Clips the row to [-clip, clip] if clip is positive, then applies an activation in place."""
+    wide_vectors()
     zero = like(alpha, 0)
     if clip > zero:
         for i in range(row.size):
@@ -68,7 +70,7 @@ def apply_activation(row: Any, code: int, alpha: Any, beta: Any, clip: Any) -> N
         _apply_rare(row, code, alpha, beta)
 
 
-@jit
+@loop
 def _apply_rare(row: Any, code: int, alpha: Any, beta: Any) -> None:
     zero, one = like(alpha, 0), like(alpha, 1)
     for i in range(row.size):
@@ -93,7 +95,7 @@ def _apply_rare(row: Any, code: int, alpha: Any, beta: Any) -> None:
             row[i] = softplus(x)
 
 
-@jit
+@loop
 def add_product(state: Any, weights: Any, gates: Any, terms: int, columns: int) -> None:
     """``gates += state @ weights`` for one row; ``weights`` is flat, ``terms`` x ``columns``."""
     k = 0
@@ -121,7 +123,7 @@ def add_product(state: Any, weights: Any, gates: Any, terms: int, columns: int) 
         k += 1
 
 
-@jit
+@loop
 def round_to_bytes(rows: Any, out: Any) -> None:
     """What is left of float32 elements after dynamic quantisation to uint8 and back."""
     low, high = np.float32(0), np.float32(0)

@@ -12,7 +12,7 @@ from numba.extending import register_jitable
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_map import Kernel
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
 from partita_cpu.kernels.table import ALL_FLOATS, INTS, kernel
@@ -73,7 +73,7 @@ def _position_kernel(replaces: Callable[..., Any]) -> Kernel:
                     found[i] = k if better else found[i]
 
     position.__name__ = position.__qualname__ = f"position_{replaces.__name__}"
-    return jit(position)
+    return loop(position)
 
 
 _POSITIONS = {

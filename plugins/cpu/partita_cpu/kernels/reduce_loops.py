@@ -13,8 +13,8 @@ import numpy as np
 from numba.extending import register_jitable
 
 from partita_cpu.kernels.elementwise_map import Kernel
-from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.scalar import add_in_any_order, exp, like, log, maximum
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import add_in_any_order, exp, like, log, maximum, wide_vectors
 
 BLOCK = 512
 """Elements that are summed in their own type before they enter the float64 sum."""
@@ -22,7 +22,7 @@ LANES = 64
 """Neighbouring results that one thread computes together when the last axis is kept."""
 
 
-@jit(inline=True)
+@loop(inline=True)
 def share_of_lanes(outer: int, inner: int, tid: int, nt: int) -> Any:
     """First task, last task and tasks per outer index, where a task is LANES results."""
     pieces = (inner + LANES - 1) // LANES
@@ -102,7 +102,7 @@ def sum_kernel(term: Callable[..., Any]) -> Kernel:
                 part_row[i] = total_row[i]
 
     sum_terms.__name__ = sum_terms.__qualname__ = f"sum_terms_{term.__name__}"
-    return jit(sum_terms)
+    return loop(sum_terms)
 
 
 def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_term) -> Kernel:
@@ -133,14 +133,15 @@ def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_ter
                         target[i] = combine(target[i], like(row[i], term(row[i])))
 
     fold.__name__ = fold.__qualname__ = f"fold_{combine.__name__}_{term.__name__}"
-    return jit(fold)
+    return loop(fold)
 
 
-@jit
+@loop
 def log_sum_exp(
     x: Any, y: Any, sums: Any, outer: int, n: int, inner: int, tid: int, nt: int
 ) -> None:
     """``log(sum(exp(x)))`` without overflow; arguments as for `sum_kernel`."""
+    wide_vectors()
     infinity = like(y[0], np.inf)
     if inner == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):

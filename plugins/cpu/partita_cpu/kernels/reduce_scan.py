@@ -10,9 +10,10 @@ from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_binary import add, multiply
 from partita_cpu.kernels.elementwise_map import Kernel
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
+from partita_cpu.kernels.scalar import like
 from partita_cpu.kernels.table import ALL_FLOATS, INDICES, INTS, kernel
 
 
@@ -31,6 +32,21 @@ def _scan_kernel(combine: Callable[..., Any]) -> Kernel:
         tid: int,
         nt: int,
     ) -> None:
+        if inner == 1:
+            step = -1 if reverse else 1
+            for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+                at = o * n + (n - 1 if reverse else 0)
+                total = neutral
+                for _ in range(n):
+                    value = x[at]
+                    if exclusive:
+                        y[at] = total
+                        total = like(total, combine(total, value))
+                    else:
+                        total = like(total, combine(total, value))
+                        y[at] = total
+                    at += step
+            return
         begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
         for task in range(begin, end):
             o = task // pieces
@@ -53,7 +69,7 @@ def _scan_kernel(combine: Callable[..., Any]) -> Kernel:
                 before = here
 
     scan.__name__ = scan.__qualname__ = f"scan_{combine.__name__}"
-    return jit(scan)
+    return loop(scan)
 
 
 _SCANS = {"CumSum": (_scan_kernel(add), 0), "CumProd": (_scan_kernel(multiply), 1)}

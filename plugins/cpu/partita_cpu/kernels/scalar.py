@@ -162,6 +162,23 @@ def larger_integer(typing_context: Any, a: Any, b: Any) -> Any:
     return a(a, a), generate
 
 
+@generated
+def wide_vectors(typing_context: Any) -> Any:
+    """To be called in a kernel full of arithmetic: it may use the widest vectors there are.
+
+    LLVM prefers 256 bits on most processors with AVX-512, which suits code that waits for memory.
+    """
+    del typing_context
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del signature, values
+        # llvmlite knows no attributes with values; as a plain string it is printed as needed.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 def like(x: Any, value: Any) -> Any:
     """``value`` as a number of the type of ``x``; numba's literals are 64 bits wide."""
     return type(x)(value)
@@ -310,6 +327,13 @@ def row_maximum(row: Any) -> Any:
     return bits(ordered(top))
 
 
+@register_jitable
+def copy_row(source: Any, target: Any) -> None:
+    """Copies a row; numba's own slice assignment would allocate in case the two overlap."""
+    for i in range(target.size):
+        target[i] = source[i]
+
+
 # log
 
 
@@ -368,7 +392,7 @@ def _erf32(x: Any) -> Any:
     q = muladd(q, size, np.float32(-0.6369760632514954))
     q = muladd(q, size, np.float32(-0.12779724597930908))
     q = muladd(q, size, np.float32(-0.0001664463197812438))
-    far = np.float32(1.0) - exp(q - size)
+    far = np.float32(1.0) - exp_below_zero(q - size)
     return copysign(near if size < np.float32(0.92) else far, x)
 
 
@@ -383,7 +407,7 @@ erf = _select("erf", _erf32, _erf64)
 def sigmoid(x: Any) -> Any:
     """1 / (1 + exp(-x)), without overflow."""
     one = like(x, 1)
-    e = exp(-abs(x))
+    e = exp_below_zero(-abs(x))
     return (one if x >= like(x, 0) else e) / (one + e)
 
 
@@ -391,7 +415,7 @@ def sigmoid(x: Any) -> Any:
 def softplus(x: Any) -> Any:
     """log(1 + exp(x)), without overflow."""
     zero = like(x, 0)
-    return (zero if x < zero else x) + log1p_of_unit(exp(-abs(x)))
+    return (zero if x < zero else x) + log1p_of_unit(exp_below_zero(-abs(x)))
 
 
 # sin and cos

@@ -7,23 +7,26 @@ from typing import Any
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
 from partita_cpu.kernels.scalar import (
     add_in_any_order,
+    copy_row,
     exp_below_zero,
     like,
     log,
     maximum,
     row_maximum,
+    wide_vectors,
 )
 from partita_cpu.kernels.table import ALL_FLOATS, kernel
 
 
-@jit
+@loop
 def softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
     """Softmax of rows of n elements."""
+    wide_vectors()
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
         top = row_maximum(source)
@@ -37,9 +40,10 @@ def softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
             target[i] *= scale
 
 
-@jit
+@loop
 def log_softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> None:
     """Logarithm of the softmax of rows of n elements."""
+    wide_vectors()
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
         top = row_maximum(source)
@@ -51,7 +55,7 @@ def log_softmax_rows(x: Any, y: Any, outer: int, n: int, tid: int, nt: int) -> N
             target[i] = (source[i] - top) - shift
 
 
-@jit
+@loop
 def softmax_columns(
     x: Any,
     y: Any,
@@ -65,6 +69,7 @@ def softmax_columns(
     nt: int,
 ) -> None:
     """Softmax or its logarithm along the middle axis; ``tops`` and ``totals`` are scratch."""
+    wide_vectors()
     begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
     for task in range(begin, end):
         o = task // pieces
@@ -72,7 +77,7 @@ def softmax_columns(
         last = min(first + LANES, inner)
         top = tops[o * inner + first : o * inner + last]
         total = totals[o * inner + first : o * inner + last]
-        top[:] = x[o * n * inner + first : o * n * inner + last]
+        copy_row(x[o * n * inner + first : o * n * inner + last], top)
         total[:] = 0
         for k in range(1, n):
             source = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
@@ -98,7 +103,7 @@ def softmax_columns(
                     target[i] *= total[i]
 
 
-@jit
+@loop
 def hardmax_lines(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: int) -> None:
     """1 for the first largest element along the middle axis, else 0."""
     lines = outer * inner

@@ -1,0 +1,34 @@
+"""Compiles kernels that allocate nothing, and so need no reference counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from partita_cpu.kernels.numba_jit import jit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@overload
+def loop(fn: F) -> F: ...
+@overload
+def loop(*, inline: bool = ...) -> Callable[[F], F]: ...
+def loop(fn: F | None = None, *, inline: bool = False) -> Any:
+    """As `jit`, for functions that make no arrays but slices.
+
+    numba counts references to the memory behind every slice, by atomic additions. In a loop over
+    short rows they take more time than the rows, and threads that share an array wait for each
+    other's. A function that allocates does not compile this way.
+
+    Args:
+        fn: The function; ``@loop`` and ``@loop(inline=True)`` both work.
+        inline: For small functions called in inner loops.
+    """
+
+    def compile_(function: F) -> Any:
+        compiled: Any = jit(inline=inline)(function)
+        compiled.targetoptions["_nrt"] = False
+        return compiled
+
+    return compile_ if fn is None else compile_(fn)
