@@ -15,9 +15,6 @@ from partita.errors import (
     BlobError,
     CompileError,
     DeviceError,
-    DeviceNotFoundError,
-    DeviceStringError,
-    DeviceUnavailableError,
     PartitaError,
     PluginError,
     PropertyError,
@@ -29,19 +26,17 @@ from partita.properties import (
     CoreProperties,
     DeviceProperties,
     is_read_only,
-    merge,
     normalise,
     validate,
     writable,
 )
 from partita.query import QueryResult
-from partita.registry import Failure, Registry, usable_ids
+from partita.registry import Failure, Registry, describe, join
+from partita.settings import Settings
 from partita.tensor import Tensor
 
 _log = logging.getLogger("partita")
 
-_PRIORITIES = "MULTI_DEVICE_PRIORITIES"
-_DEVICE_PROPERTIES = "DEVICE_PROPERTIES"
 _FACTS = ("AVAILABLE_DEVICES", "FULL_DEVICE_NAME", "DEVICE_TYPE", "SUPPORTED_PROPERTIES")
 
 
@@ -58,31 +53,6 @@ class Version:
     build_number: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """What a device string names.
-
-    Attributes:
-        plugin: The plugin.
-        ids: The devices of it that are meant, the preferred one first; all if there is no id.
-        explicit: Whether an id or an alias singles them out.
-        settings: What the string itself sets.
-    """
-
-    plugin: DevicePlugin
-    ids: list[str]
-    explicit: bool
-    settings: dict[str, Any]
-
-    @property
-    def name(self) -> str:
-        return self.plugin.device_name
-
-    @property
-    def device(self) -> str:
-        return _join(self.name, self.ids[0])
-
-
 class Core:
     """Finds device plugins, reads models, compiles them for devices.
 
@@ -97,8 +67,7 @@ class Core:
 
     def __init__(self) -> None:
         self._own = CoreProperties()
-        self._settings: dict[str, DeviceProperties] = {}
-        self._ids: dict[str, list[str]] = {}
+        self._settings = Settings()
         self._registry = Registry(self)
 
     # ---------------------------------------------------------------------- models
@@ -225,7 +194,7 @@ class Core:
         names = []
         for name in self._registry.names:
             try:
-                names += [_join(name, device_id) for device_id in self._device_ids(name)]
+                names += [join(name, device_id) for device_id in self._registry.ids(name)]
             except DeviceError as error:
                 _log.info("%s", error)
         return names
@@ -240,7 +209,7 @@ class Core:
         reasons = {failure.plugin: failure.cause for failure in self._registry.failures}
         for name in self._registry.names:
             try:
-                self._device_ids(name)
+                self._registry.ids(name)
             except DeviceError as error:
                 reasons[name] = str(error)
         return reasons
@@ -275,12 +244,12 @@ class Core:
         Raises:
             DeviceError: It does not exist, or its driver fails to describe it.
         """
-        named = self._resolve(device)
-        return _info(named.plugin, named.ids[0])
+        named = self._registry.resolve(device)
+        return describe(named.plugin, named.ids[0])
 
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, ids checked, existence assured."""
-        return self._resolve(device).device
+        return self._registry.resolve(device).device
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """Device to its version, for the device and those listed behind a colon."""
@@ -304,16 +273,9 @@ class Core:
             self._own = validate(CoreProperties, normalise(device_name), "Core", self._own)
             _log.setLevel(self._own.LOG_LEVEL)
             return
-        named = self._resolve(device_name)
-        values = merge(normalise(properties), named.settings)
         plugins = map(self._registry.plugin, self._registry.names)
         known = {key for plugin in plugins for key in plugin.properties_type.model_fields}
-        self._validated(named.plugin, {key: values[key] for key in values if key not in known})
-        values = self._own_keys(named.plugin, values)
-        if "DEVICE_ID" in values:
-            values["DEVICE_ID"] = self._device_id(named, values)
-        keys = [_join(named.name, i) for i in named.ids] if named.explicit else [named.name]
-        self._settings |= {key: self._validated(named.plugin, values, key) for key in keys}
+        self._settings.set(self._registry.resolve(device_name), normalise(properties), known)
 
     def get_property(self, device_name: str, name: str | None = None) -> Any:
         """A property of a device (or, with one argument, of Core).
@@ -335,11 +297,11 @@ class Core:
         fields = type(properties).model_fields
         match name:
             case "AVAILABLE_DEVICES":
-                return [i for i in self._device_ids(plugin.device_name) if i]
+                return [i for i in self._registry.ids(plugin.device_name) if i]
             case "FULL_DEVICE_NAME":
-                return _info(plugin, properties.DEVICE_ID).full_name
+                return describe(plugin, properties.DEVICE_ID).full_name
             case "DEVICE_TYPE":
-                return _info(plugin, properties.DEVICE_ID).kind
+                return describe(plugin, properties.DEVICE_ID).kind
             case "SUPPORTED_PROPERTIES":
                 return [*_FACTS, *fields]
         if name not in fields:
@@ -351,152 +313,33 @@ class Core:
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""
-        schema = self._resolve(device).plugin.properties_type
+        schema = self._registry.resolve(device).plugin.properties_type
         return key in schema.model_fields and not is_read_only(schema, key)
 
     def writable_properties(self, device: str) -> list[str]:
         """Names of the properties that can be set on a device."""
-        return writable(self._resolve(device).plugin.properties_type)
+        return writable(self._registry.resolve(device).plugin.properties_type)
 
     # --------------------------------------------------------------------- tensors
 
     def can_share(self, device: str, memory: str) -> bool:
         """Whether a device reads tensors of a memory in place."""
-        named = self._resolve(device)
+        named = self._registry.resolve(device)
         return named.plugin.can_share(memory, named.ids[0])
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
         """Brings a tensor into a device's memory."""
-        named = self._resolve(device)
+        named = self._registry.resolve(device)
         return named.plugin.transfer_to(tensor, named.ids[0])
 
     # ------------------------------------------------------------------- internals
 
-    def _device_ids(self, name: str) -> list[str]:
-        if name not in self._ids:
-            self._ids[name] = usable_ids(self._registry.plugin(name))
-        return self._ids[name]
-
-    def _resolve(self, device: str) -> _Named:
-        """Finds what a device string names.
-
-        Raises:
-            DeviceError: There is no such device, or it cannot be used.
-        """
-        parsed = device_string.parse(device)
-        alias = self._registry.owner_of_alias(parsed.name)
-        if alias is not None:
-            plugin, kind = alias
-            ids = self._ids_of_kind(parsed, plugin, kind)
-        else:
-            plugin = self._registry.plugin(parsed.name)
-            ids = self._device_ids(plugin.device_name)
-            if parsed.device_id and parsed.device_id not in ids:
-                shown = ", ".join(_join(plugin.device_name, known) for known in ids)
-                raise DeviceNotFoundError(
-                    f"There is no device '{parsed.device}'; '{plugin.device_name}' has {shown}."
-                )
-            ids = [parsed.device_id] if parsed.device_id else ids
-        settings = {}
-        if parsed.priorities is not None:
-            if _PRIORITIES not in plugin.properties_type.model_fields:
-                raise DeviceStringError(
-                    f"Device '{plugin.device_name}' takes no device list; write "
-                    f"'HETERO:{parsed.device},{','.join(parsed.priorities)}' for several devices."
-                )
-            settings[_PRIORITIES] = ",".join(parsed.priorities)
-        return _Named(plugin, ids, bool(parsed.device_id) or alias is not None, settings)
-
-    def _ids_of_kind(
-        self, parsed: device_string.DeviceString, plugin: DevicePlugin, kind: str
-    ) -> list[str]:
-        """The devices that an alias stands for: the n-th of the kind, or all of it."""
-        try:
-            infos = {i: _info(plugin, i) for i in self._device_ids(plugin.device_name)}
-        except DeviceError as error:
-            raise DeviceUnavailableError(
-                f"Device '{parsed.name}' is unavailable: {error}"
-            ) from error
-        fitting = [i for i, info in infos.items() if info.kind == kind]
-        if not parsed.device_id and fitting:
-            return fitting
-        if parsed.device_id in map(str, range(len(fitting))):
-            return [fitting[int(parsed.device_id)]]
-        shown = ", ".join(
-            f"{_join(plugin.device_name, i)} ({info.kind}, {info.full_name})"
-            for i, info in infos.items()
-        )
-        raise DeviceNotFoundError(
-            f"There is no device '{parsed.device}': '{plugin.device_name}' has {len(fitting)} of "
-            f"kind '{kind}'. It has {shown}."
-        )
-
     def _target(self, device_name: str, config: Config) -> tuple[DevicePlugin, DeviceProperties]:
-        """The plugin and the complete properties for one call.
-
-        Each overrides the ones before: what is set for the plugin, what is set for the device, the
-        configuration of the call, the device string itself.
-        """
-        named = self._resolve(device_name)
-        call = self._own_keys(named.plugin, merge(normalise(config), named.settings))
-        common = self._set_for(named.name)
-        device_id = self._device_id(named, merge(common, call) if not named.explicit else call)
-        values = merge(common, self._set_for(_join(named.name, device_id)), call)
-        if device_id:
-            values["DEVICE_ID"] = device_id
-        return named.plugin, self._validated(named.plugin, values)
-
-    def _set_for(self, key: str) -> dict[str, Any]:
-        """What :meth:`set_property` was told about a plugin, or about a device."""
-        properties = self._settings.get(key)
-        return {} if properties is None else properties.model_dump(exclude_unset=True)
-
-    def _device_id(self, named: _Named, values: dict[str, Any]) -> str:
-        """The one device that is meant, by its string or by DEVICE_ID.
-
-        Raises:
-            PropertyError: DEVICE_ID names none, or another one than the string.
-        """
-        wanted = str(values.get("DEVICE_ID", "")) or named.ids[0]
-        if wanted not in named.ids:
-            raise PropertyError(
-                f"DEVICE_ID of device '{named.name}' cannot be '{wanted}' here; it can be "
-                f"{', '.join(map(repr, named.ids))}."
-            )
-        return wanted
-
-    def _validated(
-        self, plugin: DevicePlugin, values: dict[str, Any], base: str = ""
-    ) -> DeviceProperties:
-        owner = f"Device '{plugin.device_name}'"
-        return validate(plugin.properties_type, values, owner, self._settings.get(base))
-
-    def _own_keys(self, plugin: DevicePlugin, values: dict[str, Any]) -> dict[str, Any]:
-        """Moves keys that a plugin of plugins does not know itself to where it looks for them."""
-        own = plugin.properties_type.model_fields
-        if _DEVICE_PROPERTIES not in own:
-            return values
-        foreign = {key: value for key, value in values.items() if key not in own}
-        rest = {key: value for key, value in values.items() if key in own}
-        return merge(rest, {_DEVICE_PROPERTIES: {"*": foreign}}) if foreign else rest
+        """The plugin and the complete properties for one call."""
+        named = self._registry.resolve(device_name)
+        return named.plugin, self._settings.of_call(named, config)
 
 
 def compile_model(model: Any, device_name: str = "HETERO", config: Config = None) -> CompiledModel:
     """Compiles a model with a Core made for it; see :meth:`Core.compile_model`."""
     return Core().compile_model(model, device_name, config)
-
-
-def _info(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
-    try:
-        return plugin.device_info(device_id)
-    except DeviceError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"Device '{_join(plugin.device_name, device_id)}' cannot be described: "
-            f"{type(error).__name__}: {error}"
-        ) from error
-
-
-def _join(name: str, device_id: str) -> str:
-    return f"{name}.{device_id}" if device_id else name

@@ -1,4 +1,4 @@
-"""Discovery: finds device plugins by entry point, loading each on its own."""
+"""The registry: finds device plugins by entry point, and devices by device string."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
+from typing import Any
 
 import pluggy
 
-from partita import hookspecs
-from partita.device_string import is_device_id, is_device_name
-from partita.errors import DeviceError, DeviceNotFoundError, DeviceUnavailableError, PluginError
-from partita.plugin import API_VERSION, CoreAPI, DevicePlugin
+from partita import device_string, hookspecs
+from partita.device_string import DeviceString, is_device_id, is_device_name
+from partita.errors import (
+    DeviceError,
+    DeviceNotFoundError,
+    DeviceStringError,
+    DeviceUnavailableError,
+    PluginError,
+)
+from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
 
 _log = logging.getLogger(__name__)
+
+PRIORITIES = "MULTI_DEVICE_PRIORITIES"
+"""The property that a device list behind a colon sets."""
 
 DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
 """Environment variable: comma-separated entry-point names that are not loaded."""
@@ -43,6 +53,33 @@ class Failure:
         return f"plugin '{self.plugin}' of '{self.distribution}': {self.cause}"
 
 
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a device string names.
+
+    Attributes:
+        plugin: The plugin.
+        ids: The devices of it that are meant, the preferred one first; all if there is no id.
+        explicit: Whether an id or an alias singles them out.
+        settings: What the string itself sets.
+    """
+
+    plugin: DevicePlugin
+    ids: list[str]
+    explicit: bool
+    settings: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The plugin's device name."""
+        return self.plugin.device_name
+
+    @property
+    def device(self) -> str:
+        """The canonical name of the preferred device."""
+        return join(self.name, self.ids[0])
+
+
 class Registry:
     """The devices that plugins provide, by name.
 
@@ -55,6 +92,8 @@ class Registry:
         self._plugins: dict[str, DevicePlugin] = {}
         self._origin: dict[str, str] = {}
         self._clashes: dict[str, str] = {}
+        self._ids: dict[str, list[str]] = {}
+        self._named: dict[str, Named] = {}
         self.failures: list[Failure] = []
         self._discover()
 
@@ -82,7 +121,7 @@ class Registry:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
 
-    def owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
+    def _owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
         """The plugin that declares an alias, and the kind of device that the alias means.
 
         A device of that very name hides the alias.
@@ -113,6 +152,7 @@ class Registry:
             )
         self._plugins[name] = plugin
         self._origin[name] = origin
+        self._named.clear()  # the new name may hide an alias
 
     def add_again(self, source: str, device_name: str) -> None:
         """Registers the plugin of an entry point or module once more, under another device name.
@@ -134,6 +174,73 @@ class Registry:
                 "one can be registered under another device name."
             )
         self.add(plugins[0], source, device_name)
+
+    def ids(self, name: str) -> list[str]:
+        """The ids of a plugin's devices; asked of the plugin until it has an answer.
+
+        Raises:
+            DeviceError: It has no usable device, or does not exist.
+        """
+        if name not in self._ids:
+            self._ids[name] = _usable_ids(self.plugin(name))
+        return self._ids[name]
+
+    def resolve(self, device: str) -> Named:
+        """Finds what a device string names; remembers it, as HETERO asks in every request.
+
+        Raises:
+            DeviceError: There is no such device, or it cannot be used.
+        """
+        named = self._named.get(device) if isinstance(device, str) else None
+        if named is None:
+            named = self._named[device] = self._find(device_string.parse(device))
+        return named
+
+    def _find(self, parsed: DeviceString) -> Named:
+        alias = self._owner_of_alias(parsed.name)
+        if alias is not None:
+            plugin, kind = alias
+            ids = self._ids_of_kind(parsed, plugin, kind)
+        else:
+            plugin = self.plugin(parsed.name)
+            ids = self.ids(plugin.device_name)
+            if parsed.device_id and parsed.device_id not in ids:
+                shown = ", ".join(join(plugin.device_name, known) for known in ids)
+                raise DeviceNotFoundError(
+                    f"There is no device '{parsed.device}'; '{plugin.device_name}' has {shown}."
+                )
+            ids = [parsed.device_id] if parsed.device_id else ids
+        settings = {}
+        if parsed.priorities is not None:
+            if PRIORITIES not in plugin.properties_type.model_fields:
+                raise DeviceStringError(
+                    f"Device '{plugin.device_name}' takes no device list; write "
+                    f"'HETERO:{parsed.device},{','.join(parsed.priorities)}' for several devices."
+                )
+            settings[PRIORITIES] = ",".join(parsed.priorities)
+        return Named(plugin, ids, bool(parsed.device_id) or alias is not None, settings)
+
+    def _ids_of_kind(self, parsed: DeviceString, plugin: DevicePlugin, kind: str) -> list[str]:
+        """The devices that an alias stands for: the n-th of the kind, or all of it."""
+        try:
+            infos = {i: describe(plugin, i) for i in self.ids(plugin.device_name)}
+        except DeviceError as error:
+            raise DeviceUnavailableError(
+                f"Device '{parsed.name}' is unavailable: {error}"
+            ) from error
+        fitting = [i for i, info in infos.items() if info.kind == kind]
+        if not parsed.device_id and fitting:
+            return fitting
+        if parsed.device_id in map(str, range(len(fitting))):
+            return [fitting[int(parsed.device_id)]]
+        shown = ", ".join(
+            f"{join(plugin.device_name, i)} ({info.kind}, {info.full_name})"
+            for i, info in infos.items()
+        )
+        raise DeviceNotFoundError(
+            f"There is no device '{parsed.device}': '{plugin.device_name}' has {len(fitting)} of "
+            f"kind '{kind}'. It has {shown}."
+        )
 
     # ------------------------------------------------------------------- discovery
 
@@ -229,7 +336,7 @@ def _check(plugin: object, origin: str) -> None:
         )
 
 
-def usable_ids(plugin: DevicePlugin) -> list[str]:
+def _usable_ids(plugin: DevicePlugin) -> list[str]:
     """The ids of a plugin's devices; what it raises, whatever it is, becomes a DeviceError.
 
     Raises:
@@ -251,3 +358,25 @@ def usable_ids(plugin: DevicePlugin) -> list[str]:
             "letters, digits, '_' and '-' are due."
         )
     return ids
+
+
+def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
+    """Describes one device.
+
+    Raises:
+        DeviceError: Its driver fails to.
+    """
+    try:
+        return plugin.device_info(device_id)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{join(plugin.device_name, device_id)}' cannot be described: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def join(name: str, device_id: str) -> str:
+    """The device string of a name and an id."""
+    return f"{name}.{device_id}" if device_id else name

@@ -77,6 +77,7 @@ def test_an_alias_counts_the_devices_of_its_kind():
 
 def test_a_device_of_that_name_hides_an_alias():
     core = core_with(ToyDevice(kinds=("cpu", "npu"), aliases={"NPU": "npu"}))
+    assert core.resolve_device("NPU") == "TOY.1"
     core.register_plugin(ToyDevice("NPU"))
     assert core.resolve_device("NPU") == "NPU"
 
