@@ -42,9 +42,9 @@ def model_of(
     return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds
 
 
-def draw(op_type: str, number: int) -> Draw:
+def draw(op_type: str, number: int, attempt: int = 0) -> Draw:
     """The draw of an operator and number; always the same one."""
-    rng = np.random.default_rng(zlib.crc32(f"{op_type}/{number}".encode()))
+    rng = np.random.default_rng(zlib.crc32(f"{op_type}/{number}/{attempt}".encode()))
     return GENERATORS[op_type](rng)
 
 

@@ -27,6 +27,8 @@ from partita_conformance.expectations import Expectations
 PASSED, FAILED, DECLINED, SKIPPED = "passed", "failed", "declined", "skipped"
 CRASHED, TIMEOUT = "crashed", "timeout"
 UNSUPPORTED, XFAILED, XPASSED = "unsupported", "xfailed", "xpassed"
+_START_S = 300  # a worker imports, reads the cases and opens the device before its first check
+
 BAD = (FAILED, CRASHED, TIMEOUT, XPASSED)
 """Statuses that make a run fail."""
 
@@ -144,6 +146,8 @@ class Isolated:
             )
             self._worker.start()
             theirs.close()
+            if self._pipe.poll(_START_S):
+                self._pipe.recv()
         return self._pipe
 
     def _end(self) -> int | None:
@@ -169,14 +173,13 @@ def _serve(
     """The worker: makes the checks whose names come through the pipe, until it is closed."""
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # of models that cannot be inferred
     checks = {check.name: check for check in collect(selection, cases_file)}
-    bench: Bench | None = None
+    bench = Bench(target)
+    pipe.send("ready")
     while True:
         try:
             name = pipe.recv()
         except (EOFError, OSError):
             return
-        if bench is None:
-            bench = Bench(target)
         pipe.send(attempt(checks[name], bench))
 
 

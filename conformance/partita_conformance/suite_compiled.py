@@ -116,7 +116,7 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
     """Reshaping or pinning the model after compiling does not change what was compiled."""
     sample = bench.sample("dynamic")
     model = bench.read(sample.proto)
-    compiled = bench.core.compile_model(model, bench.device)
+    compiled = bench.plugin.compile_model(model, bench.properties())
     feeds = sample.feeds()
     model.reshape({0: [7, *(model.input(0).shape or ())[1:]]})
     for op in model.ops:

@@ -13,8 +13,9 @@ from onnx import helper
 from partita_conformance.bench import REFERENCE, Bench
 from partita_conformance.checks import Check, DeclinedError, NotApplicableError, require
 from partita_conformance.compare import compare
-from partita_conformance.draws import GENERATORS, draw, model_of
+from partita_conformance.draws import GENERATORS
 from partita_conformance.models import Sample, networks
+from partita_conformance.suite_operators import telling_draw
 
 
 def hetero_checks(seeds: int) -> list[Check]:
@@ -99,7 +100,7 @@ def _run(bench: Bench, proto: onnx.ModelProto, pinned: set[str], feeds: Any, wha
 
 
 def _one_operator(op: str, bench: Bench) -> None:
-    proto, feeds = model_of(op, draw(op, 0))
+    _, proto, feeds, _ = telling_draw(op, 0, bench)
     proto = sandwich(proto)
     model = bench.read(proto)
     name = op.lower()

@@ -83,7 +83,7 @@ def the_model_stays_as_it_is(bench: Bench) -> None:
         after = model.to_onnx().SerializeToString(deterministic=True)
         require(before == after, f"query_model changes model '{network.name}'.")
         if len(answer) == len(model.ops):
-            bench.core.compile_model(model, bench.device)
+            bench.plugin.compile_model(model, bench.properties())
             after = model.to_onnx().SerializeToString(deterministic=True)
             require(before == after, f"compile_model changes model '{network.name}'.")
 

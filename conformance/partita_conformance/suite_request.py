@@ -10,7 +10,7 @@ import partita
 from partita_conformance.bench import Bench
 from partita_conformance.checks import NotApplicableError, check, require
 from partita_conformance.compare import compare
-from partita_conformance.models import Sample, parse
+from partita_conformance.models import Sample, parse, samples
 
 Array = np.ndarray[Any, Any]
 
@@ -114,10 +114,15 @@ def inputs_of_any_layout(bench: Bench) -> None:
 @check("request", values=True)
 def one_array_for_two_inputs(bench: Bench) -> None:
     """The same array may be given for two inputs."""
-    sample = bench.sample("pair")
-    array = sample.feeds(10)["a"]
-    feeds = {"a": array, "b": array}
-    _agree(bench, sample, feeds, bench.compile(sample.proto)(feeds), "one array for both inputs")
+    for sample in samples("pair"):
+        array = sample.feeds(10)["a"]
+        feeds = {"a": array, "b": array}
+        if bench.refusals(sample.proto) or not np.any(bench.expected(sample.proto, feeds)[0]):
+            continue  # x - x would be right by zeros
+        result = bench.compile(sample.proto)(feeds)
+        _agree(bench, sample, feeds, result, "one array for both inputs")
+        return
+    raise NotApplicableError("the device takes none of the models of two inputs")
 
 
 @check("request", values=True)

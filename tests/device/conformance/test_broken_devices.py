@@ -1,0 +1,120 @@
+"""The kit itself: it catches every broken device, passes a correct one, and sees through zeros."""
+
+from __future__ import annotations
+
+import broken_form
+import broken_runs
+import broken_values
+import pytest
+from broken_form import Broken
+
+from partita_conformance.bench import Target
+from partita_conformance.collect import Selection, collect
+from partita_conformance.expectations import Expectations
+from partita_conformance.running import (
+    CRASHED,
+    DECLINED,
+    FAILED,
+    PASSED,
+    SKIPPED,
+    TIMEOUT,
+    InProcess,
+    Isolated,
+    run_checks,
+)
+
+MODULES = (broken_form, broken_runs, broken_values)
+APART = {"Broken", "Rewrites", "Crashes", "Hangs", "BreaksAtCreation"}
+FAULTS = [
+    cls
+    for module in MODULES
+    for cls in vars(module).values()
+    if isinstance(cls, type)
+    and issubclass(cls, Broken)
+    and cls.__module__ == module.__name__
+    and cls.__name__ not in APART
+]
+FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
+FORM += ("threads/*", "memory/*", "faults/*")
+SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
+
+
+def outcomes_of(name, module, patterns, device="BROKEN", draws=4):
+    target = Target(device, f"{module}:{name}")
+    checks = collect(Selection(tuple(patterns), draws=draws))
+    return run_checks(checks, InProcess(target), Expectations())
+
+
+def test_there_are_enough_faults():
+    assert len(FAULTS) + 3 >= 80
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_fault_is_caught(fault):
+    patterns = [p for p in fault.suites if not p.startswith("operators")]
+    outcomes = outcomes_of(fault.__name__, fault.__module__, patterns, draws=12)
+    assert [o.check.name for o in outcomes if o.bad], "the kit missed it"
+
+
+@pytest.mark.parametrize("name", ["Good", "Picky"])
+def test_correct_device_passes(name):
+    outcomes = outcomes_of(name, "good_device", FORM + SAMPLE, name.upper())
+    assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
+    passed = sum(o.status == PASSED for o in outcomes)
+    assert passed > (150 if name == "Good" else 60)
+
+
+def test_zeros_fail_exactly_the_checks_of_values():
+    outcomes = outcomes_of("Null", "good_device", FORM + SAMPLE, "NULL")
+    made = [o for o in outcomes if o.status not in (DECLINED, SKIPPED)]
+    wrong = {o.check.name: (o.check.values, o.detail) for o in made if o.bad != o.check.values}
+    assert wrong == {}
+    assert sum(o.check.values for o in made) > 100
+
+
+def test_crash_costs_its_check_only():
+    selection = Selection(("random/Exp/0", "random/Relu/0", "random/Abs/0"))
+    runner = Isolated(Target("BROKEN", "broken_runs:Crashes"), selection, 60)
+    try:
+        outcomes = run_checks(collect(selection), runner, Expectations())
+    finally:
+        runner.close()
+    assert {o.check.op: o.status for o in outcomes} == {
+        "Abs": PASSED,
+        "Relu": PASSED,
+        "Exp": CRASHED,
+    }
+    assert "exit code 139" in next(o.detail for o in outcomes if o.status == CRASHED)
+
+
+def test_hang_costs_its_check_only():
+    selection = Selection(("random/Abs/0", "random/Exp/0", "random/Relu/0"))
+    runner = Isolated(Target("BROKEN", "broken_runs:Hangs"), selection, 2)
+    try:
+        outcomes = run_checks(collect(selection), runner, Expectations())
+    finally:
+        runner.close()
+    assert {o.check.op: o.status for o in outcomes} == {
+        "Abs": PASSED,
+        "Relu": PASSED,
+        "Exp": TIMEOUT,
+    }
+
+
+def test_device_that_breaks_at_creation_is_broken_not_absent():
+    state, reason = Target("BROKEN", "broken_runs:BreaksAtCreation").presence()
+    assert state == "broken"
+    assert "libdevice.so" in reason
+
+
+def test_device_that_is_not_there_is_absent():
+    state, reason = Target("NOBODY").presence()
+    assert state == "absent"
+    assert "NOBODY" in reason
+
+
+def test_what_a_device_lets_through_is_a_failure_that_names_it():
+    outcomes = outcomes_of("AnswersWithADict", "broken_form", ["query/*"])
+    (first, *_) = [o for o in outcomes if o.bad]
+    assert first.status == FAILED
+    assert "QueryResult" in first.detail
