@@ -497,6 +497,3 @@ def _captured_values(
                     for value in inner.inputs:
                         if value is not None and value.graph is graph:
                             yield value.name, value
-                for value in body.outputs:
-                    if value.graph is graph:
-                        yield value.name, value

@@ -201,9 +201,16 @@ def _check_wiring(ir_model: ir.Model, origin: str) -> None:
             if value.name in names:
                 raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
             names.add(value.name)
-    for value in (value for graph in ir_model.graphs() for value in graph.outputs):
+    for value in ir_model.graph.outputs:
         if value.producer() is None and not _is_source(value):
             raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
+    for body in ir_model.graph.subgraphs():
+        for value in body.outputs:
+            if value.producer() is None and not _is_source(value):
+                raise ModelFormatError(
+                    f"{origin}: nothing in body '{body.name}' produces its output '{value.name}'; "
+                    "a value from outside is returned through an Identity."
+                )
 
 
 def _is_source(value: ir.Value) -> bool:

@@ -49,6 +49,9 @@ def test_ports_of_unknown_type_rank_and_kind():
     assert model.inputs[0].shape is None
     assert model.inputs[0].describe() == "float32[...]"
     assert not model.inputs[0].is_static
+    untyped = model_of([node("Neg", ["x"], "y")], [value("x", [2])], ["y"])
+    untyped.graph.input[0].ClearField("type")
+    assert read_model(untyped).inputs[0].describe() == "unknown type[...]"
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, None)
     model = read_model(model_of([node("SequenceConstruct", ["x"], "s")], ["x"], [sequence]))
     assert (model.outputs[0].dtype, model.outputs[0].shape) == (None, None)

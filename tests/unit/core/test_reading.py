@@ -222,7 +222,7 @@ def test_undefined_values_in_bodies():
     refused(proto, "reads 'none', which nothing produces")
     proto = if_with_capture()
     proto.graph.node[0].attribute[0].g.output[0].name = "none"
-    refused(proto, "nothing produces output 'none'")
+    refused(proto, "nothing in body 'else' produces its output 'none'; a value from outside is ret")
 
 
 def test_inputs_and_weights_can_be_outputs():
@@ -545,6 +545,12 @@ def test_weights_that_cannot_be(change, said):
     refused(
         model_of([node("Add", ["x", "w"], "y")], ["x"], ["y"], [tensor]), "Tensor 'w' of the Mod"
     )
+
+
+def test_weights_that_are_strings():
+    words = helper.make_tensor("w", TensorProto.STRING, [2], [b"ja", "Gr\u00fc\u00dfe".encode()])
+    model = read_model(model_of([node("Identity", ["w"], "y")], [], ["y"], [words]))
+    assert evaluate(model)[0].tolist() == ["ja", "Gr\u00fc\u00dfe"]
 
 
 def test_packed_weights_of_four_bits():

@@ -389,6 +389,10 @@ def test_outputs_go_where_they_are_wanted(request_of_two):
     assert result[0] is target
     assert request_of_two.get_output_tensor(1) is tensor
     assert request_of_two.infer([X, X])[0] is not target
+    request_of_two.set_tensor(request_of_two.model_outputs[1], target)
+    request_of_two.set_output_tensor(0, np.zeros_like(X))
+    request_of_two.infer([X, X])
+    np.testing.assert_array_equal(target, 0 * X)
 
 
 def test_outputs_that_cannot_go_there(request_of_one):
