@@ -104,8 +104,8 @@ class _Walk:
 
         Then whole rows of the kernel are runs of a length that vectors and tiles take well.
         """
-        channels = self._shapes[x][1]
-        if x in self._last or w.const is None or channels != 3 or w.const.shape[1:3] == (3, 1):
+        taps = 1 if w.const is None else w.const.shape[3]
+        if x in self._last or w.const is None or w.const.shape[1] != 3 or taps == 1:
             return self._bring(x, node), w
         wide = Value(f"{x.name}:nhwc4", np.dtype(np.float32))
         self._nodes.append(self._reorder("ToChannelsLast", x, wide, node))
