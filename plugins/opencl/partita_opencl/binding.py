@@ -13,6 +13,7 @@ from partita.tensor import Tensor
 from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
 from partita_opencl.plan import Plan
+from partita_opencl.sequences import KernelSequence
 from partita_opencl.steps import FAULT
 from partita_opencl.tensors import OpenClTensor
 
@@ -52,6 +53,7 @@ class BoundPlan:
                 self._buffers[owner] = buffer
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._launches = [self._kernel(number) for number in range(len(plan.steps))]
+        self._sequence = KernelSequence(self._launches)
 
     def run(
         self,
@@ -80,11 +82,10 @@ class BoundPlan:
                 self._bind_input(queue, operand, tensor, copies)
         given = [None] * len(self._own_outputs) if outputs is None else outputs
         self._bind_outputs(given)
-        enqueue = cl.enqueue_nd_range_kernel
         if events is None:
-            for kernel, global_size, local_size in self._launches:
-                enqueue(queue, kernel, global_size, local_size)
+            self._sequence.enqueue(queue)
         else:
+            enqueue = cl.enqueue_nd_range_kernel
             for (kernel, global_size, local_size), step in zip(
                 self._launches, self.plan.steps, strict=True
             ):

@@ -119,12 +119,20 @@ class ProgramCache:
         import pyopencl as cl
 
         try:
-            return cl.Program(self._context, source).build(options)
+            program = cl._cl._Program(self._context, source)
         except cl.Error as error:
-            raise CompileError(
-                f"The OpenCL driver of '{self._handle.name}' cannot build '{file}' with "
-                f"{' '.join(options)}: {error}"
-            ) from error
+            raise self._refused(file, options, str(error)) from error
+        try:
+            return _built(program, " ".join(options), self._handle)
+        except cl.Error as error:
+            log = program.get_build_info(self._handle, cl.program_build_info.LOG)
+            raise self._refused(file, options, f"{error}\n{log}") from error
+
+    def _refused(self, file: str, options: list[str], why: str) -> CompileError:
+        return CompileError(
+            f"The OpenCL driver of '{self._handle.name}' cannot build '{file}' with "
+            f"{' '.join(options)}: {why}"
+        )
 
     def _path(self, source: str, options: list[str]) -> Path | None:
         folder = cache_folder()
@@ -149,7 +157,8 @@ class ProgramCache:
             return None
         try:
             path.touch()  # used now: among the last to be deleted
-            return cl.Program(self._context, [self._handle], [binary]).build()
+            program = cl._cl._Program(self._context, [self._handle], [binary])
+            return _built(program, "", self._handle)
         except (OSError, cl.Error) as error:
             _log.warning("The driver refuses the cached OpenCL program '%s': %s", path, error)
             return None
@@ -167,6 +176,18 @@ class ProgramCache:
             _prune(path.parent)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)
+
+
+def _built(program: Any, options: str, handle: Any) -> Any:
+    """The program, built without what pyopencl does beside.
+
+    Its own ``build`` warns whenever a driver writes a log, as NVIDIA's always does, and keeps a
+    second cache on disk.
+    """
+    import pyopencl as cl
+
+    program._build(options.encode(), [handle])
+    return cl.Program(program)
 
 
 def cache_folder() -> Path | None:

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from partita import HostTensor
 from partita.errors import CompileError, DeviceMemoryError, DeviceNotFoundError, PropertyError
 from partita.lowering import Operand
-from partita_opencl import devices, programs
+from partita_opencl import devices, programs, sequences
 from partita_opencl.buffers import BufferPool
 from partita_opencl.devices import CURE, all_devices, find_device
 from partita_opencl.plugin import OpenClPlugin
@@ -395,3 +395,43 @@ def test_finding_the_plugin_loads_no_driver():
         "sys.exit(any(name in sys.modules for name in ('pyopencl', 'onnx', 'onnx_ir')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_driver_that_writes_a_log_raises_no_warning(monkeypatch, recwarn):
+    import pyopencl as cl
+
+    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    monkeypatch.setattr(cl._cl._Program, "_get_build_logs", lambda _: [("device", "chatter")])
+    assert fresh_cache().get([KEY])[KEY] is not None
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("missing", ["function", "loop"])
+def test_kernels_are_enqueued_one_by_one_where_no_native_loop_is_to_be_had(monkeypatch, missing):
+    if missing == "loop":
+        monkeypatch.setattr(sequences, "native_loop", lambda: None)
+    else:
+        monkeypatch.setattr(sequences.ctypes, "CDLL", lambda _: object())
+        monkeypatch.setattr(sequences, "native_loop", sequences.native_loop.__wrapped__)
+    model, feeds = residual_network()
+    check(model, feeds)
+
+
+def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
+    import pyopencl as cl
+
+    device = find_device("")
+    source = "__kernel void half_of(__global float* x) { x[get_global_id(0)] *= 0.5f; }"
+    program = cl.Program(device.context, source).build()
+    array = np.ones(8, np.float32)
+    buffer = device.pool.allocate(array.nbytes, array)
+    good, bad = cl.Kernel(program, "half_of"), cl.Kernel(program, "half_of")
+    good.set_arg(0, buffer)
+    queue = cl.CommandQueue(device.context, device.handle)
+    calls = [(good, (8,), (4,))] * 3
+    sequences.KernelSequence(calls).enqueue(queue)
+    cl.enqueue_copy(queue, array, buffer)
+    assert (array == 0.125).all()
+    with pytest.raises(cl.Error, match="INVALID_KERNEL_ARGS"):
+        sequences.KernelSequence([*calls, (bad, (8,), (4,)), *calls]).enqueue(queue)
+    queue.finish()

@@ -1,0 +1,34 @@
+; Enqueues kernels in order by calling clEnqueueNDRangeKernel for each of them.
+;
+; A record is four words: the kernel, the number of dimensions, and the addresses of its global and
+; local sizes. Returns how many were enqueued: less than %count if the driver refused one.
+
+define i64 @enqueue_all(i64 %enqueue, i64 %queue, i64 %count, ptr %records) {
+entry:
+  %function = inttoptr i64 %enqueue to ptr
+  br label %head
+
+head:
+  %i = phi i64 [0, %entry], [%next, %body]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %body, label %end
+
+body:
+  %first = shl i64 %i, 2
+  %at_kernel = getelementptr i64, ptr %records, i64 %first
+  %kernel = load i64, ptr %at_kernel, align 8
+  %at_dims = getelementptr i64, ptr %at_kernel, i64 1
+  %dims = load i64, ptr %at_dims, align 8
+  %work_dim = trunc i64 %dims to i32
+  %at_global = getelementptr i64, ptr %at_kernel, i64 2
+  %global = load i64, ptr %at_global, align 8
+  %at_local = getelementptr i64, ptr %at_kernel, i64 3
+  %local = load i64, ptr %at_local, align 8
+  %status = call i32 %function(i64 %queue, i64 %kernel, i32 %work_dim, i64 0, i64 %global, i64 %local, i32 0, i64 0, i64 0)
+  %next = add i64 %i, 1
+  %good = icmp eq i32 %status, 0
+  br i1 %good, label %head, label %end
+
+end:
+  ret i64 %i
+}
