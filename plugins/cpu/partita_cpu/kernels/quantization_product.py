@@ -1,7 +1,7 @@
 """Matrix products and convolutions of 8-bit integers.
 
-The products run on float32 BLAS: two differences of 8-bit integers multiply to at most 255 * 255,
-so 256 products add up exactly. Longer sums are added in int32 piece by piece.
+Products of several matrices run on float32 BLAS: two differences of 8-bit integers multiply to at
+most 255 * 255, so 256 products add up exactly. Longer sums are added in int32 piece by piece.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.kernels.byte_product import emit_byte_product
 from partita_cpu.kernels.convolution import conv
 from partita_cpu.kernels.elementwise_binary import multiply
 from partita_cpu.kernels.elementwise_cast import emit_cast
@@ -80,6 +81,10 @@ def emit_integer_product(
     b: Builder, x: Operand, w: Operand, x_zero: Operand | None, w_zero: Operand | None
 ) -> Operand:
     """The int32 matrix product of 8-bit tensors less their zero points."""
+    matrix = b.view(w, (w.size, 1)) if w.ndim == 1 else w
+    if matrix.ndim == 2 and (x_zero is None or x_zero.size in (1, x.size // max(x.shape[-1], 1))):
+        y = emit_byte_product(b, x, matrix, x_zero, w_zero)
+        return b.view(y, y.shape[:-1]) if w.ndim == 1 else y
     left = _without_zero(b, x, x_zero, _left_shape(x, x_zero))
     right = _without_zero(b, w, w_zero, () if w_zero is None else w_zero.shape)
     terms = x.shape[-1]

@@ -11,11 +11,11 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.quantization import emit_dequantize, emit_dynamic_quantize
-from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.recurrent_cells import gru_loop, lstm_loop, rnn_loop
 from partita_cpu.kernels.recurrent_gates import ACTIVATIONS
-from partita_cpu.kernels.table import ALL_FLOATS, F32, DTypes, kernel
+from partita_cpu.kernels.recurrent_products import input_products
+from partita_cpu.kernels.table import ALL_FLOATS, DTypes, kernel
+from partita_cpu.kernels.tiles import PANEL, float_panels
 
 LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
 _NEEDS_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
@@ -33,7 +33,7 @@ class Cells:
         steps: Length of the longest sequence.
         batch: Sequences.
         hidden: Elements of a state.
-        gates: Rows of weights per hidden element.
+        groups: How many gates lie together in whole panels: 4 for LSTM, 2 and 1 for GRU.
         batch_first: Whether batch elements come before steps (``layout`` is 1).
     """
 
@@ -41,8 +41,23 @@ class Cells:
     steps: int
     batch: int
     hidden: int
-    gates: int
+    groups: tuple[int, ...]
     batch_first: bool
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each group in whole panels."""
+        return tuple(-(-gates * self.hidden // PANEL) * PANEL for gates in self.groups)
+
+    @property
+    def width(self) -> int:
+        """Columns of all groups: the length of a row of input products."""
+        return sum(self.widths)
+
+    @property
+    def gates(self) -> int:
+        """Rows of weights per hidden element."""
+        return sum(self.groups)
 
     @property
     def shape(self) -> Array:
@@ -50,7 +65,7 @@ class Cells:
         d, t, n = self.directions, self.steps, self.batch
         x = (t * n, 1, t) if self.batch_first else (t * n, n, 1)
         y = (1, d, t * d) if self.batch_first else (n, d * n, 1)
-        return np.array([d, t, n, self.hidden, *x, *y], np.int64)
+        return np.array([d, t, n, self.hidden, *x, *y, self.width], np.int64)
 
     @property
     def y_shape(self) -> tuple[int, ...]:
@@ -65,41 +80,46 @@ class Cells:
         return self.steps * self.batch * self.directions * self.gates * self.hidden**2
 
 
-def _cells(node: Node, x: Operand, directions: int, hidden: int, gates: int) -> Cells:
+def cells(node: Node, x: Operand, directions: int, hidden: int, groups: tuple[int, ...]) -> Cells:
+    """The sizes of a node with ``groups`` of gates."""
     batch_first = bool(node.attrs.get("layout", 0))
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
-    return Cells(directions, steps, batch, hidden, gates, batch_first)
+    return Cells(directions, steps, batch, hidden, groups, batch_first)
 
 
 def _store(fn: Callable[[Array], Array], x: Array, y: Array) -> None:
     y[...] = fn(x)
 
 
-def _packed(
-    b: Builder, x: Operand, key: str, fn: Callable[[Array], Array], shape: Sequence[int]
+def packed(
+    b: Builder,
+    x: Operand,
+    key: str,
+    fn: Callable[[Array], Array],
+    shape: Sequence[int],
+    dtype: Any = None,
 ) -> Operand:
     """``fn(x)``, of ``shape``: made once for weights, at every run for other tensors."""
     if x.const is not None:
         return b.prepack(x, key, fn)
-    y = b.empty(shape, x.dtype)
+    y = b.empty(shape, x.dtype if dtype is None else dtype)
     b.call_numpy(_store, fn, x, y)
     return y
 
 
-def _swapped(weights: Array) -> Array:
-    """Weights of each direction with rows for hidden elements, columns for gates."""
-    return np.ascontiguousarray(weights.transpose(0, 2, 1))
+def _emit_panels(b: Builder, c: Cells, weights: Operand) -> Operand:
+    """Panels of weights (directions, gates, terms): of each direction those of each group."""
+
+    def panels(array: Array) -> Array:
+        ends = np.cumsum(c.groups) * c.hidden
+        parts = [np.split(matrix, ends[:-1]) for matrix in array]
+        return np.concatenate([float_panels(part.T) for group in parts for part in group])
+
+    size = c.directions * weights.shape[2] * c.width
+    return packed(b, weights, f"panels {c.groups}", panels, (size,))
 
 
-def _swapped_gru(weights: Array) -> Array:
-    """The same with the columns of the third gate behind all others."""
-    n = weights.shape[2]
-    early = weights[:, : 2 * n].transpose(0, 2, 1).reshape(len(weights), -1)
-    late = weights[:, 2 * n :].transpose(0, 2, 1).reshape(len(weights), -1)
-    return np.concatenate([early, late], 1)
-
-
-def _joined_bias(bias: Array) -> Array:
+def joined_bias(bias: Array) -> Array:
     """Input and recurrent bias in one."""
     half = bias.shape[1] // 2
     return bias[:, :half] + bias[:, half:]
@@ -108,7 +128,7 @@ def _joined_bias(bias: Array) -> Array:
 def _early_bias(bias: Array) -> Array:
     """The same but for the recurrent bias of a GRU's third gate."""
     third = bias.shape[1] // 6
-    joined = _joined_bias(bias)
+    joined = joined_bias(bias)
     joined[:, 2 * third :] = bias[:, 2 * third : 3 * third]
     return joined
 
@@ -118,25 +138,38 @@ def _late_bias(bias: Array) -> Array:
     return np.ascontiguousarray(bias[:, bias.shape[1] // 6 * 5 :])
 
 
-def input_products(x: Array, weights: Array, bias: Array, out: Array, flip: bool) -> None:
-    """``x @ weights + bias`` for every direction; ``flip`` transposes the weights."""
-    rows = x.reshape(-1, x.shape[-1])
-    for direction in range(len(weights)):
-        matrix = weights[direction].T if flip else weights[direction]
-        np.matmul(rows, matrix, out=out[direction])
-        out[direction] += bias[direction]
+def _emit_bias(b: Builder, c: Cells, bias: Operand | None, dtype: np.dtype[Any]) -> Operand:
+    """A bias (directions, gates) in rows of whole panels."""
+
+    def padded(array: Array) -> Array:
+        full = np.zeros((c.directions, c.width), array.dtype)
+        row, column = 0, 0
+        for gates, width in zip(c.groups, c.widths, strict=True):
+            size = gates * c.hidden
+            full[:, column : column + size] = array[:, row : row + size]
+            row, column = row + size, column + width
+        return full
+
+    if bias is None:
+        return b.constant(np.zeros((c.directions, c.width), dtype))
+    return packed(b, bias, f"padded {c.groups}", padded, (c.directions, c.width))
 
 
 def _emit_input(
-    b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None, flip: bool = True
+    b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None
 ) -> Operand:
-    columns = c.gates * c.hidden
-    out = b.empty((c.directions, c.steps * c.batch, columns), x.dtype)
-    if bias is None:
-        bias = b.constant(np.zeros((c.directions, columns), x.dtype))
-    work = out.size * x.shape[-1]
-    b.call_numpy(input_products, x, weights, bias, out, flip, work=work, exec_type="blas")
+    rows, terms = c.steps * c.batch, x.shape[2]
+    out = b.empty((c.directions, rows, c.width), x.dtype)
+    if out.size:
+        tensors = (x, _emit_panels(b, c, weights), _emit_bias(b, c, bias, x.dtype), out)
+        args = (*(b.flat(tensor) for tensor in tensors), c.directions, rows, terms, c.width)
+        b.call(input_products, *args, work=out.size * terms)
     return out
+
+
+def emit_places(b: Builder, c: Cells) -> Operand:
+    """Scratch for the places of the gates, one per row of the state."""
+    return b.empty((c.directions * c.batch,), np.int64)
 
 
 def clear(state: Array) -> None:
@@ -211,7 +244,8 @@ def _attributes(
     )
 
 
-def _known_activations(node: Node) -> Reason | None:
+def known_activations(node: Node) -> Reason | None:
+    """Refuses activations that are not in the table."""
     for name in node.attrs.get("activations") or ():
         if name.lower() not in _NAMES:
             return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"activation is '{name}'")
@@ -221,7 +255,7 @@ def _known_activations(node: Node) -> Reason | None:
 _TYPES = {0: ALL_FLOATS, 1: ALL_FLOATS, 2: ALL_FLOATS, 3: ALL_FLOATS, 4: LENGTHS, 5: ALL_FLOATS}
 
 
-@kernel("LSTM", dtypes={**_TYPES, 6: ALL_FLOATS, 7: ALL_FLOATS}, check=_known_activations, since=7)
+@kernel("LSTM", dtypes={**_TYPES, 6: ALL_FLOATS, 7: ALL_FLOATS}, check=known_activations, since=7)
 @through_float32
 def lstm(
     b: Builder,
@@ -236,46 +270,54 @@ def lstm(
     peepholes: Operand | None = None,
 ) -> tuple[Operand, ...]:
     """Long short-term memory."""
-    c = _cells(node, x, w.shape[0], r.shape[2], 4)
+    c = cells(node, x, w.shape[0], r.shape[2], (4,))
     joined = None
     if bias is not None:
-        joined = _packed(b, bias, "joined", _joined_bias, (c.directions, 4 * c.hidden))
-    products = _emit_input(b, c, x, w, joined)
-    recurrent = _packed(b, r, "swapped", _swapped, (c.directions, c.hidden, 4 * c.hidden))
-    return _emit_lstm(b, node, c, products, recurrent, lengths, initial_h, initial_c, peepholes)
+        joined = packed(b, bias, "joined", joined_bias, (c.directions, 4 * c.hidden))
+    tensors = (_emit_input(b, c, x, w, joined), _emit_panels(b, c, r))
+    others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
+    return emit_lstm(b, node, c, lstm_loop, (*tensors, *others), x.dtype)
 
 
-def _emit_lstm(
+def lstm_tensors(
     b: Builder,
-    node: Node,
     c: Cells,
-    products: Operand,
-    recurrent: Operand,
     lengths: Operand | None,
     initial_h: Operand | None,
     initial_c: Operand | None,
     peepholes: Operand | None,
-    quantized: bool = False,
+    dtype: np.dtype[Any],
 ) -> tuple[Operand, ...]:
-    kind = products.dtype
-    h, cell = _emit_state(b, c, initial_h, kind), _emit_state(b, c, initial_c, kind)
+    """Peepholes, lengths, both states and places, as both LSTM loops take them."""
     if peepholes is None:
-        peepholes = b.constant(np.zeros((c.directions, 3 * c.hidden), kind))
-    rounded = b.empty((h.size if quantized else 1,), kind)
-    y = b.empty(c.y_shape, kind)
-    tensors = (products, recurrent, peepholes, _emit_lengths(b, c, lengths), h, cell, rounded, y)
+        peepholes = b.constant(np.zeros((c.directions, 3 * c.hidden), dtype))
+    h, cell = _emit_state(b, c, initial_h, dtype), _emit_state(b, c, initial_c, dtype)
+    return peepholes, _emit_lengths(b, c, lengths), h, cell, emit_places(b, c)
+
+
+def emit_lstm(
+    b: Builder,
+    node: Node,
+    c: Cells,
+    function: Callable[..., None],
+    tensors: Sequence[Operand],
+    dtype: np.dtype[Any],
+    scratch: Sequence[Operand] = (),
+) -> tuple[Operand, ...]:
+    """Records an LSTM loop; ``tensors`` end as `lstm_tensors` gives them."""
+    y = b.empty(c.y_shape, dtype)
     b.call(
-        lstm_loop,
-        *(b.flat(tensor) for tensor in tensors),
-        *_attributes(b, node, "LSTM", c, kind),
+        function,
+        *(b.flat(tensor) for tensor in (*tensors, *scratch, y)),
+        *_attributes(b, node, "LSTM", c, dtype),
         int(node.attrs.get("input_forget", 0)),
-        int(quantized),
         work=c.work,
     )
+    h, cell = tensors[-3], tensors[-2]
     return y, _final(b, c, h), _final(b, c, cell)
 
 
-@kernel("GRU", dtypes=_TYPES, check=_known_activations, since=7)
+@kernel("GRU", dtypes=_TYPES, check=known_activations, since=7)
 @through_float32
 def gru(
     b: Builder,
@@ -288,31 +330,35 @@ def gru(
     initial_h: Operand | None = None,
 ) -> tuple[Operand, ...]:
     """Gated recurrent unit, with the reset gate before or after the recurrent product."""
-    c = _cells(node, x, w.shape[0], r.shape[2], 3)
+    c = cells(node, x, w.shape[0], r.shape[2], (2, 1))
     reset_after = int(node.attrs.get("linear_before_reset", 0))
     late = b.constant(np.zeros((c.directions, c.hidden), x.dtype))
     early = None
     if bias is not None:
-        fn, key = (_early_bias, "early") if reset_after else (_joined_bias, "joined")
-        early = _packed(b, bias, key, fn, (c.directions, 3 * c.hidden))
+        fn, key = (_early_bias, "early") if reset_after else (joined_bias, "joined")
+        early = packed(b, bias, key, fn, (c.directions, 3 * c.hidden))
         if reset_after:
-            late = _packed(b, bias, "late", _late_bias, (c.directions, c.hidden))
+            late = packed(b, bias, "late", _late_bias, (c.directions, c.hidden))
     products = _emit_input(b, c, x, w, early)
-    recurrent = _packed(b, r, "swapped gru", _swapped_gru, (c.directions, 3 * c.hidden**2))
+    recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
     h = _emit_state(b, c, initial_h, x.dtype)
-    rooms, y = b.empty((h.size,), x.dtype), b.empty(c.y_shape, x.dtype)
-    tensors = (products, recurrent, late, _emit_lengths(b, c, lengths), h, rooms, y)
+    rows, length = c.directions * c.batch, c.widths[1]
+    rooms, y = b.empty((rows * length,), x.dtype), b.empty(c.y_shape, x.dtype)
+    room_places = b.constant(np.arange(rows, dtype=np.int64) * length)
+    lasting = _emit_lengths(b, c, lengths)
+    tensors = (products, recurrent, late, lasting, h, rooms, places, room_places, y)
     b.call(
         gru_loop,
         *(b.flat(tensor) for tensor in tensors),
         *_attributes(b, node, "GRU", c, x.dtype),
+        c.widths[0],
         reset_after,
         work=c.work,
     )
     return y, _final(b, c, h)
 
 
-@kernel("RNN", dtypes=_TYPES, check=_known_activations, since=7)
+@kernel("RNN", dtypes=_TYPES, check=known_activations, since=7)
 @through_float32
 def rnn(
     b: Builder,
@@ -325,15 +371,15 @@ def rnn(
     initial_h: Operand | None = None,
 ) -> tuple[Operand, ...]:
     """The plain recurrent network."""
-    c = _cells(node, x, w.shape[0], r.shape[2], 1)
+    c = cells(node, x, w.shape[0], r.shape[2], (1,))
     joined = None
     if bias is not None:
-        joined = _packed(b, bias, "joined", _joined_bias, (c.directions, c.hidden))
+        joined = packed(b, bias, "joined", joined_bias, (c.directions, c.hidden))
     products = _emit_input(b, c, x, w, joined)
-    recurrent = _packed(b, r, "swapped", _swapped, (c.directions, c.hidden, c.hidden))
+    recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
     h = _emit_state(b, c, initial_h, x.dtype)
     y = b.empty(c.y_shape, x.dtype)
-    tensors = (products, recurrent, _emit_lengths(b, c, lengths), h, y)
+    tensors = (products, recurrent, _emit_lengths(b, c, lengths), h, places, y)
     b.call(
         rnn_loop,
         *(b.flat(tensor) for tensor in tensors),
@@ -341,76 +387,3 @@ def rnn(
         work=c.work,
     )
     return y, _final(b, c, h)
-
-
-def dequantize_weights(weights: Array, scale: Array, zero: Array, out: Array) -> None:
-    """8-bit weights of each direction as float32; one scale per direction or per column."""
-    levels = weights.astype(np.float32) - zero.astype(np.float32).reshape(len(weights), 1, -1)
-    np.multiply(levels, scale.reshape(len(weights), 1, -1), out=out)
-
-
-def _emit_weights(b: Builder, weights: Operand, scale: Operand, zero: Operand) -> Operand:
-    if weights.const is not None and scale.const is not None and zero.const is not None:
-        grid = b.value(scale), b.value(zero)
-
-        def dequantized(array: Array) -> Array:
-            out = np.empty(array.shape, np.float32)
-            dequantize_weights(array, *grid, out)
-            return out
-
-        key = "float32 " + b"".join(part.tobytes() for part in grid).hex()
-        return b.prepack(weights, key, dequantized)
-    out = b.empty(weights.shape, np.float32)
-    b.call_numpy(dequantize_weights, weights, scale, zero, out)
-    return out
-
-
-@kernel(
-    "DynamicQuantizeLSTM",
-    domain="com.microsoft",
-    dtypes={
-        0: F32,
-        1: BYTES,
-        2: BYTES,
-        3: F32,
-        4: LENGTHS,
-        5: F32,
-        6: F32,
-        7: F32,
-        8: F32,
-        10: F32,
-    },
-    check=_known_activations,
-)
-def dynamic_quantize_lstm(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    w: Operand,
-    r: Operand,
-    bias: Operand | None,
-    lengths: Operand | None,
-    initial_h: Operand | None,
-    initial_c: Operand | None,
-    peepholes: Operand | None,
-    w_scale: Operand,
-    w_zero: Operand,
-    r_scale: Operand,
-    r_zero: Operand,
-) -> tuple[Operand, ...]:
-    """Onnxruntime's LSTM on 8-bit weights, its input and states quantised by their range.
-
-    Quantised factors are exact in float32, so that the products are computed there.
-    """
-    c = _cells(node, x, w.shape[0], r.shape[1], 4)
-    if x.size:
-        quantized, scale, zero = emit_dynamic_quantize(b, x)
-        x = emit_dequantize(b, quantized, scale, zero)
-    joined = None
-    if bias is not None:
-        joined = _packed(b, bias, "joined", _joined_bias, (c.directions, 4 * c.hidden))
-    products = _emit_input(b, c, x, _emit_weights(b, w, w_scale, w_zero), joined, flip=False)
-    recurrent = _emit_weights(b, r, r_scale, r_zero)
-    return _emit_lstm(
-        b, node, c, products, recurrent, lengths, initial_h, initial_c, peepholes, quantized=True
-    )

@@ -1,8 +1,8 @@
 """The time loops of LSTM, GRU and RNN.
 
 Each gets the products of the input with the input weights, made for all steps at once; the loops
-add the recurrent part. ``h`` holds the state, one row per direction and batch element, and ends as
-the final one. Threads share these rows: they are independent of each other.
+add the recurrent part to them. ``h`` holds the state, one row per direction and batch element, and
+ends as the final one. Threads share these rows: they are independent of each other.
 """
 
 from __future__ import annotations
@@ -10,8 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from partita_cpu.kernels.loop_jit import loop
-from partita_cpu.kernels.recurrent_gates import add_product, apply_activation, round_to_bytes
+from partita_cpu.kernels.recurrent_gates import apply_activation, find_places, give_output
+from partita_cpu.kernels.recurrent_products import (
+    add_byte_products,
+    add_products,
+    quantize_rows,
+)
 from partita_cpu.kernels.scalar import copy_row, like
+from partita_cpu.kernels.tiles import PANEL, QUAD
 
 
 @loop
@@ -22,7 +28,7 @@ def lstm_loop(
     lengths: Any,
     h: Any,
     c: Any,
-    rounded: Any,
+    places: Any,
     y: Any,
     shape: Any,
     reverse: Any,
@@ -30,53 +36,106 @@ def lstm_loop(
     parameters: Any,
     clip: Any,
     input_forget: int,
-    quantized: int,
     tid: int,
     nt: int,
 ) -> None:
-    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten. ``y``: rows of hidden states.
-
-    With ``quantized`` every state passes through `round_to_bytes`, for all batch elements of a
-    direction together; threads then share directions only.
-    """
-    batch, n = shape[2], shape[3]
+    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten. ``places``: scratch, one per row."""
+    batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
-    if quantized:
-        first, last = shape[0] * tid // nt * batch, shape[0] * (tid + 1) // nt * batch
     while first < last:
-        direction = first // batch
-        stop = min((direction + 1) * batch, last)
-        w = weights[direction * n * 4 * n : (direction + 1) * n * 4 * n]
-        peep = peepholes[direction * 3 * n : (direction + 1) * 3 * n]
+        d = first // batch
+        stop = min((d + 1) * batch, last)
         for step in range(shape[1]):
-            if quantized:
-                round_to_bytes(h[first * n : stop * n], rounded[first * n : stop * n])
+            find_places(places, lengths, shape, step, reverse[d], first, stop)
+            add_products(h, n, weights, d * n * width, x, places, 0, first, stop, n, width // PANEL)
             for row in range(first, stop):
-                element = row - direction * batch
-                length = min(lengths[element], shape[1])
-                if step >= length:
-                    at = direction * shape[7] + step * shape[8] + element * shape[9]
-                    y[at * n : (at + 1) * n] = 0
-                    continue
-                time = length - 1 - step if reverse[direction] else step
-                at = direction * shape[4] + time * shape[5] + element * shape[6]
-                gates = x[at * 4 * n : (at + 1) * 4 * n]
-                state, cell = h[row * n : (row + 1) * n], c[row * n : (row + 1) * n]
-                source = rounded[row * n : (row + 1) * n] if quantized else state
-                add_product(source, w, gates, n, 4 * n)
-                _lstm_cell(
-                    gates,
-                    state,
-                    cell,
-                    peep,
-                    codes[direction * 3 : direction * 3 + 3],
-                    parameters[direction * 6 : direction * 6 + 6],
-                    clip,
-                    input_forget,
-                )
-                at = direction * shape[7] + time * shape[8] + element * shape[9]
-                copy_row(state, y[at * n : (at + 1) * n])
+                at = places[row]
+                state = h[row * n : (row + 1) * n]
+                if at >= 0:
+                    _lstm_cell(
+                        x[at : at + 4 * n],
+                        state,
+                        c[row * n : (row + 1) * n],
+                        peepholes[d * 3 * n : (d + 1) * 3 * n],
+                        codes[d * 3 : d * 3 + 3],
+                        parameters[d * 6 : d * 6 + 6],
+                        clip,
+                        input_forget,
+                    )
+                give_output(y, state, lengths, shape, step, reverse[d], row)
         first = stop
+
+
+@loop
+def lstm_bytes_loop(
+    x: Any,
+    weights: Any,
+    scales: Any,
+    zeros: Any,
+    totals: Any,
+    peepholes: Any,
+    lengths: Any,
+    h: Any,
+    c: Any,
+    places: Any,
+    levels: Any,
+    sums: Any,
+    y: Any,
+    shape: Any,
+    reverse: Any,
+    codes: Any,
+    parameters: Any,
+    clip: Any,
+    input_forget: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """LSTM on panels of int8; every state is quantised by its range, all rows of a direction alike.
+
+    ``scales``, ``zeros`` and ``totals`` are for the columns of the weights; ``levels`` (rows of
+    whole quads) and ``sums`` (a panel per direction) are scratch. Threads share directions only.
+    """
+    batch, n, width = shape[2], shape[3], shape[10]
+    quads = (n + QUAD - 1) // QUAD
+    for d in range(shape[0] * tid // nt, shape[0] * (tid + 1) // nt):
+        first, stop = d * batch, (d + 1) * batch
+        columns = slice(d * 4 * n, (d + 1) * 4 * n)
+        room = sums[d * PANEL : (d + 1) * PANEL]
+        for step in range(shape[1]):
+            find_places(places, lengths, shape, step, reverse[d], first, stop)
+            own = levels[first * quads * QUAD : stop * quads * QUAD]
+            scale, zero = quantize_rows(h[first * n : stop * n], own, batch, n, quads * QUAD)
+            for row in range(first, stop):
+                at = places[row]
+                state = h[row * n : (row + 1) * n]
+                if at >= 0:
+                    add_byte_products(
+                        levels[row * quads * QUAD : (row + 1) * quads * QUAD],
+                        scale,
+                        zero,
+                        weights,
+                        d * width * quads * QUAD,
+                        scales[columns],
+                        zeros[columns],
+                        totals[columns],
+                        x,
+                        at,
+                        room,
+                        n,
+                        quads,
+                        4 * n,
+                    )
+                    _lstm_cell(
+                        x[at : at + 4 * n],
+                        state,
+                        c[row * n : (row + 1) * n],
+                        peepholes[d * 3 * n : (d + 1) * 3 * n],
+                        codes[d * 3 : d * 3 + 3],
+                        parameters[d * 6 : d * 6 + 6],
+                        clip,
+                        input_forget,
+                    )
+                give_output(y, state, lengths, shape, step, reverse[d], row)
 
 
 @loop
@@ -121,56 +180,68 @@ def gru_loop(
     lengths: Any,
     h: Any,
     rooms: Any,
+    places: Any,
+    room_places: Any,
     y: Any,
     shape: Any,
     reverse: Any,
     codes: Any,
     parameters: Any,
     clip: Any,
+    early: int,
     reset_after: int,
     tid: int,
     nt: int,
 ) -> None:
-    """GRU. ``x``: rows of 3 gates (z, r, h); overwritten. ``rooms``: scratch like the states.
+    """GRU. ``x``: rows of z and r, then from ``early`` on h; overwritten.
 
-    ``weights`` holds per direction the columns for z and r, then those for h. With ``reset_after``
-    (linear_before_reset) ``late_bias`` is added to the recurrent product before the reset gate.
+    ``weights`` holds per direction the panels for z and r, then those for h. ``rooms`` is scratch:
+    a row of whole panels per row of the state. With ``reset_after`` (linear_before_reset)
+    ``late_bias`` is added to the recurrent product before the reset gate.
     """
-    batch, n = shape[2], shape[3]
+    batch, n, width = shape[2], shape[3], shape[10]
+    late = width - early
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
-    for row in range(first, last):
-        direction = row // batch
-        element = row - direction * batch
-        length = min(lengths[element], shape[1])
-        w = weights[direction * 3 * n * n : (direction + 1) * 3 * n * n]
-        state, room = h[row * n : (row + 1) * n], rooms[row * n : (row + 1) * n]
-        code = codes[direction * 2 : direction * 2 + 2]
-        numbers = parameters[direction * 4 : direction * 4 + 4]
+    while first < last:
+        d = first // batch
+        stop = min((d + 1) * batch, last)
+        code, numbers = codes[d * 2 : d * 2 + 2], parameters[d * 4 : d * 4 + 4]
+        w_at = d * n * width
         for step in range(shape[1]):
-            if step >= length:
-                at = direction * shape[7] + step * shape[8] + element * shape[9]
-                y[at * n : (at + 1) * n] = 0
-                continue
-            time = length - 1 - step if reverse[direction] else step
-            at = direction * shape[4] + time * shape[5] + element * shape[6]
-            gates = x[at * 3 * n : (at + 1) * 3 * n]
-            update, reset, fresh = gates[:n], gates[n : 2 * n], gates[2 * n :]
-            add_product(state, w, gates[: 2 * n], n, 2 * n)
-            apply_activation(gates[: 2 * n], code[0], numbers[0], numbers[1], clip)
+            find_places(places, lengths, shape, step, reverse[d], first, stop)
+            add_products(h, n, weights, w_at, x, places, 0, first, stop, n, early // PANEL)
+            for row in range(first, stop):
+                at = places[row]
+                room = rooms[row * late : row * late + n]
+                if at >= 0:
+                    apply_activation(x[at : at + 2 * n], code[0], numbers[0], numbers[1], clip)
+                    if not reset_after:
+                        for i in range(n):
+                            room[i] = x[at + n + i] * h[row * n + i]
+                if reset_after:
+                    copy_row(late_bias[d * n : (d + 1) * n], room)
+            w_late = w_at + n * early
             if reset_after:
-                copy_row(late_bias[direction * n : (direction + 1) * n], room)
-                add_product(state, w[2 * n * n :], room, n, n)
-                for i in range(n):
-                    fresh[i] += reset[i] * room[i]
+                panels = late // PANEL
+                add_products(h, n, weights, w_late, rooms, room_places, 0, first, stop, n, panels)
             else:
-                for i in range(n):
-                    room[i] = reset[i] * state[i]
-                add_product(room, w[2 * n * n :], fresh, n, n)
-            apply_activation(fresh, code[1], numbers[2], numbers[3], clip)
-            for i in range(n):
-                state[i] = (like(state[i], 1) - update[i]) * fresh[i] + update[i] * state[i]
-            at = direction * shape[7] + time * shape[8] + element * shape[9]
-            copy_row(state, y[at * n : (at + 1) * n])
+                panels = late // PANEL
+                add_products(rooms, late, weights, w_late, x, places, early, first, stop, n, panels)
+            for row in range(first, stop):
+                at = places[row]
+                state = h[row * n : (row + 1) * n]
+                if at >= 0:
+                    update, reset = x[at : at + n], x[at + n : at + 2 * n]
+                    fresh = x[at + early : at + early + n]
+                    if reset_after:
+                        room = rooms[row * late : row * late + n]
+                        for i in range(n):
+                            fresh[i] += reset[i] * room[i]
+                    apply_activation(fresh, code[1], numbers[2], numbers[3], clip)
+                    for i in range(n):
+                        state[i] = (like(clip, 1) - update[i]) * fresh[i] + update[i] * state[i]
+                give_output(y, state, lengths, shape, step, reverse[d], row)
+        first = stop
 
 
 @loop
@@ -179,6 +250,7 @@ def rnn_loop(
     weights: Any,
     lengths: Any,
     h: Any,
+    places: Any,
     y: Any,
     shape: Any,
     reverse: Any,
@@ -189,25 +261,20 @@ def rnn_loop(
     nt: int,
 ) -> None:
     """RNN. ``x``: rows of the one gate; overwritten."""
-    batch, n = shape[2], shape[3]
+    batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
-    for row in range(first, last):
-        direction = row // batch
-        element = row - direction * batch
-        length = min(lengths[element], shape[1])
-        w = weights[direction * n * n : (direction + 1) * n * n]
-        state = h[row * n : (row + 1) * n]
-        code, numbers = codes[direction], parameters[2 * direction : 2 * direction + 2]
+    while first < last:
+        d = first // batch
+        stop = min((d + 1) * batch, last)
         for step in range(shape[1]):
-            if step >= length:
-                at = direction * shape[7] + step * shape[8] + element * shape[9]
-                y[at * n : (at + 1) * n] = 0
-                continue
-            time = length - 1 - step if reverse[direction] else step
-            at = direction * shape[4] + time * shape[5] + element * shape[6]
-            gate = x[at * n : (at + 1) * n]
-            add_product(state, w, gate, n, n)
-            apply_activation(gate, code, numbers[0], numbers[1], clip)
-            copy_row(gate, state)
-            at = direction * shape[7] + time * shape[8] + element * shape[9]
-            copy_row(gate, y[at * n : (at + 1) * n])
+            find_places(places, lengths, shape, step, reverse[d], first, stop)
+            add_products(h, n, weights, d * n * width, x, places, 0, first, stop, n, width // PANEL)
+            for row in range(first, stop):
+                at = places[row]
+                state = h[row * n : (row + 1) * n]
+                if at >= 0:
+                    gate = x[at : at + n]
+                    apply_activation(gate, codes[d], parameters[2 * d], parameters[2 * d + 1], clip)
+                    copy_row(gate, state)
+                give_output(y, state, lengths, shape, step, reverse[d], row)
+        first = stop

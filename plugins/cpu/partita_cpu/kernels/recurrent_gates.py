@@ -1,21 +1,19 @@
-"""What the recurrent cells share: activations chosen by number, the recurrent product, lengths.
+"""What the recurrent cells share: activations chosen by number, places by length and direction.
 
 State is kept in rows, one per direction and batch element. ``shape`` is int64: directions, steps,
 batch, hidden size, then the strides of the input products and of the output for direction, step
-and batch element, see `SHAPE`.
+and batch element, in rows, then the length of a row of input products; see `SHAPE`.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
+    copy_row,
     exp,
     like,
-    round_even,
     sigmoid,
     softplus,
     tanh,
@@ -33,6 +31,7 @@ SHAPE = (
     "y_direction",
     "y_step",
     "y_batch",
+    "gates_width",
 )
 """The elements of ``shape``; strides count rows."""
 
@@ -96,43 +95,31 @@ def _apply_rare(row: Any, code: int, alpha: Any, beta: Any) -> None:
 
 
 @loop
-def add_product(state: Any, weights: Any, gates: Any, terms: int, columns: int) -> None:
-    """``gates += state @ weights`` for one row; ``weights`` is flat, ``terms`` x ``columns``."""
-    k = 0
-    while k + 8 <= terms:
-        s0, s1, s2, s3 = state[k], state[k + 1], state[k + 2], state[k + 3]
-        s4, s5, s6, s7 = state[k + 4], state[k + 5], state[k + 6], state[k + 7]
-        at = k * columns
-        w0, w1 = weights[at : at + columns], weights[at + columns : at + 2 * columns]
-        at += 2 * columns
-        w2, w3 = weights[at : at + columns], weights[at + columns : at + 2 * columns]
-        at += 2 * columns
-        w4, w5 = weights[at : at + columns], weights[at + columns : at + 2 * columns]
-        at += 2 * columns
-        w6, w7 = weights[at : at + columns], weights[at + columns : at + 2 * columns]
-        for j in range(columns):
-            left = (s0 * w0[j] + s1 * w1[j]) + (s2 * w2[j] + s3 * w3[j])
-            right = (s4 * w4[j] + s5 * w5[j]) + (s6 * w6[j] + s7 * w7[j])
-            gates[j] += left + right
-        k += 8
-    while k < terms:
-        s0 = state[k]
-        w0 = weights[k * columns : (k + 1) * columns]
-        for j in range(columns):
-            gates[j] += s0 * w0[j]
-        k += 1
+def find_places(
+    places: Any, lengths: Any, shape: Any, step: int, backwards: int, first: int, stop: int
+) -> None:
+    """Where the gates of each row lie at a step; -1 for rows whose sequence has ended."""
+    batch, width = shape[2], shape[10]
+    for row in range(first, stop):
+        element = row % batch
+        length = min(lengths[element], shape[1])
+        time = length - 1 - step if backwards else step
+        at = row // batch * shape[4] + time * shape[5] + element * shape[6]
+        places[row] = at * width if step < length else -1
 
 
 @loop
-def round_to_bytes(rows: Any, out: Any) -> None:
-    """What is left of float32 elements after dynamic quantisation to uint8 and back."""
-    low, high = np.float32(0), np.float32(0)
-    for i in range(rows.size):
-        low = min(low, rows[i])
-        high = max(high, rows[i])
-    step = (high - low) / np.float32(255)
-    step = np.float32(1) if step == np.float32(0) else step
-    start = min(max(round_even(-low / step), np.float32(0)), np.float32(255))
-    for i in range(rows.size):
-        level = min(max(round_even(rows[i] / step) + start, np.float32(0)), np.float32(255))
-        out[i] = (level - start) * step
+def give_output(
+    y: Any, state: Any, lengths: Any, shape: Any, step: int, backwards: int, row: int
+) -> None:
+    """Writes a row's state to its place in the output; zeros behind the end of its sequence."""
+    batch, n = shape[2], shape[3]
+    direction, element = row // batch, row % batch
+    length = min(lengths[element], shape[1])
+    time = length - 1 - step if backwards and step < length else step
+    at = direction * shape[7] + time * shape[8] + element * shape[9]
+    target = y[at * n : (at + 1) * n]
+    if step < length:
+        copy_row(state, target)
+    else:
+        target[:] = 0

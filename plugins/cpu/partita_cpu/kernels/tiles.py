@@ -1,0 +1,188 @@
+"""Register tiles: a few rows times a panel of 64 columns, as vector code of their own.
+
+A loop in numba keeps no array in registers; these functions do, being written as LLVM
+instructions. Weights come in panels: for each step over the terms 64 neighbouring columns, or four
+bytes of each of 64 columns. LLVM splits the 64-byte vectors where a processor has shorter ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from partita.lowering import Array
+from partita_cpu.kernels.scalar import generated
+
+_tools: Any = cgutils  # its functions carry no types
+
+PANEL = 64
+"""Columns of a panel."""
+LANES = 16
+"""Elements of a vector; four vectors make a panel."""
+ROWS = 4
+"""Rows of the larger tile."""
+QUAD = 4
+"""Bytes that one instruction multiplies and adds up."""
+
+_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+
+def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
+    """Pointer to the first element of a numba array."""
+    return _tools.create_struct_proxy(kind)(context, builder, value=value).data
+
+
+def _splat(builder: Any, scalar: Any) -> Any:
+    """A vector of 16 times the scalar."""
+    vector = ir.VectorType(scalar.type, LANES)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, _I32(0))
+    mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), mask)
+
+
+def _tile(rows: int, arithmetic: Callable[..., Any], quads: bool) -> Any:
+    """A tile function ``(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)``.
+
+    ``c[row] += a[row] @ panel`` for neighbouring rows that lie ``a_step`` and ``c_step`` elements
+    apart; ``_at`` says where the first one starts in each array. With ``quads``, ``terms`` counts
+    quads of bytes.
+    """
+
+    def typed(
+        typing_context: Any,
+        a: Any,
+        a_at: Any,
+        a_step: Any,
+        w: Any,
+        w_at: Any,
+        c: Any,
+        c_at: Any,
+        c_step: Any,
+        terms: Any,
+    ) -> Any:
+        del typing_context, a_at, a_step, w_at, c_at, c_step, terms
+        i64 = types.int64
+        result = types.void(a, i64, i64, w, i64, c, i64, i64, i64)
+
+        def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            _emit_tile(context, builder, signature.args, values, rows, arithmetic, quads)
+            return context.get_dummy_value()
+
+        return result, generate
+
+    return generated(typed)
+
+
+def _emit_tile(
+    context: Any,
+    builder: Any,
+    kinds: Any,
+    values: Any,
+    rows: int,
+    arithmetic: Callable[..., Any],
+    quads: bool,
+) -> None:
+    a, w, c = (_data(context, builder, kinds[k], values[k]) for k in (0, 3, 5))
+    _, a_at, a_step, _, w_at, _, c_at, c_step, terms = values
+    element = context.get_value_type(kinds[5].dtype)
+    vector = ir.VectorType(element, LANES)
+    size = kinds[5].dtype.bitwidth // 8
+    width = QUAD if quads else 1
+    parts = range(PANEL // LANES)
+
+    def place(row: int, part: int) -> Any:
+        at = builder.add(c_at, builder.add(builder.mul(c_step, _I64(row)), _I64(part * LANES)))
+        return builder.bitcast(builder.gep(c, [at]), vector.as_pointer())
+
+    sums = [[_tools.alloca_once(builder, vector) for _ in parts] for _ in range(rows)]
+    for row in range(rows):
+        for part in parts:
+            builder.store(_load(builder, place(row, part), size), sums[row][part])
+    with _tools.for_range(builder, terms) as loop:
+        start = builder.add(w_at, builder.mul(loop.index, _I64(PANEL * width)))
+        panel = builder.bitcast(builder.gep(w, [start]), vector.as_pointer())
+        weights = [_load(builder, builder.gep(panel, [_I64(part)]), size) for part in parts]
+        column = builder.mul(loop.index, _I64(width))
+        for row in range(rows):
+            at = builder.add(builder.add(a_at, builder.mul(a_step, _I64(row))), column)
+            pointer = builder.bitcast(builder.gep(a, [at]), element.as_pointer())
+            factor = _load(builder, pointer, size // width)
+            for part in parts:
+                total = builder.load(sums[row][part])
+                total = arithmetic(context, builder, total, factor, weights[part])
+                builder.store(total, sums[row][part])
+    for row in range(rows):
+        for part in parts:
+            store = builder.store(builder.load(sums[row][part]), place(row, part))
+            store.align = size
+
+
+def _load(builder: Any, pointer: Any, align: int) -> Any:
+    load = builder.load(pointer)
+    load.align = align
+    return load
+
+
+def _fused(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
+    """``total + factor * weights`` of floats."""
+    kind = total.type
+    bits = 64 if isinstance(kind.element, ir.DoubleType) else 32
+    function = ir.FunctionType(kind, [kind] * 3)
+    name = f"llvm.fmuladd.v{LANES}f{bits}"
+    fused = _tools.get_or_insert_function(builder.module, function, name)
+    return builder.call(fused, [_splat(builder, factor), weights, total])
+
+
+def _dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
+    """``total`` plus four products of uint8 in ``factor`` and int8 in each of ``weights``."""
+    if "+avx512vnni" not in context.codegen().magic_tuple()[2].split(","):
+        return dot_in_parts(context, builder, total, factor, weights)
+    kind = total.type
+    function = ir.FunctionType(kind, [kind] * 3)
+    dot = _tools.get_or_insert_function(builder.module, function, "llvm.x86.avx512.vpdpbusd.512")
+    return builder.call(dot, [total, _splat(builder, factor), weights])
+
+
+def dot_in_parts(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
+    """The same for processors without an instruction for it: byte by byte, in int32."""
+    for byte in range(QUAD):
+        shifted = builder.lshr(factor, _I32(8 * byte))
+        one = _splat(builder, builder.and_(shifted, _I32(255)))
+        up = _splat(builder, _I32(24 - 8 * byte))
+        other = builder.ashr(builder.shl(weights, up), _splat(builder, _I32(24)))
+        total = builder.add(total, builder.mul(one, other))
+    return total
+
+
+multiply_rows = _tile(ROWS, _fused, False)
+"""The tile of four rows of floats."""
+multiply_row = _tile(1, _fused, False)
+"""The tile of one row of floats."""
+multiply_byte_rows = _tile(ROWS, _dot, True)
+"""The tile of four rows of uint8 times int8, added up in int32."""
+multiply_byte_row = _tile(1, _dot, True)
+"""The tile of one row of uint8 times int8."""
+
+
+def float_panels(weights: Array) -> Array:
+    """Panels of a matrix (terms, columns), the last one filled up with zeros; flat."""
+    terms, columns = weights.shape
+    count = -(-columns // PANEL)
+    full = np.zeros((terms, count * PANEL), weights.dtype)
+    full[:, :columns] = weights
+    return np.ascontiguousarray(full.reshape(terms, count, PANEL).swapaxes(0, 1)).reshape(-1)
+
+
+def byte_panels(weights: Array) -> Array:
+    """Panels of an int8 matrix (terms, columns), quads of terms together, zeros around; flat."""
+    terms, columns = weights.shape
+    quads, count = -(-terms // QUAD), -(-columns // PANEL)
+    full = np.zeros((quads * QUAD, count * PANEL), np.int8)
+    full[:terms, :columns] = weights
+    panels = full.reshape(quads, QUAD, count, PANEL).transpose(2, 0, 3, 1)
+    return np.ascontiguousarray(panels).reshape(-1)
