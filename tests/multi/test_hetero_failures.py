@@ -114,3 +114,25 @@ def test_wrong_answers_count_as_failures(fault, message):
     strict = core.compile_model(CHAIN, "HETERO:A,B", {**config, "STRICT": True})
     with pytest.raises(InferError, match=message):
         strict({"x": X})
+
+
+def test_a_constant_that_crossed_and_then_follows_changes_its_reader():
+    proto = model_of(
+        [node("Neg", ["w"], "nw"), node("Add", ["x", "nw"], "a"), node("Exp", ["a"], "b")],
+        ["b"],
+        initializers=[("w", np.ones((2, 3), np.float32))],
+    )
+    core = core_with(FakeDevice("A", refuses=["Neg"], breaks_on=["Exp"]), FakeDevice("B"))
+    compiled = run(core, proto, "HETERO:A,B")
+    assert not any("failed to run" in note for note in compiled.explain().notes)
+
+
+def test_a_failed_run_does_not_keep_the_inputs():
+
+    core = core_with(FakeDevice("A", fails_at_run=range(1, 99)))
+    request = core.compile_model(CHAIN, "HETERO:A").create_infer_request()
+    x = X.copy()
+    with pytest.raises(InferError):
+        request.infer({"x": x})
+    bound = request._runner._bound
+    assert all(slot is None for slot in bound._slots[:1])

@@ -180,3 +180,28 @@ def test_counters_have_the_documented_lines():
     assert "realTime: " in text
     assert text.splitlines()[-1].startswith("Total time: ")
     assert text.splitlines()[-1].endswith(" microseconds")
+
+
+def test_a_second_hetero_does_not_count_as_a_device():
+    core = core_with(FakeDevice("A"))
+    core.register_plugin("partita_hetero", "HETERO2")
+    listed = core.compile_model(CHAIN, "HETERO2").get_property("MULTI_DEVICE_PRIORITIES")
+    assert "HETERO" not in listed
+    assert "A" in listed.split(",")
+
+
+def test_a_device_that_cannot_be_described_is_left_out_of_the_default_list(monkeypatch):
+    broken = FakeDevice("A")
+    monkeypatch.setattr(broken, "device_info", lambda device_id: 1 / 0)
+    listed = (
+        core_with(broken).compile_model(CHAIN, "HETERO").get_property("MULTI_DEVICE_PRIORITIES")
+    )
+    assert "A" not in listed.split(",")
+
+
+def test_settings_of_a_name_without_id_reach_each_of_its_devices():
+    first = FakeDevice("A", refuses=["Exp"])
+    core = core_with(first)
+    config = {"DEVICE_PROPERTIES": {"A": {"FLAVOUR": "lime"}}}
+    core.compile_model(CHAIN, "HETERO:A,REFERENCE", config)
+    assert {p.FLAVOUR for p in first.seen_properties} == {"lime"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import partita
 
@@ -74,3 +75,17 @@ def test_dynamic_shapes_cross():
     for rows in (1, 5, 0, 2):
         x = np.ones((rows, 3), np.float32)
         np.testing.assert_allclose(compiled({"x": x})[0], evaluate(proto, {"x": x})[0])
+
+
+def test_a_blob_with_foreign_properties_is_refused():
+    from partita import blob
+    from partita.errors import BlobError
+
+    core = core_with(FakeDevice("A"))
+    forged = blob.pack(
+        device="HETERO",
+        header={"properties": {"COLOUR": "red"}, "placement": {}},
+        model=core.read_model(CHAIN),
+    )
+    with pytest.raises(BlobError, match=r"properties are damaged.*COLOUR"):
+        core.import_model(forged, "HETERO")

@@ -38,15 +38,23 @@ class Placement:
 
 
 def default_priorities(core: CoreAPI, own_name: str) -> list[str]:
-    """All devices but HETERO itself: GPUs, other accelerators, CPUs, then references."""
+    """All devices that are not made of others: GPUs, other accelerators, CPUs, then references.
 
-    def rank(device: str) -> tuple[int, int, str]:
-        info = core.device_info(device)
-        kind = _KIND_ORDER.index(info.kind) if info.kind in _KIND_ORDER else 1
-        return kind, int("." in device), device  # of one kind, devices without a driver first
-
-    devices = [d for d in core.available_devices if d.partition(".")[0] != own_name]
-    return sorted(devices, key=rank)
+    A device that cannot say what it is, is left out.
+    """
+    ranked = []
+    for device in core.available_devices:
+        if device.partition(".")[0] == own_name:
+            continue
+        try:
+            kind = core.device_info(device).kind
+        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
+            _log.warning("Device '%s' is left out: it cannot be described: %s", device, error)
+            continue
+        if kind != "virtual":
+            order = _KIND_ORDER.index(kind) if kind in _KIND_ORDER else 1
+            ranked.append((order, "." in device, device))  # those without a driver first
+    return [device for _, _, device in sorted(ranked)]
 
 
 def check_priorities(core: CoreAPI, devices: Sequence[str], own_name: str) -> None:

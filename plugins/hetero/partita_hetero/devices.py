@@ -77,8 +77,9 @@ class DeviceList:
         }
         if self.properties.PERF_COUNT:
             config["PERF_COUNT"] = True
+        families = {device.partition(".")[0], canonical.partition(".")[0]}
         for name, settings in nested.items():
-            if name != "*" and self.core.resolve_device(name) == canonical:
+            if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
                 config |= settings
         return config
 

@@ -24,16 +24,12 @@ class HeteroPlugin(DevicePlugin):
         self._core = core
 
     def device_info(self, device_id: str) -> DeviceInfo:
-        """Names the devices that it would use by default."""
-        from partita_hetero.affinity import default_priorities
-
-        devices = ",".join(default_priorities(self._core, self.device_name))
+        """Describes HETERO; asks no other device."""
         return DeviceInfo(
             self.device_name,
             "One model over several devices",
             kind="virtual",
             driver=f"partita {partita.__version__}",
-            details={"default priorities": devices},
         )
 
     def query_model(
@@ -54,7 +50,7 @@ class HeteroPlugin(DevicePlugin):
     def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
         """Compiles an exported model with the placement that it had."""
         from partita import blob as blobs
-        from partita.errors import BlobError
+        from partita.errors import BlobError, PropertyError
         from partita.properties import validate
         from partita_hetero.compilation import Compilation
         from partita_hetero.compiled import HeteroCompiledModel
@@ -63,7 +59,10 @@ class HeteroPlugin(DevicePlugin):
         stored, placement = header.get("properties"), header.get("placement")
         if not isinstance(stored, dict) or not isinstance(placement, dict):
             raise BlobError("The exported model's header lacks its properties or its placement.")
-        base = validate(HeteroProperties, stored, "The exported model")
+        try:
+            base = validate(HeteroProperties, stored, "The exported model")
+        except PropertyError as error:
+            raise BlobError(f"The exported model's properties are damaged: {error}") from error
         merged = validate(
             HeteroProperties, properties.model_dump(exclude_unset=True), "The exported model", base
         )

@@ -133,6 +133,14 @@ class _Bound:
         cancelled: Callable[[], bool],
     ) -> Sequence[Tensor]:
         self._slots[: self._inputs] = inputs
+        try:
+            return self._compute(execute, cancelled)
+        finally:
+            self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
+
+    def _compute(
+        self, execute: Callable[..., None], cancelled: Callable[[], bool]
+    ) -> Sequence[Tensor]:
         step = self._timed_step if self._count else self._step
         execute(self.assembly.schedule, step, cancelled)
         results: list[Tensor] = []
@@ -141,7 +149,6 @@ class _Bound:
             if slot is not None and slot < self._inputs:
                 tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
             results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
-        self._slots[: self._inputs] = [None] * self._inputs
         return results
 
     def _read(self, slot: int) -> Tensor:

@@ -29,9 +29,9 @@ class Submodel:
     outputs: tuple[str, ...]
 
     @property
-    def key(self) -> tuple[str, tuple[int, ...], tuple[str, ...]]:
+    def key(self) -> tuple[str, tuple[int, ...], tuple[str, ...], tuple[str, ...]]:
         """What two submodels must agree in to be the same compiled model."""
-        return self.device, self.ops, self.outputs
+        return self.device, self.ops, self.inputs, self.outputs
 
 
 def describe(graph: OpGraph, parts: Sequence[Part[str]]) -> list[Submodel]:
