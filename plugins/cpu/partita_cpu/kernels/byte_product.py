@@ -7,6 +7,7 @@ points. Sums wrap in int32, so that it does not matter when the corrections are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -124,10 +125,23 @@ def totals_of(weights: Array) -> Array:
     return np.asarray(signed(weights).sum(0, dtype=np.int32))
 
 
-def pack_weights(weights: Array, panels: Array, totals: Array) -> None:
+def pack_weights(
+    arrange: Callable[[Array], Array], weights: Array, panels: Array, totals: Array
+) -> None:
     """`panels_of` and `totals_of`, for weights that only the run brings."""
-    panels[...] = panels_of(weights)
-    totals[...] = totals_of(weights)
+    matrix = arrange(weights)
+    panels[...] = panels_of(matrix)
+    totals[...] = totals_of(matrix)
+
+
+def as_is(weights: Array) -> Array:
+    """Weights that are a matrix (terms, columns) already."""
+    return weights
+
+
+def quads_of(terms: int) -> int:
+    """Quads that hold this many bytes."""
+    return -(-terms // QUAD)
 
 
 def emit_byte_product(
@@ -144,26 +158,51 @@ def emit_byte_product(
     """
     terms, columns = w.shape
     rows = math.prod(x.shape[:-1])
-    y = b.empty((*x.shape[:-1], columns), np.int32)
-    if y.size == 0:
-        return y
-    quads, count = -(-terms // QUAD), -(-columns // PANEL)
+    shape = (*x.shape[:-1], columns)
+    if not rows * columns:
+        return b.empty(shape, np.int32)
+    packed = b.empty((rows * quads_of(terms) * QUAD,), np.uint8)
+    totals = b.empty((rows,), np.int32)
+    b.call(pack_rows, b.flat(x), packed, totals, rows, terms, shift_of(x))
+    y = emit_packed_product(b, packed, totals, shift_of(x), w, as_is, terms, x_zero, w_zero)
+    return b.view(y, shape)
+
+
+def shift_of(x: Operand) -> int:
+    """What makes the elements uint8."""
+    return SHIFT if x.dtype == np.int8 else 0
+
+
+def emit_packed_product(
+    b: Builder,
+    packed: Operand,
+    row_totals: Operand,
+    shift: int,
+    w: Operand,
+    arrange: Callable[[Array], Array],
+    terms: int,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+) -> Operand:
+    """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
+    rows, quads = row_totals.size, quads_of(terms)
+    columns = w.size // terms if terms else w.shape[-1]
+    count = -(-columns // PANEL)
     if w.const is not None:
-        panels = b.prepack(w, "byte panels", panels_of)
-        totals = b.prepack(w, "byte totals", totals_of)
+        key = f"of bytes {arrange.__name__}"
+        panels = b.prepack(w, f"panels {key}", lambda array: panels_of(arrange(array)))
+        totals = b.prepack(w, f"totals {key}", lambda array: totals_of(arrange(array)))
     else:
         panels = b.empty((count * quads * QUAD * PANEL,), np.int8)
         totals = b.empty((columns,), np.int32)
-        b.call_numpy(pack_weights, w, panels, totals)
-    packed, row_totals = b.empty((rows * quads * QUAD,), np.uint8), b.empty((rows,), np.int32)
-    shift = SHIFT if x.dtype == np.int8 else 0
-    b.call(pack_rows, b.flat(x), packed, row_totals, rows, terms, shift)
+        b.call_numpy(pack_weights, arrange, w, panels, totals)
     sums = b.empty((rows * count * PANEL,), np.int32)
     work = rows * terms * columns // QUAD
     b.call(multiply_panels, packed, panels, sums, rows, quads, count, work=work)
     none = b.constant(np.zeros(1, np.int32))
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
     column_shift = -SHIFT if w.dtype == np.uint8 else 0
+    y = b.empty((rows, columns), np.int32)
     tensors = (sums, row_totals, totals, *zeros, b.flat(y))
     b.call(correct_sums, *tensors, rows, terms, columns, shift, column_shift)
     return y

@@ -15,6 +15,7 @@ from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.byte_product import emit_byte_product
+from partita_cpu.kernels.byte_windows import emit_byte_convolution
 from partita_cpu.kernels.convolution import conv
 from partita_cpu.kernels.elementwise_binary import multiply
 from partita_cpu.kernels.elementwise_cast import emit_cast
@@ -299,7 +300,9 @@ def _integer_conv(
     x_zero: Operand | None,
     w_zero: Operand | None,
 ) -> Operand:
-    """The sums of a convolution of 8-bit tensors, exact, in a float type."""
+    """The sums of a convolution of 8-bit tensors: exact, in int32 or a float type."""
+    if node.attrs.get("group", 1) == 1 and x.shape[1] == w.shape[1]:
+        return emit_byte_convolution(b, node, x, w, x_zero, w_zero)
     shape = () if w_zero is None else (w_zero.size, *[1] * (w.ndim - 1))
     image = _without_zero(b, x, x_zero, ())
     weights = _without_zero(b, w, w_zero, shape)

@@ -45,7 +45,7 @@ def _splat(builder: Any, scalar: Any) -> Any:
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), mask)
 
 
-def _tile(rows: int, arithmetic: Callable[..., Any], quads: bool) -> Any:
+def make_tile(rows: int, arithmetic: Callable[..., Any], quads: bool) -> Any:
     """A tile function ``(a, a_at, a_step, w, w_at, c, c_at, c_step, terms)``.
 
     ``c[row] += a[row] @ panel`` for neighbouring rows that lie ``a_step`` and ``c_step`` elements
@@ -128,24 +128,26 @@ def _load(builder: Any, pointer: Any, align: int) -> Any:
     return load
 
 
-def _fused(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
+def fused(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
     """``total + factor * weights`` of floats."""
     kind = total.type
     bits = 64 if isinstance(kind.element, ir.DoubleType) else 32
     function = ir.FunctionType(kind, [kind] * 3)
     name = f"llvm.fmuladd.v{LANES}f{bits}"
-    fused = _tools.get_or_insert_function(builder.module, function, name)
-    return builder.call(fused, [_splat(builder, factor), weights, total])
+    instruction = _tools.get_or_insert_function(builder.module, function, name)
+    return builder.call(instruction, [_splat(builder, factor), weights, total])
 
 
-def _dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
+def dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
     """``total`` plus four products of uint8 in ``factor`` and int8 in each of ``weights``."""
     if "+avx512vnni" not in context.codegen().magic_tuple()[2].split(","):
         return dot_in_parts(context, builder, total, factor, weights)
     kind = total.type
     function = ir.FunctionType(kind, [kind] * 3)
-    dot = _tools.get_or_insert_function(builder.module, function, "llvm.x86.avx512.vpdpbusd.512")
-    return builder.call(dot, [total, _splat(builder, factor), weights])
+    instruction = _tools.get_or_insert_function(
+        builder.module, function, "llvm.x86.avx512.vpdpbusd.512"
+    )
+    return builder.call(instruction, [total, _splat(builder, factor), weights])
 
 
 def dot_in_parts(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
@@ -159,13 +161,13 @@ def dot_in_parts(context: Any, builder: Any, total: Any, factor: Any, weights: A
     return total
 
 
-multiply_rows = _tile(ROWS, _fused, False)
+multiply_rows = make_tile(ROWS, fused, False)
 """The tile of four rows of floats."""
-multiply_row = _tile(1, _fused, False)
+multiply_row = make_tile(1, fused, False)
 """The tile of one row of floats."""
-multiply_byte_rows = _tile(ROWS, _dot, True)
+multiply_byte_rows = make_tile(ROWS, dot, True)
 """The tile of four rows of uint8 times int8, added up in int32."""
-multiply_byte_row = _tile(1, _dot, True)
+multiply_byte_row = make_tile(1, dot, True)
 """The tile of one row of uint8 times int8."""
 
 

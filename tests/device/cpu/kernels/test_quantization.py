@@ -188,6 +188,18 @@ def test_conv_integer(group, kernel):
     check("ConvInteger", [x, w, np.array(9, np.uint8), np.array(100, np.uint8)], **attributes)
 
 
+@pytest.mark.parametrize(("shape", "kernel"), [((1, 3, 12), (5,)), ((2, 3, 4, 5, 6), (2, 3, 1))])
+@pytest.mark.parametrize("dtype", BYTES)
+def test_conv_integer_of_other_ranks(shape, kernel, dtype):
+    x, w = levels(1, *shape, dtype=dtype), levels(2, 7, 3, *kernel, dtype=np.int8)
+    zero = np.array(-9 if dtype is np.int8 else 200, dtype)
+    dilations, pads = [2] + [1] * (len(kernel) - 1), [1, 0, 1][: len(kernel)] * 2
+    (y,) = run_ours("ConvInteger", [x, w, zero], dilations=dilations, pads=pads)
+    wide = x.astype(np.float32) - zero.astype(np.float32)
+    (expected,) = run_ours("Conv", [wide, w.astype(np.float32)], dilations=dilations, pads=pads)
+    np.testing.assert_array_equal(y, expected)
+
+
 @pytest.mark.parametrize("channels", [3, 64])
 @pytest.mark.parametrize("with_bias", [False, True])
 def test_quantized_conv(channels, with_bias):
