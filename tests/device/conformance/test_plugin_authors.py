@@ -1,0 +1,119 @@
+"""What plugin authors start from conforms: the page about it, the template, the example plugins."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import partita
+from partita.cli.main import main
+from partita.cli.new_plugin import write_plugin
+from partita.errors import PluginError
+from partita_conformance.bench import Target
+from partita_conformance.collect import Selection, collect
+from partita_conformance.expectations import Expectations
+from partita_conformance.running import PASSED, InProcess, run_checks
+
+ROOT = Path(__file__).parents[3]
+FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
+FORM += ("threads/*", "memory/*", "faults/*", "random/*/0", "hetero/network/*/0")
+
+
+def conforms(device, plugin, expectations=None):
+    checks = collect(Selection(FORM))
+    outcomes = run_checks(checks, InProcess(Target(device, plugin)), expectations or Expectations())
+    assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
+    return sum(o.status == PASSED for o in outcomes)
+
+
+@pytest.fixture
+def importable(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("partita_newdev")]:
+        del sys.modules[name]
+
+
+def test_code_of_the_page_is_a_plugin_that_conforms(importable):
+    page = (ROOT / "docs" / "writing-a-plugin.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (importable / "page_plugin.py").write_text("\n\n".join(blocks))
+    assert conforms("MYDEV", "page_plugin:MyDevice") > 70
+
+
+def test_expectations_of_the_page_are_read(tmp_path):
+    page = (ROOT / "docs" / "writing-a-plugin.md").read_text()
+    *_, block = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "e.toml").write_text(block)
+    expectations = Expectations.load(tmp_path / "e.toml")
+    assert expectations.find("blob/comes_back")[0] == "unsupported"
+    assert expectations.find("random/Conv/3")[0] == "xfail"
+
+
+def test_template_is_a_plugin_that_conforms(importable):
+    folder, files = write_plugin("newdev", importable / "made")
+    assert all((folder / name).read_text() for name in files)
+    assert not re.search(r"@\w+@", "".join((folder / name).read_text() for name in files))
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
+    assert project["project"]["entry-points"]["partita"] == {"newdev": "partita_newdev.plugin"}
+    sys.path.insert(0, str(folder))
+    try:
+        assert conforms("NEWDEV", "partita_newdev.plugin:NewdevPlugin") > 75
+    finally:
+        sys.path.remove(str(folder))
+
+
+def test_template_is_formatted_and_typed_as_this_repository(tmp_path):
+    folder, files = write_plugin("two_words", tmp_path)
+    for name in files:
+        if name.endswith(".py"):
+            compile((folder / name).read_text(), name, "exec")
+    assert "class TwoWordsPlugin" in (folder / "partita_two_words" / "plugin.py").read_text()
+
+
+def test_command_writes_the_plugin(tmp_path, capsys):
+    assert main(["new-plugin", "newdev", "--into", str(tmp_path)]) == 0
+    assert "partita conformance -d NEWDEV" in capsys.readouterr().out
+    assert (tmp_path / "partita-newdev" / "tests" / "test_device.py").exists()
+
+
+def test_bad_names_and_taken_folders_are_refused(tmp_path):
+    with pytest.raises(PluginError, match="small letters"):
+        write_plugin("My-Dev", tmp_path)
+    write_plugin("newdev", tmp_path)
+    with pytest.raises(PluginError, match="exists already"):
+        write_plugin("newdev", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("device", "folder", "module", "plugin"),
+    [("ORT", "partita-onnxruntime", "partita_onnxruntime", "OrtPlugin")],
+)
+def test_example_plugin_conforms(device, folder, module, plugin, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / folder))
+    source = (ROOT / "examples" / folder / f"{module}.py").read_text()
+    assert len(source.splitlines()) <= 100
+    Expectations.load(ROOT / "examples" / folder / "expectations.toml")
+    assert conforms(device, f"{module}:{plugin}") > 150
+
+
+def test_examples_mix_with_other_devices(monkeypatch):
+    import numpy as np
+
+    from partita_conformance.models import networks
+
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
+    core = partita.Core()
+    core.register_plugin(__import__("partita_onnxruntime").OrtPlugin())
+    sample = networks()[0]
+    model = core.read_model(sample.proto)
+    for i, op in enumerate(model.ops):
+        op.affinity = "ORT" if i % 2 else "CPU"
+    mixed = core.compile_model(model, "HETERO:ORT,CPU")(sample.feeds())
+    alone = core.compile_model(sample.proto, "REFERENCE")(sample.feeds())
+    for have, want in zip(mixed.to_tuple(), alone.to_tuple(), strict=True):
+        np.testing.assert_allclose(have, want, rtol=1e-3, atol=1e-3)
