@@ -233,8 +233,8 @@ def take_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, f
 
 PEERS = ("ort", "ov", "ov bf16")
 OURS: dict[str, dict[str, Any]] = {
-    "f32": {"EXECUTION_MODE_HINT": "PERFORMANCE"},
-    "strict": {},
+    "fast f32": {"EXECUTION_MODE_HINT": "PERFORMANCE"},
+    "f32": {"EXECUTION_MODE_HINT": "ACCURACY"},
     "bf16": {"INFERENCE_PRECISION_HINT": "bf16"},
 }
 

@@ -14,6 +14,7 @@ from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialise import Spec
 from partita_cpu.entry import entry_point
+from partita_cpu.native.walker import Walker
 from partita_cpu.team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -104,7 +105,11 @@ class BoundProgram:
         self._output_places: list[list[Place]] = [[] for _ in program.outputs]
         self._calls: list[Call] = []
         self._shifts: list[int] = []
+        self._args: list[list[Any]] = []
         self._bind_steps()
+        self._walker: Walker | None = None
+        if team.crew is not None and times is None:
+            self._walker = Walker(program.steps, self._args, team.crew)
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
         self._given = False  # whether steps write to arrays of the caller
@@ -122,7 +127,9 @@ class BoundProgram:
         if outputs is not None or self._given:
             self._take_outputs(inputs, outputs)
             self._given = outputs is not None
-        if self._times is None:
+        if self._walker is not None:
+            self._walker.run(self._calls)
+        elif self._times is None:
             for fn, args in self._calls:
                 fn(*args)
         else:
@@ -160,6 +167,7 @@ class BoundProgram:
                         args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
                     else:
                         args[position] = self._planned(arg)
+            self._args.append(args)
             self._append(step, args)
 
     def _append(self, step: Step, args: list[Any]) -> None:
@@ -195,6 +203,8 @@ class BoundProgram:
             shift = position + self._shifts[number]
             view = array if array.shape == shape else array.reshape(shape)
             self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
+            if self._walker is not None:
+                self._walker.patch(number, position, view)
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""

@@ -30,11 +30,16 @@ def entry_point(step: Step) -> Callable[..., Any]:
     key = (step.fn, *map(_kind, step.args))
     found = _entries.get(key)
     if found is None:
-        signature = tuple(map(_type, (*step.args, 0, 1)))
+        signature = signature_of(step)
         with _lock:
             compile_for(signature)
         found = _entries[key] = _overload(step.fn, signature)
     return found
+
+
+def signature_of(step: Step) -> tuple[Any, ...]:
+    """The numba types of a step's arguments and of its share."""
+    return tuple(map(_type, (*step.args, 0, 1)))
 
 
 def load_kernels(program: Program) -> None:

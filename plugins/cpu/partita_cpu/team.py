@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from partita_cpu.native.crew import Crew, new_crew
+
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
 
@@ -21,10 +23,12 @@ class Team:
 
     Args:
         size: Number of threads, the caller's included.
+        crew: The same for whole programs of compiled kernels, or ``None`` for step by step.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, crew: Crew | None = None) -> None:
         self.size = max(1, size)
+        self.crew = crew
         self._busy = threading.Lock()
         self._workers: list[_Worker] = []
         self._pid = 0
@@ -59,7 +63,7 @@ class Team:
 @functools.cache
 def team_of(size: int, stream: int) -> Team:
     """The process's team for a stream; compiled models share it, so threads stay few."""
-    return Team(size)
+    return Team(size, new_crew(size))
 
 
 class _Worker:

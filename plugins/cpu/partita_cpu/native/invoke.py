@@ -21,8 +21,8 @@ def address(array: Any) -> Any:
     return np.int64(array.ctypes.data)
 
 
-def _calling(*kinds: Any, returns: Any = types.void) -> Any:
-    """A function of an address, and a tuple of what to call it with."""
+def calling(*kinds: Any, returns: Any = types.void) -> Any:
+    """Makes a function of an address, and a tuple of what to call it with."""
     given = _tuple_of(kinds)
 
     def typed(typing: Any, address: Any, arguments: Any) -> Any:
@@ -38,19 +38,19 @@ def _calling(*kinds: Any, returns: Any = types.void) -> Any:
     return intrinsic(typed)
 
 
-call_tile = _calling(*[_I64] * 8)
+call_tile = calling(*[_I64] * 8)
 """Calls a tile kernel; see `ir.fma.PARAMETERS`."""
 
-call_epilogue = _calling(*[_I64] * 7, _F32, _F32)
+call_epilogue = calling(*[_I64] * 7, _F32, _F32)
 """Calls an epilogue; see `ir.epilogue.PARAMETERS`."""
 
-call_narrow = _calling(*[_I64] * 5, returns=_I64)
+call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
 
-call_window = _calling(*[_I64] * 11, _F32, _F32)
+call_window = calling(*[_I64] * 11, _F32, _F32)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""
 
-call_plain = _calling(_I64)
+call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
 
 

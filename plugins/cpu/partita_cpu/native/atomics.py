@@ -1,0 +1,70 @@
+"""Atomic memory, waiting and waking, for numba functions that know each other by an address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from partita_cpu.native.invoke import calling
+
+_I64 = types.int64
+_WORD = ir.IntType(64)
+
+
+def _pointer(builder: Any, address: Any) -> Any:
+    return builder.inttoptr(address, ir.PointerType(_WORD))
+
+
+def _load(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
+
+    return _I64(_I64), generate
+
+
+def _store(typing: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(_I64, _I64), generate
+
+
+def _add(typing: Any, address: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.atomic_rmw("add", _pointer(builder, args[0]), args[1], "seq_cst")
+
+    return _I64(_I64, _I64), generate
+
+
+def _pause(typing: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.VoidType(), [])
+        name = "llvm.x86.sse2.pause"
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+load: Any = intrinsic(_load)
+"""The word at an address; nothing that follows is read before it."""
+
+store: Any = intrinsic(_store)
+"""Writes the word at an address, after everything that comes before."""
+
+add: Any = intrinsic(_add)
+"""Adds to the word at an address; returns what it was."""
+
+pause: Any = intrinsic(_pause)
+"""Tells the processor that this is a waiting loop."""
+
+call_share = calling(_I64, _I64, _I64, returns=types.int32)
+"""Calls a trampoline: address, then slots, tid and nt."""
+
+call_system = calling(*[_I64] * 6, returns=_I64)
+"""Calls the C function ``syscall``: its address, then number and arguments."""

@@ -1,0 +1,115 @@
+"""Programs walked in one call: failures, threads, forks, exits."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+
+import partita
+from partita_cpu.native.crew import new_crew
+from partita_cpu.native.isa import Isa, detected
+
+from .test_native_layout import Net, compiled
+
+pytestmark = pytest.mark.skipif(
+    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    reason="programs are walked by Python here",
+)
+
+
+def chain(outputs=48):
+    net = Net(1, 32, 28, 28)
+    x = "x"
+    for _ in range(4):
+        x = net.add("Relu", net.conv(x, 32, 32))
+    return net, net.conv(x, 32, outputs, 1)
+
+
+def test_portable_has_no_crew(monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
+    assert new_crew(2) is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_same_for_any_number_of_threads(threads):
+    net, y = chain()
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    model = net.model(y)
+    device = compiled(model, INFERENCE_NUM_THREADS=threads)
+    results = [np.array(device(x)[0]) for _ in range(5)]
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
+    alone = compiled(model, INFERENCE_NUM_THREADS=1, PERF_COUNT=True)(x)[0]
+    np.testing.assert_allclose(results[0], alone, rtol=1e-5, atol=1e-6)
+
+
+def test_many_threads_call_one_compiled_model():
+    net, y = chain()
+    device = compiled(net.model(y), INFERENCE_NUM_THREADS=2)
+    inputs = [net.rng.standard_normal(net.shape).astype(np.float32) for _ in range(6)]
+    wanted = [np.array(device(x)[0]) for x in inputs]
+    failures = []
+
+    def work(x, expected):
+        request = device.create_infer_request()
+        for _ in range(20):
+            found = np.asarray(request.infer({"x": x})[0])
+            if not np.allclose(found, expected, rtol=1e-5, atol=1e-6):
+                failures.append(float(np.abs(found - expected).max()))
+
+    threads = [
+        threading.Thread(target=work, args=pair) for pair in zip(inputs, wanted, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_inputs_and_outputs_may_change_from_call_to_call():
+    net, y = chain(3)
+    device = compiled(net.model(y), INFERENCE_NUM_THREADS=2)
+    request = device.create_infer_request()
+    for _ in range(3):
+        x = net.rng.standard_normal(net.shape).astype(np.float32)
+        target = partita.Tensor(np.full((1, 3, 28, 28), np.nan, np.float32))
+        request.set_tensor("x", partita.Tensor(x))
+        request.set_output_tensor(0, target)
+        request.infer()
+        np.testing.assert_allclose(target.numpy(), device(x)[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["fork", "exit"])
+def test_no_hang_after_a_fork_or_at_exit(way):
+    code = f"""
+    import os, sys
+    import numpy as np
+    import onnx
+    from onnx import helper, TensorProto as T
+    import partita
+    w = helper.make_tensor("w", T.FLOAT, [64, 64, 3, 3], np.ones(64 * 64 * 9, np.float32))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    x_info = helper.make_tensor_value_info("x", T.FLOAT, [1, 64, 28, 28])
+    y_info = helper.make_tensor_value_info("y", T.FLOAT, None)
+    graph = helper.make_graph([node], "g", [x_info], [y_info], [w])
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    core = partita.Core()
+    model = core.read_model(model.SerializeToString())
+    device = core.compile_model(model, "CPU", {{"INFERENCE_NUM_THREADS": 2}})
+    x = np.ones((1, 64, 28, 28), np.float32)
+    assert np.asarray(device(x)[0])[0, 0, 5, 5] == 576
+    if {way!r} == "fork":
+        child = os.fork()
+        assert np.asarray(device(x)[0])[0, 0, 5, 5] == 576
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(code)]
+    assert subprocess.run(command, timeout=60, check=False).returncode == 0
