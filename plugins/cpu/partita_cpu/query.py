@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from partita import Model, QueryResult, Reason, ReasonCode
+from partita import Model, QueryResult, Reason
 from partita.lowering import Graph, Node, expand_functions, lower
-from partita_cpu.kernels.table import find, versions
+from partita_cpu.kernels.table import TABLE
 
 NATIVE = frozenset({"Identity", "If", "Constant"})
 """Operators that lowering itself resolves."""
@@ -52,13 +52,7 @@ def _parts(node: Node) -> Iterator[Node]:
 def _refuse(node: Node) -> Reason | None:
     if node.kind in NATIVE:
         return None
-    entry = find(node.domain, node.op_type, node.version)
+    entry = TABLE.find(node.domain, node.op_type, node.version)
     if entry is None:
-        known = versions(node.domain, node.op_type)
-        if not known:
-            return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
-        ranges = ", ".join(f"{first} to {last or 'latest'}" for first, last in known)
-        return Reason(
-            ReasonCode.UNSUPPORTED_OP, f"{node.kind} of opset {node.version}; takes {ranges}"
-        )
+        return TABLE.missing(node)
     return entry.refuse(node, [None if value is None else value.dtype for value in node.inputs])

@@ -10,7 +10,7 @@ import numpy as np
 from partita import Model
 from partita.lowering import Graph, Node, Value, lower
 from partita.query import Reason, ReasonCode
-from partita_opencl.table import Entry, find, versions
+from partita_opencl.table import TABLE, Entry
 
 MOST_DIMS = 8
 """Ranks that kernels take."""
@@ -42,8 +42,8 @@ def refusals(graph: Graph) -> dict[str, Reason]:
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}
     for node in graph.nodes:
-        entry = find(node.domain, node.op_type, node.version)
-        reason = _no_entry(node) if entry is None else _refuse(node, entry, facts)
+        entry = TABLE.find(node.domain, node.op_type, node.version)
+        reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
         if reason is not None:
             reasons[node.name] = reason
         facts.note(node, entry if reason is None else None)
@@ -52,7 +52,7 @@ def refusals(graph: Graph) -> dict[str, Reason]:
 
 def takes(node: Node) -> bool:
     """Whether there is a kernel for a node that fusion wants to make."""
-    entry = find(node.domain, node.op_type, node.version)
+    entry = TABLE.find(node.domain, node.op_type, node.version)
     if entry is None:
         return False
     return entry.refuse(node, [_dtype(v) for v in node.inputs]) is None
@@ -106,17 +106,6 @@ def _may_be_read(value: Value) -> bool:
     if len(sizes) == len(value.shape):
         return math.prod(sizes) <= _VALUE_ELEMENTS
     return len(value.shape) <= 1
-
-
-def _no_entry(node: Node) -> Reason:
-    known = versions(node.domain, node.op_type)
-    if not known:
-        return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
-    ranges = ", ".join(f"{low} to {high or 'latest'}" for low, high in known)
-    return Reason(
-        ReasonCode.UNSUPPORTED_OP,
-        f"{node.kind} of opset {node.version}; takes opsets {ranges}",
-    )
 
 
 def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
