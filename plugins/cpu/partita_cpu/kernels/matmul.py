@@ -14,6 +14,7 @@ from partita_cpu.kernels.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement import expanded, transposed
 from partita_cpu.kernels.table import ALL_FLOATS, DTypes, kernel
+from partita_cpu.native.batched import emit_batches
 from partita_cpu.native.product import emit_matrix_product
 
 _PRODUCTS: DTypes = ALL_FLOATS | frozenset(
@@ -62,7 +63,9 @@ def product(
         )
     y = b.empty((*batch, m, n), x.dtype)
     work = y.size * k
-    if y.size and not flip_x and math.prod(right.shape[:-2]) == 1:
+    if y.size and not flip_x and not flip_w and emit_batches(b, left, right, y):
+        pass  # the native kernels do it
+    elif y.size and not flip_x and math.prod(right.shape[:-2]) == 1:
         # One matrix on the right: all rows on the left are one matrix too.
         out = b.view(y, (y.size // n, n))
         left = b.view(left, (y.size // n, k))

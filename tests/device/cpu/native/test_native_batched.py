@@ -1,0 +1,66 @@
+"""Products of two computed matrices, on memory that ends where the tensors end."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from partita_cpu.native.batched import multiply_batches
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.table import Arithmetic, tile_columns, tile_kernels, tile_rows
+
+from .test_native_layout import Net, compiled
+
+LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+SIZES = [(1, 1, 1, 1), (3, 5, 7, 9), (4, 15, 33, 31), (2, 29, 64, 65), (5, 1, 100, 17)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("one", ["", "x", "w"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_batches(level, size, one, threads, guarded):
+    count, m, k, n = size
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1 if one == "x" else count, m, k)).astype(np.float32)
+    w = rng.standard_normal((1 if one == "w" else count, k, n)).astype(np.float32)
+    columns = tile_columns(level)
+    room = -(-n // columns) * columns * k * 4 + 4096 + 256 + 128
+    scratch = np.full(threads * room, 255, np.uint8)
+    y = guarded.array(np.full((count, m, n), 7, np.float32))
+    left, right = guarded.array(x), guarded.array(w)
+    for tid in range(threads):
+        multiply_batches(
+            left.reshape(-1),
+            right.reshape(-1),
+            y.reshape(-1),
+            scratch,
+            np.zeros(1, np.int64),
+            tile_kernels(level, Arithmetic.F32),
+            m * k if one != "x" else 0,
+            k * n if one != "w" else 0,
+            m,
+            k,
+            n,
+            tile_rows(level, Arithmetic.F32),
+            columns,
+            room,
+            tid,
+            threads,
+        )
+    wanted = x.astype(np.float64) @ w
+    assert np.abs(y - wanted).max() <= 2e-6 * (np.abs(x) @ np.abs(w)).max()
+
+
+def test_attention_uses_no_blas():
+    net = Net(3, 4, 20, 16)
+    turned = net.add("Transpose", "x", perm=[0, 1, 3, 2])
+    scores = net.add("Softmax", net.add("MatMul", "x", turned), axis=-1)
+    model = net.model(net.add("MatMul", scores, "x"))
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+    request = compiled(model, PERF_COUNT=True).create_infer_request()
+    np.testing.assert_allclose(request.infer({"x": x})[0], wanted, rtol=1e-5, atol=1e-6)
+    kinds = {info.exec_type for info in request.get_profiling_info()}
+    assert "blas" not in kinds
