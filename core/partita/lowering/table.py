@@ -184,7 +184,7 @@ class KernelTable:
             return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
         ranges = ", ".join(f"{entry.since} to {entry.until or 'latest'}" for entry in known)
         return Reason(
-            ReasonCode.UNSUPPORTED_OP, f"{node.kind} of opset {node.version}; takes {ranges}"
+            ReasonCode.UNSUPPORTED_OP, f"{node.kind} of opset {node.version}; takes opsets {ranges}"
         )
 
     def load(self) -> None:
