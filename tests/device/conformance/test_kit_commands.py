@@ -1,0 +1,128 @@
+"""The two front doors of the kit, command line and pytest, on devices good, bad and not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita.cli.main import main
+
+HERE = Path(__file__).parent
+SOME = ["--check", "plugin/*", "--check", "blob/*", "--check", "random/Relu/*"]
+
+
+def command(capsys, *arguments):
+    code = main(["conformance", *arguments])
+    return code, capsys.readouterr().out
+
+
+def under_pytest(folder, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(HERE)}
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "--pyargs", "partita_conformance", "-q", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_device_that_passes(capsys, tmp_path):
+    code, text = command(
+        capsys, "-d", "GOOD", "--plugin", "good_device:Good", *SOME, "--report", str(tmp_path)
+    )
+    assert code == 0
+    assert "GOOD: conforms" in text
+    assert json.loads((tmp_path / "conformance.json").read_text())["device"] == "GOOD"
+    assert "<title>" in (tmp_path / "conformance.html").read_text()
+
+
+def test_device_that_fails(capsys):
+    code, text = command(
+        capsys, "-d", "BROKEN", "--plugin", "broken_form:HasNoFullName", *SOME, "--in-process"
+    )
+    assert code == 1
+    assert "failed  plugin/describes_its_devices" in text
+    assert "full_name is empty" in text
+
+
+def test_json_is_the_report(capsys):
+    code, text = command(capsys, "-d", "REFERENCE", *SOME, "--in-process", "--json")
+    assert code == 0
+    assert json.loads(text)["counts"]["passed"] > 10
+
+
+def test_device_that_is_not_there(capsys):
+    code, text = command(capsys, "-d", "NOBODY", *SOME)
+    assert code == 0
+    assert "NOBODY is absent" in text
+
+
+def test_device_that_breaks_at_creation(capsys):
+    code, text = command(capsys, "-d", "BROKEN", "--plugin", "broken_runs:BreaksAtCreation", *SOME)
+    assert code == 1
+    assert "BROKEN is broken" in text
+    assert "libdevice.so" in text
+
+
+def test_expectations_that_are_wrong(capsys, tmp_path):
+    (tmp_path / "e.toml").write_text('[xfail]\n"plugin/*" = ""')
+    assert main(["conformance", "-d", "CPU", "--expectations", str(tmp_path / "e.toml")]) == 1
+    assert "needs a reason" in capsys.readouterr().err
+
+
+def test_pytest_runs_the_same_checks(tmp_path):
+    done = under_pytest(
+        tmp_path, "--device", "GOOD", "--plugin", "good_device:Good", *SOME, "--report", "out"
+    )
+    assert done.returncode == 0, done.stdout
+    assert json.loads((tmp_path / "out" / "conformance.json").read_text())["device"] == "GOOD"
+
+
+def test_pytest_fails_and_expects(tmp_path):
+    common = ("--device", "BROKEN", "--plugin", "broken_form:InventsAKind", "--in-process")
+    done = under_pytest(tmp_path, *common, "--check", "plugin/*")
+    assert done.returncode == 1
+    assert "toaster" in done.stdout
+    assert "1 failed" in done.stdout
+    (tmp_path / "e.toml").write_text('[xfail]\n"plugin/describes_*" = "kinds are to be agreed on"')
+    done = under_pytest(tmp_path, *common, "--check", "plugin/*", "--expectations", "e.toml")
+    assert done.returncode == 0, done.stdout
+    assert "1 xfailed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--device", "NOBODY"), 0, "1 skipped"),
+        (("--device", "BROKEN", "--plugin", "broken_runs:BreaksAtCreation"), 1, "libdevice.so"),
+        ((), 2, "--device NAME"),
+    ],
+)
+def test_pytest_on_devices_that_are_not(tmp_path, arguments, code, text):
+    done = under_pytest(tmp_path, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert text in done.stdout + done.stderr
+
+
+def test_options_stay_out_of_other_runs(tmp_path):
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser):\n    parser.addoption('--device', default='mine')\n"
+    )
+    (tmp_path / "test_own.py").write_text(
+        "def test_own(request):\n    assert request.config.getoption('--device') == 'mine'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

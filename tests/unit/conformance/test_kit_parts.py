@@ -1,0 +1,286 @@
+"""Parts of the conformance kit that need no device: expectations, comparison, report, draws."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from partita_conformance.bench import Target
+from partita_conformance.checks import (
+    Check,
+    ConformanceError,
+    DeclinedError,
+    NotApplicableError,
+    names_of,
+    require_raises,
+)
+from partita_conformance.collect import Selection, collect
+from partita_conformance.compare import compare
+from partita_conformance.draws import GENERATORS, draw, model_of
+from partita_conformance.expectations import Expectations, ExpectationsError
+from partita_conformance.models import networks, samples
+from partita_conformance.report import as_data, write
+from partita_conformance.running import (
+    DECLINED,
+    FAILED,
+    PASSED,
+    SKIPPED,
+    UNSUPPORTED,
+    XFAILED,
+    XPASSED,
+    Outcome,
+    attempt,
+    run_checks,
+)
+from partita_conformance.suite_hetero import sandwich
+
+
+def load(tmp_path, text):
+    (tmp_path / "e.toml").write_text(text)
+    return Expectations.load(tmp_path / "e.toml")
+
+
+# ------------------------------------------------------------------- expectations
+
+
+def test_patterns_find_their_reason(tmp_path):
+    expectations = load(tmp_path, '[unsupported]\n"a/*" = "never"\n[xfail]\n"b/x?" = "not yet"')
+    assert expectations.find("a/b/c") == ("unsupported", "never")
+    assert expectations.find("b/x1") == ("xfail", "not yet")
+    assert expectations.find("b/x12") is None
+
+
+def test_entry_without_reason_is_refused(tmp_path):
+    with pytest.raises(ExpectationsError, match=re.escape("'a/*' of [xfail]")):
+        load(tmp_path, '[xfail]\n"a/*" = ""')
+
+
+def test_unknown_table_is_refused(tmp_path):
+    with pytest.raises(ExpectationsError, match=re.escape("'skip'")):
+        load(tmp_path, '[skip]\n"a" = "b"')
+
+
+def test_broken_and_missing_files_are_refused(tmp_path):
+    with pytest.raises(ExpectationsError, match="no TOML"):
+        load(tmp_path, "[xfail")
+    with pytest.raises(ExpectationsError, match="Cannot read"):
+        Expectations.load(tmp_path / "nothing.toml")
+
+
+def test_pattern_that_matches_nothing_is_an_error():
+    expectations = Expectations({"a/*": "x"}, {"c/*": "y"})
+    with pytest.raises(ExpectationsError, match=re.escape("'c/*'")):
+        expectations.require_matches(["a/1", "b/1"])
+    expectations.require_matches(["a/1", "c/1"])
+
+
+class Runner:
+    """Makes checks without a device."""
+
+    def run(self, check):
+        status, detail = attempt(check, None)
+        return Outcome(check, status, detail)
+
+    def close(self):
+        pass
+
+
+def passing(bench):
+    pass
+
+
+def failing(bench):
+    raise ConformanceError("wrong")
+
+
+def test_statuses_follow_expectations():
+    def declining(bench):
+        raise DeclinedError("no Conv")
+
+    def skipping(bench):
+        raise NotApplicableError("no memory")
+
+    def crashing(bench):
+        raise KeyError("oops")
+
+    checks = [
+        Check("s/pass", passing),
+        Check("s/fail", failing),
+        Check("s/decline", declining),
+        Check("s/skip", skipping),
+        Check("s/error", crashing),
+        Check("x/pass", passing),
+        Check("x/fail", failing),
+        Check("x/decline", declining),
+        Check("u/fail", failing),
+    ]
+    expectations = Expectations({"u/*": "for good"}, {"x/*": "for now"})
+    outcomes = {o.check.name: o for o in run_checks(checks, Runner(), expectations)}
+    assert {name: o.status for name, o in outcomes.items()} == {
+        "s/pass": PASSED,
+        "s/fail": FAILED,
+        "s/decline": DECLINED,
+        "s/skip": SKIPPED,
+        "s/error": FAILED,
+        "x/pass": XPASSED,
+        "x/fail": XFAILED,
+        "x/decline": DECLINED,
+        "u/fail": UNSUPPORTED,
+    }
+    assert {name for name, o in outcomes.items() if o.bad} == {"s/fail", "s/error", "x/pass"}
+    assert "KeyError" in outcomes["s/error"].detail
+    assert "for now" in outcomes["x/fail"].detail
+
+
+# --------------------------------------------------------------------- comparison
+
+
+def test_equal_values_agree():
+    special = np.array([np.nan, np.inf, -np.inf, 0.0], np.float32)
+    compare([special], [special.copy()], "x")
+    compare([np.array(["a"], object)], [np.array(["a"])], "x")
+    compare([[np.zeros(2)], None], [[np.zeros(2)], None], "x")
+    compare([np.zeros((0, 3))], [np.zeros((0, 3))], "x")
+
+
+@pytest.mark.parametrize(
+    ("have", "want", "message"),
+    [
+        (np.zeros(3), np.zeros(2), "shape"),
+        (np.zeros(3), np.zeros(3, np.float32), "dtype"),
+        (np.array([0.0, 2.0]), np.array([0.0, 1.0]), r"at \[1\]"),
+        (np.array([np.inf]), np.array([np.nan]), "1 of 1"),
+        (np.array([2**60 + 1]), np.array([2**60]), "1 of 1"),
+        (np.array([7], np.uint8), np.array([8], np.uint8), "1 of 1"),
+        (np.array([1.5], ml_dtypes.bfloat16), np.array([1.25], ml_dtypes.bfloat16), "1 of 1"),
+        (np.array(True), np.array(False), "1 of 1"),
+        (None, np.zeros(1), "due"),
+        (np.zeros(1), [np.zeros(1)], "sequence"),
+    ],
+)
+def test_differences_are_found(have, want, message):
+    with pytest.raises(ConformanceError, match=message):
+        compare([have], [want], "x")
+
+
+def test_number_of_outputs_matters():
+    with pytest.raises(ConformanceError, match="1 values; 2 are due"):
+        compare([np.zeros(1)], [np.zeros(1)] * 2, "x")
+
+
+def test_random_outputs_are_compared_by_form():
+    compare([np.ones(3)], [np.zeros(3)], "x", form_only=True)
+    with pytest.raises(ConformanceError, match="shape"):
+        compare([np.ones(2)], [np.zeros(3)], "x", form_only=True)
+
+
+def test_rounding_of_sums_is_allowed_and_more_is_not():
+    want = np.array([100.0, 0.0], np.float32)
+    compare([want + np.float32(1e-3)], [want], "x")
+    with pytest.raises(ConformanceError):
+        compare([want + np.float32(1e-1)], [want], "x")
+
+
+def test_what_must_raise_is_told_apart():
+    def fine():
+        return None
+
+    def other():
+        raise KeyError("k")
+
+    with pytest.raises(ConformanceError, match="raised nothing"):
+        require_raises(ValueError, fine, "f")
+    with pytest.raises(ConformanceError, match="KeyError"):
+        require_raises(ValueError, other, "f")
+    assert isinstance(require_raises((KeyError, ValueError), other, "f"), KeyError)
+
+
+# ------------------------------------------------------------------ checks, models
+
+
+def test_names_of_checks_are_unique_and_explained():
+    checks = collect(Selection(("[!o]*",)))
+    names = names_of(checks)
+    assert len(set(names)) == len(names)
+    assert all(check.summary for check in checks)
+    assert {check.suite for check in checks} >= {"plugin", "query", "random", "hetero"}
+
+
+def test_selection_saves_the_node_cases():
+    start = time.perf_counter()
+    assert names_of(collect(Selection(("plugin/*",))))
+    assert time.perf_counter() - start < 2
+    assert not Selection(("request/*",)).needs_cases
+    assert Selection(("oper*/conv*",)).needs_cases
+    assert Selection().needs_cases
+
+
+@pytest.mark.parametrize("kind", ["plain", "dynamic", "pair", "outputs", "large"])
+def test_samples_are_valid(kind):
+    for sample in samples(kind):
+        onnx.checker.check_model(sample.proto, full_check=True)
+        again = sample.feeds(1)
+        for name, array in sample.feeds(1).items():
+            np.testing.assert_array_equal(array, again[name])
+
+
+def test_networks_are_valid():
+    for network in networks():
+        onnx.checker.check_model(network.proto, full_check=True)
+        assert len(network.proto.graph.node) >= 5
+
+
+@pytest.mark.parametrize("op", GENERATORS)
+def test_draws_are_valid_and_the_same_each_time(op):
+    for number in range(3):
+        first, feeds = model_of(op, draw(op, number))
+        onnx.checker.check_model(first, full_check=True)
+        second, again = model_of(op, draw(op, number))
+        assert first == second
+        assert all(np.array_equal(feeds[name], again[name]) for name in feeds)
+
+
+def test_sandwich_keeps_the_model_valid():
+    proto, _ = model_of("Split", draw("Split", 1))
+    wrapped = onnx.shape_inference.infer_shapes(sandwich(proto))
+    onnx.checker.check_model(wrapped, full_check=True)
+    kinds = [node.op_type for node in wrapped.graph.node]
+    assert kinds[0] == "Identity"
+    assert kinds[-1] == "Identity"
+    assert kinds.count("Split") == 1
+
+
+# ------------------------------------------------------------------------- report
+
+
+def test_report_holds_every_check(tmp_path):
+    checks = [Check("s/a", passing, op="Conv", dtype="float"), Check("s/b", failing)]
+    outcomes = run_checks(checks, Runner(), Expectations())
+    outcomes[1] = Outcome(checks[1], FAILED, "ends a </script> early")
+    data = as_data(Target("REFERENCE"), outcomes, 1.25)
+    json_file, page = write(tmp_path / "out", data)
+    stored = json.loads(json_file.read_text())
+    assert stored["schema"] == 1
+    assert stored["counts"] == {"passed": 1, "failed": 1}
+    assert stored["checks"][0] == {
+        "name": "s/a",
+        "suite": "s",
+        "status": "passed",
+        "detail": "",
+        "seconds": 0.0,
+        "summary": "",
+        "op": "Conv",
+        "dtype": "float",
+    }
+    assert {"device", "about", "versions", "machine", "finished", "seconds"} <= set(stored)
+    text = page.read_text()
+    assert text.count("</script>") == 1
+    assert not re.search(r'(src|href)="?http', text)
+    (literal,) = re.findall(r"^const report = (.*);$", text, re.MULTILINE)
+    assert json.loads(literal) == stored
