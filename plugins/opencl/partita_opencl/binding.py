@@ -14,7 +14,7 @@ from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
 from partita_opencl.plan import Plan
 from partita_opencl.sequences import KernelSequence
-from partita_opencl.steps import FAULT
+from partita_opencl.steps import FAULT, Counters
 from partita_opencl.tensors import OpenClTensor
 
 TakeSlot = Callable[[int, int], Any]
@@ -42,6 +42,11 @@ class BoundPlan:
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
         self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
+        self._counters = (
+            device.pool.allocate(4 * plan.counters, np.zeros(plan.counters, np.int32))
+            if plan.counters
+            else None
+        )
         program = plan.program
         self._own_inputs: dict[Operand, Any] = {}
         self._own_outputs = [
@@ -134,8 +139,14 @@ class BoundPlan:
                 if arg.const is None and arg.root in self._changing:
                     self._uses.setdefault(arg.root, []).append((kernel, position))
             else:
-                kernel.set_arg(position, self._fault if arg is FAULT else arg)
+                kernel.set_arg(position, self._shared(arg))
         return kernel, *launch.sizes
+
+    def _shared(self, arg: Any) -> Any:
+        """The argument itself, or the request's buffer that it stands for."""
+        if arg is FAULT:
+            return self._fault
+        return self._counters if isinstance(arg, Counters) else arg
 
     def _rebind(self, operand: Operand, buffer: Any) -> None:
         """Gives kernels another buffer for an input or output."""

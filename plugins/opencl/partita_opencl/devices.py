@@ -31,6 +31,7 @@ class Limits:
         alignment: Bytes that sub-buffers must be aligned to.
         compute_units: Groups that run at the same time, at least.
         is_cpu: Whether the device is a processor that also runs the host.
+        is_nvidia: Whether its driver takes NVIDIA's inline PTX.
     """
 
     group_items: int
@@ -41,6 +42,12 @@ class Limits:
     alignment: int
     compute_units: int
     is_cpu: bool
+    is_nvidia: bool = False
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a group can read what another one wrote: known of these, not promised by 1.2."""
+        return self.is_cpu or self.is_nvidia
 
 
 class Device:
@@ -227,4 +234,5 @@ def _limits(handle: Any) -> Limits:
         alignment=max(64, handle.mem_base_addr_align // 8),
         compute_units=handle.max_compute_units,
         is_cpu=bool(handle.type & cl.device_type.CPU),
+        is_nvidia="NVIDIA" in handle.platform.name,
     )

@@ -13,7 +13,7 @@ from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
 from partita_opencl import chains
 from partita_opencl.devices import Device
-from partita_opencl.steps import FAULT, Launch
+from partita_opencl.steps import FAULT, Counters, Launch
 from partita_opencl.tuning import Tuning
 
 
@@ -69,6 +69,7 @@ class Plan:
         sizes: Bytes of the slots.
         constants: Constants of this program.
         may_fault: Whether a kernel may report a failure.
+        counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
     """
 
@@ -96,6 +97,10 @@ class Plan:
                 if isinstance(arg, Operand) and arg.const is not None:
                     self.constants.buffer(arg)
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
+        self.counters = max(
+            (arg.count for step in self.steps for arg in step.args if isinstance(arg, Counters)),
+            default=0,
+        )
         self.programs = device.programs.get(self.launch(step).program for step in self.steps)
 
     @staticmethod

@@ -20,6 +20,19 @@ FAULT = Fault()
 
 
 @dataclass(frozen=True)
+class Counters:
+    """Stands for a buffer of zeros in which work-groups count how many of them are done.
+
+    A kernel leaves zeros behind, so that all kernels of a request share one buffer.
+
+    Attributes:
+        count: How many the kernel needs.
+    """
+
+    count: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel call; its arguments are those of the step: operands, numpy scalars, arrays.
 

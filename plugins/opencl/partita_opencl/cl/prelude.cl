@@ -1,5 +1,31 @@
-// What every kernel file may use: activations. Epilogues take theirs as the option ACTIVATION, so
-// that a kernel holds the code of one only.
+// What every kernel file may use: access to elements, fences, activations. Epilogues take their
+// activation as the option ACTIVATION, so that a kernel holds the code of one only.
+//
+// Options: HALF    elements are float16 in memory and float32 in registers
+//          NVIDIA  inline PTX may be used
+
+#ifdef HALF
+#define REAL half
+#define GET(p, i) vload_half((i), (p))
+#define PUT(p, i, v) vstore_half((v), (i), (p))
+// Four neighbours, the first of which is a multiple of four.
+#define GET4(p, i) vloada_half4((i) / 4, (p))
+#define PUT4(p, i, v) vstorea_half4((v), (i) / 4, (p))
+#else
+#define REAL float
+#define GET(p, i) (p)[i]
+#define PUT(p, i, v) (p)[i] = (v)
+#define GET4(p, i) (*(__global const float4*)((p) + (i)))
+#define PUT4(p, i, v) *(__global float4*)((p) + (i)) = (v)
+#endif
+
+// What this group has written is seen by groups that read an atomic written after it. NVIDIA makes
+// of mem_fence a fence for the group only.
+#ifdef NVIDIA
+#define DEVICE_FENCE() asm volatile("membar.gl;" ::: "memory")
+#else
+#define DEVICE_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#endif
 
 // The codes of partita.lowering.activation.
 enum { ACT_NONE, ACT_RELU, ACT_CLIP, ACT_LEAKY_RELU, ACT_HARD_SWISH, ACT_HARD_SIGMOID, ACT_SIGMOID,

@@ -2,8 +2,8 @@
 // that results repeat bit for bit), then bias, residual and activation.
 
 __kernel void product_sum(
-    __global const float* restrict partial, __global const float* restrict bias,
-    __global const float* restrict residual, __global float* restrict y,
+    __global const float* restrict partial, __global const REAL* restrict bias,
+    __global const REAL* restrict residual, __global REAL* restrict y,
     const int rows, const int columns, const int batches, const int splits,
     const int bias_mod, const int2 bias_step, const int has_bias, const int has_residual,
     const float alpha, const float beta
@@ -18,8 +18,8 @@ __kernel void product_sum(
     const size_t row = i / columns;
     const int m = (int)(row % rows), z = (int)(row / rows);
     bias += (size_t)(z % bias_mod) * (bias_step.x * rows + bias_step.y * columns);
-    v += bias[m * bias_step.x + n * bias_step.y];
+    v += GET(bias, m * bias_step.x + n * bias_step.y);
   }
-  if (has_residual) v += residual[i];
-  y[i] = activate(v, ACTIVATION, alpha, beta);
+  if (has_residual) v += GET(residual, i);
+  PUT(y, i, activate(v, ACTIVATION, alpha, beta));
 }

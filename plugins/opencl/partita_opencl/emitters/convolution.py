@@ -13,12 +13,16 @@ from partita.lowering import Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.movement import pad_constant, transpose
 from partita_opencl.emitters.products import Epilogue, Product, activation_of, lanes, tiles
+from partita_opencl.emitters.tiling import DEEP
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
 from partita_opencl.kit import Argument, Kit, i32
 from partita_opencl.table import operator
 
 _LARGEST_IMAGE = 2**31 - 1
 """Elements of one image that kernels address by an int."""
+
+_MOST_TAPS = 32
+"""Taps of which a kernel keeps a bit each."""
 
 _TRANSPOSE_CHANNELS = 4
 """Outputs per item of a transposed convolution."""
@@ -120,19 +124,29 @@ def _conv_tiles(
         batch_map=(1, sizes.groups, 1, batches),
     )
     epilogue = Epilogue(bias, (1, 0), sizes.groups, residual, activation_of(node))
-    packed = _depth_major(k, w, sizes.groups)
-    if sizes.window.is_pointwise:
-        tiles(k, product, packed, x, out, epilogue, A_PACKED=None)
-        return
     window = sizes.window
+    channels = sizes.channels // sizes.groups
+    taps = math.prod(window.size)
+    by_channels = channels % DEEP == 0 and taps <= _MOST_TAPS
+    packed = _packed(k, w, sizes.groups, taps_first=by_channels)
+    step = packed.shape[-1]
+    if window.is_pointwise:
+        tiles(k, product, packed, x, out, epilogue, a_step=step)
+        return
+    table = _taps(sizes, window.image)
+    options: dict[str, None] = {"IM2COL": None}
+    if by_channels:
+        # The taps of channel 0, and one more that is read, though not used, at the end.
+        table = np.concatenate([table[:taps], table[:1]])
+        options["CHANNELS"] = None
     extra: tuple[Argument, ...] = (
-        k.constant(_taps(sizes, window.image)),
-        int4(window.image, sizes.channels // sizes.groups),
+        k.constant(table),
+        int4(window.image, channels),
         int4(window.out),
         int4(window.stride),
         int4(window.begin),
     )
-    tiles(k, product, packed, x, out, epilogue, extra, A_PACKED=None, IM2COL=None)
+    tiles(k, product, packed, x, out, epilogue, extra, step, **options)
 
 
 def _conv_lanes(
@@ -177,16 +191,22 @@ def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:
     return padded, replace(window, image=image, begin=(0, 0, 0), end=(0, 0, 0))
 
 
-def _depth_major(k: Kit, w: Operand, groups: int) -> Operand:
-    """Weights as (group, depth, filter), so that neighbouring filters are neighbours in memory."""
-    shape = (groups, w.shape[0] // groups, math.prod(w.shape[1:]))
+def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
+    """Weights as (group, term of the sums, filter): neighbouring filters are neighbours in memory.
+
+    Constant ones have a multiple of four filters, filled with zeros.
+    """
+    shape = (groups, w.shape[0] // groups, w.shape[1], math.prod(w.shape[2:]))
+    depth = shape[2] * shape[3]
+    order = (0, 3, 2, 1) if taps_first else (0, 2, 3, 1)
 
     def pack(array: Array) -> Array:
-        return np.ascontiguousarray(array.reshape(shape).transpose(0, 2, 1))
+        terms = array.reshape(shape).transpose(order).reshape(groups, depth, shape[1])
+        return np.ascontiguousarray(np.pad(terms, ((0, 0), (0, 0), (0, -shape[1] % 4))))
 
     if w.const is not None:
-        return k.builder.prepack(w, f"depth_major:{groups}", pack)
-    return transpose(k, k.view(w, shape), (0, 2, 1))
+        return k.builder.prepack(w, f"packed:{groups}:{taps_first}", pack)
+    return k.view(transpose(k, k.view(w, shape), order), (groups, depth, shape[1]))
 
 
 def _taps(sizes: _Conv, image: Sequence[int]) -> Array:

@@ -10,23 +10,15 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita_opencl.emitters.movement import transpose
+from partita_opencl.emitters.tiling import cut
 from partita_opencl.kit import Argument, Kit, f32, i32, ints
-
-_TILE = {"BM": 64, "BN": 64, "BK": 16, "TM": 8, "TN": 4}
-"""Rows, columns and depth of a tile in local memory, and the part of one item."""
-
-_LOW_TILE = {**_TILE, "BM": 32, "TM": 4}
-"""The same for products whose last rows fill less than half of a tile."""
-
-_FEW_ROWS = 160
-"""Products of more rows waste little at the end."""
+from partita_opencl.steps import Counters
 
 _VECTOR_ROWS = 4
 """Products of at most so many rows stream the second matrix once."""
 
 _LANES = 16
 """Columns of an item that works in registers."""
-
 
 _MOST_BATCHES = 65535
 """Batches of one launch in the third dimension; items step over the rest."""
@@ -115,40 +107,58 @@ def tiles(
     out: Operand,
     epilogue: Epilogue,
     extra: Sequence[Argument] = (),
+    a_step: int = 0,
     **options: None,
 ) -> None:
-    """Records a product by tiles in local memory; long sums of few tiles are split."""
-    low = product.rows <= _FEW_ROWS and 0 < product.rows % _TILE["BM"] <= _LOW_TILE["BM"]
-    tile = _LOW_TILE if low else _TILE
-    groups = (
-        product.batches
-        * math.ceil(product.rows / tile["BM"])
-        * math.ceil(product.columns / tile["BN"])
-    )
-    splits, per_split = split_depth(k, groups, product.depth, tile["BK"])
-    target = out if splits == 1 else k.empty((splits, out.size), out.dtype)
+    """Records a product by tiles in local memory; long sums of few tiles are split.
+
+    Matrices of ``a`` are (rows, depth), or (depth, a_step) if ``a_step`` is set: packed weights.
+    """
+    limits = k.tuning.limits
+    rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
+    how = cut(limits, rows, columns, depth, batches)
+    flags: dict[str, bool] = {
+        "A_PACKED": a_step > 0,
+        "A_QUADS": (a_step or depth) % 4 == 0,
+        "B_QUADS": columns % 4 == 0,
+        "WHOLE": depth % how.tile.deep == 0,
+    }
+    target = out
+    parts: tuple[Argument, ...] = ()
+    summed_later = False
+    if how.splits > 1 and limits.hands_over:
+        elements = how.tiles * how.splits * how.tile.high * how.tile.wide
+        parts = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+        flags["HAND_OVER"] = True
+        flags["NVIDIA"] = limits.is_nvidia
+    elif how.splits > 1:
+        target = k.empty((how.splits, out.size), np.float32)
+        flags["SPLIT"] = summed_later = True
     k.launch(
         "product_tile.cl",
         "product_tile",
-        k.tuning.groups(groups * splits, tile["BM"] // tile["TM"] * (tile["BN"] // tile["TN"])),
+        k.tuning.groups(how.tiles * how.splits, how.tile.items),
         a,
         b,
         *epilogue.buffers(a),
         target,
         *product.sizes(),
-        i32(product.batches),
+        i32(batches),
         ints(*product.batch_map),
         i32(epilogue.bias_mod),
         ints(*epilogue.bias_step),
         *epilogue.flags(),
-        i32(per_split),
+        i32(how.per_split),
+        i32(a_step),
+        *parts,
         *extra,
-        **tile,
-        **epilogue.options(splits),
+        **how.tile.options(),
+        **epilogue.options(how.splits if summed_later else 1),
+        **{name: None for name, on in flags.items() if on},
         **options,
     )
-    if splits > 1:
-        add_splits(k, product, target, splits, out, epilogue)
+    if summed_later:
+        add_splits(k, product, target, how.splits, out, epilogue)
 
 
 def lanes(
