@@ -1,7 +1,9 @@
-"""Threads that walk a table of kernel calls together: one call from Python runs many steps.
+"""Threads that help to walk a table of kernel calls: one call from Python runs many steps.
 
-Every thread goes through the same rows and computes its share of each; a barrier follows each row.
-Between calls the threads wait: first looking, so that the next call starts at once, then asleep.
+The calling thread goes from row to row. For a row that is shared it puts up a ticket; whoever is
+awake draws shares from it, and the caller goes on when all that were drawn are done. So nobody
+waits for a thread that the system has put aside, unless it holds a share. Idle threads look for a
+while, so that the next ticket finds them at once, and then sleep.
 """
 
 from __future__ import annotations
@@ -21,96 +23,111 @@ from partita_cpu.native.atomics import add, call_share, call_system, load, pause
 from partita_cpu.native.isa import Isa, isa
 
 # Words of the shared memory; each on a cache line of its own.
-_GENERATION, _ARRIVED, _PASSED, _SLEEPING = 0, 64, 128, 192
-_TABLE, _FIRST, _LAST, _THREADS, _STATUS, _SYSCALL, _QUIT = 256, 264, 272, 280, 320, 328, 336
+_GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
+_TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
 WORDS = 64
 """Size of the shared memory."""
 
 ROW = 3
-"""Words of a table's row: trampoline, slots, whether it is shared among the threads."""
+"""Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
 
 LOOKS = 3000
 """How often a waiting thread looks before it sleeps: some tens of microseconds."""
 
+# A ticket is the row's number, how many shares there are, and how many were drawn.
+_NUMBER, _SHARES, _FIELD = 32, 16, 0xFFFF
 _FUTEX, _YIELD = 202, 24
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
 @jit(inline=True)
-def _meet(sync: int, threads: int) -> None:
-    """Waits until all threads are here."""
-    passed = load(sync + _PASSED)
-    if add(sync + _ARRIVED, 1) == threads - 1:
-        store(sync + _ARRIVED, 0)
-        store(sync + _PASSED, passed + 1)
-        return
-    looks = 0
-    while load(sync + _PASSED) == passed:
-        pause()
-        looks += 1
-        if looks == LOOKS:
-            # Another process has this processor's other thread: let it go on.
-            call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
-            looks = LOOKS // 2
+def _compute(sync: int, place: int, share: int, shares: int) -> None:
+    status = call_share(load(place), (load(place + 8), share, shares))
+    if status not in (0, -2):
+        store(sync + _STATUS, 1)
+
+
+@jit(inline=True)
+def _draw(sync: int) -> None:
+    """Draws shares of the ticket that is up, and computes them, until there are none."""
+    while True:
+        drawn = add(sync + _TICKET, 1)
+        share, shares = drawn & _FIELD, (drawn >> _SHARES) & _FIELD
+        if share >= shares:
+            return
+        # Only who holds a share may look at the table: it stays until all shares are done.
+        row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & 0xFFFFFFFF
+        place = load(sync + _TABLE) + 8 * ROW * row
+        _compute(sync, place, share, shares)
+        add(sync + _DONE, 1)
 
 
 @jit
-def _walk(sync: int, table: int, first: int, last: int, tid: int, threads: int) -> None:
-    """Computes a thread's shares of some rows."""
-    for row in range(first, last):
-        place = table + 8 * ROW * row
-        shared = load(place + 16)
-        status = 0
-        if shared:
-            status = call_share(load(place), (load(place + 8), tid, threads))
-        elif tid == 0:
-            status = call_share(load(place), (load(place + 8), 0, 1))
-        if status not in (0, -2):
-            store(sync + _STATUS, row + 1)
-        if threads > 1:
-            alone = not shared and row + 1 < last and load(place + 8 * ROW + 16) == 0
-            if not alone:
-                _meet(sync, threads)
-
-
-@jit
-def _serve(sync: int, tid: int) -> None:
+def _serve(sync: int) -> None:
     """What a thread of the crew does all its life."""
     seen = 0
     looks = 0
-    while True:
-        if load(sync + _GENERATION) == seen:
-            pause()
-            looks += 1
-            if looks >= LOOKS:
-                add(sync + _SLEEPING, 1)
-                number = load(sync + _SYSCALL)
-                call_system(number, (_FUTEX, sync, _WAIT_PRIVATE, seen & 0xFFFFFFFF, 0, 0))
-                add(sync + _SLEEPING, -1)
-                looks = 0
+    while load(sync + _QUIT) == 0:
+        number = load(sync + _TICKET) >> _NUMBER
+        if number != seen:
+            seen = number
+            looks = 0
+            _draw(sync)
             continue
-        looks = 0
-        seen += 1
-        if load(sync + _QUIT):
-            return
-        first, last = load(sync + _FIRST), load(sync + _LAST)
-        _walk(sync, load(sync + _TABLE), first, last, tid, load(sync + _THREADS))
+        pause()
+        looks += 1
+        if looks >= LOOKS:
+            looks = 0
+            generation = load(sync + _GENERATION)
+            add(sync + _SLEEPING, 1)
+            if load(sync + _TICKET) >> _NUMBER == seen and load(sync + _QUIT) == 0:
+                call = (_FUTEX, sync, _WAIT_PRIVATE, generation & 0xFFFFFFFF, 0, 0)
+                call_system(load(sync + _SYSCALL), call)
+            add(sync + _SLEEPING, -1)
+
+
+@jit(inline=True)
+def _wake(sync: int) -> None:
+    add(sync + _GENERATION, 1)
+    if load(sync + _SLEEPING):
+        call_system(load(sync + _SYSCALL), (_FUTEX, sync, _WAKE_PRIVATE, 1 << 20, 0, 0))
 
 
 @jit
-def _lead(sync: int, table: int, first: int, last: int, threads: int) -> int:
-    """Runs rows with the crew (or alone); returns the row that failed, counted from 1, or 0."""
+def _rouse(sync: int) -> None:
+    """Wakes all threads of the crew."""
+    _wake(sync)
+
+
+@jit
+def _lead(sync: int, table: int, first: int, last: int, shared: int) -> int:
+    """Runs rows of a table, with help if `shared`; returns whether one failed."""
     store(sync + _STATUS, 0)
-    if threads > 1:
+    number = (load(sync + _TICKET) >> _NUMBER) + 1
+    if shared:
+        # Numbers of tickets never come again: row r of this run has number + r.
         store(sync + _TABLE, table)
-        store(sync + _FIRST, first)
-        store(sync + _LAST, last)
-        store(sync + _THREADS, threads)
-        add(sync + _GENERATION, 1)
-        if load(sync + _SLEEPING):
-            number = load(sync + _SYSCALL)
-            call_system(number, (_FUTEX, sync, _WAKE_PRIVATE, threads - 1, 0, 0))
-    _walk(sync, table, first, last, 0, threads)
+        store(sync + _FIRST_TICKET, number - first)
+    for row in range(first, last):
+        place = table + 8 * ROW * row
+        shares = load(place + 16)
+        if shares == 0 or not shared:
+            _compute(sync, place, 0, 1)
+            continue
+        store(sync + _DONE, 0)
+        store(sync + _TICKET, ((number - first + row) << _NUMBER) | (shares << _SHARES))
+        _wake(sync)
+        _draw(sync)
+        looks = 0
+        while load(sync + _DONE) < shares:
+            pause()
+            looks += 1
+            if looks == LOOKS:
+                # The system has put aside a thread that holds a share: let it go on.
+                call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
+                looks = LOOKS // 2
+    if shared:
+        store(sync + _TICKET, (number - first + last) << _NUMBER)
     failed: int = load(sync + _STATUS)
     return failed
 
@@ -149,13 +166,13 @@ class Crew:
         if shared and self.size > 1 and self._busy.acquire(blocking=False):
             try:
                 self._ready()
-                failed = _lead(self._sync, table.ctypes.data, first, last, self.size)
+                failed = _lead(self._sync, table.ctypes.data, first, last, 1)
             finally:
                 self._busy.release()
         else:
-            failed = _lead(block.ctypes.data, table.ctypes.data, first, last, 1)
+            failed = _lead(block.ctypes.data, table.ctypes.data, first, last, 0)
         if failed:
-            raise InferError(f"A kernel of step {failed - 1} failed on device CPU.")
+            raise InferError("A kernel failed on device CPU.")
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
@@ -172,8 +189,8 @@ class Crew:
         self._pid = os.getpid()
         self._sync = self._block()
         self._threads = [
-            threading.Thread(target=_serve, args=(self._sync, tid), name="partita", daemon=True)
-            for tid in range(1, self.size)
+            threading.Thread(target=_serve, args=(self._sync,), name="partita", daemon=True)
+            for _ in range(1, self.size)
         ]
         for thread in self._threads:
             thread.start()
@@ -183,7 +200,8 @@ class Crew:
         if self._pid != os.getpid() or not self._busy.acquire(timeout=1):
             return
         self._memory[(self._sync - self._memory.ctypes.data + _QUIT) // 8] = 1
-        _lead(self._sync, 0, 0, 0, self.size)
+        _lead(self._sync, 0, 0, 0, 1)
+        _rouse(self._sync)
         for thread in self._threads:
             thread.join(1)
 

@@ -13,7 +13,7 @@ from partita_cpu.native.crew import ROW, WORDS, Crew
 from partita_cpu.native.trampoline import Entry, entry, fill
 
 SHARED_WORK = 1 << 15
-"""Steps below this work (bytes or operations) are done sooner than a barrier is crossed."""
+"""Steps below this work (bytes or operations) are done sooner than they are handed out."""
 
 WAKING_WORK = 1 << 18
 """Runs of steps none of which has this work do not wake the other threads."""
@@ -50,8 +50,8 @@ class Walker:
             known = [_stand_in(arg) for arg in args[number]]
             for position, place in enumerate(fill(slots, found, known)):
                 self._places[number, position] = at + place
-            shared = crew.size > 1 and steps[number].work >= SHARED_WORK
-            self._table[number] = found.trampoline, slots.ctypes.data, shared
+            shares = crew.size if crew.size > 1 and steps[number].work >= SHARED_WORK else 0
+            self._table[number] = found.trampoline, slots.ctypes.data, shares
             at += size
         self._parts = self._cut(steps, entries)
 
