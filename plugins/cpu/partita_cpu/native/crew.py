@@ -17,7 +17,6 @@ import threading
 import numpy as np
 
 from partita.errors import InferError
-from partita.lowering import Array
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native.atomics import add, call_share, call_system, load, pause, store
 from partita_cpu.native.isa import Isa, isa
@@ -150,15 +149,15 @@ class Crew:
         self._sync = 0
         atexit.register(self._stop)
 
-    def run(self, table: Array, first: int, last: int, shared: bool, block: Array) -> None:
+    def run(self, table: int, first: int, last: int, shared: bool, block: int) -> None:
         """Runs rows of a table; on the calling thread alone if the crew is busy.
 
         Args:
-            table: `ROW` words a row.
+            table: Address of the table, `ROW` words a row.
             first: First row.
             last: Behind the last row.
             shared: Whether it is worth it to wake the other threads.
-            block: `WORDS` words of the caller's, for a run on its thread alone.
+            block: Address of `WORDS` zeros of the caller's, for a run on its thread alone.
 
         Raises:
             InferError: A kernel failed.
@@ -166,11 +165,11 @@ class Crew:
         if shared and self.size > 1 and self._busy.acquire(blocking=False):
             try:
                 self._ready()
-                failed = _lead(self._sync, table.ctypes.data, first, last, 1)
+                failed = _lead(self._sync, table, first, last, 1)
             finally:
                 self._busy.release()
         else:
-            failed = _lead(block.ctypes.data, table.ctypes.data, first, last, 0)
+            failed = _lead(block, table, first, last, 0)
         if failed:
             raise InferError("A kernel failed on device CPU.")
 

@@ -33,9 +33,9 @@ class Walker:
 
     def __init__(self, steps: Sequence[Step], args: Sequence[Sequence[Any]], crew: Crew) -> None:
         self._crew = crew
-        self._block = np.zeros(WORDS + 8, np.int64)
-        start = -self._block.ctypes.data % 64 // 8
-        self._block = self._block[start : start + WORDS]
+        self._memory = np.zeros(WORDS + 8, np.int64)
+        self._block = self._memory.ctypes.data
+        self._block += -self._block % 64
         entries = [_entry(step) for step in steps]
         sizes = [0 if found is None else len(found.kinds) + 1 for found in entries]
         self._slots = np.zeros(sum(sizes), np.int64)
@@ -53,6 +53,7 @@ class Walker:
             shares = crew.size if crew.size > 1 and steps[number].work >= SHARED_WORK else 0
             self._table[number] = found.trampoline, slots.ctypes.data, shares
             at += size
+        self._rows: int = self._table.ctypes.data
         self._parts = self._cut(steps, entries)
 
     def patch(self, number: int, position: int, array: Array) -> None:
@@ -65,7 +66,7 @@ class Walker:
         """Runs all steps; `calls` are those for Python, by number."""
         for first, last, shared in self._parts:
             if last > first:
-                self._crew.run(self._table, first, last, shared, self._block)
+                self._crew.run(self._rows, first, last, shared, self._block)
             else:
                 fn, args = calls[first]
                 fn(*args)
