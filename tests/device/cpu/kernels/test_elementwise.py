@@ -92,8 +92,10 @@ def test_dropout_and_its_mask(opset):
     np.testing.assert_array_equal(mask, np.ones((4, 5), np.float32 if opset < 10 else np.bool_))
 
 
-@pytest.mark.parametrize("source", ALL_DTYPES)
-@pytest.mark.parametrize("target", ALL_DTYPES)
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(s, t) for s in ALL_DTYPES for t in ALL_DTYPES if {s, t} & {np.float32, np.int64}],
+)
 def test_cast(source, target):
     x = np.array([0, 1, 2.7, 5, 100, 3, 7, 90, 60]).astype(source)
     (y,) = run_ours("Cast", [x], to=int(np_to_onnx(target)))
