@@ -314,10 +314,10 @@ def dropout(
     training: Operand | None = None,
 ) -> tuple[Operand, Operand | None]:
     """Dropout at inference drops nothing."""
-    if training is not None and bool(b.value(training)):
+    if training is not None and bool(b.value(training)) and (ratio is None or b.value(ratio)):
         raise CompileError(
             f"Operation '{node.name}': Dropout with training_mode = true is not supported by "
-            "device CPU; feed false."
+            "device CPU; feed false, or a ratio of 0."
         )
     if len(node.outputs) < 2 or node.outputs[1] is None:
         return x, None
