@@ -56,6 +56,9 @@ class _Walk:
         self._rules: dict[str, Callable[[Node], bool]] = {
             "Conv": self._conv,
             "partita::Conv": self._conv,
+            "ConvTranspose": self._conv_transpose,
+            "partita::ConvTranspose": self._conv_transpose,
+            "Resize": self._resize,
             "MaxPool": self._window,
             "AveragePool": self._window,
             "GlobalAveragePool": self._follow_renamed,
@@ -97,6 +100,44 @@ class _Walk:
         if residual is not None:
             inputs.append(self._bring(residual, node))
         self._replace(node, inputs, "Conv", DOMAIN)
+        return True
+
+    def _conv_transpose(self, node: Node) -> bool:
+        """Those whose windows touch but do not overlap; others stay behind."""
+        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+        if x is None or not self._is_image(x) or w is None or w.const is None:
+            return False
+        attrs = node.attrs
+        moved = (*attrs.get("pads", ()), *attrs.get("output_padding", ()))
+        plain = not any(moved) and "output_shape" not in attrs
+        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size or not plain:
+            return False
+        touches = list(attrs.get("strides") or [1, 1]) == list(w.const.shape[2:])
+        simple = attrs.get("group", 1) == 1 and set(attrs.get("dilations") or [1]) == {1}
+        if not touches or not simple or attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+            return False
+        if node.input(3) is not None or (bias is not None and bias.const is None):
+            return False
+        self._replace(node, [self._bring(x, node), w, bias], "ConvTranspose", DOMAIN)
+        return True
+
+    def _resize(self, node: Node) -> bool:
+        """The operator takes any axes, so that only its numbers per axis change places."""
+        x = node.inputs[0]
+        if x is None or not self._is_last(x) or node.version < 11 or "axes" in node.attrs:
+            return False
+        if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            return False
+        inputs: list[Value | None] = [None, None]
+        for value in node.inputs[2:]:
+            if value is None or (value.const is not None and value.const.size == 0):
+                inputs.append(None)
+            elif value.const is None or value.const.shape != (4,):
+                return False
+            else:
+                inputs.append(Value.constant(value.const[list(_TO_LAST)], value.name))
+        inputs[0] = self._bring(x, node)
+        self._replace(node, inputs, node.op_type, node.domain)
         return True
 
     def _widened(self, node: Node, x: Value, w: Value) -> tuple[Value, Value]:

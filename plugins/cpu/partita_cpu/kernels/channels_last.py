@@ -24,6 +24,7 @@ from partita_cpu.native.sliding import (
     over_all_pixels,
     scale_and_shift,
     slide,
+    spread_blocks,
     swap_axes,
 )
 from partita_cpu.native.table import window_kernels
@@ -106,6 +107,39 @@ def conv(
     )
     emit_product(b, _choice(b), images, x, w, bias, residual, y, activation)
     return y
+
+
+@kernel("ConvTranspose", domain=DOMAIN, dtypes=F32)
+def conv_transpose(
+    b: Builder, node: Node, x: Operand, w: Operand, bias: Operand | None = None
+) -> Operand:
+    """A transposed convolution whose windows touch but do not overlap: each pixel makes a block."""
+    n, h, width, channels = x.shape
+    inputs, outputs, down, across = w.shape
+    if inputs != channels:
+        raise CompileError(
+            f"Operation '{node.name}' (ConvTranspose): {channels} input channels do not fit "
+            f"weights of shape {list(w.shape)}."
+        )
+    y = b.empty((n, h * down, width * across, outputs), x.dtype)
+    if not y.size:
+        return y
+    matrix = b.prepack(w, "blocks", _block_matrix)
+    if bias is not None:
+        bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
+    blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
+    images = Images.matrix(n * h * width, channels, down * across * outputs)
+    activation = node.attrs.get("activation")
+    emit_product(b, _choice(b), images, x, matrix, bias, None, blocks, activation)
+    if blocks is not y:
+        run = across * outputs
+        b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
+    return y
+
+
+def _block_matrix(w: Array) -> Array:
+    """(inputs, outputs, down, across) as (inputs, down x across x outputs)."""
+    return np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(w.shape[0], -1)
 
 
 def _emit_depthwise(

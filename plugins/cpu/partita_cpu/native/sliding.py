@@ -178,6 +178,15 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int,
         first = (piece - image * pieces) * block
         last = min(first + block, columns)
         source, target = image * rows * columns, image * columns * pitch
+        if rows == 3 and pitch == 4:
+            # Pictures: loops of three would take most of the time.
+            for j in range(first, last):
+                to, at = target + 4 * j, source + j
+                y[np.uint64(to)] = x[np.uint64(at)]
+                y[np.uint64(to + 1)] = x[np.uint64(at + columns)]
+                y[np.uint64(to + 2)] = x[np.uint64(at + 2 * columns)]
+                y[np.uint64(to + 3)] = np.float32(0)
+            continue
         for top in range(0, rows, block):
             bottom = min(top + block, rows)
             for j in range(first, last):
@@ -217,3 +226,26 @@ def scale_and_shift(
             target[i] = top if value > top else value
         if code:
             activate(target, code, a, b)
+
+
+@jit
+def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int, nt: int) -> None:
+    """``y[i, a, j, :] = x[i, j, a, :]``: the rows of blocks of pixels in their places.
+
+    Args:
+        x: Input (lines, width, down, run), flat; a block is `down` rows of `run` elements.
+        y: Output (lines, down, width, run), flat.
+        width: Blocks of a line.
+        down: Rows of a block.
+        run: Elements of a row of a block.
+        tid: This thread.
+        nt: All threads; they share the lines.
+    """
+    lines = x.size // (width * down * run)
+    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
+        for a in range(down):
+            to = (line * down + a) * width * run
+            for j in range(width):
+                source = ((line * width + j) * down + a) * run
+                for i in range(run):
+                    y[np.uint64(to + j * run + i)] = x[np.uint64(source + i)]

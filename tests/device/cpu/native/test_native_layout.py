@@ -225,6 +225,35 @@ def test_groups_and_shuffled_channels():
     check(net, net.conv(e, 48, 96, 3, group=4))
 
 
+@pytest.mark.parametrize("block", [(2, 2), (1, 3), (4, 1)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_transposed_convolutions_that_do_not_overlap(block, bias):
+    net = Net(2, 12, 7, 9)
+    a = net.conv("x", 12, 20)
+    inputs = (a, net.const(20, 5, *block), *([net.const(5)] if bias else []))
+    b = net.add("ConvTranspose", *inputs, strides=list(block))
+    check(net, net.add("Sigmoid", net.conv(net.add("Relu", b), 5, 3)), tolerance=1e-5)
+
+
+def test_transposed_convolutions_that_overlap_or_are_padded():
+    net = Net(1, 8, 6, 6)
+    a = net.conv("x", 8, 8)
+    b = net.add("ConvTranspose", a, net.const(8, 4, 3, 3), strides=[2, 2], pads=[1, 1, 1, 1])
+    c = net.add("ConvTranspose", b, net.const(4, 4, 2, 2), strides=[2, 2], output_padding=[1, 1])
+    check(net, c, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_between_convolutions(mode):
+    net = Net(1, 8, 6, 5)
+    a = net.conv("x", 8, 16)
+    scales = net.const(values=np.array([1, 1, 2, 3], np.float32))
+    b = net.add("Resize", a, "", scales, mode=mode)
+    sizes = net.const(values=np.array([1, 16, 7, 9], np.int64))
+    c = net.add("Resize", a, "", "", sizes, mode=mode)
+    check(net, net.conv(b, 16, 4), net.conv(c, 16, 4), tolerance=1e-5)
+
+
 def test_dynamic_batch_and_read_only_input():
     net = Net("n", 3, 9, 9)
     model = net.model(net.add("Relu", net.conv("x", 3, 5)))
