@@ -56,7 +56,9 @@ class OpenClCompiledModel(CompiledModel):
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         self._tuning = Tuning.of(self.target.limits, properties.TILING)
         graph = lower(model)
-        _require_taken(refusals(graph), device)
+        reasons = refusals(graph)
+        answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
+        answer.require_all(model)
         toolkit = Target(emitter_for(self._tuning, device), allow_split=False, fold=fold)
         fold_constants(graph, toolkit)
         fuse(graph, accepts=takes)
@@ -111,16 +113,6 @@ class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
 
 def _not_yet(index: int) -> Array:
     raise _NeedsInput
-
-
-def _require_taken(reasons: dict[str, Reason], device: str) -> None:
-    if reasons:
-        shown = "; ".join(f"'{name}': {reason}" for name, reason in list(reasons.items())[:5])
-        more = f"; and {len(reasons) - 5} more" if len(reasons) > 5 else ""
-        raise CompileError(
-            f"Device {device} does not take {len(reasons)} operations of the model: {shown}{more}. "
-            f"Compile for 'HETERO:{device},CPU' to run these elsewhere."
-        )
 
 
 class OpenClRunner(Runner):
