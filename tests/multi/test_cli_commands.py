@@ -418,7 +418,9 @@ def test_wrong_usage_is_exit_code_2(argv, capsys):
 
 
 @pytest.mark.parametrize(
-    "command", [(name,) for name in entry.COMMANDS] + [("zoo", a) for a in ("list", "get", "info")]
+    "command",
+    [(name.replace("_", "-"),) for name in entry.COMMANDS]
+    + [("zoo", a) for a in ("list", "get", "info")],
 )
 def test_help_has_examples(command, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from partita_cpu.kernels.table import emitter_for
 from partita_cpu.layout import channels_last
 from partita_cpu.native.choice import Choice, choose
 from partita_cpu.properties import CpuProperties
-from partita_cpu.query import refusals, takes
+from partita_cpu.query import takes, verdict
 from partita_cpu.team import Team, team_of
 
 
@@ -39,7 +38,8 @@ class CpuCompiledModel(CompiledModel):
     """A model lowered, folded and fused; programs for its shapes are made when they occur.
 
     Raises:
-        CompileError: An operation is not taken, or cannot be computed for the model's shapes.
+        UnsupportedOpError: An operation is not taken.
+        CompileError: An operation cannot be computed for the model's shapes.
     """
 
     def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
@@ -48,8 +48,7 @@ class CpuCompiledModel(CompiledModel):
             raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
         graph = lower(model)
         expand_functions(graph, takes)
-        for name, reason in refusals(graph).items():
-            raise CompileError(f"Operation '{name}' is not taken by device {device}: {reason}.")
+        verdict(model, device, graph).require_all(model)
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
         choice = choose(properties, self._threads)
@@ -166,20 +165,6 @@ def _target(tensor: Tensor | None) -> Array | None:
         array = tensor.numpy()
         return array if array.flags.carray else None
     return None
-
-
-def import_model(blob: bytes, device: str) -> CpuCompiledModel:
-    """Restores what ``export_model`` wrote.
-
-    Raises:
-        BlobError: The blob is damaged or of another device.
-    """
-    from partita import blob as container
-    from partita.properties import validate
-
-    header, model = container.unpack(blob, device)
-    settings: dict[str, Any] = header.get("properties", {})
-    return CpuCompiledModel(model, validate(CpuProperties, settings, f"Device '{device}'"), device)
 
 
 def run_graph(

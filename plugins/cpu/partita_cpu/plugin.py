@@ -46,12 +46,6 @@ class CpuPlugin(DevicePlugin):
 
         return CpuCompiledModel(model, properties, self.device_name)
 
-    def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
-        """Restores an exported model; its properties are those it was exported with."""
-        from partita_cpu.engine import import_model
-
-        return import_model(blob, self.device_name)
-
 
 def _version(package: str) -> str:
     from importlib.metadata import version

@@ -15,10 +15,14 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 def query(model: Model, device: str) -> QueryResult:
     """Asks the kernel table about every operation, those in bodies included."""
     graph = lower(model)
-    reasons = refusals(graph)
-    if reasons:
+    if refusals(graph):
         expand_functions(graph, takes)
-        reasons = refusals(graph)
+    return verdict(model, device, graph)
+
+
+def verdict(model: Model, device: str, graph: Graph) -> QueryResult:
+    """The answer for a model that was lowered already."""
+    reasons = refusals(graph)
     return QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
 
 

@@ -22,7 +22,7 @@ from partita.lowering import (
     lower,
 )
 from partita.profiling import Status
-from partita.query import Reason
+from partita.query import QueryResult
 from partita_opencl.binding import BoundPlan
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
@@ -46,7 +46,8 @@ class OpenClCompiledModel(CompiledModel):
     """A model lowered, folded and fused; each set of shapes gets a plan when it occurs.
 
     Raises:
-        CompileError: An operation is not taken, or the driver refuses a kernel.
+        UnsupportedOpError: An operation is not taken.
+        CompileError: The driver refuses a kernel, or the model is too large for the device.
         DeviceUnavailableError: The device cannot be opened.
     """
 

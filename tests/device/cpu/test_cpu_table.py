@@ -43,7 +43,8 @@ def test_the_version_picks_the_kernel(own):
     old, new = own
     assert [find("own", "Try", version).emit for version in (1, 4, 5, 30)] == [old, old, new, new]
     assert find("own", "Other", 1) is None
-    assert TABLE.missing(node_of(0)).detail == "own::Try of opset 0; takes opsets 1 to 4, 5 to latest"
+    detail = "own::Try of opset 0; takes opsets 1 to 4, 5 to latest"
+    assert TABLE.missing(node_of(0)).detail == detail
     assert [find("own", "Try", version).folds for version in (1, 5)] == [True, False]
 
 
