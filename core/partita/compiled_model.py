@@ -35,7 +35,7 @@ class Runner(abc.ABC):
         Args:
             inputs: One tensor per input port, in order, of the port's dtype and a shape it allows:
                 C-contiguous host tensors, or tensors of a memory that the plugin can share.
-                They may be read-only, and must not be written or kept after the call.
+                They may be read-only, must not be written, nor read after the call.
             outputs: Where given and not ``None``, a tensor of the right shape and dtype that the
                 runner should write to and return; it may decline and return its own.
 

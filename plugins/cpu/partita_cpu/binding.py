@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -59,6 +60,13 @@ class GraphRunner:
         Returns:
             The outputs; those not given are valid until the next run.
         """
+        last = self._last
+        if (
+            last is not None
+            and not self._specialiser.value_inputs
+            and last.repeats(inputs, outputs)
+        ):
+            return last.again()
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
@@ -113,6 +121,9 @@ class BoundProgram:
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
         self._given = False  # whether steps write to arrays of the caller
+        # The arrays of the last run, if another one on them would find everything in its place.
+        self._steady: tuple[Sequence[Array], Sequence[Array | None] | None, list[Array]] | None
+        self._steady_shapes: list[tuple[int, ...]] = []
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
             owner is not None and owner not in self._late() for owner in program.owned
@@ -127,6 +138,34 @@ class BoundProgram:
         if outputs is not None or self._given:
             self._take_outputs(inputs, outputs)
             self._given = outputs is not None
+        self._steady = None
+        self._walk()
+        if outputs is None and self._direct:
+            results: list[Array] = list(self._buffers)  # type: ignore[arg-type]  # all have one
+        else:
+            results = self._collect(outputs)
+        if self._direct and all(map(operator.is_, results, self._outputs)):
+            self._steady = (inputs, outputs, results)
+            self._steady_shapes = [array.shape for array in inputs]
+        return results
+
+    def repeats(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> bool:
+        """Whether these are the very arrays of the last run, so that :meth:`again` will do."""
+        steady = self._steady
+        if steady is None or not all(map(operator.is_, inputs, steady[0])):
+            return False
+        if any(map(operator.ne, map(_shape, inputs), self._steady_shapes)):
+            return False
+        if outputs is None or steady[1] is None:
+            return outputs is steady[1]
+        return all(map(operator.is_, outputs, steady[1]))
+
+    def again(self) -> list[Array]:
+        """Runs once more on the arrays of the last run; see :meth:`repeats`."""
+        self._walk()
+        return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+
+    def _walk(self) -> None:
         if self._walker is not None:
             self._walker.run(self._calls)
         elif self._times is None:
@@ -134,9 +173,6 @@ class BoundProgram:
                 fn(*args)
         else:
             self._run_timed()
-        if outputs is None and self._direct:
-            return list(self._buffers)  # type: ignore[arg-type]  # direct: every output has one
-        return self._collect(outputs)
 
     def _late(self) -> set[Operand]:
         return {operand for step in self._program.steps for operand in step.results}
@@ -270,6 +306,9 @@ class BoundProgram:
             start, cpu_start = clock(), cpu_clock()
             fn(*args)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+_shape = operator.attrgetter("shape")
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
