@@ -395,7 +395,7 @@ class Model:
                 imports = graph.opset_imports
                 view = ir.GraphView(starts, ends, nodes=nodes, opset_imports=imports, name=name)
             cut = ir.convenience.extract(view, inputs=starts, outputs=ends)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RuntimeError) as error:
             raise ModelError(f"Cannot cut '{name}' out of model '{self.name}': {error}") from error
         cut.name = name
         return Model(ir.Model(cut, ir_version=self.ir.ir_version))

@@ -170,7 +170,8 @@ def _narrowed(
 def as_bits(kernel: Callable[..., None]) -> Callable[..., None]:
     """Makes a kernel that only moves elements take arrays of 16-bit floats."""
 
-    @functools.wraps(kernel)
+    # Without the kernel's own attributes, by which the engine would take it for compiled code.
+    @functools.wraps(kernel, updated=())
     def wrapped(*args: Any) -> None:
         kernel(
             *(
