@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from partita.lowering import Operand, Step
-from partita_opencl.kit import ctype_of, i64, ints, is_computed, longs
+from partita_opencl.kit import ctype_of, i64, ints, is_computed, is_half, longs
 from partita_opencl.programs import ProgramKey
 from partita_opencl.steps import Chain, Launch, Line
 from partita_opencl.tuning import Tuning
@@ -152,6 +154,8 @@ def _scalar(x: Any) -> Any:
     """A constant of one element becomes a kernel argument by value."""
     if isinstance(x, Operand) and x.const is not None and x.size == 1:
         element = x.const.reshape(-1)[:1]
+        if is_half(x.dtype):
+            return np.float32(element[0])
         return element[0] if is_computed(x.dtype) else element.view(f"u{x.dtype.itemsize}")[0]
     return x
 
@@ -182,25 +186,30 @@ class _Parts:
             self._values.append(f"x{n}")
             self._quad.append(f"x{n}")
             return
-        self._parameters.append(f"__global const {ctype}* restrict x{n}")
+        half = is_half(value.dtype)
+        self._parameters.append(f"__global const {'half' if half else ctype}* restrict x{n}")
+        element = f"vload_half({{}}, x{n})" if half else f"x{n}[{{}}]"
         if self.is_wide(x):
             self._parameters.append(f"const long8 k{n}")
             self._bases.append(f"long b{n} = c0 * k{n}.s0;")
             self._advance.append(f"b{n} += (c) * k{n}.s##n;")
-            self._values.append(f"x{n}[b{n} + c1 * k{n}.s1]")
+            self._values.append(element.format(f"b{n} + c1 * k{n}.s1"))
         elif x.size == 1 and self._out.size != 1:
-            self._values.append(f"x{n}[0]")
-            self._quad.append(f"x{n}[0]")
+            self._values.append(element.format(0))
+            self._quad.append(element.format(0))
         else:
-            self._values.append(f"x{n}[i]")
-            self._quads.append(f"const {ctype}4 q{n} = ((__global const {ctype}4*)x{n})[item];")
+            self._values.append(element.format("i"))
+            four = (
+                f"vloada_half4(item, x{n})" if half else f"((__global const {ctype}4*)x{n})[item]"
+            )
+            self._quads.append(f"const {ctype}4 q{n} = {four};")
             self._quad.append(f"q{n}.s")
 
     def text(self, grid: bool) -> str:
         """All definitions."""
         chain = self._chain
         lines = [
-            f"#define OUT {ctype_of(self._out.dtype)}",
+            *_stores(self._out),
             f"#define PARAMETERS {''.join(', ' + p for p in self._parameters)}",
             f"#define VALUES {', '.join(self._values)}",
         ]
@@ -218,6 +227,24 @@ class _Parts:
             lines.append(f"  const {line.ctype} t{number} = {line.template.format(*names)};")
         lines.append(f"  return t{len(chain.lines) - 1};\n}}")
         return "\n".join(lines)
+
+
+def _stores(out: Operand) -> list[str]:
+    """The definitions of how results are stored."""
+    ctype = ctype_of(out.dtype)
+    if is_half(out.dtype):
+        one, four = "vstore_half((v), (i), y)", "vstorea_half4((float4)(a, b, c, d), (i), y)"
+        return [
+            "#define OUT half",
+            f"#define STORE(i, v) {one}",
+            f"#define STORE4(i, a, b, c, d) {four}",
+        ]
+    four = f"((__global {ctype}4*)y)[i] = ({ctype}4)(a, b, c, d)"
+    return [
+        f"#define OUT {ctype}",
+        "#define STORE(i, v) y[i] = (v)",
+        f"#define STORE4(i, a, b, c, d) {four}",
+    ]
 
 
 def _collapse(

@@ -27,8 +27,9 @@ from partita_opencl.binding import BoundPlan
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
+from partita_opencl.halves import compute_in_half
 from partita_opencl.plan import Constants, Plan
-from partita_opencl.properties import OpenClProperties
+from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
 from partita_opencl.table import emitter_for
 from partita_opencl.tuning import Tuning
@@ -55,7 +56,8 @@ class OpenClCompiledModel(CompiledModel):
         super().__init__(model, properties, device)
         self.target: Device = find_device(properties.DEVICE_ID)
         self.fuse_chains = properties.FUSE_ELEMENTWISE
-        self._tuning = Tuning.of(self.target.limits, properties.TILING)
+        half = properties.INFERENCE_PRECISION_HINT is Precision.F16
+        self._tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
         graph = lower(model)
         reasons = refusals(graph)
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
@@ -63,6 +65,8 @@ class OpenClCompiledModel(CompiledModel):
         toolkit = Target(emitter_for(self._tuning, device), allow_split=False, fold=fold)
         fold_constants(graph, toolkit)
         fuse(graph, accepts=takes)
+        if half:
+            compute_in_half(graph)
         self.specialiser = Specialiser(graph, toolkit)
         self._weights = Constants(self.target)
         self._plans: OrderedDict[int, Plan] = OrderedDict()

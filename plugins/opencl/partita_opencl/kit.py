@@ -60,6 +60,8 @@ class Kit:
         """Records a kernel call, unless it has no items."""
         if 0 in sizes[0]:
             return
+        if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
+            options["HALF"] = None
         key = ProgramKey(file, tuple(options.items()))
         self.builder.call_numpy(Launch(key, kernel, sizes), *args, exec_type=kernel)
 
@@ -80,14 +82,20 @@ _CTYPES = {
     "int32": "int",
     "uint64": "ulong",
     "int64": "long",
+    "float16": "float",
     "float32": "float",
 }
 _SIZED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
 def ctype_of(dtype: np.dtype[Any]) -> str:
-    """The OpenCL C type of elements; types without arithmetic here go by their size."""
+    """The OpenCL C type of elements in registers; types without arithmetic go by their size."""
     return _CTYPES.get(dtype.name) or _SIZED[dtype.itemsize]
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are float16 in memory, which are float32 in registers."""
+    return dtype.name == "float16"
 
 
 def is_computed(dtype: np.dtype[Any]) -> bool:

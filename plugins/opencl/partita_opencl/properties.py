@@ -13,6 +13,7 @@ class Precision(enum.StrEnum):
     """What to compute in."""
 
     F32 = "f32"
+    F16 = "f16"
 
 
 class Tiling(enum.StrEnum):
@@ -27,7 +28,9 @@ class OpenClProperties(DeviceProperties):
     """What can be set on an OPENCL device."""
 
     INFERENCE_PRECISION_HINT: Precision = Field(
-        Precision.F32, description="Element type that float32 models compute in."
+        Precision.F32,
+        description="Element type that float32 models are computed in. f16 keeps halves in memory "
+        "and sums in float32; inputs and outputs keep their types.",
     )
     TILING: Tiling = Field(
         Tiling.AUTO,

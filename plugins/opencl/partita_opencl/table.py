@@ -2,7 +2,7 @@
 
 An emitter module registers functions ``emit(kit, node, *operands)``::
 
-    @operator("Softmax", "LogSoftmax", types=F32)
+    @operator("Softmax", "LogSoftmax", types=FLOATS)
     def softmax(k, node, x):
         y = k.empty(x.shape, x.dtype)
         k.launch("softmax.cl", "softmax_rows", sizes, x, y, ...)
@@ -32,13 +32,14 @@ from partita.lowering.table import (
     Entry,
     KernelTable,
 )
+from partita_opencl.halves import narrowed
 from partita_opencl.kit import Kit
 from partita_opencl.tuning import Tuning
 
 __all__ = [
     "BOOL",
     "COMPUTED",
-    "F32",
+    "FLOATS",
     "INDICES",
     "INTS",
     "MOVED",
@@ -52,7 +53,10 @@ __all__ = [
     "operator",
 ]
 
-NUMBERS: DTypes = F32 | INTS
+FLOATS: DTypes = F32 | frozenset({np.dtype(np.float16)})
+"""Types of floating-point arithmetic; that of float16 is done in float32."""
+
+NUMBERS: DTypes = FLOATS | INTS
 COMPUTED: DTypes = NUMBERS | BOOL
 MOVED: DTypes = COMPUTED | HALVES | frozenset({np.dtype(np.float64)})
 """Types whose elements can be copied, though not computed with."""
@@ -65,7 +69,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def operator(
     *op_types: str,
     domain: str = "",
-    types: DTypes | Mapping[int, DTypes] = F32,
+    types: DTypes | Mapping[int, DTypes] = FLOATS,
     values: Sequence[int] = (),
     check: Check | None = None,
     since: int = 1,
@@ -101,7 +105,10 @@ class BoundEmitter:
 
     def emit(self, builder: Builder, node: Node, *operands: Operand | None) -> Any:
         """Calls the entry's emitter with a kit."""
-        return self.entry.emit(Kit(builder, self.tuning), node, *operands)
+        kit = Kit(builder, self.tuning)
+        if self.tuning.half:
+            operands = tuple(narrowed(kit, node, self.entry, operands))
+        return self.entry.emit(kit, node, *operands)
 
 
 def emitter_for(

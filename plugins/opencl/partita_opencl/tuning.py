@@ -33,15 +33,17 @@ class Tuning:
             those of a GPU, rather than for a few large ones.
         row_items: Items that share one row in reductions; a power of two.
         width: Elements per item of contiguous element-wise kernels.
+        half: Whether what is float32 in the model is float16 in memory.
     """
 
     limits: Limits
     local_tiles: bool
     row_items: int
     width: int
+    half: bool = False
 
     @classmethod
-    def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO) -> Tuning:
+    def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO, *, half: bool = False) -> Tuning:
         """The choices for a device, or those that a user asks for where the device can."""
         able = limits.group_items >= _TILE_ITEMS and limits.local_bytes >= _TILE_BYTES
         wanted = not limits.is_cpu if tiling is Tiling.AUTO else tiling is Tiling.LOCAL
@@ -51,6 +53,7 @@ class Tuning:
             local_tiles=able and wanted,
             row_items=min(256 if able and wanted else 16, most),
             width=4 if able and wanted else 1,
+            half=half,
         )
 
     def flat(self, count: int) -> Sizes:

@@ -1,8 +1,13 @@
 """Matrix products of device OPENCL, by tiles and by registers, against onnxruntime."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
+
+from partita_opencl.devices import Limits, find_device
+from partita_opencl.emitters.tiling import cut
 
 from .comparison import build, check, check_single, compiled, floats, single
 
@@ -110,3 +115,35 @@ def test_results_repeat_bit_for_bit():
     first = np.array(request.infer(feeds)[0])
     for _ in range(3):
         assert np.array_equal(first, request.infer(feeds)[0])
+
+
+@pytest.mark.parametrize("hands_over", [True, False])
+def test_parts_of_sums_are_added_inside_the_kernel_or_by_a_second_one(monkeypatch, hands_over):
+    monkeypatch.setattr(Limits, "hands_over", hands_over)
+    for shapes in (((9, 5000), (5000, 20)), ((40, 3000), (3000, 37)), ((2, 5, 2000), (2, 2000, 8))):
+        left, right = (floats(*shape, seed=n) for n, shape in enumerate(shapes))
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["a"]),
+            helper.make_node("Add", ["a", "r"], ["b"]),
+            helper.make_node("Relu", ["b"], ["y"]),
+        ]
+        weights = [numpy_helper.from_array(right, "w")]
+        feeds = {"x": left, "r": floats(*(left @ right).shape, seed=3)}
+        model = build(nodes, feeds, ["y"], weights)
+        check(model, feeds, feeds, rtol=1e-3, atol=1e-3)
+
+
+def test_cuts_cover_the_sums_and_fit_the_device():
+    limits = replace(find_device("").limits, is_cpu=False, compute_units=132)
+    for rows, columns, depth in ((1, 1, 1), (64, 3136, 576), (512, 49, 4608), (4096, 4096, 4096)):
+        found = cut(limits, rows, columns, depth, 2)
+        assert (found.splits - 1) * found.per_split < depth <= found.splits * found.per_split
+        assert found.tiles * found.tile.high * found.tile.wide >= 2 * rows * columns
+    small = replace(limits, group_items=128, local_bytes=20 << 10)
+    assert cut(small, 4096, 4096, 4096, 1).tile.items <= 128
+
+
+def test_small_images_of_long_sums_are_split():
+    limits = replace(find_device("").limits, is_cpu=False, compute_units=132)
+    assert cut(limits, 512, 49, 4608, 1).splits > 4
+    assert cut(limits, 4096, 4096, 4096, 1).splits == 1

@@ -16,9 +16,9 @@ REFUSED = [
     (
         "Cast",
         [floats(3)],
-        {"to": TensorProto.FLOAT16},
+        {"to": TensorProto.DOUBLE},
         ReasonCode.UNSUPPORTED_DTYPE,
-        "casts to type 10",
+        "casts to type 11",
     ),
     (
         "ConvTranspose",

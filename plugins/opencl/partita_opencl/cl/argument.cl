@@ -1,7 +1,13 @@
 // Position of the largest or smallest element along the middle of (outer, depth, inner), the first
 // or the last one among equals.
 //
-// Options: T element type, SMALLEST (else the largest), LAST, ITEMS (a power of two)
+// Options: T type of elements in registers, SMALLEST (else the largest), LAST, ITEMS (a power of two)
+
+#ifdef HALF
+#define M half
+#else
+#define M T
+#endif
 
 #ifdef SMALLEST
 #define BETTER(a, b) ((a) < (b))
@@ -25,14 +31,14 @@ Best better_of(const Best a, const Best b) {
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void argument_rows(__global const T* restrict x, __global long* restrict y, const int depth) {
+void argument_rows(__global const M* restrict x, __global long* restrict y, const int depth) {
   __local T values[ITEMS];
   __local int places[ITEMS];
   const size_t row = get_group_id(0);
   const int lid = get_local_id(0);
   Best best = {0, -1};
   for (int i = lid; i < depth; i += ITEMS) {
-    const Best next = {x[row * depth + i], i};
+    const Best next = {GET(x, row * depth + i), i};
     best = better_of(best, next);
   }
   values[lid] = best.value;
@@ -52,15 +58,15 @@ void argument_rows(__global const T* restrict x, __global long* restrict y, cons
 }
 
 __kernel void argument_columns(
-    __global const T* restrict x, __global long* restrict y, const long outer, const int depth,
+    __global const M* restrict x, __global long* restrict y, const long outer, const int depth,
     const long inner
 ) {
   const size_t at = get_global_id(0);
   if (at >= (size_t)(outer * inner)) return;
-  __global const T* from = x + (at / inner) * depth * inner + at % inner;
+  __global const M* from = x + (at / inner) * depth * inner + at % inner;
   Best best = {0, -1};
   for (int i = 0; i < depth; i++) {
-    const Best next = {from[(size_t)i * inner], i};
+    const Best next = {GET(from, (size_t)i * inner), i};
     best = better_of(best, next);
   }
   y[at] = best.at;

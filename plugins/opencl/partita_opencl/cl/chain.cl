@@ -1,5 +1,5 @@
 // Element-wise operations fused into one kernel. The generated part defines
-//   OUT                 element type of the result
+//   OUT, STORE, STORE4  element type of the result, and how one or four elements are stored
 //   PARAMETERS          the inputs: buffers x0.., scalars x1.., and steps k0.. of broadcast buffers
 //   chain(v0, v1, ...)  the result for one element of each input
 //   VALUES              the inputs' elements for output element i
@@ -29,7 +29,7 @@ __kernel void chain_grid(
 #endif
     for (int c1 = get_global_id(1); c1 < size.s1; c1 += get_global_size(1)) {
       const size_t i = ((size_t)rest * size.s1 + c1) * size.s0 + c0;
-      y[i] = chain(VALUES);
+      STORE(i, chain(VALUES));
     }
   }
 }
@@ -41,15 +41,12 @@ __kernel void chain_flat(__global OUT* restrict y, const long count PARAMETERS) 
 #if WIDTH == 4
   if (item * 4 + 4 <= (size_t)count) {
     QUADS
-    y[item * 4] = chain(QUAD(s0));
-    y[item * 4 + 1] = chain(QUAD(s1));
-    y[item * 4 + 2] = chain(QUAD(s2));
-    y[item * 4 + 3] = chain(QUAD(s3));
+    STORE4(item, chain(QUAD(s0)), chain(QUAD(s1)), chain(QUAD(s2)), chain(QUAD(s3)));
     return;
   }
 #endif
   for (size_t i = item * WIDTH; i < min((size_t)count, item * WIDTH + WIDTH); i++)
-    y[i] = chain(VALUES);
+    STORE(i, chain(VALUES));
 }
 
 #endif

@@ -5,9 +5,9 @@
 //   PADDED  the image is padded already, so that no tap falls outside
 
 __kernel void conv_depthwise(
-    __global const float* restrict x, __global const float* restrict w,
-    __global const float* restrict bias, __global const float* restrict residual,
-    __global float* restrict y,
+    __global const REAL* restrict x, __global const REAL* restrict w,
+    __global const REAL* restrict bias, __global const REAL* restrict residual,
+    __global REAL* restrict y,
     const int4 in_size, const int4 out_size,  // x, y, z and channels
     const int4 stride, const int4 pad, const int4 dilation, const int images,
     const int has_bias, const int has_residual, const float alpha, const float beta
@@ -21,10 +21,10 @@ __kernel void conv_depthwise(
   for (size_t plane = get_global_id(2); plane < planes; plane += get_global_size(2)) {
     const int channel = (int)(plane % out_size.w);
     const size_t image = plane / out_size.w;
-    __global const float* from =
+    __global const REAL* from =
         x + (image * in_size.w + channel / multiplier) * ((size_t)in_size.z * in_size.y * in_size.x);
-    __global const float* taps = w + (size_t)channel * (KZ * KY * KX);
-    const float start = has_bias ? bias[channel] : 0.0f;
+    __global const REAL* taps = w + (size_t)channel * (KZ * KY * KX);
+    const float start = has_bias ? GET(bias, channel) : 0.0f;
     for (int row = get_global_id(1); row < rows; row += get_global_size(1)) {
       const int y0 = row % out_size.y * stride.y - pad.y;
       const int z0 = row / out_size.y * stride.z - pad.z;
@@ -35,7 +35,7 @@ __kernel void conv_depthwise(
         #pragma unroll
         for (int ky = 0; ky < KY; ky++) {
           const int iy = y0 + ky * dilation.y;
-          __global const float* line = from + ((size_t)iz * in_size.y + iy) * in_size.x;
+          __global const REAL* line = from + ((size_t)iz * in_size.y + iy) * in_size.x;
 #ifndef PADDED
           if ((uint)iz >= (uint)in_size.z || (uint)iy >= (uint)in_size.y) continue;
 #endif
@@ -45,13 +45,13 @@ __kernel void conv_depthwise(
 #ifndef PADDED
             if ((uint)ix < (uint)in_size.x)
 #endif
-            sum = fma(taps[(kz * KY + ky) * KX + kx], line[ix], sum);
+            sum = fma(GET(taps, (kz * KY + ky) * KX + kx), GET(line, ix), sum);
           }
         }
       }
       const size_t at = (plane * rows + row) * out_size.x + ox;
-      if (has_residual) sum += residual[at];
-      y[at] = activate(sum, ACTIVATION, alpha, beta);
+      if (has_residual) sum += GET(residual, at);
+      PUT(y, at, activate(sum, ACTIVATION, alpha, beta));
     }
   }
 }

@@ -4,9 +4,9 @@
 // Options: CHANNELS  outputs per item
 
 __kernel void conv_transpose(
-    __global const float* restrict x, __global const float* restrict w,  // w[in][out / groups][ky][kx]
-    __global const float* restrict bias, __global const float* restrict residual,
-    __global float* restrict y,
+    __global const REAL* restrict x, __global const REAL* restrict w,  // w[in][out / groups][ky][kx]
+    __global const REAL* restrict bias, __global const REAL* restrict residual,
+    __global REAL* restrict y,
     const int4 in_size, const int4 out_size,  // x, y, (unused), channels
     const int4 window,                        // kx, ky, (unused), groups
     const int4 stride, const int4 pad, const int4 dilation, const int images,
@@ -25,8 +25,8 @@ __kernel void conv_transpose(
     const int c0 = (int)(job % blocks) * CHANNELS;
     const int group = (int)((job / blocks) % window.w);
     const size_t image = job / ((size_t)blocks * window.w);
-    __global const float* from = x + (image * in_size.w + group * in_channels) * (size_t)in_pixels;
-    __global const float* taps = w + (size_t)group * in_channels * out_channels * window_size;
+    __global const REAL* from = x + (image * in_size.w + group * in_channels) * (size_t)in_pixels;
+    __global const REAL* taps = w + (size_t)group * in_channels * out_channels * window_size;
     float sums[CHANNELS];
     #pragma unroll
     for (int c = 0; c < CHANNELS; c++) sums[c] = 0.0f;
@@ -36,13 +36,13 @@ __kernel void conv_transpose(
       for (int kx = 0; kx < window.x; kx++) {
         const int dx = px - kx * dilation.x;
         if (dx < 0 || dx % stride.x != 0 || dx / stride.x >= in_size.x) continue;
-        __global const float* at = from + (dy / stride.y) * in_size.x + dx / stride.x;
-        __global const float* tap = taps + (size_t)c0 * window_size + ky * window.x + kx;
+        __global const REAL* at = from + (dy / stride.y) * in_size.x + dx / stride.x;
+        __global const REAL* tap = taps + (size_t)c0 * window_size + ky * window.x + kx;
         for (int i = 0; i < in_channels; i++) {
-          const float v = at[(size_t)i * in_pixels];
+          const float v = GET(at, (size_t)i * in_pixels);
           #pragma unroll
           for (int c = 0; c < CHANNELS; c++)
-            sums[c] = fma(v, tap[min(c, out_channels - 1 - c0) * window_size], sums[c]);
+            sums[c] = fma(v, GET(tap, min(c, out_channels - 1 - c0) * window_size), sums[c]);
           tap += (size_t)out_channels * window_size;
         }
       }
@@ -52,9 +52,9 @@ __kernel void conv_transpose(
       if (c0 + c >= out_channels) continue;
       const int channel = group * out_channels + c0 + c;
       const size_t at = (image * out_size.w + channel) * pixels + p;
-      float v = sums[c] + (has_bias ? bias[channel] : 0.0f);
-      if (has_residual) v += residual[at];
-      y[at] = activate(v, ACTIVATION, alpha, beta);
+      float v = sums[c] + (has_bias ? GET(bias, channel) : 0.0f);
+      if (has_residual) v += GET(residual, at);
+      PUT(y, at, activate(v, ACTIVATION, alpha, beta));
     }
   }
 }

@@ -18,8 +18,8 @@ float sum_over_group(__local float* partial, const int lid, const float value) {
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void normalise_rows(
-    __global const float* restrict x, __global const float* restrict scale,
-    __global const float* restrict bias, __global float* restrict y, const int depth,
+    __global const REAL* restrict x, __global const REAL* restrict scale,
+    __global const REAL* restrict bias, __global REAL* restrict y, const int depth,
     // Scale of element i of a row is scale[(row % channels) * row_step + i / element_div].
     const int channels, const int row_step, const int element_div, const int has_bias,
     const float epsilon
@@ -27,19 +27,19 @@ void normalise_rows(
   __local float partial[ITEMS];
   const int lid = get_local_id(0);
   const size_t row = get_group_id(0);
-  __global const float* from = x + row * depth;
-  __global float* to = y + row * depth;
+  __global const REAL* from = x + row * depth;
+  __global REAL* to = y + row * depth;
 
 #ifdef ROOT_MEAN_SQUARE
   const float mean = 0.0f;
 #else
   float sum = 0.0f;
-  for (int i = lid; i < depth; i += ITEMS) sum += from[i];
+  for (int i = lid; i < depth; i += ITEMS) sum += GET(from, i);
   const float mean = sum_over_group(partial, lid, sum) / (float)depth;
 #endif
   float squares = 0.0f;
   for (int i = lid; i < depth; i += ITEMS) {
-    const float d = from[i] - mean;
+    const float d = GET(from, i) - mean;
     squares = fma(d, d, squares);
   }
   const float variance = sum_over_group(partial, lid, squares) / (float)depth;
@@ -48,6 +48,7 @@ void normalise_rows(
   const size_t first = (row % channels) * row_step;
   for (int i = lid; i < depth; i += ITEMS) {
     const size_t at = first + i / element_div;
-    to[i] = (from[i] - mean) * factor * scale[at] + (has_bias ? bias[at] : 0.0f);
+    const float v = (GET(from, i) - mean) * factor * GET(scale, at);
+    PUT(to, i, v + (has_bias ? GET(bias, at) : 0.0f));
   }
 }

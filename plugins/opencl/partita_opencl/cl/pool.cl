@@ -3,7 +3,7 @@
 // Options: AVERAGE, else maximum
 
 __kernel void pool(
-    __global const float* restrict x, __global float* restrict y, const long planes,
+    __global const REAL* restrict x, __global REAL* restrict y, const long planes,
     const int4 in_size, const int4 out_size, const int4 window, const int4 stride, const int4 pad,
     const int4 dilation,
     // Average only: 1 counts positions in the padding too, up to the end of the padded image.
@@ -16,7 +16,7 @@ __kernel void pool(
   const int y0 = ((p / out_size.x) % out_size.y) * stride.y - pad.y;
   const int z0 = (p / (out_size.x * out_size.y)) * stride.z - pad.z;
   for (size_t plane = get_global_id(1); plane < (size_t)planes; plane += get_global_size(1)) {
-    __global const float* from = x + plane * ((size_t)in_size.z * in_size.y * in_size.x);
+    __global const REAL* from = x + plane * ((size_t)in_size.z * in_size.y * in_size.x);
 #ifdef AVERAGE
     float result = 0.0f;
     int count = 0;
@@ -32,12 +32,12 @@ __kernel void pool(
           const bool inside = (uint)ix < (uint)in_size.x && (uint)iy < (uint)in_size.y &&
                               (uint)iz < (uint)in_size.z;
 #ifdef AVERAGE
-          if (inside) result += from[(iz * in_size.y + iy) * in_size.x + ix];
+          if (inside) result += GET(from, (iz * in_size.y + iy) * in_size.x + ix);
           count += inside || (count_padding && ix < in_size.x + pad_end.x &&
                               iy < in_size.y + pad_end.y && iz < in_size.z + pad_end.z);
 #else
           if (inside) {
-            const float v = from[(iz * in_size.y + iy) * in_size.x + ix];
+            const float v = GET(from, (iz * in_size.y + iy) * in_size.x + ix);
             result = v > result || isnan(v) ? v : result;
           }
 #endif
@@ -47,6 +47,6 @@ __kernel void pool(
 #ifdef AVERAGE
     result /= (float)count;
 #endif
-    y[plane * pixels + p] = result;
+    PUT(y, plane * pixels + p, result);
   }
 }

@@ -9,23 +9,29 @@
 //   PANELS  b (or w) is stored as panels of 16 columns, [z][n / 16][k][n % 16] with zeros at the
 //           end, so that an item reads it from front to back; else as [z][k][n]
 
+#ifdef HALF
+#define GET16(p) vload_half16(0, (p))
+#else
+#define GET16(p) vload16(0, (p))
+#endif
+
 #ifdef IM2COL
 #define TAP(k) taps[k]
 #else
 #define TAP(k) (k)
 #endif
 
-float16 load_lanes(__global const float* at, const int count) {
-  if (count >= 16) return vload16(0, at);
+float16 load_lanes(__global const REAL* at, const int count) {
+  if (count >= 16) return GET16(at);
   float lanes[16];
-  for (int i = 0; i < 16; i++) lanes[i] = i < count ? at[i] : 0.0f;
+  for (int i = 0; i < 16; i++) lanes[i] = i < count ? GET(at, i) : 0.0f;
   return vload16(0, lanes);
 }
 
 __kernel void product_lanes(
-    __global const float* restrict a, __global const float* restrict b,
-    __global const float* restrict bias, __global const float* restrict residual,
-    __global float* restrict y,
+    __global const REAL* restrict a, __global const REAL* restrict b,
+    __global const REAL* restrict bias, __global const REAL* restrict residual,
+    __global REAL* restrict y,
     const int rows, const int columns, const int depth, const int batches,
     const int4 batch_map, const int bias_mod, const int2 bias_step, const int has_bias,
     const int has_residual, const float alpha, const float beta
@@ -41,22 +47,22 @@ __kernel void product_lanes(
   const int lanes = columns - n0;
   for (int z = get_global_id(2); z < batches; z += get_global_size(2)) {
 #ifdef IM2COL
-    __global const float* a_z = a + (size_t)z * in_size.w * in_size.z * in_size.y * in_size.x;
+    __global const REAL* a_z = a + (size_t)z * in_size.w * in_size.z * in_size.y * in_size.x;
 #else
-    __global const float* a_z = a + (size_t)((z / batch_map.x) % batch_map.y) * rows * depth;
+    __global const REAL* a_z = a + (size_t)((z / batch_map.x) % batch_map.y) * rows * depth;
 #endif
     const size_t b_matrix = (z / batch_map.z) % batch_map.w;
 #ifdef PANELS
     const int b_row = 16;
-    __global const float* b_z = b + (b_matrix * ((columns + 15) / 16) * 16 + n0) * depth;
+    __global const REAL* b_z = b + (b_matrix * ((columns + 15) / 16) * 16 + n0) * depth;
     const bool whole = true;
 #else
     const int b_row = columns;
-    __global const float* b_z = b + b_matrix * depth * columns + n0;
+    __global const REAL* b_z = b + b_matrix * depth * columns + n0;
     const bool whole = lanes >= 16;
 #endif
 
-    __global const float* row[ROWS];
+    __global const REAL* row[ROWS];
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const int m = min(m0 + r, rows - 1);  // rows beyond the last one repeat it, not stored
@@ -76,17 +82,17 @@ __kernel void product_lanes(
     for (int r = 0; r < ROWS; r++) sums[r] = (float16)(0.0f);
     if (whole) {
       for (int k = 0; k < depth; k++) {
-        const float16 v = vload16(0, b_z + (size_t)k * b_row);
+        const float16 v = GET16(b_z + (size_t)k * b_row);
         const int tap = TAP(k);
         #pragma unroll
-        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(GET(row[r], tap)), v, sums[r]);
       }
     } else {
       for (int k = 0; k < depth; k++) {
         const float16 v = load_lanes(b_z + (size_t)k * b_row, lanes);
         const int tap = TAP(k);
         #pragma unroll
-        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(row[r][tap]), v, sums[r]);
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(GET(row[r], tap)), v, sums[r]);
       }
     }
 
@@ -104,9 +110,9 @@ __kernel void product_lanes(
         const size_t at = matrix + (size_t)(m0 + r) * columns + n0 + i;
 #endif
         float v = out[i];
-        if (has_bias) v += bias[bias_at + (m0 + r) * bias_step.x + (n0 + i) * bias_step.y];
-        if (has_residual) v += residual[at];
-        y[at] = activate(v, ACTIVATION, alpha, beta);
+        if (has_bias) v += GET(bias, bias_at + (m0 + r) * bias_step.x + (n0 + i) * bias_step.y);
+        if (has_residual) v += GET(residual, at);
+        PUT(y, at, activate(v, ACTIVATION, alpha, beta));
       }
     }
   }

@@ -6,9 +6,13 @@
 
 __kernel __attribute__((reqd_work_group_size(LX, LY, 1)))
 void product_vector(
-    __global const float* restrict a, __global const float* restrict b,
-    __global const float* restrict bias, __global const float* restrict residual,
+    __global const REAL* restrict a, __global const REAL* restrict b,
+    __global const REAL* restrict bias, __global const REAL* restrict residual,
+#ifdef SPLIT
     __global float* restrict y,
+#else
+    __global REAL* restrict y,
+#endif
     const int rows, const int columns, const int depth, const int2 bias_step,
     const int has_bias, const int has_residual, const float alpha,
     const float beta, const int k_per_split
@@ -25,10 +29,10 @@ void product_vector(
   for (int r = 0; r < ROWS; r++) sums[r] = 0.0f;
   if (n < columns) {
     for (int k = split * k_per_split + part; k < k_end; k += LY) {
-      const float v = b[(size_t)k * columns + n];
+      const float v = GET(b, (size_t)k * columns + n);
       #pragma unroll
       for (int r = 0; r < ROWS; r++)
-        sums[r] = fma(a[(size_t)min(m0 + r, rows - 1) * depth + k], v, sums[r]);
+        sums[r] = fma(GET(a, (size_t)min(m0 + r, rows - 1) * depth + k), v, sums[r]);
     }
   }
   #pragma unroll
@@ -51,12 +55,13 @@ void product_vector(
     if (m < rows) {
       const size_t at = (size_t)m * columns + n;
       float v = partial[0][r][x];
-#ifndef SPLIT
-      if (has_bias) v += bias[m * bias_step.x + n * bias_step.y];
-      if (has_residual) v += residual[at];
-      v = activate(v, ACTIVATION, alpha, beta);
-#endif
+#ifdef SPLIT
       y[at] = v;
+#else
+      if (has_bias) v += GET(bias, m * bias_step.x + n * bias_step.y);
+      if (has_residual) v += GET(residual, at);
+      PUT(y, at, activate(v, ACTIVATION, alpha, beta));
+#endif
     }
   }
 }

@@ -3,10 +3,26 @@
 // neighbours. Long ranges are cut in chunks: a first pass writes (outer, chunks, inner), a second
 // one reduces the chunks.
 //
-// Options: T element and accumulator type, ITEMS (a power of two), LOWEST and HIGHEST value of T
+// Options: T accumulator type, and the type of elements in memory unless X_HALF, Y_HALF say that
+//   those of x or y are float16, ITEMS (a power of two), LOWEST and HIGHEST value of T
 //   MAXIMUM, MINIMUM, PRODUCT  how elements are joined, else by a sum
 //   SQUARES, MAGNITUDES        what elements are replaced by before
 //   MEAN, ROOT, LOGARITHM      what is made of the result after
+
+#ifdef X_HALF
+#define X half
+#define GET_X(p, i) vload_half((i), (p))
+#else
+#define X T
+#define GET_X(p, i) (p)[i]
+#endif
+#ifdef Y_HALF
+#define Y half
+#define PUT_Y(p, i, v) vstore_half((v), (i), (p))
+#else
+#define Y T
+#define PUT_Y(p, i, v) (p)[i] = (v)
+#endif
 
 #if defined(MAXIMUM)
 #define START LOWEST
@@ -44,7 +60,7 @@
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void reduce_rows(
-    __global const T* restrict x, __global T* restrict y, const long depth, const long chunk,
+    __global const X* restrict x, __global Y* restrict y, const long depth, const long chunk,
     const long chunks, const float count
 ) {
   __local T partial[ITEMS];
@@ -52,10 +68,10 @@ void reduce_rows(
   const size_t row = group / chunks;
   const long begin = (long)(group % chunks) * chunk;
   const long end = min(depth, begin + chunk);
-  __global const T* from = x + row * depth;
+  __global const X* from = x + row * depth;
   T result = START;
   for (long i = begin + LOCAL_INDEX; i < end; i += ITEMS) {
-    const T v = BEFORE(from[i]);
+    const T e = GET_X(from, i), v = BEFORE(e);
     result = JOIN(result, v);
   }
   partial[LOCAL_INDEX] = result;
@@ -67,11 +83,11 @@ void reduce_rows(
     }
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  if (LOCAL_INDEX == 0) y[group] = AFTER(partial[0], count);
+  if (LOCAL_INDEX == 0) PUT_Y(y, group, AFTER(partial[0], count));
 }
 
 __kernel void reduce_columns(
-    __global const T* restrict x, __global T* restrict y, const long outer, const long depth,
+    __global const X* restrict x, __global Y* restrict y, const long outer, const long depth,
     const long inner, const long chunk, const long chunks, const float count
 ) {
   const size_t at = get_global_id(0);
@@ -80,11 +96,11 @@ __kernel void reduce_columns(
   const long row = (long)(at / inner);
   const long begin = row % chunks * chunk;
   const long end = min(depth, begin + chunk);
-  __global const T* from = x + row / chunks * depth * inner + column;
+  __global const X* from = x + row / chunks * depth * inner + column;
   T result = START;
   for (long i = begin; i < end; i++) {
-    const T v = BEFORE(from[i * inner]);
+    const T e = GET_X(from, i * inner), v = BEFORE(e);
     result = JOIN(result, v);
   }
-  y[at] = AFTER(result, count);
+  PUT_Y(y, at, AFTER(result, count));
 }

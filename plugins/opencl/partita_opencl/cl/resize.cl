@@ -5,8 +5,14 @@
 //
 // Options: T, and PICK (one tap each, no weights, any element type) or ROW_TAPS and COLUMN_TAPS
 
+#if defined(HALF) && !defined(PICK)
+#define M half
+#else
+#define M T
+#endif
+
 __kernel void resize(
-    __global const T* restrict x, __global T* restrict y,
+    __global const M* restrict x, __global M* restrict y,
     __global const int* restrict row_places, __global const int* restrict column_places,
 #ifndef PICK
     __global const float* restrict row_weights, __global const float* restrict column_weights,
@@ -22,7 +28,7 @@ __kernel void resize(
   const long rows = planes * size.w;
   for (long row = get_global_id(1); row < rows; row += get_global_size(1)) {
     const int r = (int)(row % size.w);
-    __global const T* plane = x + row / size.w * ((long)size.x * size.y);
+    __global const M* plane = x + row / size.w * ((long)size.x * size.y);
 #ifdef PICK
     const int i = row_places[r], j = column_places[c];
     y[row * size.z + c] = i < 0 || j < 0 ? outside[0] : plane[(long)i * size.x + j];
@@ -32,14 +38,14 @@ __kernel void resize(
       sum = outside;
     } else {
       for (int a = 0; a < ROW_TAPS; a++) {
-        __global const T* from = plane + (long)row_places[r * ROW_TAPS + a] * size.x;
+        __global const M* from = plane + (long)row_places[r * ROW_TAPS + a] * size.x;
         float line = 0.0f;
         for (int b = 0; b < COLUMN_TAPS; b++)
-          line += column_weights[c * COLUMN_TAPS + b] * from[column_places[c * COLUMN_TAPS + b]];
+          line += column_weights[c * COLUMN_TAPS + b] * GET(from, column_places[c * COLUMN_TAPS + b]);
         sum += row_weights[r * ROW_TAPS + a] * line;
       }
     }
-    y[row * size.z + c] = sum;
+    PUT(y, row * size.z + c, sum);
 #endif
   }
 }

@@ -11,7 +11,7 @@
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, ROWS, 1)))
 void softmax_rows(
-    __global const float* restrict x, __global float* restrict y, const long rows, const int depth
+    __global const REAL* restrict x, __global REAL* restrict y, const long rows, const int depth
 ) {
   __local float partial[ROWS][ITEMS];
   const int lid = get_local_id(0), lane = get_local_id(1);
@@ -21,7 +21,7 @@ void softmax_rows(
   float peak = -INFINITY;
   if (inside)
     for (int i = lid; i < depth; i += ITEMS) {
-      const float v = x[start + i];
+      const float v = GET(x, start + i);
       peak = v > peak || isnan(v) ? v : peak;
     }
   partial[lane][lid] = peak;
@@ -37,7 +37,7 @@ void softmax_rows(
   barrier(CLK_LOCAL_MEM_FENCE);
   float total = 0.0f;
   if (inside)
-    for (int i = lid; i < depth; i += ITEMS) total += exp(x[start + i] - peak);
+    for (int i = lid; i < depth; i += ITEMS) total += exp(GET(x, start + i) - peak);
   partial[lane][lid] = total;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = ITEMS / 2; step > 0; step /= 2) {
@@ -46,11 +46,11 @@ void softmax_rows(
   }
   total = partial[lane][0];
   if (inside)
-    for (int i = lid; i < depth; i += ITEMS) y[start + i] = RESULT(x[start + i], peak, total);
+    for (int i = lid; i < depth; i += ITEMS) PUT(y, start + i, RESULT(GET(x, start + i), peak, total));
 }
 
 __kernel void softmax_columns(
-    __global const float* restrict x, __global float* restrict y, const long outer, const int depth,
+    __global const REAL* restrict x, __global REAL* restrict y, const long outer, const int depth,
     const long inner
 ) {
   const size_t at = get_global_id(0);
@@ -58,10 +58,11 @@ __kernel void softmax_columns(
   const size_t start = (at / inner) * depth * inner + at % inner;
   float peak = -INFINITY;
   for (int i = 0; i < depth; i++) {
-    const float v = x[start + i * inner];
+    const float v = GET(x, start + i * inner);
     peak = v > peak || isnan(v) ? v : peak;
   }
   float total = 0.0f;
-  for (int i = 0; i < depth; i++) total += exp(x[start + i * inner] - peak);
-  for (int i = 0; i < depth; i++) y[start + i * inner] = RESULT(x[start + i * inner], peak, total);
+  for (int i = 0; i < depth; i++) total += exp(GET(x, start + i * inner) - peak);
+  for (int i = 0; i < depth; i++)
+    PUT(y, start + i * inner, RESULT(GET(x, start + i * inner), peak, total));
 }

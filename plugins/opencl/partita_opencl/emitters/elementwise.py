@@ -13,9 +13,10 @@ from partita.lowering import Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl import expressions
 from partita_opencl.expressions import BINARY, UNARY, Expression
+from partita_opencl.halves import HALF, SINGLE
 from partita_opencl.kit import Kit, ctype_of, f32
 from partita_opencl.steps import Line
-from partita_opencl.table import BOOL, COMPUTED, F32, INTS, MOVED, NUMBERS, DTypes, operator
+from partita_opencl.table import BOOL, COMPUTED, FLOATS, INTS, MOVED, NUMBERS, DTypes, operator
 
 _BOOL = np.dtype(np.bool_)
 
@@ -74,7 +75,7 @@ def _template(expression: Expression, dtype: np.dtype[Any]) -> str | None:
 
 
 def _types(expression: Expression) -> DTypes:
-    kinds = ((expression.floats, F32), (expression.ints, INTS), (expression.truth, BOOL))
+    kinds = ((expression.floats, FLOATS), (expression.ints, INTS), (expression.truth, BOOL))
     return frozenset().union(*(types for template, types in kinds if template is not None))
 
 
@@ -111,7 +112,7 @@ for _name, _expression in BINARY.items():
 operator("Silu", "HardSwish", "HardSigmoid", "Mish", domain="partita")(_unary)
 
 
-@operator("Pow", types={0: F32, 1: NUMBERS}, check=_old_broadcast)
+@operator("Pow", types={0: FLOATS, 1: NUMBERS}, check=_old_broadcast)
 def power(k: Kit, node: Node, x: Operand, y: Operand) -> Operand:
     """Power; squares, the most frequent case, are products."""
     if y.const is not None and y.size == 1 and y.ndim <= x.ndim and float(y.const.flat[0]) == 2.0:
@@ -127,7 +128,7 @@ def variadic(k: Kit, node: Node, *inputs: Operand) -> Operand:
     return _join(k, template or "{0}", inputs)
 
 
-@operator("Mean", types=F32)
+@operator("Mean", types=FLOATS)
 def mean(k: Kit, node: Node, *inputs: Operand) -> Operand:
     """The mean of any number of operands."""
     total = _join(k, "{0} + {1}", inputs)
@@ -172,7 +173,7 @@ def bit_shift(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
     return apply(k, f"({{1}} >= {bits} ? 0 : {{0}} {sign} {{1}})", a.dtype, a, b)
 
 
-@operator("IsInf", types=F32)
+@operator("IsInf", types=FLOATS)
 def is_inf(k: Kit, node: Node, x: Operand) -> Operand:
     """Infinities of the signs asked for."""
     signs = (
@@ -210,7 +211,7 @@ def clip(
     return result
 
 
-@operator("Clip", types=F32, until=10)
+@operator("Clip", types=FLOATS, until=10)
 def clip_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
     """Bounds from attributes."""
     largest = float(np.finfo(np.float32).max)
@@ -224,7 +225,7 @@ def where(k: Kit, node: Node, condition: Operand, x: Operand, y: Operand) -> Ope
     return apply(k, "({0} ? {1} : {2})", x.dtype, condition, x, y)
 
 
-_CAST = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.bool_)} | {
+_CAST = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, np.bool_)} | {
     kind.name: kind for kind in INTS
 }
 
@@ -270,6 +271,13 @@ def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
     if dtype == _BOOL:
         return apply(k, "({0} != 0)", dtype, x)
     return apply(k, f"({ctype_of(dtype)}){{0}}", dtype, x)
+
+
+@operator("Narrow", "Widen", domain="partita")
+def change_precision(k: Kit, node: Node, x: Operand) -> Operand:
+    """Between the types of a model's ports and that which it is computed in."""
+    target = HALF if node.op_type == "Narrow" else SINGLE
+    return x if x.dtype == target else convert(k, x, target)
 
 
 def _scaled(node: Node) -> Reason | None:

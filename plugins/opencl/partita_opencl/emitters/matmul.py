@@ -14,7 +14,7 @@ from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import expand, transpose
 from partita_opencl.emitters.products import Epilogue, Product, activation_of, multiply
 from partita_opencl.kit import Kit
-from partita_opencl.table import F32, operator
+from partita_opencl.table import FLOATS, operator
 
 
 @operator("MatMul")
@@ -146,7 +146,7 @@ def _gemm_bias(node: Node) -> Reason | None:
     return None
 
 
-@operator("Gemm", types=F32, check=_gemm_bias)
+@operator("Gemm", types=FLOATS, check=_gemm_bias)
 def gemm(k: Kit, node: Node, a: Operand, b: Operand, c: Operand | None = None) -> Operand:
     """Product of two matrices, either one transposed, plus a third tensor."""
     alpha, beta = float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))

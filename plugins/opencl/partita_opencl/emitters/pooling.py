@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.reduction import REDUCTIONS, reduce_middle
 from partita_opencl.emitters.windows import int4, spatial_dims, window_of
 from partita_opencl.kit import Kit, i32, i64
-from partita_opencl.table import F32, operator
+from partita_opencl.table import FLOATS, operator
 
 
-@operator("MaxPool", "AveragePool", types=F32, check=spatial_dims())
+@operator("MaxPool", "AveragePool", types=FLOATS, check=spatial_dims())
 def pool(k: Kit, node: Node, x: Operand) -> Operand:
     """The maximum or mean of each window."""
     window = window_of(node, x.shape[2:], node.attrs["kernel_shape"])
@@ -42,11 +40,11 @@ def pool(k: Kit, node: Node, x: Operand) -> Operand:
     return y
 
 
-@operator("GlobalAveragePool", "GlobalMaxPool", types=F32)
+@operator("GlobalAveragePool", "GlobalMaxPool", types=FLOATS)
 def global_pool(k: Kit, node: Node, x: Operand) -> Operand:
     """The mean or maximum of each channel of each image."""
     planes = x.shape[0] * x.shape[1]
     name = "ReduceMean" if node.op_type == "GlobalAveragePool" else "ReduceMax"
     rows = k.view(x, (planes, x.size // max(1, planes), 1))
-    y = reduce_middle(k, REDUCTIONS[name], rows, np.dtype(np.float32))
+    y = reduce_middle(k, REDUCTIONS[name], rows, x.dtype)
     return k.view(y, (*x.shape[:2], *(1,) * (x.ndim - 2)))

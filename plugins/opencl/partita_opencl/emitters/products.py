@@ -133,7 +133,7 @@ def tiles(
         flags["NVIDIA"] = limits.is_nvidia
     elif how.splits > 1:
         target = k.empty((how.splits, out.size), np.float32)
-        flags["SPLIT"] = summed_later = True
+        summed_later = True
     k.launch(
         "product_tile.cl",
         "product_tile",
@@ -235,7 +235,7 @@ def _multiply_vectors(
     groups = math.ceil(product.columns / wide)
     splits, per_split = split_depth(k, groups, product.depth, high)
     rows = 1 if product.rows == 1 else _VECTOR_ROWS
-    target = out if splits == 1 else k.empty((splits, out.size), out.dtype)
+    target = out if splits == 1 else k.empty((splits, out.size), np.float32)
     k.launch(
         "product_vector.cl",
         "product_vector",

@@ -12,8 +12,8 @@ import numpy as np
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import axis_of, transpose
-from partita_opencl.kit import Kit, ctype_of, f32, i32, i64
-from partita_opencl.table import F32, INDICES, NUMBERS, operator
+from partita_opencl.kit import Kit, ctype_of, f32, i32, i64, is_half
+from partita_opencl.table import FLOATS, INDICES, NUMBERS, operator
 
 _CHUNK = 4096
 """Longest range that one group or item reduces when there are few of them."""
@@ -83,7 +83,9 @@ def reduce_middle(k: Kit, kind: Reduction, x: Operand, dtype: np.dtype[Any]) -> 
     if chunks == 1:
         _pass(k, kind, x, y, 1, depth, True, True, depth)
     else:
-        partial = k.empty((outer, chunks, inner), dtype)
+        # Sums of parts may be larger than what float16 holds, their mean not.
+        between = np.dtype(np.float32) if is_half(dtype) else dtype
+        partial = k.empty((outer, chunks, inner), between)
         _pass(k, kind, x, partial, chunks, _CHUNK, True, False, depth)
         _pass(k, kind, partial, y, 1, chunks, False, True, depth)
     return y
@@ -105,6 +107,8 @@ def _pass(
     options: dict[str, Any] = {
         "T": ctype_of(x.dtype),
         "ITEMS": items,
+        **({"X_HALF": None} if is_half(x.dtype) else {}),
+        **({"Y_HALF": None} if is_half(y.dtype) else {}),
         **_bounds(x.dtype),
         **kind.options(first, last),
     }
@@ -186,11 +190,11 @@ def _without_axes(k: Kit, node: Node, x: Operand) -> Operand:
 
 
 for _name in REDUCTIONS:
-    _types = F32 if _name in _FLOAT_ONLY else NUMBERS
+    _types = FLOATS if _name in _FLOAT_ONLY else NUMBERS
     operator(_name, types={0: _types, 1: INDICES}, values=(1,))(_reduce)
 
 
-@operator("ReduceLogSumExp", types={0: F32, 1: INDICES}, values=(1,))
+@operator("ReduceLogSumExp", types={0: FLOATS, 1: INDICES}, values=(1,))
 def log_sum_exp(k: Kit, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
     """log(sum(exp(x))), with the maximum taken out so that nothing overflows."""
     along = _axes(k, node, x, axes)
@@ -232,7 +236,7 @@ def argument(k: Kit, node: Node, x: Operand) -> Operand:
     return k.view(y, shape)
 
 
-@operator("Softmax", "LogSoftmax", types=F32)
+@operator("Softmax", "LogSoftmax", types=FLOATS)
 def softmax(k: Kit, node: Node, x: Operand) -> Operand:
     """exp(x) / sum(exp(x)) along an axis; before opset 13 along all from the axis on."""
     if not x.size:

@@ -11,7 +11,7 @@ from partita.lowering import Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.kit import Argument, Kit, f32, i64, ints, raw_ctype
 from partita_opencl.resampling import NEAREST_MODES, TRANSFORMATIONS, Sampling
-from partita_opencl.table import F32, INDICES, MOVED, operator
+from partita_opencl.table import FLOATS, INDICES, MOVED, operator
 
 
 def _resize_check(node: Node) -> Reason | None:
@@ -28,7 +28,7 @@ def _resize_check(node: Node) -> Reason | None:
         wrong = f"nearest_mode {attrs['nearest_mode']!r}"
     if wrong:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, wrong)
-    if mode != "nearest" and x is not None and x.dtype is not None and x.dtype not in F32:
+    if mode != "nearest" and x is not None and x.dtype is not None and x.dtype not in FLOATS:
         return Reason(
             ReasonCode.UNSUPPORTED_DTYPE, f"input 0 is {x.dtype}; mode {mode!r} takes float32"
         )
@@ -37,7 +37,7 @@ def _resize_check(node: Node) -> Reason | None:
 
 @operator(
     "Resize",
-    types={0: MOVED, 1: F32, 2: F32, 3: INDICES},
+    types={0: MOVED, 1: FLOATS, 2: FLOATS, 3: INDICES},
     values=(1, 2, 3),
     since=11,
     check=_resize_check,
@@ -97,8 +97,12 @@ def _by_sizes(
     return [ratio] * len(sizes), [math.floor(np.float32(ratio) * s + 0.5) for s in sizes]
 
 
-@operator("Resize", types={0: MOVED, 1: F32}, values=(1,), since=10, until=10, check=_resize_check)
-@operator("Upsample", types={0: MOVED, 1: F32}, values=(1,), since=9, until=9, check=_resize_check)
+@operator(
+    "Resize", types={0: MOVED, 1: FLOATS}, values=(1,), since=10, until=10, check=_resize_check
+)
+@operator(
+    "Upsample", types={0: MOVED, 1: FLOATS}, values=(1,), since=9, until=9, check=_resize_check
+)
 def resize_by_scales(k: Kit, node: Node, x: Operand, scales: Operand) -> Operand:
     """Resampling as it was before coordinate transformations had names."""
     return _resize_simply(k, node, x, [float(s) for s in k.value(scales)])

@@ -1,0 +1,334 @@
+"""Device OPENCL beside PyTorch on the same card, in one process, taking turns.
+
+    python benchmarks/gpu_peers.py [--precisions f32,f16] [--batch 1] [--compile] [model ...]
+
+Models: resnet50, mobilenetv2, encoder (built here, random weights), and all names that
+`partita benchmark` takes (light:squeezenet, zoo:ppocr-det, a path). PyTorch runs the same graph
+with the same weights: eagerly, replayed as a CUDA graph, and with --compile through inductor.
+Inputs and outputs stay on the card. A call is timed from the first enqueue to the end on the host.
+Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error: the
+Frobenius norm relative to that of what onnxruntime computes. Where PyTorch lacks an operator, the
+peer is onnxruntime on all cores of the host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from cpu_peers import BUILT, load
+from onnx import helper, numpy_helper, shape_inference
+
+import partita
+
+Array = np.ndarray[Any, Any]
+Feeds = dict[str, Array]
+Call = Callable[[], Any]
+CALLS_PER_TURN = 10
+UNKNOWN = float("nan")
+
+
+class TorchGraph:
+    """An ONNX graph of a few operators, run by PyTorch.
+
+    Raises:
+        KeyError: An operator is not known here.
+    """
+
+    def __init__(self, model: onnx.ModelProto, half: bool) -> None:
+        import torch
+
+        self.torch = torch
+        self.half = half
+        self.weights = {w.name: self.place(numpy_helper.to_array(w)) for w in _constants(model)}
+        self.steps = []
+        for node in model.graph.node:
+            if node.output[0] in self.weights:
+                continue
+            attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+            self.steps.append((getattr(self, _METHODS[node.op_type]), node, attrs))
+        self.inputs = [p.name for p in model.graph.input if p.name not in self.weights]
+        self.outputs = [p.name for p in model.graph.output]
+
+    def place(self, array: Array) -> Any:
+        """The array on the card; integers stay on the host, where shapes are read."""
+        tensor = self.torch.from_numpy(np.array(array))
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor.cuda().half() if self.half else tensor.cuda()
+
+    def __call__(self, *inputs: Any) -> Any:
+        values = {**self.weights, **dict(zip(self.inputs, inputs, strict=True))}
+        for method, node, attrs in self.steps:
+            given = [values[name] if name else None for name in node.input]
+            values[node.output[0]] = method(node.op_type, attrs, *given)
+        return [values[name] for name in self.outputs]
+
+    def simple(self, op: str, attrs: Any, *x: Any) -> Any:
+        t, f = self.torch, self.torch.nn.functional
+        if op in ("Add", "Sum"):
+            return sum(x[1:], start=x[0])
+        functions: dict[str, Callable[..., Any]] = {
+            "Relu": t.relu,
+            "Mul": t.mul,
+            "Div": t.div,
+            "MatMul": t.matmul,
+            "Erf": t.erf,
+            "Sigmoid": t.sigmoid,
+            "HardSwish": f.hardswish,
+            "Dropout": lambda y, *_: y,
+            "Identity": lambda y: y,
+            "GlobalAveragePool": lambda y: y.mean((2, 3), keepdim=True),
+        }
+        return functions[op](*x)
+
+    def conv(self, op: str, attrs: Any, x: Any, w: Any, b: Any = None) -> Any:
+        x, pads = self._padded(x, attrs)
+        strides, dilations = attrs.get("strides", [1, 1]), attrs.get("dilations", [1, 1])
+        group = attrs.get("group", 1)
+        return self.torch.nn.functional.conv2d(x, w, b, strides, pads, dilations, group)
+
+    def pool(self, op: str, attrs: Any, x: Any) -> Any:
+        f = self.torch.nn.functional
+        fill = float("-inf") if op == "MaxPool" else 0.0
+        x, pads = self._padded(x, attrs, fill)
+        size, strides = attrs["kernel_shape"], attrs.get("strides", [1, 1])
+        ceil = bool(attrs.get("ceil_mode", 0))
+        if op == "MaxPool":
+            return f.max_pool2d(x, size, strides, pads, 1, ceil)
+        counted = bool(attrs.get("count_include_pad", 0))
+        return f.avg_pool2d(x, size, strides, pads, ceil, counted)
+
+    def _padded(self, x: Any, attrs: Any, fill: float = 0.0) -> tuple[Any, list[int]]:
+        """PyTorch pads both ends alike; what is not alike is padded first."""
+        top, left, bottom, right = attrs.get("pads", [0] * 4)
+        if (top, left) == (bottom, right):
+            return x, [top, left]
+        pads = (left, right, top, bottom)
+        return self.torch.nn.functional.pad(x, pads, value=fill), [0, 0]
+
+    def gemm(self, op: str, attrs: Any, a: Any, b: Any, c: Any = None) -> Any:
+        a = a.T if attrs.get("transA", 0) else a
+        b = b.T if attrs.get("transB", 0) else b
+        return a @ b if c is None else self.torch.addmm(c, a, b)
+
+    def norm(self, op: str, attrs: Any, x: Any, *given: Any) -> Any:
+        f, epsilon = self.torch.nn.functional, attrs.get("epsilon", 1e-5)
+        if op == "LayerNormalization":
+            return f.layer_norm(x, x.shape[-1:], *given, eps=epsilon)
+        scale, bias, mean, variance = given
+        return f.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
+
+    def lrn(self, op: str, attrs: Any, x: Any) -> Any:
+        local = self.torch.nn.functional.local_response_norm
+        return local(
+            x,
+            attrs["size"],
+            attrs.get("alpha", 1e-4),
+            attrs.get("beta", 0.75),
+            attrs.get("bias", 1),
+        )
+
+    def shape(self, op: str, attrs: Any, x: Any, *given: Any) -> Any:
+        if op == "Reshape":
+            sizes = [x.shape[i] if n == 0 else n for i, n in enumerate(given[0].tolist())]
+            return x.reshape(sizes)
+        if op == "Transpose":
+            return x.permute(attrs["perm"])
+        if op == "Concat":
+            return self.torch.cat((x, *given), attrs["axis"])
+        if op == "Unsqueeze":
+            axes = attrs["axes"] if "axes" in attrs else given[0].tolist()
+            for axis in sorted(axes):
+                x = x.unsqueeze(axis)
+            return x
+        return x.flatten(attrs.get("axis", 1))
+
+    def softmax(self, op: str, attrs: Any, x: Any) -> Any:
+        return self.torch.softmax(x, attrs.get("axis", -1 if x.ndim == 2 else 1))
+
+    def clip(self, op: str, attrs: Any, x: Any, low: Any = None, high: Any = None) -> Any:
+        return self.torch.clamp(x, low, high)
+
+
+_METHODS = {
+    **dict.fromkeys(("Add", "Sum", "Relu", "Mul", "Div", "MatMul", "Erf", "Sigmoid"), "simple"),
+    **dict.fromkeys(("HardSwish", "Dropout", "Identity", "GlobalAveragePool"), "simple"),
+    **dict.fromkeys(("MaxPool", "AveragePool"), "pool"),
+    **dict.fromkeys(("LayerNormalization", "BatchNormalization"), "norm"),
+    **dict.fromkeys(("Reshape", "Transpose", "Concat", "Unsqueeze", "Flatten"), "shape"),
+    "Conv": "conv",
+    "Gemm": "gemm",
+    "LRN": "lrn",
+    "Softmax": "softmax",
+    "Clip": "clip",
+}
+
+
+def _constants(model: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """Initializers, and what nodes of shapes alone make, as the light topologies' weights."""
+    found = {w.name: w for w in model.graph.initializer}
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape":
+            shape = numpy_helper.to_array(found[node.input[0]])
+            fill = [numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value"]
+            value = fill[0].reshape(-1)[0] if fill else np.float32(0)
+            array = np.full(shape, value)
+            found[node.output[0]] = numpy_helper.from_array(array, node.output[0])
+    return list(found.values())
+
+
+def torch_calls(
+    model: onnx.ModelProto, feeds: Feeds, half: bool, inductor: bool
+) -> dict[str, Call]:
+    """PyTorch's ways to run the model; a call ends when the card is done."""
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    graph = TorchGraph(model, half)
+    inputs = [graph.place(feeds[name]) for name in graph.inputs]
+    stream = torch.cuda.Stream()
+
+    def warm(function: Callable[..., Any]) -> None:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                function(*inputs)
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def ended(function: Callable[..., Any], *given: Any) -> Call:
+        def call() -> None:
+            with torch.inference_mode():
+                function(*given)
+            torch.cuda.synchronize()
+
+        return call
+
+    with torch.inference_mode():
+        warm(graph)
+        calls = {"eager": ended(graph, *inputs)}
+        replay = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(replay):
+            kept = graph(*inputs)
+        calls["graph"] = ended(replay.replay)
+        calls["graph"].kept = kept  # type: ignore[attr-defined]  # outputs live as the graph does
+        if inductor:
+            compiled = torch.compile(graph, mode="reduce-overhead")
+            warm(compiled)
+            calls["compile"] = ended(compiled, *inputs)
+    return calls
+
+
+def host_call(model: onnx.ModelProto, feeds: Feeds) -> tuple[Call, Array]:
+    """A call of onnxruntime on the host's cores, and its first output."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return lambda: session.run(None, feeds), session.run(None, feeds)[0]
+
+
+def partita_call(
+    model: onnx.ModelProto, feeds: Feeds, device: str, precision: str
+) -> tuple[Call, Array]:
+    """A call of Partita on tensors of the device, and its first output."""
+    core = partita.Core()
+    config = {"INFERENCE_PRECISION_HINT": precision}
+    compiled = core.compile_model(core.read_model(model), device, config)
+    runner = compiled.create_runner()
+    inputs = [
+        core.transfer_to(device, partita.HostTensor(np.asarray(feeds[port.name])))
+        for port in compiled.inputs
+    ]
+    return lambda: runner.run(inputs), runner.run(inputs)[0].numpy()
+
+
+def take_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
+    """Median milliseconds of a call of each."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            for _ in range(CALLS_PER_TURN):
+                start = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
+
+
+def batched(model: onnx.ModelProto, feeds: Feeds, batch: int) -> Feeds:
+    """Feeds of more images; the model's declared shapes follow."""
+    if batch == 1:
+        return feeds
+    for port in (*model.graph.input, *model.graph.output):
+        dims = port.type.tensor_type.shape.dim
+        if dims and port.name in feeds:
+            dims[0].dim_value = batch
+        elif dims:
+            port.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]
+    for weight in model.graph.initializer:  # targets of Reshape
+        array = numpy_helper.to_array(weight)
+        if array.dtype == np.int64 and array.ndim == 1 and array.size > 1 and array[0] == 1:
+            weight.CopyFrom(numpy_helper.from_array(np.array([0, *array[1:]]), weight.name))
+    return {name: np.concatenate([array] * batch) for name, array in feeds.items()}
+
+
+def measure(name: str, precision: str, options: argparse.Namespace) -> None:
+    """Prints the line of a model in a precision."""
+    serialized, feeds = load(name)
+    model = onnx.load_from_string(serialized)
+    feeds = batched(model, feeds, options.batch)
+    host, reference = host_call(model, feeds)
+    try:
+        calls = torch_calls(
+            shape_inference.infer_shapes(model), feeds, precision == "f16", options.compile
+        )
+    except KeyError:
+        calls = {"host": host}
+    calls["partita"], result = partita_call(model, feeds, options.device, precision)
+    taken = take_turns(calls, options.rounds)
+    best = min(time for label, time in taken.items() if label != "partita")
+    error = np.linalg.norm(result.astype(np.float64) - reference) / np.linalg.norm(reference)
+    columns = [f"{taken.get(label, UNKNOWN):9.3f}" for label in _COLUMNS]
+    print(f"{name:24} {precision:4}", *columns, f"{best / taken['partita']:7.2f} {error:9.1e}")
+
+
+_COLUMNS = ("eager", "graph", "compile", "host", "partita")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures the models named on the command line, or those built here."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=list(BUILT))
+    parser.add_argument("--precisions", default="f32", help="of f32, f16; separated by commas")
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--device", default="OPENCL")
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
+    options = parser.parse_args(arguments)
+    print(
+        f"{'ms, batch ' + str(options.batch):29}", *(f"{c:>9}" for c in _COLUMNS), "  ratio error"
+    )
+    for name in options.models:
+        for precision in options.precisions.split(","):
+            try:
+                measure(name, precision, options)
+            except partita.PartitaError as error:
+                print(f"{name:24} {precision:4} {str(error).splitlines()[0][:120]}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()

@@ -1,0 +1,139 @@
+"""Models computed in float16 on device OPENCL, and models of float16, against float32 results."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
+from .test_opencl_engine import residual_network
+
+
+def check_half(model, feeds, bound=2e-3):
+    """The relative error of every output, by the Frobenius norm, per tiling."""
+    wanted = expected(model, feeds)
+    for tiling in TILINGS:
+        built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING=tiling)
+        request = built.create_infer_request()
+        for mine, theirs in zip(request.infer(feeds).to_tuple(), wanted, strict=True):
+            found = np.array(mine)
+            assert found.dtype == theirs.dtype
+            assert found.shape == theirs.shape
+            assert np.linalg.norm(found - theirs) <= bound * np.linalg.norm(theirs)
+
+
+SINGLES = [
+    ("MatMul", [floats(9, 80), floats(80, 40, seed=1)], {}),
+    ("MatMul", [floats(2, 9, 33), floats(33, 7, seed=1)], {}),
+    ("MatMul", [floats(1, 200), floats(200, 33, seed=1)], {}),
+    ("MatMul", [floats(3, 700), floats(700, 40, seed=1)], {}),
+    ("MatMul", [floats(9, 5000), floats(5000, 20, seed=1)], {}),
+    ("Gemm", [floats(9, 8), floats(7, 8, seed=1), floats(7, seed=2)], {"transB": 1}),
+    ("Conv", [floats(2, 3, 9, 11), floats(5, 3, 3, 3, seed=1)], {"pads": [1, 1, 1, 1]}),
+    ("Conv", [floats(1, 32, 9, 12), floats(6, 32, 3, 3, seed=1), floats(6)], {}),
+    ("Conv", [floats(1, 16, 6, 10), floats(8, 16, 1, 1, seed=1)], {}),
+    ("Conv", [floats(1, 6, 8, 9), floats(6, 1, 3, 3, seed=1)], {"group": 6}),
+    ("ConvTranspose", [floats(1, 4, 5, 6), floats(4, 3, 2, 2, seed=1)], {"strides": [2, 2]}),
+    ("MaxPool", [floats(1, 3, 9, 11)], {"kernel_shape": [3, 3]}),
+    ("AveragePool", [floats(1, 3, 9, 11)], {"kernel_shape": [2, 2]}),
+    ("GlobalAveragePool", [floats(1, 5, 150, 150) + 20], {}),
+    ("ReduceMean", [floats(3, 4, 5)], {}),
+    ("ReduceL2", [floats(3, 40)], {"axes": [1]}),
+    ("Softmax", [floats(3, 70)], {}),
+    ("Softmax", [floats(3, 7, 5)], {"axis": 1}),
+    ("LRN", [floats(1, 6, 5, 5)], {"size": 3}),
+    ("Add", [floats(4, 5), floats(5, seed=1)], {}),
+    ("Mul", [floats(4, 5, 3, 2), floats(5, 1, 1, seed=1)], {}),
+    ("Tanh", [floats(30)], {}),
+    ("Transpose", [floats(3, 4, 5)], {"perm": [2, 0, 1]}),
+    ("Concat", [floats(3, 4), floats(3, 2, seed=1)], {"axis": 1}),
+    ("InstanceNormalization", [floats(2, 3, 5, 5), floats(3, seed=1), floats(3, seed=2)], {}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "attrs"), SINGLES)
+def test_operators_in_half(op_type, inputs, attrs):
+    opset = 13 if op_type == "ReduceL2" else 18
+    model, feeds = single(op_type, inputs, attrs, opset=opset)
+    check_half(model, feeds)
+    constant = tuple(range(1, len(inputs)))
+    model, feeds = single(op_type, inputs, attrs, opset=opset, constant=constant)
+    check_half(model, feeds)
+
+
+def test_a_network_in_half():
+    model, feeds = residual_network()
+    check_half(model, feeds)
+
+
+def test_the_position_of_the_largest_element():
+    x = np.random.default_rng(0).permutation(60).reshape(3, 20).astype(np.float32)
+    for axis in (0, 1):
+        model, feeds = single("ArgMax", [x], {"axis": axis})
+        check_half(model, feeds)
+
+
+def test_resizing_in_half():
+    inputs = [floats(1, 2, 5, 6), None, np.array([1, 1, 2, 2], np.float32)]
+    for mode in ("nearest", "linear"):
+        model, feeds = single("Resize", inputs, {"mode": mode}, constant=(2,))
+        check_half(model, feeds)
+
+
+def test_layer_normalization_in_half():
+    inputs = [floats(4, 64), floats(64, seed=1), floats(64, seed=2)]
+    model, feeds = single("LayerNormalization", inputs, constant=(1, 2))
+    check_half(model, feeds)
+
+
+def test_constants_that_a_half_cannot_hold():
+    nodes = [
+        helper.make_node("Sub", ["x", "x"], ["zero"]),
+        helper.make_node("Add", ["zero", "epsilon"], ["small"]),
+        helper.make_node("Sqrt", ["small"], ["root"]),
+        helper.make_node("Mul", ["root", "million"], ["y"]),
+    ]
+    weights = [
+        numpy_helper.from_array(np.array(1e-12, np.float32), "epsilon"),
+        numpy_helper.from_array(np.array(1e6, np.float32), "million"),
+    ]
+    feeds = {"x": floats(5)}
+    check_half(build(nodes, feeds, ["y"], weights), feeds)
+
+
+def test_integers_and_outputs_that_are_inputs_keep_their_types():
+    nodes = [
+        helper.make_node("Identity", ["x"], ["same"]),
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Add", ["n", "n"], ["sum"]),
+        helper.make_node("Cast", ["n"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", "x"], ["y"]),
+        helper.make_node("Relu", ["x"], ["relu"]),
+    ]
+    feeds = {"x": floats(3), "n": int64s(1, 2, 3)}
+    check_half(build(nodes, feeds, ["same", "dims", "sum", "real", "y", "relu"]), feeds)
+
+
+def test_sums_are_taken_in_single_precision():
+    x = np.full((1, 5000), 20, np.float32)
+    model, feeds = single("ReduceMean", [x])
+    check_half(model, feeds)
+    model, feeds = single("MatMul", [x, np.full((5000, 3), 0.5, np.float32)], constant=(1,))
+    check_half(model, feeds)
+
+
+def test_models_of_halves():
+    x = floats(2, 5, 8).astype(np.float16)
+    w = floats(8, 6, seed=1).astype(np.float16)
+    for inputs, op_type in (([x, w], "MatMul"), ([x], "Softmax"), ([x, x], "Add")):
+        model, feeds = single(op_type, inputs)
+        wide, wide_feeds = single(op_type, [array.astype(np.float32) for array in inputs])
+        wanted = expected(wide, wide_feeds)[0]
+        found = np.array(compiled(model).create_infer_request().infer(feeds)[0])
+        assert found.dtype == np.float16
+        assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
+
+
+def test_the_precision_can_be_read_back():
+    model, _ = single("Neg", [floats(3)])
+    built = compiled(model, INFERENCE_PRECISION_HINT="f16")
+    assert built.get_property("INFERENCE_PRECISION_HINT") == "f16"
