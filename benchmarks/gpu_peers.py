@@ -6,9 +6,9 @@ Models: resnet50, mobilenetv2, encoder (built here, random weights), and all nam
 `partita benchmark` takes (light:squeezenet, zoo:ppocr-det, a path). PyTorch runs the same graph
 with the same weights: eagerly, replayed as a CUDA graph, and with --compile through inductor.
 Inputs and outputs stay on the card. A call is timed from the first enqueue to the end on the host.
-Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error: the
-Frobenius norm relative to that of what onnxruntime computes. Where PyTorch lacks an operator, the
-peer is onnxruntime on all cores of the host.
+Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error:
+its Frobenius norm relative to that of what onnxruntime computes. Where PyTorch lacks an operator,
+the peer is onnxruntime on all cores of the host.
 """
 
 from __future__ import annotations

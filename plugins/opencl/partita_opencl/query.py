@@ -114,6 +114,8 @@ def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
     for position, value in enumerate(node.inputs):
         if value is None:
             continue
+        if facts.is_constant(value):
+            continue  # the host computes it, and its type with it, before the kernel is chosen
         if _dtype(value) is None and entry.allowed(position) is not None:
             return Reason(
                 ReasonCode.UNSUPPORTED_DTYPE, f"input {position} ('{value.name}') has no known type"

@@ -5,7 +5,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from partita.errors import UnsupportedOpError
+from partita.lowering import lower
 from partita.query import ReasonCode
+from partita_opencl.query import refusals
 
 from .comparison import build, compiled, core, floats, int64s, integers, refusal, single
 
@@ -129,3 +131,20 @@ def test_parts_of_shape_arithmetic_compile_alone(op_type, inputs, dynamic):
     attrs = {"axis": 0} if op_type in ("Concat", "Gather") else {}
     model, feeds = single(op_type, inputs, attrs, dynamic=dynamic)
     check(model, feeds)
+
+
+def test_constants_whose_types_nobody_says_are_taken():
+    nodes = [
+        helper.make_node("Unsqueeze", ["w", "axes"], ["row"], name="row"),
+        helper.make_node("Mul", ["x", "row"], ["y"], name="product"),
+    ]
+    weights = [
+        numpy_helper.from_array(floats(3), "w"),
+        numpy_helper.from_array(int64s(0), "axes"),
+    ]
+    graph = lower(core().read_model(build(nodes, {"x": floats(2, 3)}, ["y"], weights)))
+    product = next(node for node in graph.nodes if node.name == "product")
+    product.inputs[1].dtype = None
+    assert not refusals(graph)
+    product.inputs[0].dtype = None
+    assert "no known type" in refusals(graph)["product"].detail
