@@ -37,7 +37,7 @@ def main():
         venv.create(Path(scratch) / "venv", with_pip=True)
         bin_folder = Path(scratch) / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
         run(bin_folder / "pip", "install", "-q", f"{ROOT}[conformance]")
-        run(bin_folder / "partita", "new-plugin", "fresh", "--into", scratch, "--json", stdout=subprocess.DEVNULL)
+        run(bin_folder / "partita", "new-plugin", "fresh", "--into", scratch)
         folders = {name: ROOT / "examples" / folder for name, folder in EXAMPLES.items()}
         folders["FRESH"] = Path(scratch) / "partita-fresh"
         for device, folder in folders.items():
