@@ -94,3 +94,13 @@ def test_scatter_of_old_opsets():
             "u": np.array([[10, 20]], np.float32),
         },
     )
+
+
+def test_functions_that_depend_on_types_are_taken():
+    text = """
+        <ir_version: 9, opset_import: ["" : 20]>
+        g (float[4] x) => (float[4] y) { y = Gelu (x) }
+        """
+    core = partita.Core()
+    assert len(core.query_model(core.read_model(parser.parse_model(text)), "REFERENCE")) == 1
+    agree(text, {"x": np.linspace(-2, 2, 4, dtype=np.float32)})
