@@ -139,6 +139,9 @@ def launch(step: Step, tuning: Tuning) -> Step:
         options = (("WIDTH", width),)
         sizes = tuning.flat(-(-out.size // width))
         head, widths = [i64(out.size)], iter(())
+    if any(isinstance(x, Operand) and is_half(x.dtype) for x in step.args):
+        options += (("HALF", None),)
+        options += (("NVIDIA", None),) if tuning.limits.is_nvidia else ()
     arguments: list[Any] = []
     for x in inputs:
         if parts.is_wide(x):
@@ -188,7 +191,7 @@ class _Parts:
             return
         half = is_half(value.dtype)
         self._parameters.append(f"__global const {'half' if half else ctype}* restrict x{n}")
-        element = f"vload_half({{}}, x{n})" if half else f"x{n}[{{}}]"
+        element = f"GET_HALF(x{n}, {{}})" if half else f"x{n}[{{}}]"
         if self.is_wide(x):
             self._parameters.append(f"const long8 k{n}")
             self._bases.append(f"long b{n} = c0 * k{n}.s0;")
@@ -200,7 +203,7 @@ class _Parts:
         else:
             self._values.append(element.format("i"))
             four = (
-                f"vloada_half4(item, x{n})" if half else f"((__global const {ctype}4*)x{n})[item]"
+                f"GET_HALF4(x{n}, item * 4)" if half else f"((__global const {ctype}4*)x{n})[item]"
             )
             self._quads.append(f"const {ctype}4 q{n} = {four};")
             self._quad.append(f"q{n}.s")
@@ -233,7 +236,7 @@ def _stores(out: Operand) -> list[str]:
     """The definitions of how results are stored."""
     ctype = ctype_of(out.dtype)
     if is_half(out.dtype):
-        one, four = "vstore_half((v), (i), y)", "vstorea_half4((float4)(a, b, c, d), (i), y)"
+        one, four = "PUT_HALF(y, i, v)", "PUT_HALF4(y, (i) * 4, ((float4)(a, b, c, d)))"
         return [
             "#define OUT half",
             f"#define STORE(i, v) {one}",

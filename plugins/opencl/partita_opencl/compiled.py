@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from partita_opencl.plan import Constants, Plan
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
 from partita_opencl.table import emitter_for
+from partita_opencl.trial import objection
 from partita_opencl.tuning import Tuning
 
 _PLANS = 32
@@ -58,6 +60,8 @@ class OpenClCompiledModel(CompiledModel):
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         half = properties.INFERENCE_PRECISION_HINT is Precision.F16
         self._tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
+        if half and self._tuning.matrix_units and objection(self.target):
+            self._tuning = replace(self._tuning, matrix_units=False)
         graph = lower(model)
         reasons = refusals(graph)
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})

@@ -32,6 +32,7 @@ class Limits:
         compute_units: Groups that run at the same time, at least.
         is_cpu: Whether the device is a processor that also runs the host.
         is_nvidia: Whether its driver takes NVIDIA's inline PTX.
+        matrix_units: Whether the processor has the matrix units that kernels know.
     """
 
     group_items: int
@@ -43,6 +44,7 @@ class Limits:
     compute_units: int
     is_cpu: bool
     is_nvidia: bool = False
+    matrix_units: bool = False
 
     @property
     def hands_over(self) -> bool:
@@ -225,6 +227,7 @@ def _search() -> tuple[tuple[Device, ...], tuple[str, ...]]:
 def _limits(handle: Any) -> Limits:
     import pyopencl as cl
 
+    is_nvidia = "NVIDIA" in handle.platform.name
     return Limits(
         group_items=handle.max_work_group_size,
         item_sizes=tuple(handle.max_work_item_sizes),
@@ -234,5 +237,6 @@ def _limits(handle: Any) -> Limits:
         alignment=max(64, handle.mem_base_addr_align // 8),
         compute_units=handle.max_compute_units,
         is_cpu=bool(handle.type & cl.device_type.CPU),
-        is_nvidia="NVIDIA" in handle.platform.name,
+        is_nvidia=is_nvidia,
+        matrix_units=is_nvidia and handle.compute_capability_major_nv >= 8,
     )

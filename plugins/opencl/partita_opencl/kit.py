@@ -62,6 +62,8 @@ class Kit:
             return
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
             options["HALF"] = None
+            if self.tuning.limits.is_nvidia:
+                options["NVIDIA"] = None
         key = ProgramKey(file, tuple(options.items()))
         self.builder.call_numpy(Launch(key, kernel, sizes), *args, exec_type=kernel)
 

@@ -34,6 +34,7 @@ class Tuning:
         row_items: Items that share one row in reductions; a power of two.
         width: Elements per item of contiguous element-wise kernels.
         half: Whether what is float32 in the model is float16 in memory.
+        matrix_units: Whether products of float16 go to the device's matrix units.
     """
 
     limits: Limits
@@ -41,6 +42,7 @@ class Tuning:
     row_items: int
     width: int
     half: bool = False
+    matrix_units: bool = False
 
     @classmethod
     def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO, *, half: bool = False) -> Tuning:
@@ -54,6 +56,7 @@ class Tuning:
             row_items=min(256 if able and wanted else 16, most),
             width=4 if able and wanted else 1,
             half=half,
+            matrix_units=able and wanted and limits.matrix_units,
         )
 
     def flat(self, count: int) -> Sizes:

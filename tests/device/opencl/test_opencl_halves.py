@@ -1,8 +1,17 @@
 """Models computed in float16 on device OPENCL, and models of float16, against float32 results."""
 
+import subprocess
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+from partita_opencl import compiled as compiled_module
+from partita_opencl import trial
+from partita_opencl.devices import find_device
+from partita_opencl.programs import CACHE_VARIABLE
 
 from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
 from .test_opencl_engine import residual_network
@@ -137,3 +146,108 @@ def test_the_precision_can_be_read_back():
     model, _ = single("Neg", [floats(3)])
     built = compiled(model, INFERENCE_PRECISION_HINT="f16")
     assert built.get_property("INFERENCE_PRECISION_HINT") == "f16"
+
+
+@pytest.fixture
+def matrix_units(monkeypatch):
+    """Kernels for matrix units, computing without them where the device has none."""
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
+    if not device.limits.is_nvidia:
+        monkeypatch.setattr(compiled_module, "objection", lambda _: "")
+
+
+CONVOLUTIONS = [
+    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((2, 32, 9, 12), (40, 32, 3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    ((1, 64, 8, 8), (24, 64, 1, 1), {}),
+    ((1, 512, 3, 3), (16, 512, 3, 3), {"pads": [1, 1, 1, 1]}),
+    ((1, 64, 5, 7), (8, 32, 3, 3), {"group": 2}),
+]
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_convolutions_on_matrix_units(x, w, attrs):
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["a"], **attrs),
+        helper.make_node("Relu", ["a"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(floats(*w, seed=1), "w")]
+    weights.append(numpy_helper.from_array(floats(w[0], seed=2), "b"))
+    feeds = {"x": floats(*x)}
+    check_half(build(nodes, feeds, ["y"], weights), feeds)
+
+
+@pytest.mark.usefixtures("matrix_units")
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((9, 5000), (5000, 24)),
+        ((70, 96), (96, 130)),
+        ((33, 45), (45, 37)),
+        ((2, 3, 17, 40), (2, 3, 40, 16)),
+    ],
+)
+def test_products_on_matrix_units(a, b):
+    nodes = [
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("Add", ["c", "bias"], ["d"]),
+        helper.make_node("Add", ["d", "r"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(floats(b[-1], seed=2), "bias")]
+    feeds = {"a": floats(*a), "b": floats(*b, seed=1), "r": floats(*a[:-1], b[-1], seed=3)}
+    check_half(build(nodes, feeds, ["y"], weights), feeds)
+
+
+@pytest.mark.usefixtures("matrix_units")
+def test_a_network_on_matrix_units():
+    model, feeds = residual_network()
+    check_half(model, feeds)
+
+
+@pytest.fixture
+def untried(monkeypatch, tmp_path):
+    """No verdict on matrix units is known, and a folder to keep one in."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    trial._tried.cache_clear()
+    yield
+    trial._tried.cache_clear()
+
+
+@pytest.mark.usefixtures("untried")
+def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch):
+    device = find_device("")
+    assert trial.objection(device) == ""
+    trial._tried.cache_clear()
+    monkeypatch.setattr(trial, "_try", None)  # a second trial would fail
+    assert trial.objection(device) == ""
+
+
+@pytest.mark.usefixtures("untried")
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("print('a product is off'); raise SystemExit(1)", "code 1: a product is off"),
+        ("raise ValueError('boom')", "code 1: ValueError: boom"),
+        ("import os; os.abort()", "code -6"),
+    ],
+)
+def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reason):
+    run = subprocess.run
+    monkeypatch.setattr(
+        trial.subprocess, "run", lambda _, **how: run([sys.executable, "-c", code], **how)
+    )
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
+    assert reason in trial.objection(device)
+    built = compiled(residual_network()[0], INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
+    assert not built._tuning.matrix_units
+    check_half(*residual_network())
+
+
+def test_a_product_that_is_wrong_fails_the_trial(monkeypatch, capsys):
+    monkeypatch.setattr(trial, "_trying", False)
+    monkeypatch.setattr(trial, "_error", lambda *_, **__: float("nan"))
+    assert trial.main("0") == 1
+    assert "is off by nan" in capsys.readouterr().out

@@ -4,13 +4,48 @@
 // Options: HALF    elements are float16 in memory and float32 in registers
 //          NVIDIA  inline PTX may be used
 
+// Halves in memory, whatever the other elements are. Of two or four neighbours, the first one's
+// place is a multiple of two or four.
+#if defined(HALF) && defined(NVIDIA)
+// The driver converts by instructions in arithmetic only, though it does not list the extension.
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+#define GET_HALF(p, i) ((float)(p)[i])
+#define PUT_HALF(p, i, v) (p)[i] = (half)(v)
+#define GET_HALF4(p, i) unpack4(*(__global const uint2*)((p) + (i)))
+#define PUT_HALF4(p, i, v) *(__global uint2*)((p) + (i)) = pack4(v)
+#define PUT_HALF2(p, i, v) *(__global uint*)((p) + (i)) = pack2((v).x, (v).y)
+
+float4 unpack4(const uint2 bits) {
+  float4 v;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(v.x), "=f"(v.y) : "r"(bits.x));
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(v.z), "=f"(v.w) : "r"(bits.y));
+  return v;
+}
+
+uint pack2(const float low, const float high) {
+  uint bits;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+}
+
+uint2 pack4(const float4 v) { return (uint2)(pack2(v.x, v.y), pack2(v.z, v.w)); }
+#else
+#define GET_HALF(p, i) vload_half((i), (p))
+#define PUT_HALF(p, i, v) vstore_half((v), (i), (p))
+#define GET_HALF4(p, i) vloada_half4((i) / 4, (p))
+#define PUT_HALF4(p, i, v) vstorea_half4((v), (i) / 4, (p))
+#define PUT_HALF2(p, i, v) vstorea_half2((v), (i) / 2, (p))
+#endif
+
 #ifdef HALF
 #define REAL half
-#define GET(p, i) vload_half((i), (p))
-#define PUT(p, i, v) vstore_half((v), (i), (p))
-// Four neighbours, the first of which is a multiple of four.
-#define GET4(p, i) vloada_half4((i) / 4, (p))
-#define PUT4(p, i, v) vstorea_half4((v), (i) / 4, (p))
+#define GET(p, i) GET_HALF(p, i)
+#define PUT(p, i, v) PUT_HALF(p, i, v)
+#define GET4(p, i) GET_HALF4(p, i)
+#define PUT4(p, i, v) PUT_HALF4(p, i, v)
+#define PUT2(p, i, v) PUT_HALF2(p, i, v)
 #else
 #define REAL float
 #define GET(p, i) (p)[i]

@@ -11,14 +11,14 @@
 
 #ifdef X_HALF
 #define X half
-#define GET_X(p, i) vload_half((i), (p))
+#define GET_X(p, i) GET_HALF(p, i)
 #else
 #define X T
 #define GET_X(p, i) (p)[i]
 #endif
 #ifdef Y_HALF
 #define Y half
-#define PUT_Y(p, i, v) vstore_half((v), (i), (p))
+#define PUT_Y(p, i, v) PUT_HALF(p, i, v)
 #else
 #define Y T
 #define PUT_Y(p, i, v) (p)[i] = (v)

@@ -13,9 +13,9 @@ from partita.lowering import Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.movement import pad_constant, transpose
 from partita_opencl.emitters.products import Epilogue, Product, activation_of, lanes, tiles
-from partita_opencl.emitters.tiling import DEEP
+from partita_opencl.emitters.tiling import DEEP, MATRIX_DEEP
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
-from partita_opencl.kit import Argument, Kit, i32
+from partita_opencl.kit import Argument, Kit, i32, is_half
 from partita_opencl.table import operator
 
 _LARGEST_IMAGE = 2**31 - 1
@@ -127,7 +127,8 @@ def _conv_tiles(
     window = sizes.window
     channels = sizes.channels // sizes.groups
     taps = math.prod(window.size)
-    by_channels = channels % DEEP == 0 and taps <= _MOST_TAPS
+    deep = MATRIX_DEEP if k.tuning.matrix_units and is_half(x.dtype) else DEEP
+    by_channels = channels % deep == 0 and taps <= _MOST_TAPS
     packed = _packed(k, w, sizes.groups, taps_first=by_channels)
     step = packed.shape[-1]
     if window.is_pointwise:
@@ -146,7 +147,9 @@ def _conv_tiles(
         int4(window.stride),
         int4(window.begin),
     )
-    tiles(k, product, packed, x, out, epilogue, extra, step, **options)
+    tiles(
+        k, product, packed, x, out, epilogue, extra, step, channels if by_channels else 0, **options
+    )
 
 
 def _conv_lanes(
@@ -194,7 +197,7 @@ def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:
 def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
     """Weights as (group, term of the sums, filter): neighbouring filters are neighbours in memory.
 
-    Constant ones have a multiple of four filters, filled with zeros.
+    Constant ones have a multiple of eight filters, filled with zeros.
     """
     shape = (groups, w.shape[0] // groups, w.shape[1], math.prod(w.shape[2:]))
     depth = shape[2] * shape[3]
@@ -202,7 +205,7 @@ def _packed(k: Kit, w: Operand, groups: int, *, taps_first: bool) -> Operand:
 
     def pack(array: Array) -> Array:
         terms = array.reshape(shape).transpose(order).reshape(groups, depth, shape[1])
-        return np.ascontiguousarray(np.pad(terms, ((0, 0), (0, 0), (0, -shape[1] % 4))))
+        return np.ascontiguousarray(np.pad(terms, ((0, 0), (0, 0), (0, -shape[1] % 8))))
 
     if w.const is not None:
         return k.builder.prepack(w, f"packed:{groups}:{taps_first}", pack)

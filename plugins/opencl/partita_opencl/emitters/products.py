@@ -11,7 +11,7 @@ import numpy as np
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita_opencl.emitters.movement import transpose
 from partita_opencl.emitters.tiling import cut
-from partita_opencl.kit import Argument, Kit, f32, i32, ints
+from partita_opencl.kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.steps import Counters
 
 _VECTOR_ROWS = 4
@@ -108,21 +108,26 @@ def tiles(
     epilogue: Epilogue,
     extra: Sequence[Argument] = (),
     a_step: int = 0,
+    unit: int = 0,
     **options: None,
 ) -> None:
     """Records a product by tiles in local memory; long sums of few tiles are split.
 
     Matrices of ``a`` are (rows, depth), or (depth, a_step) if ``a_step`` is set: packed weights.
+    A step of the sums takes a part of ``unit`` terms that divides them, if ``unit`` is set.
     """
     limits = k.tuning.limits
     rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
-    how = cut(limits, rows, columns, depth, batches)
-    flags: dict[str, bool] = {
-        "A_PACKED": a_step > 0,
-        "A_QUADS": (a_step or depth) % 4 == 0,
-        "B_QUADS": columns % 4 == 0,
-        "WHOLE": depth % how.tile.deep == 0,
-    }
+    matrix = k.tuning.matrix_units and is_half(out.dtype)
+    how = cut(limits, rows, columns, depth, batches, matrix=matrix, unit=unit)
+    flags: dict[str, bool] = {"A_PACKED": a_step > 0, "WHOLE": depth % how.tile.deep == 0}
+    if matrix:
+        flags["A_EIGHTS"] = (a_step or depth) % 8 == 0
+        flags["B_EIGHTS"] = columns % 8 == 0
+        flags["PAIRS"] = columns % 2 == 0
+    else:
+        flags["A_QUADS"] = (a_step or depth) % 4 == 0
+        flags["B_QUADS"] = columns % 4 == 0
     target = out
     parts: tuple[Argument, ...] = ()
     summed_later = False
@@ -135,8 +140,8 @@ def tiles(
         target = k.empty((how.splits, out.size), np.float32)
         summed_later = True
     k.launch(
-        "product_tile.cl",
-        "product_tile",
+        "product_matrix.cl" if matrix else "product_tile.cl",
+        "product_matrix" if matrix else "product_tile",
         k.tuning.groups(how.tiles * how.splits, how.tile.items),
         a,
         b,

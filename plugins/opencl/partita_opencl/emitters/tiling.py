@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita_opencl.devices import Limits
@@ -16,8 +17,7 @@ class Tile:
         high: Rows of the result.
         wide: Columns of the result.
         deep: Terms of the sums that are in local memory at a time.
-        item_high: Rows of one item.
-        item_wide: Columns of one item.
+        parts: Rows and columns of one item; or, of a tile for matrix units, warps along both.
         latency: Time of a step of a group that has a compute unit for itself.
         work: Time of a step per group where many groups share a compute unit.
     """
@@ -25,15 +25,14 @@ class Tile:
     high: int
     wide: int
     deep: int
-    item_high: int
-    item_wide: int
+    parts: tuple[int, int]
     latency: float
     work: float
 
     @property
     def items(self) -> int:
         """Items of a group."""
-        return self.high // self.item_high * (self.wide // self.item_wide)
+        return self.high // self.parts[0] * (self.wide // self.parts[1])
 
     @property
     def local_bytes(self) -> int:
@@ -42,35 +41,67 @@ class Tile:
 
     def options(self) -> dict[str, int]:
         """The kernel's macros."""
-        return {
-            "BM": self.high,
-            "BN": self.wide,
-            "BK": self.deep,
-            "TM": self.item_high,
-            "TN": self.item_wide,
-        }
+        sizes = {"BM": self.high, "BN": self.wide, "BK": self.deep}
+        return {**sizes, "TM": self.parts[0], "TN": self.parts[1]}
 
     def count(self, rows: int, columns: int, batches: int) -> int:
         """Tiles that cover the results."""
         return batches * math.ceil(rows / self.high) * math.ceil(columns / self.wide)
 
 
+class MatrixTile(Tile):
+    """The work of a group that computes with matrix units, by warps of 32 items."""
+
+    @property
+    def items(self) -> int:
+        """Items of a group."""
+        return 32 * self.parts[0] * self.parts[1]
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory of a group; rows are padded by eight elements along either dimension."""
+        b = self.deep * (self.wide + 8)
+        return 2 * 2 * (b + max(self.deep * (self.high + 8), self.high * (self.deep + 8)))
+
+    def options(self) -> dict[str, int]:
+        """The kernel's macros."""
+        sizes = {"BM": self.high, "BN": self.wide, "BK": self.deep}
+        return {**sizes, "WM": self.parts[0], "WN": self.parts[1]}
+
+
 DEEP = 16
 """Terms of all tiles."""
 
+MATRIX_DEEP = 32
+"""Terms of all tiles for matrix units, or a part of them."""
+
 TILES = (
-    Tile(64, 64, DEEP, 8, 4, 0.588, 0.526),
-    Tile(64, 64, DEEP, 4, 4, 0.551, 0.547),
-    Tile(64, 32, DEEP, 4, 4, 0.564, 0.277),
-    Tile(32, 64, DEEP, 4, 4, 0.588, 0.277),
-    Tile(32, 32, DEEP, 4, 4, 0.531, 0.155),
-    Tile(16, 64, DEEP, 4, 4, 0.581, 0.165),
-    Tile(128, 64, DEEP, 8, 8, 0.769, 0.968),
-    Tile(128, 128, DEEP, 8, 8, 0.139, 1.764),
+    Tile(64, 64, DEEP, (8, 4), 0.588, 0.526),
+    Tile(64, 64, DEEP, (4, 4), 0.551, 0.547),
+    Tile(64, 32, DEEP, (4, 4), 0.564, 0.277),
+    Tile(32, 64, DEEP, (4, 4), 0.588, 0.277),
+    Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),
+    Tile(16, 64, DEEP, (4, 4), 0.581, 0.165),
+    Tile(128, 64, DEEP, (8, 8), 0.769, 0.968),
+    Tile(128, 128, DEEP, (8, 8), 0.139, 1.764),
 )
 """Tiles for GPUs; the first fits every device that has local tiles at all."""
 
-_CPU_TILES = (Tile(32, 32, DEEP, 4, 4, 0.531, 0.155),)
+MATRIX_TILES = (
+    MatrixTile(32, 32, 32, (2, 2), 0.7, 0.08),
+    MatrixTile(64, 32, 32, (2, 2), 0.7, 0.12),
+    MatrixTile(32, 64, 32, (2, 2), 0.7, 0.12),
+    MatrixTile(64, 64, 32, (2, 2), 0.7, 0.2),
+    MatrixTile(32, 32, 64, (2, 2), 0.9, 0.15),
+    MatrixTile(64, 32, 64, (2, 2), 0.9, 0.22),
+    MatrixTile(32, 64, 64, (2, 2), 0.9, 0.22),
+    MatrixTile(64, 64, 64, (2, 2), 0.9, 0.35),
+    MatrixTile(128, 64, 32, (2, 2), 0.9, 0.35),
+    MatrixTile(128, 128, 32, (4, 2), 1.0, 0.6),
+)
+"""Tiles for matrix units."""
+
+_CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
 """One for CPUs, where only tests cut work by tiles: a driver there takes seconds per program."""
 
 _MOST_SPLITS = 32
@@ -95,12 +126,37 @@ class Cut:
     per_split: int
 
 
-def cut(limits: Limits, rows: int, columns: int, depth: int, batches: int) -> Cut:
-    """The cut that should take the least time."""
+def cut(
+    limits: Limits,
+    rows: int,
+    columns: int,
+    depth: int,
+    batches: int,
+    *,
+    matrix: bool = False,
+    unit: int = 0,
+) -> Cut:
+    """The cut that should take the least time.
+
+    Args:
+        limits: What the device can do.
+        rows: Rows of the result.
+        columns: Columns of the result.
+        depth: Terms of the sums.
+        batches: How many products.
+        matrix: Whether to use matrix units.
+        unit: Terms of which a tile must take a part that divides them, or 0.
+    """
+    tiles: Sequence[Tile] = TILES
+    if matrix:
+        tiles = MATRIX_TILES[:1] if limits.is_cpu else MATRIX_TILES
+    elif limits.is_cpu:
+        tiles = _CPU_TILES
     cuts = [
         option
-        for tile in (_CPU_TILES if limits.is_cpu else TILES)
+        for tile in tiles
         if tile.items <= limits.group_items and tile.local_bytes <= limits.local_bytes
+        if unit % tile.deep == 0
         for option in _cuts(tile, rows, columns, depth, batches)
     ]
     return min(cuts, key=lambda option: _time(limits, option))
