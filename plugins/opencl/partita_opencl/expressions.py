@@ -68,7 +68,7 @@ UNARY: dict[str, Expression] = {
     "Atan": Expression("atan({0})"),
     "Sinh": Expression("sinh({0})"),
     "Cosh": Expression("cosh({0})"),
-    "Tanh": Expression("tanh({0})"),
+    "Tanh": Expression("tanh_of({0})"),
     "Asinh": Expression("asinh({0})"),
     "Acosh": Expression("acosh({0})"),
     "Atanh": Expression("atanh({0})"),
@@ -90,7 +90,7 @@ UNARY: dict[str, Expression] = {
     "HardSwish": Expression("activate({0}, ACT_HARD_SWISH, 0.0f, 0.0f)"),
     "Silu": Expression("{0} * sigmoid_of({0})"),
     "Swish": Expression("{0} * sigmoid_of({a} * {0})", parameters=_defaults(alpha=1.0)),
-    "Mish": Expression("{0} * tanh(softplus_of({0}))"),
+    "Mish": Expression("{0} * tanh_of(softplus_of({0}))"),
     "Shrink": Expression(
         "({0} < -{b} ? {0} + {a} : ({0} > {b} ? {0} - {a} : 0.0f))",
         parameters=_defaults(bias=0.0, lambd=0.5),

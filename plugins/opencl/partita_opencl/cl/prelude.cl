@@ -73,8 +73,15 @@ float softplus_of(const float x) { return fmax(x, 0.0f) + log1p(exp(-fabs(x))); 
 
 float gelu_of(const float x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
 
+// Exact where it saturates, which drivers' tanh need not be: quantisation hangs on it.
+float tanh_of(const float x) {
+  const float a = fabs(x);
+  const float t = expm1(2.0f * a);
+  return copysign(a > 9.02f ? 1.0f : t / (t + 2.0f), x);
+}
+
 float gelu_tanh_of(const float x) {
-  return 0.5f * x * (1.0f + tanh(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+  return 0.5f * x * (1.0f + tanh_of(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
 // The comparisons keep NaN, as ONNX Runtime does; fmax and fmin would drop it.
@@ -86,11 +93,11 @@ float activate(const float x, const int kind, const float alpha, const float bet
     case ACT_HARD_SWISH: return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
     case ACT_HARD_SIGMOID: return clamp(alpha * x + beta, 0.0f, 1.0f);
     case ACT_SIGMOID: return sigmoid_of(x);
-    case ACT_TANH: return tanh(x);
+    case ACT_TANH: return tanh_of(x);
     case ACT_SILU: return x * sigmoid_of(x);
     case ACT_GELU: return gelu_of(x);
     case ACT_GELU_TANH: return gelu_tanh_of(x);
-    case ACT_MISH: return x * tanh(softplus_of(x));
+    case ACT_MISH: return x * tanh_of(softplus_of(x));
     case ACT_ELU: return x < 0.0f ? alpha * expm1(x) : x;
     case ACT_SOFTPLUS: return softplus_of(x);
     default: return x;
