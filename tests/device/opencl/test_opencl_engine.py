@@ -422,7 +422,7 @@ def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
 
     device = find_device("")
     source = "__kernel void half_of(__global float* x) { x[get_global_id(0)] *= 0.5f; }"
-    program = cl.Program(device.context, source).build()
+    program = programs._built(cl._cl._Program(device.context, source), "", device.handle)
     array = np.ones(8, np.float32)
     buffer = device.pool.allocate(array.nbytes, array)
     good, bad = cl.Kernel(program, "half_of"), cl.Kernel(program, "half_of")

@@ -236,8 +236,9 @@ def _panels(product: Product, columns_first: bool) -> Callable[[Array], Array]:
 def _multiply_vectors(
     k: Kit, product: Product, a: Operand, b: Operand, out: Operand, epilogue: Epilogue
 ) -> None:
-    wide, high = 32, 4
-    groups = math.ceil(product.columns / wide)
+    wide, high = 32, 4 if k.tuning.limits.is_cpu else 8
+    width = 4 if product.columns % 4 == 0 else 1
+    groups = math.ceil(product.columns / (wide * width))
     splits, per_split = split_depth(k, groups, product.depth, high)
     rows = 1 if product.rows == 1 else _VECTOR_ROWS
     target = out if splits == 1 else k.empty((splits, out.size), np.float32)
@@ -255,6 +256,7 @@ def _multiply_vectors(
         i32(per_split),
         LX=wide,
         LY=high,
+        WIDTH=width,
         ROWS=rows,
         **epilogue.options(splits),
     )
@@ -264,7 +266,7 @@ def _multiply_vectors(
 
 def split_depth(k: Kit, groups: int, depth: int, step: int) -> tuple[int, int]:
     """In how many parts to cut sums so that all compute units have work, and the parts' length."""
-    wanted = 2 * k.tuning.limits.compute_units // max(1, groups)
+    wanted = 4 * k.tuning.limits.compute_units // max(1, groups)
     splits = max(1, min(wanted, depth // (8 * step), 32))
     per_split = math.ceil(math.ceil(depth / splits) / step) * step
     return math.ceil(depth / per_split), per_split
