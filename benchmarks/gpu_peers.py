@@ -221,10 +221,20 @@ def torch_calls(
         calls["graph"] = ended(replay.replay)
         calls["graph"].kept = kept  # type: ignore[attr-defined]  # outputs live as the graph does
         if inductor:
-            compiled = torch.compile(graph, mode="reduce-overhead")
+            compiled = _through_inductor(graph, inputs)
             warm(compiled)
             calls["compile"] = ended(compiled, *inputs)
     return calls
+
+
+def _through_inductor(graph: TorchGraph, inputs: Sequence[Any]) -> Any:
+    """The graph compiled as a whole: traced first, so that no Python stands between operators."""
+    import torch
+    from torch._inductor import config
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    config.freezing = True
+    return torch.compile(make_fx(graph)(*inputs), mode="reduce-overhead", fullgraph=True)
 
 
 def host_call(model: onnx.ModelProto, feeds: Feeds) -> tuple[Call, Array]:
