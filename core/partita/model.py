@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from partita.errors import ModelError
+from partita.wiring import values_read
 
 if TYPE_CHECKING:
     import onnx
@@ -388,9 +389,8 @@ class Model:
         ends: list[Any] = list(outputs)
         try:
             if nodes is not None:
-                values = {v.name: v for n in nodes for v in (*n.inputs, *n.outputs) if v}
+                values = {v.name: v for n in nodes for v in (*values_read(n), *n.outputs)}
                 values.update((value.name, value) for value in graph.inputs)
-                values.update(_captured_values(nodes, graph))
                 starts, ends = [values[key] for key in inputs], [values[key] for key in outputs]
                 imports = graph.opset_imports
                 view = ir.GraphView(starts, ends, nodes=nodes, opset_imports=imports, name=name)
@@ -481,19 +481,3 @@ def _port(index: int, value: ir.Value, is_input: bool) -> Port:
     if value.type is not None and not isinstance(value.type, ir.TensorType):
         return Port(index, name, None, None, is_input)  # a sequence or an optional value
     return Port(index, name, numpy_dtype(value.dtype), value_shape(value), is_input)
-
-
-def _captured_values(
-    nodes: Sequence[ir.Node], graph: ir.Graph
-) -> Iterator[tuple[str | None, ir.Value]]:
-    """Values of the main graph that bodies of If, Loop and Scan nodes read directly."""
-    import onnx_ir as ir
-
-    for node in nodes:
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                body = attribute.as_graph()
-                for inner in ir.traversal.RecursiveGraphIterator(body):
-                    for value in inner.inputs:
-                        if value is not None and value.graph is graph:
-                            yield value.name, value

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from partita.wiring import has_own_source, values_read
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -58,7 +59,7 @@ def build(model: Model) -> OpGraph:
     for index, node in enumerate(nodes):
         names = list(
             dict.fromkeys(
-                v.name for v in _values_read(node) if v.name in producer or v.name in inputs
+                v.name for v in values_read(node) if v.name in producer or v.name in inputs
             )
         )
         sources = list(dict.fromkeys(producer[name] for name in names if name in producer))
@@ -67,7 +68,7 @@ def build(model: Model) -> OpGraph:
         for source in sources:
             succs[source].append(index)
         constant.append(
-            not _has_own_source(node)
+            not has_own_source(node)
             and all(name in producer for name in names)
             and all(constant[source] for source in sources)
         )
@@ -89,53 +90,4 @@ def build(model: Model) -> OpGraph:
         constant,
         live,
         outputs,
-    )
-
-
-def _values_read(node: ir.Node) -> Iterator[ir.Value]:
-    """Inputs of the node, and what its bodies read from outside of themselves."""
-    for value in node.inputs:
-        if value is not None:
-            yield value
-    for body in bodies(node):
-        yield from _captures(body)
-
-
-def bodies(node: ir.Node) -> Iterator[ir.Graph]:
-    """The graphs that If, Loop and Scan nodes hold as attributes."""
-    for attribute in node.attributes.values():
-        if attribute.type.name == "GRAPH":
-            yield attribute.as_graph()
-        elif attribute.type.name == "GRAPHS":
-            yield from attribute.as_graphs()
-
-
-def _captures(body: ir.Graph) -> Iterator[ir.Value]:
-    own = set(body.inputs) | set(body.initializers.values())
-    for node in body:
-        for value in _values_read(node):
-            if value not in own:
-                yield value
-        own.update(node.outputs)
-    for value in body.outputs:
-        if value not in own:
-            yield value
-
-
-_GENERATORS = frozenset(
-    {
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-        "Multinomial",
-        "Bernoulli",
-    }
-)
-
-
-def _has_own_source(node: ir.Node) -> bool:
-    """Whether the operation makes values of its own, so that running it once would change it."""
-    return node.op_type in _GENERATORS or any(
-        _has_own_source(inner) for body in bodies(node) for inner in body
     )
