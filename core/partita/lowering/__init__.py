@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
+from partita.lowering.channels_last import ChannelsLast
 from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
 from partita.lowering.fusion import fuse, fuse_residuals
@@ -17,6 +18,7 @@ __all__ = [
     "ActivationCode",
     "Array",
     "Builder",
+    "ChannelsLast",
     "Emitter",
     "Graph",
     "NeedsValue",

@@ -1,0 +1,276 @@
+"""Images with channels last: a walk that moves convolutions and what lies between them to NHWC.
+
+One walk over a graph whose shapes are known, for a back-end's :attr:`Target.refine`. The back-end
+says by its rules which operators always compute with channels last (convolutions); pooling,
+element-wise operators, Concat and the like follow where what they read is there already. A value
+changes its layout only where an operator that stayed behind, or a caller, wants it as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array
+
+DOMAIN = "partita.nhwc"
+"""Domain of operators that differ from ONNX's by the layout of their images."""
+
+SINGLE: np.dtype[Any] = np.dtype(np.float32)
+
+Shapes = Mapping[Value, tuple[int, ...]]
+
+_TO_LAST = (0, 2, 3, 1)
+
+ELEMENTWISE = frozenset(
+    {
+        *("Relu", "Clip", "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu"),
+        *("Gelu", "Mish", "Softplus", "Softsign", "Selu", "Celu", "PRelu", "ThresholdedRelu"),
+        *("partita::Silu", "partita::HardSwish", "partita::HardSigmoid", "partita::Gelu"),
+        *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean"),
+        *("Abs", "Neg", "Exp", "Log", "Sqrt", "Erf", "Floor", "Ceil", "Round", "Reciprocal"),
+        "Sign",
+    }
+)
+"""Operators that compute element by element, by numpy's broadcasting rules."""
+
+
+class ChannelsLast:
+    """The walk; a back-end derives from it and adds rules.
+
+    A rule is called with a node and says whether it took it: then it has put another node in its
+    place by :meth:`replace` or :meth:`append`.
+
+    Args:
+        graph: Changed in place by :meth:`run`; its nodes are not, new ones take their places.
+            Values that callers see stay as they are.
+        shapes: Of all values that nodes compute.
+        dtype: Element type of images in memory.
+        declared: Element types that images have in the model, or ``None`` for that of memory.
+        unit: Channels are a multiple of it in memory, filled up by elements that mean nothing.
+
+    Attributes:
+        rules: By kind of node.
+        uses: Readers of every value.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        shapes: Shapes,
+        dtype: np.dtype[Any] = SINGLE,
+        declared: Collection[np.dtype[Any]] | None = None,
+        unit: int = 1,
+    ) -> None:
+        self.uses = graph.uses()
+        self.outputs = set(graph.outputs)
+        self.rules: dict[str, Callable[[Node], bool]] = {
+            "Resize": self._resize,
+            "MaxPool": self._window,
+            "AveragePool": self._window,
+            "GlobalAveragePool": self.follow,
+            "GlobalMaxPool": self.follow,
+            "Concat": self._concat,
+            **dict.fromkeys(ELEMENTWISE, self._elementwise),
+        }
+        self._graph = graph
+        self._shapes = shapes
+        self._dtype = dtype
+        self._declared = {None, *((dtype,) if declared is None else declared)}
+        self._unit = unit
+        self._last: dict[Value, Value] = {}
+        self._pending: set[Value] = set()  # computed with channels last only
+        self._taken: set[Node] = set()
+        self._nodes: list[Node] = []
+
+    def run(self) -> None:
+        """Rewrites the graph's nodes."""
+        for node in self._graph.nodes:
+            if node in self._taken:
+                continue
+            rule = self.rules.get(node.kind)
+            if rule is None or not self.is_image(node.outputs[0]) or not rule(node):
+                for value in node.reads():
+                    self._bring_back(value, node)
+                self._nodes.append(node)
+        for value in self._graph.outputs:
+            self._bring_back(value, None)
+        self._graph.nodes = self._nodes
+
+    # ------------------------------------------------------------------------- for rules
+
+    def follow(self, node: Node) -> bool:
+        """Takes an operator of one image under its own name, if the image is there already."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x):
+            return False
+        self.replace(node, [self.bring(x, node)], node.op_type, DOMAIN)
+        return True
+
+    def take_with(self, node: Node) -> None:
+        """Leaves out a node that comes later: one that was put in the graph does its work."""
+        self._taken.add(node)
+
+    def replace(
+        self, node: Node, inputs: list[Value | None] | list[Value], op_type: str, domain: str
+    ) -> None:
+        """Puts a node in the place of one, with its attributes."""
+        self.append(node, inputs, node.outputs[0], op_type, domain, node.attrs, node.origins)
+
+    def append(
+        self,
+        node: Node,
+        inputs: list[Value | None] | list[Value],
+        output: Value | None,
+        op_type: str,
+        domain: str,
+        attrs: Mapping[str, object],
+        origins: tuple[str, ...],
+    ) -> None:
+        """Adds a node that computes ``output`` with channels last."""
+        if output is None:
+            return
+        twin = Value(f"{output.name}:nhwc", self._dtype)
+        self._last[output] = twin
+        self._pending.add(output)
+        self._nodes.append(
+            Node(
+                op_type,
+                inputs,
+                [twin],
+                attrs,
+                domain=domain,
+                version=node.version,
+                name=node.name,
+                origins=origins,
+            )
+        )
+
+    def bring(self, value: Value, node: Node) -> Value:
+        """The value with channels last, reordered if nobody computes it so."""
+        twin = self._last.get(value)
+        if twin is None:
+            twin = self._last[value] = Value(f"{value.name}:nhwc", self._dtype)
+            self._nodes.append(self._reorder("ToChannelsLast", value, twin, node))
+        return twin
+
+    def widened(self, value: Value, node: Node, channels: int) -> Value:
+        """The value with channels last and more of them, zeros; for this reader only."""
+        wide = Value(f"{value.name}:nhwc{channels}", self._dtype)
+        self._nodes.append(self._reorder("ToChannelsLast", value, wide, node))
+        self._nodes[-1].attrs["channels"] = channels
+        return wide
+
+    def is_last(self, value: Value | None) -> bool:
+        """Whether the value is there with channels last."""
+        return value in self._last
+
+    def is_image(self, value: Value | None) -> bool:
+        """Whether the value is no constant and has four dimensions, and a type that moves."""
+        if value is None or value.dtype not in self._declared:
+            return False
+        shape = self.shape(value)
+        return value.const is None and shape is not None and len(shape) == 4
+
+    def shape(self, value: Value) -> tuple[int, ...] | None:
+        """The value's dimensions in the model's order."""
+        return self._shapes.get(value)
+
+    # ----------------------------------------------------------------------------- rules
+
+    def _resize(self, node: Node) -> bool:
+        """The operator takes any axes, so that only its numbers per axis change places."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x) or node.version < 11 or "axes" in node.attrs:
+            return False
+        if node.attrs.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+            return False
+        inputs: list[Value | None] = [None, None]
+        for value in node.inputs[2:]:
+            if value is None or (value.const is not None and value.const.size == 0):
+                inputs.append(None)
+            elif value.const is None or value.const.shape != (4,):
+                return False
+            else:
+                numbers = value.const[list(_TO_LAST)]
+                if numbers.dtype.kind == "i":  # sizes
+                    numbers = numbers + np.array([0, 0, 0, -numbers[3] % self._unit])
+                inputs.append(Value.constant(numbers, value.name))
+        inputs[0] = self.bring(x, node)
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _window(self, node: Node) -> bool:
+        if not self.is_image(node.inputs[0]) or any(node.outputs[1:]):
+            return False
+        return self.follow(node)
+
+    def _concat(self, node: Node) -> bool:
+        rank_axis = int(node.attrs.get("axis", 1)) % 4
+        if not all(self.is_image(value) for value in node.inputs):
+            return False
+        there = sum(self.is_last(value) for value in node.inputs)
+        if 2 * there < len(node.inputs) or not there:
+            return False
+        values = [value for value in node.inputs if value is not None]
+        channels = [(self.shape(value) or (0, 0))[1] for value in values]
+        if rank_axis == 1 and any(count % self._unit for count in channels):
+            return False
+        inputs = [self.bring(value, node) for value in values]
+        attrs = {**node.attrs, "axis": _TO_LAST.index(rank_axis)}
+        self.append(node, inputs, node.outputs[0], node.op_type, node.domain, attrs, node.origins)
+        return True
+
+    def _elementwise(self, node: Node) -> bool:
+        there = others = 0
+        for value in node.inputs:
+            if value is None or value.const is not None:
+                if value is not None and value.const is not None and value.const.ndim > 4:
+                    return False
+                continue
+            if self.is_last(value):
+                there += 1
+            elif self.is_image(value):
+                others += 1
+            elif self.shape(value) != ():
+                return False
+        if not there or others > there:
+            return False
+        inputs = [None if value is None else self._beside(value, node) for value in node.inputs]
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _beside(self, value: Value, node: Node) -> Value:
+        """An element-wise operator's input as it must be for channels last."""
+        if value.const is None:
+            return self.bring(value, node) if self.shape(value) != () else value
+        if value.const.ndim == 0:
+            return value
+        four = value.const.reshape((1,) * (4 - value.const.ndim) + value.const.shape)
+        return Value.constant(self._filled(four.transpose(_TO_LAST)), value.name)
+
+    def _filled(self, array: Array) -> Array:
+        """The array with so many channels as images have in memory, unless it has one."""
+        channels = array.shape[3]
+        more = -channels % self._unit if channels > 1 else 0
+        return np.ascontiguousarray(np.pad(array, ((0, 0),) * 3 + ((0, more),)))
+
+    def _bring_back(self, value: Value, node: Node | None) -> None:
+        """Makes sure that the value itself is computed."""
+        if value in self._pending:
+            self._pending.remove(value)
+            owner = node or value.producer
+            back = self._reorder("ToChannelsFirst", self._last[value], value, owner)
+            back.attrs["channels"] = (self.shape(value) or (0, 0))[1]
+            self._nodes.append(back)
+
+    @staticmethod
+    def _reorder(op_type: str, source: Value, target: Value, owner: Node | None) -> Node:
+        name = owner.name if owner is not None else target.name
+        origins = owner.origins if owner is not None else ()
+        return Node(
+            op_type, [source], [target], domain=DOMAIN, name=f"{name}/layout", origins=origins
+        )
