@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -250,6 +251,28 @@ class Core:
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, ids checked, existence assured."""
         return self._registry.resolve(device).device
+
+    def fingerprint(self, device: str, config: Config = None) -> dict[str, str]:
+        """What decides how fast a device is: equal answers mean that times can be shared.
+
+        Args:
+            device: E.g. ``"CPU"`` or ``"OPENCL.1"``.
+            config: Properties of the compile in question.
+
+        Returns:
+            ``device`` (its full name), ``driver``, ``plugin`` (distribution and version), every
+            detail that it tells, and ``properties`` as JSON, without those that change no speed.
+        """
+        plugin, properties = self._target(device, config)
+        info = describe(plugin, properties.DEVICE_ID)
+        settings = properties.model_dump(mode="json", exclude={"DEVICE_ID", "PERF_COUNT"})
+        return {
+            "device": info.full_name,
+            "driver": info.driver,
+            "plugin": self._registry.release(plugin.device_name),
+            **{f"detail {key}": value for key, value in info.details.items()},
+            "properties": json.dumps(settings, sort_keys=True),
+        }
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """Device to its version, for the device and those listed behind a colon."""

@@ -14,6 +14,7 @@
     ├── PluginError                 a plugin breaks the contract, or two claim one name
     ├── PropertyError               (also ValueError) unknown key, wrong type or range, read-only
     ├── CompileError                a device cannot compile what it was given
+    ├── CostError                   (also ValueError) a table of costs is damaged or cannot be used
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
     ├── InferError                  a request fails while it runs
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
@@ -74,6 +75,10 @@ class PropertyError(PartitaError, ValueError):
 
 class CompileError(PartitaError):
     """A device cannot compile the model that it was given."""
+
+
+class CostError(PartitaError, ValueError):
+    """A table of costs is damaged or foreign, or the database of costs cannot be used."""
 
 
 class BlobError(PartitaError, ValueError):

@@ -138,6 +138,11 @@ class CoreAPI(Protocol):
     def device_info(self, device: str) -> DeviceInfo:
         """Describes one device."""
 
+    def fingerprint(
+        self, device: str, config: Mapping[str, Any] | None = None
+    ) -> Mapping[str, str]:
+        """What decides how fast a device is: equal answers mean that times can be shared."""
+
     def can_share(self, device: str, memory: str) -> bool:
         """Whether a device reads tensors of a memory in place."""
 

@@ -91,6 +91,7 @@ class Registry:
         self._core = core
         self._plugins: dict[str, DevicePlugin] = {}
         self._origin: dict[str, str] = {}
+        self._release: dict[str, str] = {}
         self._clashes: dict[str, str] = {}
         self._ids: dict[str, list[str]] = {}
         self._named: dict[str, Named] = {}
@@ -121,6 +122,10 @@ class Registry:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
 
+    def release(self, name: str) -> str:
+        """Distribution and version that a device's plugin comes from; empty if it is none's."""
+        return self._release.get(name, "")
+
     def _owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
         """The plugin that declares an alias, and the kind of device that the alias means.
 
@@ -134,7 +139,9 @@ class Registry:
                 return plugin, plugin.aliases[alias]
         return None
 
-    def add(self, plugin: DevicePlugin, origin: str, device_name: str | None = None) -> None:
+    def add(
+        self, plugin: DevicePlugin, origin: str, device_name: str | None = None, release: str = ""
+    ) -> None:
         """Registers a plugin object, or a renamed copy of it.
 
         Raises:
@@ -152,6 +159,7 @@ class Registry:
             )
         self._plugins[name] = plugin
         self._origin[name] = origin
+        self._release[name] = release
         self._named.clear()  # the new name may hide an alias
 
     def add_again(self, source: str, device_name: str) -> None:
@@ -161,7 +169,8 @@ class Registry:
             PluginError: The source provides no plugin, or several; or the name is taken or bad.
         """
         try:
-            plugins = self._provided(self._find_module(source), source)
+            module, release = self._find_module(source)
+            plugins = self._provided(module, source)
         except PluginError:
             raise
         except Exception as error:
@@ -173,7 +182,7 @@ class Registry:
                 f"'{source}' provides {len(plugins)} device plugins; only a module that provides "
                 "one can be registered under another device name."
             )
-        self.add(plugins[0], source, device_name)
+        self.add(plugins[0], source, device_name, release)
 
     def ids(self, name: str) -> list[str]:
         """The ids of a plugin's devices; asked of the plugin until it has an answer.
@@ -248,13 +257,16 @@ class Registry:
         disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
             distribution = entry.dist.name if entry.dist else "unknown"
+            release = _release(entry)
             if entry.name in disabled:
                 cause = f"disabled by {DISABLE_VARIABLE}"
                 self.failures.append(Failure(entry.name, distribution, cause))
             else:
-                self._load(entry.name, distribution, entry.load)
+                self._load(entry.name, distribution, entry.load, release)
 
-    def _load(self, name: str, distribution: str, load: Callable[[], object]) -> None:
+    def _load(
+        self, name: str, distribution: str, load: Callable[[], object], release: str = ""
+    ) -> None:
         """Loads one entry point; whatever it raises is recorded, so that it costs only itself."""
         try:
             plugins = self._provided(load(), name)
@@ -268,7 +280,7 @@ class Registry:
             return
         for plugin in plugins:
             try:
-                self.add(plugin, f"{distribution}:{name}")
+                self.add(plugin, f"{distribution}:{name}", release=release)
             except PluginError as error:  # neither gets the name: which one is meant is not known
                 self._clashes.setdefault(plugin.device_name, str(error))
                 self._plugins.pop(plugin.device_name, None)
@@ -300,17 +312,21 @@ class Registry:
             )
         return list(provided[0])
 
-    def _find_module(self, source: str) -> object:
+    def _find_module(self, source: str) -> tuple[object, str]:
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
             if source in (entry.name, entry.module, entry.module.partition(".")[0]):
-                return entry.load()
+                return entry.load(), _release(entry)
         try:
-            return importlib.import_module(source)
+            return importlib.import_module(source), ""
         except ModuleNotFoundError as error:
             raise PluginError(
                 f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
                 f"that can be imported: {error}"
             ) from error
+
+
+def _release(entry: metadata.EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
 
 
 def _check(plugin: object, origin: str) -> None:

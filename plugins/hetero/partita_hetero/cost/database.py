@@ -1,0 +1,443 @@
+"""Measured costs on disk: one SQLite file, shared by models and by processes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import math
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from partita.errors import CostError
+
+_log = logging.getLogger("partita.hetero")
+
+CACHE_VARIABLE = "PARTITA_CACHE_DIR"
+FILE = "costs.sqlite3"
+FORMAT = "partita-costs"
+VERSION = 1
+"""Of the tables and of the JSON form; a file of another version is set aside."""
+
+BUSY_SECONDS = 20.0
+"""How long a process waits for another one that is writing."""
+
+MOST_ROWS = 200_000
+"""Beyond so many costs the older half is deleted."""
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS device (id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cost (
+    device TEXT NOT NULL, work TEXT NOT NULL, seconds REAL NOT NULL, samples INTEGER NOT NULL,
+    how TEXT NOT NULL, label TEXT NOT NULL, created REAL NOT NULL, PRIMARY KEY (device, work)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS link (
+    source TEXT NOT NULL, target TEXT NOT NULL, latency REAL NOT NULL, per_byte REAL NOT NULL,
+    created REAL NOT NULL, PRIMARY KEY (source, target)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS decision (
+    id TEXT PRIMARY KEY, content TEXT NOT NULL, created REAL NOT NULL
+) WITHOUT ROWID;
+"""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one piece of work takes on one device.
+
+    Attributes:
+        device: Key of the device, see :func:`device_key`.
+        work: Signature of the work.
+        seconds: Median time of one run.
+        samples: How many runs it is the median of.
+        how: ``"measured"`` by itself, or ``"profiled"`` inside a larger submodel.
+        label: What it is, for people.
+    """
+
+    device: str
+    work: str
+    seconds: float
+    samples: int
+    how: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCost:
+    """What it takes to bring a tensor from one device to another.
+
+    Attributes:
+        source: Key of the device that made the tensor, or ``"host"``.
+        target: Key of the device that reads it, or ``"host"``.
+        latency: Seconds that every tensor takes.
+        per_byte: Seconds that each byte takes on top.
+    """
+
+    source: str
+    target: str
+    latency: float
+    per_byte: float
+
+
+def cache_folder() -> Path:
+    """Where costs are kept: below PARTITA_CACHE_DIR, or in the user's cache folder."""
+    root = os.environ.get(CACHE_VARIABLE)
+    if root:
+        return Path(root).expanduser() / "hetero"
+    from platformdirs import user_cache_path
+
+    return user_cache_path("partita", appauthor=False) / "hetero"
+
+
+def device_key(fingerprint: Mapping[str, str]) -> str:
+    """A short name for everything that decides how fast a device is.
+
+    Example:
+        >>> device_key({"device": "A", "driver": "1"}) == device_key({"driver": "1", "device": "A"})
+        True
+        >>> device_key({"device": "A", "driver": "1"}) == device_key({"device": "A", "driver": "2"})
+        False
+    """
+    text = json.dumps(dict(fingerprint), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+class Database:
+    """The costs that were measured so far; usable from several threads and processes.
+
+    What was measured on another driver or version has another device key, so it is never found,
+    and new measurements take its place. A file that is damaged is set aside with a warning, and
+    a new one begun; a folder that cannot be written keeps costs in memory, with a warning.
+
+    Args:
+        path: The file; ``None`` for the one in the cache folder.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = cache_folder() / FILE if path is None else path
+        self._lock = threading.Lock()
+        self._connection = self._open()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        with self._lock:
+            self._connection.close()
+
+    # ---------------------------------------------------------------------------- reading
+
+    def costs(self, device: str, works: Iterable[str]) -> dict[str, Cost]:
+        """What is known of a device's work, by signature."""
+        wanted = list(dict.fromkeys(works))
+        found: dict[str, Cost] = {}
+        for start in range(0, len(wanted), 500):  # SQLite allows 999 parameters
+            some = wanted[start : start + 500]
+            rows = self._run(functools.partial(_select_costs, device=device, works=some))
+            found |= {row[1]: Cost(*row) for row in rows}
+        return found
+
+    def link(self, source: str, target: str) -> LinkCost | None:
+        """What is known of the way between two devices."""
+        row = self._run(
+            lambda c: c.execute(
+                "SELECT source, target, latency, per_byte FROM link "
+                "WHERE source = ? AND target = ?",
+                [source, target],
+            ).fetchone()
+        )
+        return LinkCost(*row) if row else None
+
+    def decision(self, key: str) -> dict[str, Any] | None:
+        """What was decided for a model before."""
+        row = self._run(
+            lambda c: c.execute("SELECT content FROM decision WHERE id = ?", [key]).fetchone()
+        )
+        return dict(json.loads(row[0])) if row else None
+
+    # ---------------------------------------------------------------------------- writing
+
+    def add_device(self, fingerprint: Mapping[str, str]) -> str:
+        """Records what a device key stands for, and returns the key."""
+        self._run(lambda connection: _insert_device(connection, fingerprint))
+        return device_key(fingerprint)
+
+    def add_costs(self, costs: Iterable[Cost]) -> None:
+        """Records times; what was known of the same work is replaced."""
+        listed = list(costs)
+        self._run(lambda connection: _insert_costs(connection, listed))
+
+    def add_link(self, link: LinkCost) -> None:
+        """Records the cost of a way; what was known of it is replaced."""
+        self._run(lambda connection: _insert_link(connection, link))
+
+    def add_decision(self, key: str, content: Mapping[str, Any]) -> None:
+        """Records what was decided for a model; the decision before is replaced."""
+        row = [key, json.dumps(content), time.time()]
+        self._run(lambda c: c.execute("INSERT OR REPLACE INTO decision VALUES (?,?,?)", row))
+
+    # ------------------------------------------------------------------------------- JSON
+
+    def export(self) -> dict[str, Any]:
+        """All devices, costs and links as plain data; decisions stay."""
+
+        def read(connection: sqlite3.Connection) -> dict[str, Any]:
+            devices = connection.execute("SELECT id, fingerprint FROM device ORDER BY id")
+            costs = connection.execute(
+                "SELECT device, work, seconds, samples, how, label FROM cost ORDER BY device, work"
+            )
+            links = connection.execute(
+                "SELECT source, target, latency, per_byte FROM link ORDER BY source, target"
+            )
+            return {
+                "format": FORMAT,
+                "version": VERSION,
+                "devices": {key: json.loads(text) for key, text in devices},
+                "costs": [asdict(Cost(*row)) for row in costs],
+                "links": [asdict(LinkCost(*row)) for row in links],
+            }
+
+        return self._run(read)
+
+    def import_(self, data: object) -> int:
+        """Adds what :meth:`export` gave, on this machine or another; all of it or nothing.
+
+        Returns:
+            How many costs and links were added.
+
+        Raises:
+            CostError: It is something else, of another version, or holds an impossible value.
+        """
+        devices, costs, links = _checked(data)
+
+        def write(connection: sqlite3.Connection) -> None:
+            for fingerprint in devices:
+                _insert_device(connection, fingerprint)
+            _insert_costs(connection, costs)
+            for link in links:
+                _insert_link(connection, link)
+
+        self._run(write)
+        return len(costs) + len(links)
+
+    # -------------------------------------------------------------------------- internals
+
+    def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs one transaction; a file that turns out to be damaged is replaced by a new one."""
+        with self._lock:
+            try:
+                with self._connection:
+                    return action(self._connection)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise CostError(
+                        f"The cost database '{self.path}' cannot be used: {error}. Delete it, or "
+                        f"set {CACHE_VARIABLE} to another folder."
+                    ) from error
+                self._connection.close()
+                self._set_aside(error)
+                self._connection = self._open()
+                with self._connection:
+                    return action(self._connection)
+
+    def _open(self) -> sqlite3.Connection:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite keeps the mode
+        except OSError as error:
+            _log.warning("Costs cannot be kept in '%s', only in memory: %s", self.path, error)
+            return _connect(":memory:")
+        try:
+            return _connect(str(self.path))
+        except (sqlite3.DatabaseError, _OtherVersionError) as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise CostError(
+                    f"The cost database '{self.path}' cannot be opened: {error}. Delete it, or "
+                    f"set {CACHE_VARIABLE} to another folder."
+                ) from error
+            self._set_aside(error)
+        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        return _connect(str(self.path))
+
+    def _set_aside(self, error: Exception) -> None:
+        """Renames the file, unless another process has done so and begun a new one."""
+        with contextlib.suppress(sqlite3.DatabaseError, _OtherVersionError):
+            _connect(str(self.path), check=True).close()
+            return
+        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        _log.warning(
+            "The cost database '%s' cannot be used (%s); it is kept as '%s', and costs are "
+            "measured again.",
+            *(self.path, error, aside.name),
+        )
+        with contextlib.suppress(FileNotFoundError):
+            self.path.replace(aside)
+        for suffix in ("-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+
+
+class _OtherVersionError(Exception):
+    """The file was written by another version of Partita."""
+
+
+def _connect(path: str, check: bool = False) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_SECONDS, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+        if found not in (0, VERSION):
+            raise _OtherVersionError(f"version {found}; this Partita writes {VERSION}")
+        if check:
+            verdict = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(str(verdict))
+        if found == 0:
+            connection.executescript(
+                f"BEGIN IMMEDIATE;{_SCHEMA}PRAGMA user_version={VERSION};COMMIT;"
+            )
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _select_costs(
+    connection: sqlite3.Connection, device: str, works: Sequence[str]
+) -> list[tuple[str, str, float, int, str, str]]:
+    marks = ",".join("?" * len(works))
+    query = (
+        "SELECT device, work, seconds, samples, how, label FROM cost "  # noqa: S608  # only marks
+        f"WHERE device = ? AND work IN ({marks})"
+    )
+    return connection.execute(query, [device, *works]).fetchall()
+
+
+def _insert_device(connection: sqlite3.Connection, fingerprint: Mapping[str, str]) -> None:
+    text = json.dumps(dict(fingerprint), sort_keys=True)
+    connection.execute(
+        "INSERT OR IGNORE INTO device VALUES (?, ?)", [device_key(fingerprint), text]
+    )
+
+
+def _insert_costs(connection: sqlite3.Connection, costs: Sequence[Cost]) -> None:
+    """Adds or replaces; deletes the older half where there are too many."""
+    now = time.time()
+    connection.executemany(
+        "INSERT OR REPLACE INTO cost VALUES (?,?,?,?,?,?,?)",
+        [(c.device, c.work, c.seconds, c.samples, c.how, c.label, now) for c in costs],
+    )
+    count = connection.execute("SELECT count(*) FROM cost").fetchone()[0]
+    if count > MOST_ROWS:
+        connection.execute(
+            "DELETE FROM cost WHERE created <= "
+            "(SELECT created FROM cost ORDER BY created LIMIT 1 OFFSET ?)",
+            [count // 2],
+        )
+
+
+def _insert_link(connection: sqlite3.Connection, link: LinkCost) -> None:
+    row = [link.source, link.target, link.latency, link.per_byte, time.time()]
+    connection.execute("INSERT OR REPLACE INTO link VALUES (?,?,?,?,?)", row)
+
+
+# ---------------------------------------------------------------------------- checking JSON
+
+
+def _checked(
+    data: object,
+) -> tuple[list[dict[str, str]], list[Cost], list[LinkCost]]:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CostError(f"This is no table of costs: its 'format' is not '{FORMAT}'.")
+    if data.get("version") != VERSION:
+        raise CostError(
+            f"This table of costs is of version {data.get('version')!r}; this Partita reads "
+            f"{VERSION}."
+        )
+    devices = data.get("devices")
+    if not isinstance(devices, dict) or not all(
+        isinstance(f, dict) and all(isinstance(v, str) for v in f.values())
+        for f in devices.values()
+    ):
+        raise CostError("In a table of costs, 'devices' holds a dict of texts for each device.")
+    for key, fingerprint in devices.items():
+        if device_key(fingerprint) != key:
+            raise CostError(f"Device '{key}' of the table of costs is not what its key says.")
+    known = {*devices, "host"}
+    costs = [
+        Cost(**fields)
+        for fields in _rows(data, "costs", _COST_FIELDS, known, ("device",), ("seconds",))
+    ]
+    links = [
+        LinkCost(**fields)
+        for fields in _rows(
+            data, "links", _LINK_FIELDS, known, ("source", "target"), ("latency", "per_byte")
+        )
+    ]
+    return list(devices.values()), costs, links
+
+
+_COST_FIELDS: Mapping[str, type] = {
+    "device": str,
+    "work": str,
+    "seconds": float,
+    "samples": int,
+    "how": str,
+    "label": str,
+}
+_LINK_FIELDS: Mapping[str, type] = {
+    "source": str,
+    "target": str,
+    "latency": float,
+    "per_byte": float,
+}
+
+
+def _rows(
+    data: Mapping[str, Any],
+    name: str,
+    fields: Mapping[str, type],
+    known: set[str],
+    places: Sequence[str],
+    times: Sequence[str],
+) -> Iterator[dict[str, Any]]:
+    """The rows of one list, each with exactly the fields that it needs."""
+    rows = data.get(name)
+    if not isinstance(rows, list):
+        raise CostError(f"In a table of costs, '{name}' is a list.")
+    for number, row in enumerate(rows):
+        where = f"'{name}[{number}]' of the table of costs"
+        if not isinstance(row, dict) or set(row) != set(fields):
+            raise CostError(f"{where} needs exactly the fields {', '.join(fields)}.")
+        for field, kind in fields.items():
+            value = row[field]
+            accepted = (int, float) if kind is float else kind
+            if not isinstance(value, accepted) or isinstance(value, bool):
+                raise CostError(f"{where}: '{field}' is {value!r}; a {kind.__name__} is due.")
+        for place in places:
+            if row[place] not in known:
+                raise CostError(f"{where} names device '{row[place]}', which 'devices' lacks.")
+        for field in times:
+            if not (math.isfinite(row[field]) and row[field] >= 0):
+                raise CostError(f"{where}: '{field}' is {row[field]!r}; no such time exists.")
+        yield dict(row)
