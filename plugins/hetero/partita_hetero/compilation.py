@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from partita.compiled_model import CompiledModel
-from partita.errors import CompileError, DeviceError, PartitaError, UnsupportedOpError
+from partita.errors import (
+    CompileError,
+    DeviceError,
+    PartitaError,
+    PluginError,
+    UnsupportedOpError,
+)
 from partita.explain import Boundary, Explanation, OpPlacement
 from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.query import QueryResult, Reason, ReasonCode
@@ -26,6 +33,9 @@ _log = logging.getLogger("partita.hetero")
 
 DOT_VARIABLE = "PARTITA_HETERO_DUMP_GRAPH_DOT"
 """Environment variable: set to 1 to write the .dot files of every compile."""
+
+SPARE_SUBMODELS = 64
+"""So many compiled submodels are kept that no assembly uses, for failures that come back."""
 
 Exclusions = Mapping[tuple[int, str], Reason]
 """Operations that a device took and then failed on, with the reason."""
@@ -56,6 +66,8 @@ class Compilation:
         self._pins = self._resolve_pins(pins)
         self._done: dict[Any, CompiledModel] = {}
         self._answers: dict[str, QueryResult] = {}
+        self._memories: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
         """Places and compiles.
@@ -71,8 +83,11 @@ class Compilation:
             UnsupportedOpError: No device takes an operation.
             CompileError: ``STRICT`` is set and a device failed.
         """
+        with self._lock:  # requests that failed at the same time come one after another
+            return self._assemble(dict(excluded), list(notes))
+
+    def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         properties = self.devices.properties
-        out, remarks = dict(excluded), list(notes)
         while True:
             placement = affinity.place(
                 self._wiring, self.devices.names, self._pins, self._ask, out, properties.STRICT
@@ -86,6 +101,7 @@ class Compilation:
             pieces = submodels.describe(self._wiring, parts)
             failures = self._compile(pieces)
             if not failures:
+                self._forget_old(pieces)
                 return self._join(placement, pieces, remarks)
             for piece, error in failures:
                 if properties.STRICT:
@@ -116,10 +132,31 @@ class Compilation:
             f"them: {error}"
         )
 
+    def forget(self, device: str) -> None:
+        """Asks a device anew when it is needed next."""
+        with self._lock:
+            self._answers.pop(device, None)
+
     def _ask(self, device: str) -> QueryResult:
+        """A device's answer; one that cannot answer takes nothing, with its error as the reason."""
         if device not in self._answers:
-            self._answers[device] = self.devices.ask(self.model, device)
+            try:
+                self._answers[device] = self.devices.ask(self.model, device)
+            except (DeviceError, PluginError) as error:
+                if self.devices.properties.STRICT:
+                    raise
+                _log.warning("%s could not be asked and gets nothing to do: %s", device, error)
+                reason = Reason(ReasonCode.QUERY_FAILED, str(error))
+                refusals = {op.name: reason for op in self.model.ops}
+                self._answers[device] = QueryResult.of(device, refusals)
         return self._answers[device]
+
+    def _forget_old(self, pieces: Sequence[Submodel]) -> None:
+        """Bounds what failures leave behind; submodels in use are held by their assembly."""
+        for piece in pieces:
+            self._done[piece.key] = self._done.pop(piece.key)
+        for key in list(self._done)[: -2 * len(pieces) - SPARE_SUBMODELS]:
+            del self._done[key]
 
     def _compile(self, pieces: Sequence[Submodel]) -> list[tuple[Submodel, PartitaError]]:
         """Compiles what is not done yet, side by side; returns what failed."""
@@ -129,7 +166,9 @@ class Compilation:
         def compile_one(index: int) -> PartitaError | None:
             piece = waiting[index]
             try:
-                self._done[piece.key] = self.devices.core.compile_model(
+                core = self.devices.core
+                self._memories[piece.device] = core.device_info(piece.device).memory
+                self._done[piece.key] = core.compile_model(
                     models[index], piece.device, self.devices.config(piece.device)
                 )
             except PartitaError as error:
@@ -154,7 +193,7 @@ class Compilation:
             pieces,
             [port.name for port in self.model.inputs],
             outputs,
-            lambda device: core.device_info(device).memory,
+            self._memories.__getitem__,
             core.can_share,
             _sizes(self.model),
         )

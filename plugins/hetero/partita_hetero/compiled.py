@@ -16,6 +16,7 @@ from partita_hetero.assembly import Assembly
 from partita_hetero.compilation import Compilation, Exclusions
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.submodels import Submodel
+from partita_hetero.watchdog import Watchdog
 
 _log = logging.getLogger("partita.hetero")
 
@@ -41,6 +42,8 @@ class HeteroCompiledModel(CompiledModel):
         self._excluded: Exclusions = {}
         self._failures: Counter[str] = Counter()
         self._notes: list[str] = []
+        timeout_ms = devices.properties.HETERO_TIMEOUT_MS
+        self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
         self.assembly = compilation.assemble({})
 
     def create_runner(self) -> Runner:
@@ -84,13 +87,12 @@ class HeteroCompiledModel(CompiledModel):
     # ------------------------------------------------------------------------ failures
 
     def without(
-        self, assembly: Assembly, failures: list[tuple[Submodel, Exception]]
+        self, failures: list[tuple[Submodel, Exception]]
     ) -> tuple[Assembly, Exclusions]:
         """An assembly in which devices have lost what they failed on; does not adopt it.
 
         Args:
-            assembly: What the failing request ran.
-            failures: Submodels of it, and of assemblies tried since, with their errors.
+            failures: Submodels of the assembly, and of those tried since, with their errors.
 
         Raises:
             UnsupportedOpError: There is no other device for an operation.
@@ -114,12 +116,19 @@ class HeteroCompiledModel(CompiledModel):
 
     def adopt(
         self,
+        start: Assembly,
         assembly: Assembly,
         excluded: Exclusions,
         failures: list[tuple[Submodel, Exception]],
     ) -> None:
-        """Makes an assembly that has run what all requests run from now on."""
+        """Makes an assembly that has run what all requests run from now on.
+
+        Nothing happens if another request was faster and ``start``, from which the new assembly was
+        made, is no longer the current one: its failures are not lost by that.
+        """
         with self._lock:
+            if self.assembly is not start:
+                return
             self.assembly = assembly
             self._excluded = excluded
             self._notes = list(assembly.explanation.notes)
@@ -143,4 +152,5 @@ class HeteroCompiledModel(CompiledModel):
             self._excluded = {key: why for key, why in self._excluded.items() if key[1] != name}
             self._notes = [note for note in self._notes if not note.startswith(f"{name} ")]
             del self._failures[name]
+            self.compilation.forget(name)
             self.assembly = self.compilation.assemble(self._excluded, self._notes)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from partita.compiled_model import Runner
+from partita.compiled_model import CompiledModel, Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
 from partita.profiling import ProfilingInfo
 from partita.tensor import HostTensor, Tensor
 from partita_hetero.assembly import Assembly
+from partita_hetero.compilation import Exclusions
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.executor import EXECUTORS, timed
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
+from partita_hetero.watchdog import TimeoutExceededError
 
 _log = logging.getLogger("partita.hetero")
 
@@ -43,59 +43,97 @@ class HeteroRunner(Runner):
         self._properties = compiled.properties
         self._execute = EXECUTORS[compiled.properties.HETERO_EXECUTOR]
         self._cancelled = False
-        self._bound = _Bound(compiled, compiled.assembly)
+        self._bound: _Bound | None = None
+        try:
+            self._bound = _Bound(compiled, compiled.assembly)
+        except PartFailedError as failure:
+            if self._properties.STRICT:
+                raise _as_infer_error(failure) from failure.error
+            device = failure.piece.device
+            _log.info("%s cannot take a request; the first run moves its part", device)
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
         """Runs all steps with the chosen executor."""
         self._cancelled = False
-        if self._bound.assembly is not self._compiled.assembly:
-            self._bound = _Bound(self._compiled, self._compiled.assembly)
+        assembly = self._compiled.assembly
+        bound = self._bound
         try:
-            return self._bound.run(inputs, self._execute, self._is_cancelled)
+            if bound is None or bound.assembly is not assembly:
+                self._leave(bound)
+                bound = self._bound = _Bound(self._compiled, assembly)
+            return bound.run(inputs, self._execute, self._is_cancelled)
         except PartFailedError as failure:
+            if bound is not None and bound.abandoned:
+                self._bound = None  # a runner that hung stays busy
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
-            return self._run_elsewhere(inputs, failure)
+            return self._run_elsewhere(inputs, assembly, failure)
 
     def _run_elsewhere(
-        self, inputs: Sequence[Tensor], failure: PartFailedError
+        self, inputs: Sequence[Tensor], start: Assembly, failure: PartFailedError
     ) -> Sequence[Tensor]:
-        start = self._bound.assembly
+        """Repeats the request on other devices.
+
+        If another request has found a new assembly meanwhile, that one is tried before more
+        operations are moved, so that one fault of a device counts once.
+        """
+        compiled = self._compiled
         failures = [(failure.piece, failure.error)]
+        excluded: Exclusions = {}
         while True:
+            if self._cancelled:
+                raise InferCancelledError("The request was cancelled.")
+            if compiled.assembly is not start:
+                assembly = start = compiled.assembly
+                failures = []
+            else:
+                try:
+                    assembly, excluded = compiled.without(failures)
+                except PartitaError as error:
+                    _log.info("no other device can run it: %s", error)
+                    raise _as_infer_error(failure) from failure.error
+            bound = None
             try:
-                assembly, excluded = self._compiled.without(start, failures)
-            except PartitaError as error:
-                _log.info("no other device can run it: %s", error)
-                self._bound = _Bound(self._compiled, start)  # a runner that hung stays busy
-                raise _as_infer_error(failure) from failure.error
-            bound = _Bound(self._compiled, assembly)
-            try:
+                bound = _Bound(compiled, assembly)
                 results = bound.run(inputs, self._execute, self._is_cancelled)
             except PartFailedError as again:
+                self._leave(bound)
                 failures.append((again.piece, again.error))
                 continue
-            self._compiled.adopt(assembly, excluded, failures)
+            if failures:
+                compiled.adopt(start, assembly, excluded, failures)
+            self._leave(self._bound)
             self._bound = bound
             return results
 
     def _is_cancelled(self) -> bool:
         return self._cancelled
 
+    def _leave(self, bound: _Bound | None) -> None:
+        """Closes what is not used any more; a device that cannot even do that is no news."""
+        if bound is not None and not bound.abandoned:
+            try:
+                bound.close()
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                _log.info("closing a runner failed: %s", error)
+
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
-        return self._bound.profiling_info()
+        return () if self._bound is None else self._bound.profiling_info()
 
     def cancel(self) -> None:
         """Stops after the steps that are running."""
         self._cancelled = True
-        self._bound.cancel()
+        bound = self._bound
+        if bound is not None:
+            bound.cancel()
 
     def close(self) -> None:
         """Closes the submodels' runners."""
-        self._bound.close()
+        self._leave(self._bound)
+        self._bound = None
 
 
 class _Bound:
@@ -112,9 +150,10 @@ class _Bound:
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self._runners = {
-            piece.number: part.create_runner()
+            piece.number: _new_runner(piece, part)
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
+        self.abandoned = False
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         prepared = assembly.prepare()
         self._prepared_of = [[prepared[slot] for slot in step.writes] for step in self._steps]
@@ -125,7 +164,7 @@ class _Bound:
         self._count = compiled.properties.PERF_COUNT
         self._times = [0.0] * len(self._steps)
         self._reject_nan = compiled.properties.REJECT_NAN
-        self._timeout_s = compiled.properties.HETERO_TIMEOUT_MS / 1e3
+        self._watchdog = compiled.watchdog
 
     def run(
         self,
@@ -165,11 +204,27 @@ class _Bound:
         step = self._steps[index]
         if isinstance(step, RunStep):
             self._run_submodel(index, step)
-        elif step.kind is PermuteKind.DOWNLOAD:
-            self._slots[step.writes[0]] = HostTensor(self._read(step.reads[0]).numpy())
-        else:
-            source = self._read(step.reads[0])
-            self._slots[step.writes[0]] = self._core.transfer_to(step.device, source)
+            return
+        try:
+            self._slots[step.writes[0]] = self._permute(step)
+        except Exception as error:
+            raise PartFailedError(self._end_of(step), error) from error
+
+    def _permute(self, step: PermuteStep) -> Tensor:
+        source = self._read(step.reads[0])
+        if step.kind is PermuteKind.DOWNLOAD:
+            return HostTensor(source.numpy())
+        return self._core.transfer_to(step.device, source)
+
+    def _end_of(self, permute: PermuteStep) -> Submodel:
+        """The submodel, on the Permute's device, that the tensor comes from or goes to."""
+        touched = {*permute.reads, *permute.writes}
+        ends = [
+            self._pieces[step.submodel]
+            for step in self._steps
+            if isinstance(step, RunStep) and not touched.isdisjoint((*step.reads, *step.writes))
+        ]
+        return next((piece for piece in ends if piece.device == permute.device), ends[0])
 
     def _run_submodel(self, index: int, step: RunStep) -> None:
         slots = self._slots
@@ -177,8 +232,9 @@ class _Bound:
         outputs = self._prepared_of[index]
         run = self._runners[step.submodel].run
         try:
-            if self._timeout_s:
-                results = _run_with_timeout(run, inputs, outputs, self._timeout_s)
+            if self._watchdog is not None:
+                device = self._pieces[step.submodel].device
+                results = self._watchdog.run(device, run, inputs, outputs)
             else:
                 results = run(inputs, outputs)  # type: ignore[arg-type]  # all were written
             if self._reject_nan or len(results) != len(outputs):
@@ -191,6 +247,7 @@ class _Bound:
         except InferCancelledError:
             raise
         except Exception as error:
+            self.abandoned |= isinstance(error, TimeoutExceededError)
             raise PartFailedError(self._pieces[step.submodel], error) from error
         for slot, tensor in zip(step.writes, results, strict=True):
             slots[slot] = tensor
@@ -201,6 +258,8 @@ class _Bound:
         if len(results) != len(ports):
             raise InferError(f"It returned {len(results)} tensors; {len(ports)} are due.")
         for port, tensor in zip(ports, results, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise InferError(f"It returned {type(tensor).__name__} for '{port.name}'.")
             shape, due = tensor.shape, port.shape
             fits = port.dtype is None or tensor.dtype == port.dtype
             if fits and due is not None and shape != due:
@@ -245,30 +304,11 @@ class _Bound:
             runner.close()
 
 
-def _run_with_timeout(
-    run: Callable[..., Sequence[Tensor]],
-    inputs: Sequence[Tensor | None],
-    outputs: Sequence[Tensor | None],
-    timeout_s: float,
-) -> Sequence[Tensor]:
-    """Runs on a thread of its own, which is given up, with all it holds, when time is over."""
-    answer: list[Any] = []
-
-    def work() -> None:
-        try:
-            answer.append(run(inputs, outputs))
-        except BaseException as error:  # noqa: BLE001  # raised below, on the waiting thread
-            answer.append(error)
-
-    thread = threading.Thread(target=work, name="partita-hetero-timeout", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if not answer:
-        raise InferError(f"It did not answer within {timeout_s * 1e3:.0f} ms (HETERO_TIMEOUT_MS).")
-    if isinstance(answer[0], BaseException):
-        raise answer[0]
-    results: Sequence[Tensor] = answer[0]
-    return results
+def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:
+    try:
+        return part.create_runner()
+    except Exception as error:
+        raise PartFailedError(piece, error) from error
 
 
 def _as_infer_error(failure: PartFailedError) -> PartitaError:
