@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
 from partita_cpu.native.isa import Isa, isa
+from partita_cpu.native.pack import rounds_to_infinity
+from partita_cpu.native.plan import Images
 from partita_cpu.native.table import Arithmetic
 from partita_cpu.properties import CpuProperties
+
+SPLIT_DEPTH = 256
+"""Float32 sums at most this long are not split into bfloat16 products."""
+
+SPLIT_OUTPUTS = 64
+"""Nor are products with fewer outputs: splitting the input costs as much as it saves."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,20 @@ class Choice:
     def native(self) -> bool:
         """Whether there are native kernels at all."""
         return self.level is not Isa.PORTABLE
+
+    def product_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+        """What one product is computed in.
+
+        Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
+        little, and in trained models most of the error comes from them: they are the first ones.
+        """
+        if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
+            return Arithmetic.F32
+        outputs = images.outputs // images.groups
+        short = images.depth <= SPLIT_DEPTH or outputs < SPLIT_OUTPUTS
+        if self.arithmetic is Arithmetic.BF16X3 and short:
+            return Arithmetic.F32
+        return self.arithmetic
 
 
 def choose(properties: CpuProperties, threads: int) -> Choice:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
 from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.pack import pack, pack_bias, pack_matrix, rounds_to_infinity
+from partita_cpu.native.pack import pack, pack_bias, pack_matrix
 from partita_cpu.native.plan import Images, Plan, plan
 from partita_cpu.native.table import Arithmetic, tile_kernels
 
@@ -75,9 +74,8 @@ def emit_product(
         activation: What comes last.
     """
     weights = b.value(w)
-    if choice.arithmetic is not Arithmetic.F32 and rounds_to_infinity(weights):
-        choice = replace(choice, arithmetic=Arithmetic.F32)
-    cut = plan(images, choice.level, choice.arithmetic, choice.threads)
+    arithmetic = choice.product_arithmetic(images, weights)
+    cut = plan(images, choice.level, arithmetic, choice.threads)
     low, high, act = bounds_of(activation)
 
     def packed(array: Array) -> Array:
