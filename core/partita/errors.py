@@ -13,6 +13,8 @@
     │   └── DeviceStringError       (also ValueError) "HETERO:GPU,,CPU"
     ├── PluginError                 a plugin breaks the contract, or two claim one name
     ├── PropertyError               (also ValueError) unknown key, wrong type or range, read-only
+    ├── PlanError                   (also ValueError) a cost table, pin or limit cannot be used
+    │   └── InfeasiblePlanError     no placement keeps the limits and pins; says what blocks it
     ├── CompileError                a device cannot compile what it was given
     ├── CostError                   (also ValueError) a table of costs is damaged or cannot be used
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
@@ -71,6 +73,14 @@ class PluginError(PartitaError):
 
 class PropertyError(PartitaError, ValueError):
     """A property is unknown, has a wrong type or value, or cannot be written."""
+
+
+class PlanError(PartitaError, ValueError):
+    """A cost table, pin or limit of a placement is damaged or does not fit the model."""
+
+
+class InfeasiblePlanError(PlanError):
+    """No placement keeps the limits and pins; the message names what blocks it."""
 
 
 class CompileError(PartitaError):
