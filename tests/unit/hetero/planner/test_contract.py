@@ -95,8 +95,8 @@ def test_a_cost_table_comes_back_the_same(tmp_path):
             lambda t: t["tasks"][1]["costs"]["GPU"].update(source="guess"),
             "must be one of 'measured'",
         ),
-        (lambda t: t["tasks"][1].update(name="a"), "tasks[1]: the name 'a' is used twice"),
-        (lambda t: t["tasks"][1].update(name=""), "tasks[1]: the name is empty"),
+        (lambda t: t["values"][1].update(name="x"), "values[1]: the name 'x' is used twice"),
+        (lambda t: t["values"][1].update(name=""), "values[1]: the name is empty"),
         (
             lambda t: t["values"][1].update(producer="z"),
             "'producer' names 'z', which does not exist",
