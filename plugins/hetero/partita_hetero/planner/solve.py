@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from partita.errors import InfeasiblePlanError
-from partita_hetero.planner.feasible import broken_rules
+from partita_hetero.planner.feasible import allowed_devices, broken_rules
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.simulate import objective_value, simulate
@@ -64,24 +64,12 @@ def solve(
 
 
 def _candidates(problem: Problem) -> Iterator[tuple[str, Sequence[int]]]:
-    pinned = {pin.task: pin.device for pin in problem.pins if pin.hard}
+    allowed = allowed_devices(problem)
     for index, device in enumerate(problem.devices):
-        if all(
-            task.costs[index].us is not None and pinned.get(op, index) == index
-            for op, task in enumerate(problem.tasks)
-        ):
+        if all(index in devices for devices in allowed):
             yield f"single {device.name}", [index] * len(problem.tasks)
     greedy = [0] * len(problem.tasks)
-    for members in problem.groups:
-        wanted = [pinned[member] for member in members if member in pinned]
-        choices = wanted or [
-            index
-            for index in range(len(problem.devices))
-            if all(problem.tasks[member].costs[index].us is not None for member in members)
-        ]
-        if not choices:
-            name = problem.tasks[members[0]].name
-            raise InfeasiblePlanError(f"No device takes task '{name}' and those of its group.")
+    for members, devices in zip(problem.groups, allowed, strict=True):
         for member in members:
-            greedy[member] = choices[0]
+            greedy[member] = devices[0]
     yield "greedy", greedy

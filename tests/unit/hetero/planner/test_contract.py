@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -105,7 +106,6 @@ def test_a_cost_table_comes_back_the_same(tmp_path):
         (lambda t: t["values"][2].update(consumers=["a"]), "does not come after 'b'"),
         (lambda t: t["devices"][1].update(slots=0), "'slots' is 0; it must be 1 or more"),
         (lambda t: t["devices"][1].update(launch_us=float("nan")), "launch_us is nan"),
-        (lambda t: t["devices"][1].update(name="host"), "stands for the host's memory"),
         (lambda t: t["links"].pop(), "there is none from 'GPU' to 'host'"),
         (lambda t: t["links"].append(t["links"][0]), "another link from 'host' to 'GPU'"),
         (lambda t: t["links"][0].update(bytes_per_us=0), "'bytes_per_us' is 0.0; it must be above"),
@@ -139,6 +139,8 @@ def test_a_problem_made_by_hand_is_checked_too():
         diamond(devices=())
     with pytest.raises(PlanError, match="1 costs for 2 devices"):
         diamond(tasks=(Task("a", (Cost(1),)),), values=(), pins=())
+    with pytest.raises(PlanError, match="'host' stands for the host's memory"):
+        diamond(devices=(Device("CPU", host_memory=True), Device("host", host_memory=True)))
     with pytest.raises(PlanError, match=r"pins\[0\]: task 9 does not exist; there are 4"):
         diamond(pins=(Pin(9, 0),))
     with pytest.raises(PlanError, match="There is no device 'NPU'; there are 'CPU', 'GPU'"):
@@ -156,9 +158,23 @@ def test_a_plan_says_what_it_is_worth():
     )
 
 
-def test_an_impossible_pin_is_named():
-    with pytest.raises(InfeasiblePlanError, match="'c'"):
+def test_what_no_placement_can_keep_is_named():
+    with pytest.raises(
+        InfeasiblePlanError, match="'c' is pinned to 'GPU', which refuses it: UNSUPP"
+    ):
         solve(diamond(pins=(Pin(2, 1),)))
+    with pytest.raises(InfeasiblePlanError, match="'a' is pinned to 'GPU', but 'a' to 'CPU'"):
+        solve(diamond(pins=(Pin(0, 0), Pin(0, 1))))
+    refused = replace(diamond().tasks[2], costs=(Cost(None), Cost(None, reason="DYNAMIC_SHAPE")))
+    tasks = (*diamond().tasks[:2], refused, diamond().tasks[3])
+    with pytest.raises(
+        InfeasiblePlanError, match="No device takes task 'c': 'CPU' refuses it; 'GP"
+    ):
+        solve(diamond(tasks=tasks))
+    grouped = [replace(task, group="g") for task in (diamond().tasks[0], refused)]
+    tasks = (grouped[0], diamond().tasks[1], grouped[1], diamond().tasks[3])
+    with pytest.raises(InfeasiblePlanError, match="No device takes tasks 'a', 'c', which share"):
+        solve(diamond(tasks=tasks))
 
 
 def test_timelines_side_by_side_in_a_trace():
