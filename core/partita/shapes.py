@@ -15,6 +15,9 @@ _log = logging.getLogger(__name__)
 _SMALL_BYTES = 1024
 """Weights up to this size take part in inference, since shapes are computed from them."""
 
+_FREE_INITIALIZERS = 4
+"""In models of older IR versions onnx's inference sees only initializers that are inputs too."""
+
 _MADE_UP = "unk__"
 """How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
 
@@ -87,6 +90,7 @@ def _without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
     import onnx_ir as ir
 
     copy = ir_model.clone()
+    copy.ir_version = max(copy.ir_version, _FREE_INITIALIZERS)
     graph = copy.graph
     for name, value in list(graph.initializers.items()):
         weight = value.const_value

@@ -324,6 +324,18 @@ def test_claims_count_where_inference_ends(given, claimed, expected):
     )
 
 
+def test_weights_take_part_in_inference_in_models_of_old_ir_versions():
+    proto = model_of(
+        [node("Unsqueeze", ["w"], "u", axes=[1]), node("Mul", ["x", "u"], "y")],
+        [value("x", [1, 4, 5])],
+        ["y"],
+        [weight("w", np.ones(4, np.float32))],
+        opset=9,
+        ir_version=3,
+    )
+    assert read_model(proto).output().shape == (1, 4, 5)
+
+
 def test_shapes_are_computed_from_weights_and_types_are_corrected():
     proto = model_of(
         [node("Reshape", ["x", "to"], "r"), node("Shape", ["r"], "y")],
