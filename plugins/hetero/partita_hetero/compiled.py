@@ -86,9 +86,7 @@ class HeteroCompiledModel(CompiledModel):
 
     # ------------------------------------------------------------------------ failures
 
-    def without(
-        self, failures: list[tuple[Submodel, Exception]]
-    ) -> tuple[Assembly, Exclusions]:
+    def without(self, failures: list[tuple[Submodel, Exception]]) -> tuple[Assembly, Exclusions]:
         """An assembly in which devices have lost what they failed on; does not adopt it.
 
         Args:

@@ -108,7 +108,11 @@ def _digest(lines: Sequence[str]) -> str:
 def _describe(value: ir.Value) -> str:
     """Type and shape, and whether it is constant; the elements of small integer constants."""
     shape = value_shape(value)
-    dims = "?" if shape is None else ",".join("?" if dim is None else str(dim) for dim in shape)
+    dims = (
+        "?"
+        if shape is None
+        else ",".join(str(dim) if isinstance(dim, int) else "?" for dim in shape)
+    )
     dtype = numpy_dtype(value.dtype)
     text = f"{dtype}[{dims}]"
     constant = value.const_value
