@@ -14,6 +14,7 @@ from __future__ import annotations
 import enum
 
 from partita import errors, properties
+from partita.bisection import bisect
 from partita.compiled_model import CompiledModel, Runner
 from partita.core import Core, Version, compile_model
 from partita.errors import PartitaError
@@ -65,6 +66,7 @@ __all__ = [
     "Tensor",
     "Type",
     "Version",
+    "bisect",
     "compile_model",
     "errors",
     "format_counters",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita import Model, Port
+from partita.bisection.repro import read_data
 from partita.errors import InputError
 
 Array = np.ndarray[Any, Any]
@@ -50,7 +51,7 @@ def make_feeds(
 
     Args:
         model: The model; its shapes are fixed already where the user fixed them.
-        given: ``NAME=FILE``, ``NAME=NUMBER``, or ``FILE``.
+        given: ``NAME=FILE``, ``NAME=NUMBER``, ``FILE``, or a folder of ``input_0.pb``, ...
         seed: Of the random inputs.
         normalise: For pictures, a key of :data:`NORMALISATIONS`.
 
@@ -97,6 +98,10 @@ def _split(model: Model, text: str) -> tuple[Port | None, str]:
 def _read(model: Model, text: str, normalise: str) -> dict[str, Array]:
     port, source = _split(model, text)
     path = Path(source)
+    if path.is_dir():
+        if port is not None:
+            raise InputError(f"'{path}' is a folder with all inputs; write it without a name.")
+        return read_data(path, model)
     if path.suffix.lower() == ".npz":
         return _from_npz(model, port, path)
     if port is None:

@@ -13,7 +13,17 @@ import partita
 from partita.cli.output import Output
 from partita.errors import PartitaError
 
-COMMANDS = ("devices", "query", "run", "benchmark", "zoo", "demo", "conformance", "new_plugin")
+COMMANDS = (
+    "devices",
+    "query",
+    "run",
+    "benchmark",
+    "bisect",
+    "zoo",
+    "demo",
+    "conformance",
+    "new_plugin",
+)
 """Each is a module of this package with ``add_parser(commands)`` and ``run(args, out) -> int``."""
 
 EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130

@@ -15,6 +15,7 @@ from partita import Core
 from partita.cli import workload
 from partita.cli.arguments import Commands, add_command, add_device, add_model, add_shapes
 from partita.cli.output import Output
+from partita.difference import difference
 from partita.errors import PartitaError
 from partita.zoo.decoding import top
 
@@ -112,28 +113,20 @@ def compare(
 ) -> list[dict[str, Any]]:
     """How far outputs are from those of another device, output by output.
 
-    ``error`` is the largest of ``|a - b| / (atol + rtol * |b|)``: up to 1 is within tolerance.
-    NaN equals NaN.
+    :class:`~partita.difference.Difference` says what is compared how.
     """
     rows = []
     for name, array in outputs.items():
-        other = expected[name]
-        row: dict[str, Any] = {"output": name, "max_abs": None, "error": None, "ok": False}
-        rows.append(row)
-        if array.shape != other.shape or array.dtype != other.dtype:
-            row["what"] = f"{array.dtype}{list(array.shape)} and {other.dtype}{list(other.shape)}"
-            continue
-        if array.dtype.kind == "O":
-            row["ok"] = bool((array == other).all())
-            continue
-        a, b = array.astype(np.float64), other.astype(np.float64)
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        with np.errstate(invalid="ignore"):
-            gap = np.where(same, 0.0, np.abs(a - b))
-            error = np.where(same, 0.0, gap / (atol + rtol * np.abs(b)))
-        row["max_abs"] = float(gap.max(initial=0.0))
-        row["error"] = float(error.max(initial=0.0))
-        row["ok"] = bool(row["error"] <= 1)
+        found = difference(array, expected[name], rtol, atol)
+        rows.append(
+            {
+                "output": name,
+                "max_abs": found.max_abs,
+                "error": found.error,
+                "ok": found.ok,
+                "what": found.what,
+            }
+        )
     return rows
 
 
@@ -174,7 +167,7 @@ def _print(result: Mapping[str, Any], out: Output) -> None:
                 row["output"],
                 _number(row["max_abs"]),
                 _number(row["error"]),
-                "ok" if row["ok"] else f"DIFFERS {row.get('what', '')}".strip(),
+                "ok" if row["ok"] else f"DIFFERS {row['what']}".strip(),
             ]
             for row in result["differences"]
         ]

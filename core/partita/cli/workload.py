@@ -68,7 +68,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="a .npy, .npz or picture for an input, or a number that fills it (repeatable)",
+        help="a .npy, .npz or picture for an input, or a number that fills it (repeatable); or a "
+        "folder in ONNX's layout, with input_0.pb, input_1.pb, ...",
     )
     parser.add_argument(
         "--normalise",
