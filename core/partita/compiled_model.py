@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita import blob
@@ -15,6 +15,7 @@ from partita.profiling import ProfilingInfo
 from partita.tensor import HOST, Tensor
 
 if TYPE_CHECKING:
+    from partita.layout import Layout
     from partita.properties import DeviceProperties
     from partita.request import InferRequest, InferResult
 
@@ -98,6 +99,24 @@ class CompiledModel(abc.ABC):
         runner that takes tensors of its own memory must bear that one of its own outputs comes in.
         """
         return memory == HOST
+
+    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+        """(optional) Other layouts that ports could have at less cost (defaults to none).
+
+        A device that computes with channels last, or in a narrower type than its ports have, names
+        here what it would take and give without converting, best first. Asked by HETERO, which lets
+        two submodels exchange a tensor in a layout that both name.
+        """
+        return {}
+
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CompiledModel:
+        """(optional) The same model with ports in layouts out of those that :meth:`layouts` names.
+
+        Its runners take and return tensors whose ``layout`` is the one given here for their port
+        (outputs that they are handed have it as well), and plain ones for all other ports. Shapes
+        and dtypes of ports stay as they are.
+        """
+        raise NotImplementedError(f"{type(self).__name__} names layouts and takes none.")
 
     def extra_properties(self) -> dict[str, Any]:
         """(optional) Read-only properties of this compiled model beyond the usual ones."""

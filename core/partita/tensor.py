@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import abc
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from partita.layout import Layout
 
 HOST = "host"
 """The memory id of ordinary host memory."""
@@ -32,6 +35,8 @@ class Tensor(abc.ABC):
     dtype: np.dtype[Any]
     device: str
     memory: str
+    layout: Layout | None = None
+    """How the elements lie, where two devices have agreed to something else than C order."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Tensor:
         """An instance of the class; of the class ``Tensor`` itself, a host tensor."""
@@ -43,6 +48,10 @@ class Tensor(abc.ABC):
 
         A host tensor returns its own memory, any other tensor a copy.
         """
+
+    def stored(self) -> np.ndarray[Any, Any]:
+        """The elements on the host, in the order and type that :attr:`layout` names."""
+        return self.numpy()
 
     @property
     def data(self) -> np.ndarray[Any, Any]:

@@ -75,6 +75,8 @@ class ChannelsLast:
             "GlobalMaxPool": self.follow,
             "Concat": self._concat,
             **dict.fromkeys(ELEMENTWISE, self._elementwise),
+            f"{DOMAIN}::ToChannelsFirst": self._port_in,
+            f"{DOMAIN}::ToChannelsLast": self._port_out,
         }
         self._graph = graph
         self._shapes = shapes
@@ -180,6 +182,25 @@ class ChannelsLast:
         return self._shapes.get(value)
 
     # ----------------------------------------------------------------------------- rules
+
+    def _port_in(self, node: Node) -> bool:
+        """An image that a caller brings with channels last is there already."""
+        source, target = node.inputs[0], node.outputs[0]
+        if source is None or target is None or source.dtype != self._dtype or self._unit > 1:
+            return False
+        self._last[target] = source
+        self._pending.add(target)
+        return True
+
+    def _port_out(self, node: Node) -> bool:
+        """A caller that wants an image with channels last gets it as it was computed."""
+        source, target = node.inputs[0], node.outputs[0]
+        if source is None or target is None or target.dtype != self._dtype or self._unit > 1:
+            return False
+        if not self.is_last(source):
+            return False
+        self._nodes.append(Node("Identity", [self._last[source]], [target], name=node.name))
+        return True
 
     def _resize(self, node: Node) -> bool:
         """The operator takes any axes, so that only its numbers per axis change places."""

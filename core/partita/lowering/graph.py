@@ -157,6 +157,49 @@ class Graph:
         self.nodes = list(nodes)
         self.name = name
 
+    def copy(self, known: Mapping[Value, Value] | None = None) -> Graph:
+        """The same graph over values of its own, those of bodies included; constants are shared.
+
+        Args:
+            known: For values of enclosing graphs, what takes their place.
+        """
+        new = dict(known or {})
+
+        def value_for(old: Value | None) -> Value | None:
+            if old is None or old.const is not None:
+                return old
+            if old not in new:
+                new[old] = old.like(old.name)
+            return new[old]
+
+        inputs = [value_for(value) for value in self.inputs]
+        nodes = []
+        for node in self.nodes:
+            reads = [value_for(value) for value in node.inputs]
+            attrs = {
+                key: attr.copy(new) if isinstance(attr, Graph) else attr
+                for key, attr in node.attrs.items()
+            }
+            nodes.append(
+                Node(
+                    node.op_type,
+                    reads,
+                    [value_for(value) for value in node.outputs],
+                    attrs,
+                    domain=node.domain,
+                    version=node.version,
+                    name=node.name,
+                    origins=node.origins,
+                )
+            )
+        outputs = [value_for(value) for value in self.outputs]
+        return Graph(
+            [value for value in inputs if value is not None],
+            [value for value in outputs if value is not None],
+            nodes,
+            self.name,
+        )
+
     def captures(self) -> list[Value]:
         """Values of enclosing graphs that this graph reads (constants not counted), in order."""
         defined = set(self.inputs)

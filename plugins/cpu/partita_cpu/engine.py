@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from partita import CompiledModel, HostTensor, Model, ProfilingInfo, Runner, Tensor
+from partita import CompiledModel, HostTensor, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.errors import CompileError, InferError, PartitaError
+from partita.layout import LaidOutTensor, Layout, stored_as
 from partita.lowering import (
     Array,
     Graph,
@@ -21,13 +23,14 @@ from partita.lowering import (
     lower,
 )
 from partita.lowering.fusion import Shapes
+from partita.lowering.specialise import Spec
 from partita.profiling import Status
 from partita.properties import DeviceProperties
 from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
-from partita_cpu.layout import channels_last
+from partita_cpu.layout import channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.native.choice import Choice, choose
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
@@ -56,6 +59,7 @@ class CpuCompiledModel(CompiledModel):
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
+        self.laid_out: Mapping[Port, Layout] = {}
         self._next_stream = itertools.count()
         self._prepare()
 
@@ -64,6 +68,23 @@ class CpuCompiledModel(CompiledModel):
         """One per stream."""
         return self.streams
 
+    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+        """Channels last, for images that steps read or write so."""
+        choice = self.specialiser.target.options
+        specs = self._static_specs()
+        if specs is None or not choice.native:
+            return {}
+        return ports_to_lay_out(self.specialiser, self.inputs, self.outputs, specs)
+
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
+        """The same with images as they are computed; weights are shared."""
+        other = copy.copy(self)
+        CompiledModel.__init__(other, self.model, self.properties, self.device)
+        other.laid_out = dict(layouts)
+        other.specialiser = with_layouts(self.specialiser, layouts)
+        other._prepare()
+        return other
+
     def create_runner(self) -> Runner:
         """A runner; runners take turns among the streams' threads."""
         team = team_of(self._threads, next(self._next_stream) % self.streams)
@@ -71,14 +92,28 @@ class CpuCompiledModel(CompiledModel):
 
     def _prepare(self) -> None:
         """Makes the program and loads its kernels now, if the shapes are known now."""
-        specs = [(port.shape, port.dtype) for port in self.inputs if port.is_static and port.dtype]
-        if len(specs) != len(self.inputs):
+        specs = self._static_specs()
+        if specs is None:
             return
         try:
-            program = self.specialiser.program(specs, _not_yet)  # type: ignore[arg-type]  # static
+            program = self.specialiser.program(specs, _not_yet)
         except _NeedsInput:
             return
         load_kernels(program)
+
+    def _static_specs(self) -> list[Spec] | None:
+        """What inputs are in memory, if their shapes are known now."""
+        specs: list[Spec] = []
+        for port in self.inputs:
+            if not port.is_static or port.dtype is None:
+                return None
+            shape: tuple[int, ...] = port.shape  # type: ignore[assignment]  # static
+            layout = self.laid_out.get(port)
+            if layout is None:
+                specs.append((shape, port.dtype))
+            else:
+                specs.append((layout.shape_in_memory(shape), layout.dtype))
+        return specs
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
@@ -108,6 +143,9 @@ class CpuRunner(Runner):
         self._graph = GraphRunner(compiled.specialiser, team, self._times)
         self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
+        self._laid_out = bool(compiled.laid_out)
+        self._ports_in = [compiled.laid_out.get(port) for port in compiled.inputs]
+        self._ports_out = [(port.dtype, compiled.laid_out.get(port)) for port in compiled.outputs]
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
@@ -116,7 +154,13 @@ class CpuRunner(Runner):
         if self._times is not None:
             self._times.clear()
         use_threads(self._threads)
-        arrays = [tensor.numpy() for tensor in inputs]
+        if self._laid_out:
+            arrays = [
+                stored_as(tensor, layout)
+                for tensor, layout in zip(inputs, self._ports_in, strict=True)
+            ]
+        else:
+            arrays = [tensor.numpy() for tensor in inputs]
         targets = None if outputs is None else [_target(tensor) for tensor in outputs]
         try:
             results = self._graph.run(arrays, targets)
@@ -125,11 +169,19 @@ class CpuRunner(Runner):
         except Exception as error:
             raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
         if outputs is None:
-            return [HostTensor(array) for array in results]
+            return [self._tensor(index, array) for index, array in enumerate(results)]
         return [
-            given if given is not None and array is target else HostTensor(array)
-            for array, given, target in zip(results, outputs, targets or (), strict=True)
+            given if given is not None and array is target else self._tensor(index, array)
+            for index, (array, given, target) in enumerate(
+                zip(results, outputs, targets or (), strict=True)
+            )
         ]
+
+    def _tensor(self, index: int, array: Array) -> Tensor:
+        dtype, layout = self._ports_out[index]
+        if layout is None:
+            return HostTensor(array)
+        return LaidOutTensor(array, dtype or array.dtype, layout)
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model, in its order."""
@@ -161,8 +213,8 @@ class CpuRunner(Runner):
 
 def _target(tensor: Tensor | None) -> Array | None:
     """The memory of an output tensor, if steps can write to it."""
-    if isinstance(tensor, HostTensor):
-        array = tensor.numpy()
+    if isinstance(tensor, (HostTensor, LaidOutTensor)):
+        array = tensor.stored()
         return array if array.flags.carray else None
     return None
 

@@ -5,13 +5,93 @@ Convolutions always do; see :class:`~partita.lowering.ChannelsLast` for the walk
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
 import numpy as np
 
-from partita.lowering import ChannelsLast, Graph, Node, Value
-from partita.lowering.channels_last import DOMAIN, Shapes
+from partita import Port
+from partita.layout import Layout
+from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
+from partita.lowering.channels_last import DOMAIN, SINGLE, Shapes
 from partita.lowering.fusion.epilogue import activation_of
+from partita.lowering.ports import converted_ports, with_ports_last
+from partita.lowering.specialise import Spec
 
-__all__ = ["DOMAIN", "Shapes", "channels_last"]
+__all__ = ["DOMAIN", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
+
+CHANNELS_LAST = Layout((0, 2, 3, 1), SINGLE)
+"""How images lie in memory inside of programs."""
+
+
+def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Specialiser:
+    """Makes the programs of the same graph with channels last at some ports."""
+    graph = with_ports_last(
+        specialiser.graph,
+        [port.index for port in layouts if port.is_input],
+        [port.index for port in layouts if not port.is_input],
+        SINGLE,
+    )
+    return Specialiser(graph, specialiser.target)
+
+
+def ports_to_lay_out(
+    specialiser: Specialiser,
+    inputs: Sequence[Port],
+    outputs: Sequence[Port],
+    specs: Sequence[Spec],
+) -> dict[Port, Sequence[Layout]]:
+    """Ports that need no conversion if images come and go with channels last.
+
+    Tries it with all of them: what is converted then would be better plain.
+    """
+    graph = specialiser.graph
+    computed = {v for node in graph.nodes for v in node.outputs if v is not None}
+    images = [port for port in inputs if _is_image(port)] + [
+        port
+        for port, value in zip(outputs, graph.outputs, strict=True)
+        if _is_image(port) and value in computed
+    ]
+    if not images:
+        return {}
+    walked: list[Graph] = []
+    target = specialiser.target
+
+    def refine(graph: Graph, shapes: Shapes) -> None:
+        if target.refine is not None:
+            target.refine(graph, shapes)
+        walked.append(graph)
+
+    trial = with_layouts(specialiser, dict.fromkeys(images, CHANNELS_LAST))
+    trial.target = replace(target, refine=refine)
+    try:
+        trial.program(
+            [_in_memory(port, spec) for port, spec in zip(inputs, specs, strict=True)], _unknown
+        )
+    except _NeedsElements:
+        return {}
+    kept_in, kept_out = converted_ports(walked[0])
+    return {
+        port: (CHANNELS_LAST,)
+        for port in images
+        if port.index not in (kept_in if port.is_input else kept_out)
+    }
+
+
+class _NeedsElements(Exception):  # noqa: N818  # a signal, not an error
+    """The program hangs on the elements of an input."""
+
+
+def _unknown(index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    raise _NeedsElements
+
+
+def _is_image(port: Port) -> bool:
+    return port.dtype == SINGLE and port.shape is not None and len(port.shape) == 4
+
+
+def _in_memory(port: Port, spec: Spec) -> Spec:
+    return (CHANNELS_LAST.shape_in_memory(spec[0]), SINGLE) if _is_image(port) else spec
 
 
 def channels_last(graph: Graph, shapes: Shapes) -> None:

@@ -30,9 +30,7 @@ class Loop(OpRun):
     ) -> tuple[Any, ...]:
         body: Any = self.body  # type: ignore[attr-defined]  # set from the attribute
         values = list(states)
-        scanned: list[list[Array]] = [
-            [] for _ in range(len(body.output_names) - 1 - len(values))
-        ]
+        scanned: list[list[Array]] = [[] for _ in range(len(body.output_names) - 1 - len(values))]
         count = None if limit is None else int(np.asarray(limit).item())
         going = cond is None or bool(np.asarray(cond).item())
         step = 0

@@ -47,9 +47,7 @@ class MaxPool(OpRun):
         steps, gaps = strides or [1] * rank, dilations or [1] * rank
         extents = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
         sizes, before = [], []
-        for axis, (size, extent, step) in enumerate(
-            zip(x.shape[2:], extents, steps, strict=True)
-        ):
+        for axis, (size, extent, step) in enumerate(zip(x.shape[2:], extents, steps, strict=True)):
             first, last = (pads[axis], pads[rank + axis]) if pads else (0, 0)
             if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
                 total = max(0, (math.ceil(size / step) - 1) * step + extent - size)
