@@ -53,6 +53,7 @@ class Boundary:
         target: Submodel that reads it, or ``None`` for an output of the model.
         how: ``"shared"`` (no copy), ``"upload"``, ``"download"``, or ``"host"`` (both).
         nbytes: Size, or ``None`` while the shape is not known.
+        layout: The layout that both sides have agreed on; empty for C order of the tensor's type.
     """
 
     value: str
@@ -60,6 +61,7 @@ class Boundary:
     target: int | None
     how: str
     nbytes: int | None
+    layout: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from partita.compiled_model import CompiledModel
+from partita.errors import CompileError, PartitaError
 from partita.layout import Layout
 from partita.model import Port
 from partita_hetero.submodels import Submodel
@@ -58,3 +61,84 @@ def ports_of(part: CompiledModel, agreed: Mapping[str, Layout]) -> dict[Port, La
     return {
         port: agreed[port.name] for port in (*part.inputs, *part.outputs) if port.name in agreed
     }
+
+
+@dataclass(frozen=True)
+class Settlement:
+    """What all submodels of an assembly have agreed on.
+
+    Attributes:
+        layouts: The layout of every value that crosses in one.
+        compiled: The compiled model of each submodel, with ports in these layouts.
+        failures: Submodels whose devices could not do what they had named, with their errors.
+    """
+
+    layouts: dict[str, Layout]
+    compiled: list[CompiledModel]
+    failures: list[tuple[Submodel, PartitaError]]
+
+
+class Negotiation:
+    """Asks compiled submodels for layouts and gives them those that were agreed on.
+
+    What a compiled model named or became is kept as long as the model, since most submodels stay
+    when a failure moves one of them.
+    """
+
+    def __init__(self) -> None:
+        self._offers: WeakKeyDictionary[CompiledModel, Offers] = WeakKeyDictionary()
+        self._laid_out: WeakKeyDictionary[
+            CompiledModel, dict[frozenset[tuple[Port, Layout]], CompiledModel]
+        ] = WeakKeyDictionary()
+
+    def settle(
+        self, pieces: Sequence[Submodel], compiled: Sequence[CompiledModel], plain: Collection[str]
+    ) -> Settlement:
+        """Agrees on layouts; with one submodel there is nothing to agree on.
+
+        Args:
+            pieces: The submodels.
+            compiled: The compiled model of each, with plain ports.
+            plain: Values that applications see.
+        """
+        if len(pieces) < 2:
+            return Settlement({}, list(compiled), [])
+        failures: list[tuple[Submodel, PartitaError]] = []
+        offers = []
+        for piece, part in zip(pieces, compiled, strict=True):
+            try:
+                offers.append(self._offers_of(part))
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                failures.append((piece, _as_compile_error(piece, error)))
+        if failures:
+            return Settlement({}, list(compiled), failures)
+        agreed = agree(pieces, offers, plain)
+        result = []
+        for piece, part in zip(pieces, compiled, strict=True):
+            try:
+                result.append(self._with(part, ports_of(part, agreed)))
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                failures.append((piece, _as_compile_error(piece, error)))
+        return Settlement(agreed, result, failures)
+
+    def _offers_of(self, part: CompiledModel) -> Offers:
+        if part not in self._offers:
+            self._offers[part] = offers_of(part)
+        return self._offers[part]
+
+    def _with(self, part: CompiledModel, layouts: Mapping[Port, Layout]) -> CompiledModel:
+        if not layouts:
+            return part
+        made = self._laid_out.setdefault(part, {})
+        key = frozenset(layouts.items())
+        if key not in made:
+            made[key] = part.with_layouts(layouts)
+        return made[key]
+
+
+def _as_compile_error(piece: Submodel, error: Exception) -> PartitaError:
+    if isinstance(error, PartitaError):
+        return error
+    return CompileError(
+        f"Device '{piece.device}' failed to lay out ports: {type(error).__name__}: {error}"
+    )

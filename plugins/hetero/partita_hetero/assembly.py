@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from partita.compiled_model import CompiledModel
 from partita.explain import Explanation
+from partita.layout import LaidOutTensor, Layout
 from partita.lowering import memory
 from partita.model import is_static
 from partita.tensor import HostTensor, Tensor
@@ -18,8 +19,35 @@ from partita_hetero.executor import Schedule
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import Plan, RunStep
 
-Layout = dict[int, tuple[int, np.dtype[Any], tuple[int, ...]]]
-"""For each slot that lies in the arena: offset, dtype and shape."""
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies in the arena, and what it is.
+
+    Attributes:
+        offset: Bytes from the arena's start.
+        dtype: Element type.
+        shape: Dimensions.
+        layout: The layout that its devices have agreed on, or ``None`` for C order.
+    """
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    layout: Layout | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        return (self.layout.dtype if self.layout else self.dtype).itemsize * math.prod(self.shape)
+
+    def tensor(self, arena: np.ndarray[Any, Any]) -> Tensor:
+        """The tensor, as a view of an arena's bytes."""
+        raw = arena[self.offset : self.offset + self.nbytes]
+        if self.layout is None:
+            return HostTensor(raw.view(self.dtype).reshape(self.shape))
+        array = raw.view(self.layout.dtype).reshape(self.layout.shape_in_memory(self.shape))
+        return LaidOutTensor(array, self.dtype, self.layout)
 
 
 @dataclass(frozen=True)
@@ -34,7 +62,7 @@ class Assembly:
         constants: Outputs of the model that are weights: name to array.
         explanation: What ``explain`` returns.
         arena_bytes: Size of the block for intermediate host tensors.
-        layout: Where they lie in it.
+        places: Where they lie in it, by slot.
     """
 
     submodels: Sequence[Submodel]
@@ -44,17 +72,15 @@ class Assembly:
     constants: dict[str, np.ndarray[Any, Any]]
     explanation: Explanation
     arena_bytes: int
-    layout: Layout
+    places: dict[int, Place]
 
     def prepare(self) -> list[Tensor | None]:
         """Allocates one request's intermediate host tensors, per slot, as views of one block."""
         block = np.empty(self.arena_bytes + memory.ALIGNMENT, np.uint8)
         start = -block.ctypes.data % memory.ALIGNMENT
         prepared: list[Tensor | None] = [None] * self.plan.slots
-        for slot, (offset, dtype, shape) in self.layout.items():
-            nbytes = dtype.itemsize * math.prod(shape)
-            view = block[start + offset : start + offset + nbytes]
-            prepared[slot] = HostTensor(view.view(dtype).reshape(shape))
+        for slot, place in self.places.items():
+            prepared[slot] = place.tensor(block[start:])
         return prepared
 
 
@@ -62,11 +88,17 @@ def plan_arena(
     plan: Plan,
     submodels: Sequence[Submodel],
     compiled: Sequence[CompiledModel],
+    layouts: Mapping[str, Layout],
     reuse: bool,
-) -> tuple[int, Layout]:
+) -> tuple[int, dict[int, Place]]:
     """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.
 
-    Reuse is right only where steps run in the plan's order, one at a time.
+    Args:
+        plan: The plan.
+        submodels: Its submodels.
+        compiled: The compiled model of each.
+        layouts: By value, those that were agreed on.
+        reuse: Right only where steps run in the plan's order, one at a time.
     """
     ports = {
         (submodel.number, i): port
@@ -75,7 +107,7 @@ def plan_arena(
     }
     host = set(plan.host_slots)
     end = len(plan.steps)
-    known: dict[int, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+    known: dict[int, Place] = {}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for index, step in enumerate(plan.steps):
@@ -88,21 +120,22 @@ def plan_arena(
             if slot not in host or port.dtype is None or port.dtype.hasobject:
                 continue
             if is_static(port.shape):
-                known[slot] = port.dtype, port.shape
+                layout = layouts.get(plan.slot_values[slot])
+                known[slot] = Place(0, port.dtype, port.shape, layout)
                 first[slot] = index
     for output in plan.outputs:
         if output is not None:
             last[output] = end
     intervals = [
         (
-            dtype.itemsize * math.prod(shape),
+            place.nbytes,
             first[slot] if reuse else 0,
             last.get(slot, first[slot]) if reuse else end,
         )
-        for slot, (dtype, shape) in known.items()
+        for slot, place in known.items()
     ]
     offsets, size = memory.plan(intervals)
     return size, {
-        slot: (offset, dtype, shape)
-        for (slot, (dtype, shape)), offset in zip(known.items(), offsets, strict=True)
+        slot: replace(place, offset=offset)
+        for (slot, place), offset in zip(known.items(), offsets, strict=True)
     }

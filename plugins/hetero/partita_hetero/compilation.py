@@ -20,10 +20,12 @@ from partita.errors import (
     UnsupportedOpError,
 )
 from partita.explain import Boundary, Explanation, OpPlacement
+from partita.layout import Layout
 from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.query import QueryResult, Reason, ReasonCode
 from partita_hetero import affinity, dot, graph, partition, submodels, transfer
 from partita_hetero.affinity import Placement
+from partita_hetero.agreement import Negotiation, Settlement
 from partita_hetero.assembly import Assembly, plan_arena
 from partita_hetero.devices import DeviceList
 from partita_hetero.executor import Schedule
@@ -67,6 +69,7 @@ class Compilation:
         self._done: dict[Any, CompiledModel] = {}
         self._answers: dict[str, QueryResult] = {}
         self._memories: dict[str, str] = {}
+        self._negotiation = Negotiation()
         self._lock = threading.Lock()
 
     def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
@@ -102,7 +105,14 @@ class Compilation:
             failures = self._compile(pieces)
             if not failures:
                 self._forget_old(pieces)
-                return self._join(placement, pieces, remarks)
+                settlement = self._negotiation.settle(
+                    pieces,
+                    [self._done[piece.key] for piece in pieces],
+                    {port.name for port in self.model.outputs},
+                )
+                if not settlement.failures:
+                    return self._join(placement, pieces, settlement, remarks)
+                failures = settlement.failures
             for piece, error in failures:
                 if properties.STRICT:
                     raise CompileError(
@@ -184,10 +194,14 @@ class Compilation:
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
 
     def _join(
-        self, placement: Placement, pieces: Sequence[Submodel], notes: Sequence[str]
+        self,
+        placement: Placement,
+        pieces: Sequence[Submodel],
+        settlement: Settlement,
+        notes: Sequence[str],
     ) -> Assembly:
         core, properties = self.devices.core, self.devices.properties
-        compiled = [self._done[piece.key] for piece in pieces]
+        compiled = settlement.compiled
         outputs = [port.name for port in self.model.outputs]
         plan = transfer.plan(
             pieces,
@@ -195,7 +209,8 @@ class Compilation:
             outputs,
             self._memories.__getitem__,
             core.can_share,
-            _sizes(self.model),
+            _sizes(self.model, settlement.layouts),
+            settlement.layouts,
         )
         initializers = self.model.ir.graph.initializers
         constants = {
@@ -210,7 +225,7 @@ class Compilation:
             paths = dot.write(Path.cwd(), self.model.name, self._wiring, pieces, explanation)
             _log.info("wrote %s and %s", *paths)
         linear = properties.HETERO_EXECUTOR == "LINEAR"
-        arena_bytes, layout = plan_arena(plan, pieces, compiled, reuse=linear)
+        arena_bytes, places = plan_arena(plan, pieces, compiled, settlement.layouts, reuse=linear)
         return Assembly(
             pieces,
             compiled,
@@ -219,7 +234,7 @@ class Compilation:
             constants,
             explanation,
             arena_bytes,
-            layout,
+            places,
         )
 
     def _explain(
@@ -267,12 +282,13 @@ class Compilation:
         return result
 
 
-def _sizes(model: Model) -> dict[str, int | None]:
-    """Bytes of every value whose type and shape are known."""
+def _sizes(model: Model, layouts: Mapping[str, Layout]) -> dict[str, int | None]:
+    """Bytes of every value whose type and shape are known, in the layout that it crosses in."""
     sizes: dict[str, int | None] = {}
     graph = model.ir.graph
     for value in [*graph.inputs, *(v for node in graph for v in node.outputs)]:
         dtype, shape = numpy_dtype(value.dtype), value_shape(value)
         if value.name and dtype is not None and is_static(shape):
-            sizes[value.name] = dtype.itemsize * math.prod(shape)
+            layout = layouts.get(value.name)
+            sizes[value.name] = (layout.dtype if layout else dtype).itemsize * math.prod(shape)
     return sizes

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.compiled_model import CompiledModel, Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
+from partita.layout import LaidOutTensor
 from partita.profiling import ProfilingInfo
 from partita.tensor import HostTensor, Tensor
 from partita_hetero.assembly import Assembly
@@ -213,6 +214,8 @@ class _Bound:
     def _permute(self, step: PermuteStep) -> Tensor:
         source = self._read(step.reads[0])
         if step.kind is PermuteKind.DOWNLOAD:
+            if source.layout is not None:
+                return LaidOutTensor(source.stored(), source.dtype, source.layout)
             return HostTensor(source.numpy())
         return self._core.transfer_to(step.device, source)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.explain import Boundary
+from partita.layout import Layout
 from partita.tensor import HOST
 from partita_hetero.submodels import Submodel
 
@@ -93,6 +94,7 @@ def plan(
     memory_of: Callable[[str], str],
     can_share: Callable[[str, str], bool],
     nbytes: Mapping[str, int | None],
+    layouts: Mapping[str, Layout] | None = None,
 ) -> Plan:
     """Decides for every edge how its tensor passes.
 
@@ -106,7 +108,9 @@ def plan(
         memory_of: Device to the memory its outputs lie in.
         can_share: Whether a device reads a memory in place.
         nbytes: Sizes of values, where known.
+        layouts: Layouts of the values that cross in one.
     """
+    laid_out = {name: layout.name for name, layout in (layouts or {}).items()}
     builder = _Builder(memory_of, can_share)
     for name in model_inputs:
         builder.new_slot(name, HOST)
@@ -118,7 +122,14 @@ def plan(
             slot, how = builder.bring(name, submodel.device)
             reads.append(slot)
             boundaries.append(
-                Boundary(name, source_of.get(name), submodel.number, how, nbytes.get(name))
+                Boundary(
+                    name,
+                    source_of.get(name),
+                    submodel.number,
+                    how,
+                    nbytes.get(name),
+                    laid_out.get(name, ""),
+                )
             )
         memory = memory_of(submodel.device)
         writes = [builder.new_slot(name, memory, submodel.device) for name in submodel.outputs]

@@ -389,5 +389,3 @@ class BreaksAtCreation(Broken):
 
     def __init__(self):
         raise OSError("libdevice.so: cannot open shared object file")
-
-

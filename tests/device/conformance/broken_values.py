@@ -210,7 +210,5 @@ class FusesWhatOthersRead(Broken):
         outputs = {value.name for value in proto.graph.output}
         for node in proto.graph.node:
             if node.op_type in ("Neg", "Relu") and node.output[0] in outputs:
-                node.CopyFrom(
-                    helper.make_node("Identity", node.input, node.output, name=node.name)
-                )
+                node.CopyFrom(helper.make_node("Identity", node.input, node.output, name=node.name))
         return proto

@@ -13,9 +13,7 @@ import partita
 def agree(text, feeds):
     model = parser.parse_model(text)
     ours = partita.Core().compile_model(model, "REFERENCE")(feeds).to_tuple()
-    session = ort.InferenceSession(
-        model.SerializeToString(), providers=["CPUExecutionProvider"]
-    )
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for have, want in zip(ours, session.run(None, feeds), strict=True):
         assert have.shape == want.shape
         assert have.dtype == want.dtype
