@@ -161,6 +161,14 @@ class Compilation:
                 self._answers[device] = QueryResult.of(device, refusals)
         return self._answers[device]
 
+    def _can_share(self, device: str, memory: str) -> bool:
+        """Whether a device reads a memory; one that fails to answer is given copies."""
+        try:
+            return self.devices.core.can_share(device, memory)
+        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
+            _log.warning("%s cannot say what it shares: %s", device, error)
+            return False
+
     def _forget_old(self, pieces: Sequence[Submodel]) -> None:
         """Bounds what failures leave behind; submodels in use are held by their assembly."""
         for piece in pieces:
@@ -200,7 +208,7 @@ class Compilation:
         settlement: Settlement,
         notes: Sequence[str],
     ) -> Assembly:
-        core, properties = self.devices.core, self.devices.properties
+        properties = self.devices.properties
         compiled = settlement.compiled
         outputs = [port.name for port in self.model.outputs]
         plan = transfer.plan(
@@ -208,7 +216,7 @@ class Compilation:
             [port.name for port in self.model.inputs],
             outputs,
             self._memories.__getitem__,
-            core.can_share,
+            self._can_share,
             _sizes(self.model, settlement.layouts),
             settlement.layouts,
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from partita import blob
@@ -14,6 +16,7 @@ from partita.explain import Explanation
 from partita.query import Reason, ReasonCode
 from partita_hetero.assembly import Assembly
 from partita_hetero.compilation import Compilation, Exclusions
+from partita_hetero.due_shapes import DueShapes
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.submodels import Submodel
 from partita_hetero.watchdog import Watchdog
@@ -22,6 +25,23 @@ _log = logging.getLogger("partita.hetero")
 
 STRIKES = 3
 """After so many failures at run time a device gets nothing more to do."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A way round failures.
+
+    Attributes:
+        start: The assembly that it changes.
+        assembly: The one to try; ``start`` itself if all failures have been dealt with already.
+        excluded: What devices have lost in it.
+        blamed: The device of each failure that is new.
+    """
+
+    start: Assembly
+    assembly: Assembly
+    excluded: Exclusions
+    blamed: Sequence[str]
 
 
 class HeteroCompiledModel(CompiledModel):
@@ -43,6 +63,7 @@ class HeteroCompiledModel(CompiledModel):
         self._failures: Counter[str] = Counter()
         self._notes: list[str] = []
         timeout_ms = devices.properties.HETERO_TIMEOUT_MS
+        self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
         self.assembly = compilation.assemble({})
 
@@ -86,53 +107,59 @@ class HeteroCompiledModel(CompiledModel):
 
     # ------------------------------------------------------------------------ failures
 
-    def without(self, failures: list[tuple[Submodel, Exception]]) -> tuple[Assembly, Exclusions]:
+    def without(self, failures: Sequence[tuple[Submodel, Exception]]) -> Remedy:
         """An assembly in which devices have lost what they failed on; does not adopt it.
 
         Args:
-            failures: Submodels of the assembly, and of those tried since, with their errors.
+            failures: Submodels that failed, with their errors. Those whose operations the device
+                has lost already, by another request's failure, count no more.
 
         Raises:
             UnsupportedOpError: There is no other device for an operation.
         """
         with self._lock:
+            start = self.assembly
             excluded = dict(self._excluded)
             notes = list(self._notes)
             strikes = self._failures.copy()
+        blamed = []
         for piece, error in failures:
-            excluded |= self.compilation.exclude(piece, ReasonCode.RUN_FAILED, error)
+            lost = self.compilation.exclude(piece, ReasonCode.RUN_FAILED, error)
+            if all(key in excluded for key in lost):
+                continue
+            excluded |= lost
+            blamed.append(piece.device)
             notes.append(self.compilation.remark(piece, "failed to run", error))
             strikes[piece.device] += 1
-            if strikes[piece.device] >= STRIKES:
-                reason = Reason(ReasonCode.RUN_FAILED, f"failed {strikes[piece.device]} times")
+            if strikes[piece.device] == STRIKES:
+                reason = Reason(ReasonCode.RUN_FAILED, f"failed {STRIKES} times")
                 excluded = {**self.compilation.exclude_device(piece.device, reason), **excluded}
                 notes.append(
-                    f"{piece.device} failed {strikes[piece.device]} times and gets nothing more to "
-                    f"do; compiled.enable_device({piece.device!r}) lets it try again."
+                    f"{piece.device} failed {STRIKES} times and gets nothing more to do; "
+                    f"compiled.enable_device({piece.device!r}) lets it try again."
                 )
-        return self.compilation.assemble(excluded, notes), excluded
+        assembly = self.compilation.assemble(excluded, notes) if blamed else start
+        return Remedy(start, assembly, excluded, blamed)
 
-    def adopt(
-        self,
-        start: Assembly,
-        assembly: Assembly,
-        excluded: Exclusions,
-        failures: list[tuple[Submodel, Exception]],
-    ) -> None:
-        """Makes an assembly that has run what all requests run from now on.
+    def adopt(self, remedy: Remedy) -> bool:
+        """Makes a remedy that has worked what all requests run from now on.
 
-        Nothing happens if another request was faster and ``start``, from which the new assembly was
-        made, is no longer the current one: its failures are not lost by that.
+        Returns:
+            Whether it is; not if the assembly that it starts from has been replaced meanwhile.
         """
+        if not remedy.blamed:
+            return True
         with self._lock:
-            if self.assembly is not start:
-                return
-            self.assembly = assembly
-            self._excluded = excluded
-            self._notes = list(assembly.explanation.notes)
-            self._failures.update(piece.device for piece, _ in failures)
-        for note in assembly.explanation.notes[-len(failures) :]:
+            if self.assembly is not remedy.start:
+                return False
+            known = len(self._notes)
+            self.assembly = remedy.assembly
+            self._excluded = remedy.excluded
+            self._notes = list(remedy.assembly.explanation.notes)
+            self._failures.update(remedy.blamed)
+        for note in remedy.assembly.explanation.notes[known:]:
             _log.warning("%s", note)
+        return True
 
     def enable_device(self, device: str) -> None:
         """Forgets a device's failures and gives its operations back to it.

@@ -10,10 +10,10 @@ import numpy as np
 from partita.compiled_model import CompiledModel, Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
 from partita.layout import LaidOutTensor
+from partita.model import Port
 from partita.profiling import ProfilingInfo
 from partita.tensor import HostTensor, Tensor
 from partita_hetero.assembly import Assembly
-from partita_hetero.compilation import Exclusions
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.executor import EXECUTORS, timed
 from partita_hetero.submodels import Submodel
@@ -45,13 +45,13 @@ class HeteroRunner(Runner):
         self._execute = EXECUTORS[compiled.properties.HETERO_EXECUTOR]
         self._cancelled = False
         self._bound: _Bound | None = None
+        self._unready: PartFailedError | None = None
         try:
             self._bound = _Bound(compiled, compiled.assembly)
         except PartFailedError as failure:
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
-            device = failure.piece.device
-            _log.info("%s cannot take a request; the first run moves its part", device)
+            self._unready = failure  # the first run moves the part, and knows whether that works
 
     def run(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
@@ -59,8 +59,11 @@ class HeteroRunner(Runner):
         """Runs all steps with the chosen executor."""
         self._cancelled = False
         assembly = self._compiled.assembly
-        bound = self._bound
+        bound, unready = self._bound, self._unready
+        self._unready = None
         try:
+            if unready is not None:
+                raise unready
             if bound is None or bound.assembly is not assembly:
                 self._leave(bound)
                 bound = self._bound = _Bound(self._compiled, assembly)
@@ -70,41 +73,37 @@ class HeteroRunner(Runner):
                 self._bound = None  # a runner that hung stays busy
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
-            return self._run_elsewhere(inputs, assembly, failure)
+            return self._run_elsewhere(inputs, failure)
 
     def _run_elsewhere(
-        self, inputs: Sequence[Tensor], start: Assembly, failure: PartFailedError
+        self, inputs: Sequence[Tensor], failure: PartFailedError
     ) -> Sequence[Tensor]:
-        """Repeats the request on other devices.
+        """Repeats the request on other devices until one assembly runs it.
 
-        If another request has found a new assembly meanwhile, that one is tried before more
-        operations are moved, so that one fault of a device counts once.
+        Other requests may do the same at the same time. What they have moved already is not moved
+        again, so that one fault of a device counts once, however many requests it hits.
         """
         compiled = self._compiled
         failures = [(failure.piece, failure.error)]
-        excluded: Exclusions = {}
         while True:
             if self._cancelled:
                 raise InferCancelledError("The request was cancelled.")
-            if compiled.assembly is not start:
-                assembly = start = compiled.assembly
-                failures = []
-            else:
-                try:
-                    assembly, excluded = compiled.without(failures)
-                except PartitaError as error:
-                    _log.info("no other device can run it: %s", error)
-                    raise _as_infer_error(failure) from failure.error
+            try:
+                remedy = compiled.without(failures)
+            except PartitaError as error:
+                _log.info("no other device can run it: %s", error)
+                raise _as_infer_error(failure) from failure.error
             bound = None
             try:
-                bound = _Bound(compiled, assembly)
+                bound = _Bound(compiled, remedy.assembly)
                 results = bound.run(inputs, self._execute, self._is_cancelled)
             except PartFailedError as again:
                 self._leave(bound)
                 failures.append((again.piece, again.error))
                 continue
-            if failures:
-                compiled.adopt(start, assembly, excluded, failures)
+            if not compiled.adopt(remedy):
+                self._leave(bound)
+                continue  # another request moved something else meanwhile: both must be moved
             self._leave(self._bound)
             self._bound = bound
             return results
@@ -166,6 +165,9 @@ class _Bound:
         self._times = [0.0] * len(self._steps)
         self._reject_nan = compiled.properties.REJECT_NAN
         self._watchdog = compiled.watchdog
+        self._due = compiled.due_shapes
+        self._shapes: list[tuple[int, ...]] = []
+        self._sizes: dict[str, int] = {}
 
     def run(
         self,
@@ -174,6 +176,9 @@ class _Bound:
         cancelled: Callable[[], bool],
     ) -> Sequence[Tensor]:
         self._slots[: self._inputs] = inputs
+        if self._due.symbols:
+            self._shapes = [tensor.shape for tensor in inputs]
+            self._sizes = self._due.sizes(self._shapes)
         try:
             return self._compute(execute, cancelled)
         finally:
@@ -263,21 +268,30 @@ class _Bound:
         for port, tensor in zip(ports, results, strict=True):
             if not isinstance(tensor, Tensor):
                 raise InferError(f"It returned {type(tensor).__name__} for '{port.name}'.")
-            shape, due = tensor.shape, port.shape
-            fits = port.dtype is None or tensor.dtype == port.dtype
-            if fits and due is not None and shape != due:
-                fits = len(shape) == len(due) and all(
-                    have == want or not isinstance(want, int)
-                    for have, want in zip(shape, due, strict=True)
-                )
-            if not fits:
-                found = ", ".join(map(str, shape))
+            if port.dtype not in (None, tensor.dtype) or not self._fits(port, tensor.shape):
+                found = ", ".join(map(str, tensor.shape))
                 raise InferError(
                     f"It returned {tensor.dtype}[{found}] as '{port.name}'; {port.describe()} is "
                     "due."
                 )
             if self._reject_nan and tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
                 raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")
+
+    def _fits(self, port: Port, shape: tuple[int, ...]) -> bool:
+        """Whether a shape is the port's; a symbol stands for its size in this request's inputs."""
+        due = port.shape
+        if due is None:
+            return True
+        if len(due) != len(shape):
+            return False
+        doubtful = False
+        for have, want in zip(shape, due, strict=True):
+            if isinstance(want, int):
+                if have != want:
+                    return False
+            elif want is not None and self._sizes.get(want, have) != have:
+                doubtful = True
+        return not doubtful or self._due.infer(port.name, self._shapes) in (None, shape)
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         infos: list[ProfilingInfo] = []
