@@ -1,0 +1,64 @@
+"""Writes the part of TOML that lock files need: tables of texts and numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+
+Scalar = str | int | float | bool
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def key(text: str) -> str:
+    """A key, quoted where TOML asks for it.
+
+    Example:
+        >>> key("GPU"), key("GPU.0")
+        ('GPU', '"GPU.0"')
+    """
+    return text if _BARE.fullmatch(text) else quoted(text)
+
+
+def quoted(text: str) -> str:
+    """A basic string: JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
+
+    Raises:
+        ValueError: It holds a half of a surrogate pair, which no TOML file can.
+    """
+    text.encode("utf-8")
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def scalar(value: Scalar) -> str:
+    """A value.
+
+    Example:
+        >>> scalar(1.0), scalar(True), scalar("a b"), scalar(1e300)
+        ('1.0', 'true', '"a b"', '1e+300')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
+    return repr(value)
+
+
+def table(
+    name: str, entries: Mapping[str, Scalar], remarks: Mapping[str, str] | None = None
+) -> list[str]:
+    """The lines of a table, in the order of the entries; remarks stand behind their entry."""
+    lines = [f"[{name}]"]
+    for label, value in entries.items():
+        remark = (remarks or {}).get(label, "")
+        line = f"{key(label)} = {scalar(value)}"
+        lines.append(f"{line}  # {_one_line(remark)}" if remark else line)
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text)

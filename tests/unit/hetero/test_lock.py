@@ -1,0 +1,152 @@
+"""Placement locks are written, read by Python's own TOML reader, and compared with what is there."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from models import affine
+
+from partita.errors import PlanError
+from partita.reading import read_model
+from partita_hetero import lock as locks
+from partita_hetero import toml
+from partita_hetero.lock import Lock
+
+scalars = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False),
+    st.booleans(),
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(st.dictionaries(texts, scalars), st.dictionaries(texts, texts))
+def test_any_table_is_read_back(entries, remarks):
+    lines = toml.table("t", entries, remarks)
+    assert all("\n" not in line for line in lines)
+    read = tomllib.loads("\n".join(lines))["t"]
+    assert read == entries
+    assert {key: type(value) for key, value in read.items()} == {
+        key: type(value) for key, value in entries.items()
+    }
+
+
+def lock_of(model, **changes):
+    facts = {
+        "model": model.name,
+        "graph": locks.graph_digest(model),
+        "devices": {"GPU.0": "driver 1", "CPU": "numba"},
+        "ops": {"matmul": "GPU.0", "bias": "GPU.0", "relu": "CPU"},
+        "op_types": {"matmul": "MatMul"},
+        "plan": {"objective": "LATENCY", "latency_us": 12.5},
+    }
+    return Lock(**(facts | changes))
+
+
+@pytest.fixture
+def model():
+    return read_model(affine())
+
+
+def test_a_lock_can_be_read_by_people(model):
+    lines = lock_of(model).text().splitlines()
+    assert lines[0].startswith("# Where each operation runs.")
+    assert '[model]\nname = "affine"' in lock_of(model).text()
+    assert lines[-4:] == [
+        "[ops]",
+        'matmul = "GPU.0"  # MatMul',
+        'bias = "GPU.0"',
+        'relu = "CPU"',
+    ]
+    assert '"GPU.0" = "driver 1"' in lines
+
+
+def test_a_lock_survives_the_disk(model, tmp_path):
+    odd = {'/a"b\\c\n': "CPU", "ü.x": "CPU", "": "CPU"}
+    lock = lock_of(model, ops=odd, op_types={})
+    lock.save(tmp_path / "plan.toml")
+    again = locks.load(tmp_path / "plan.toml")
+    assert again == lock
+    assert list(again.ops) == list(odd)
+    with pytest.raises(PlanError, match="cannot be written"):
+        lock.save(tmp_path / "no" / "plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = ", "is not TOML"),
+        ("x = 1", "is 'None' version None; this Partita reads 'partita-placement' version 1"),
+        (
+            'format = "partita-placement"\nversion = 1\nmore = 2',
+            "a key 'more', which means nothing",
+        ),
+        ('format = "partita-placement"\nversion = 1\nops = 2', "'ops' must be a table"),
+        (
+            'format = "partita-placement"\nversion = 1\n[ops]\na = 2',
+            "'a' in .ops. is 2; it must be",
+        ),
+        (
+            'format = "partita-placement"\nversion = 1\n[devices]\nA = "1"\n[ops]\na = "B"',
+            "gives operations to 'B', which .devices. does not list; it lists A",
+        ),
+    ],
+)
+def test_what_is_no_lock(text, message, tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=message):
+        locks.load(path)
+    with pytest.raises(PlanError, match="cannot be read"):
+        locks.load(tmp_path / "other.toml")
+
+
+def found(lock, model, listed=None, refusal=lambda device, op: None):
+    listed = {"GPU.0": "driver 1", "CPU": "numba"} if listed is None else listed
+    placed = [op.name for op in model.ops]
+    return locks.compare(lock, model, placed, listed, refusal).lines()
+
+
+def test_a_lock_that_holds(model):
+    assert found(lock_of(model), model) == []
+
+
+def test_what_no_longer_holds_is_said_precisely(model):
+    lock = lock_of(model, ops={"matmul": "GPU.0", "old": "CPU", "relu": "CPU"}, graph="0")
+    assert found(lock, model) == [
+        "1 operation of the lock are not in the model: 'old'.",
+        "1 operation of the model are not in the lock: 'bias'.",
+    ]
+    assert found(lock_of(model, graph="0"), model) == [
+        "The operations have their names, but other types or another wiring."
+    ]
+    assert found(lock_of(model), model, {"CPU": "numba"}) == [
+        "Device 'GPU.0', which has 2 operations in the lock, is not in the list."
+    ]
+    assert found(lock_of(model), model, {"GPU.0": "driver 2", "CPU": "numba"}) == [
+        "Device 'GPU.0' had driver 'driver 1' and has 'driver 2'; its times may have changed."
+    ]
+    refuse = found(
+        lock_of(model),
+        model,
+        refusal=lambda device, op: "UNSUPPORTED_OP: no" if device == "GPU.0" else None,
+    )
+    assert refuse == [
+        "Device 'GPU.0' refuses 2 operations that the lock gives it: 'matmul', 'bias' "
+        "(UNSUPPORTED_OP: no)."
+    ]
+
+
+def test_the_digest_changes_with_the_graph_alone(model):
+    digest = locks.graph_digest(model)
+    other = read_model(affine())
+    other.ops[0].affinity = "GPU"
+    other.reshape([7, 4])
+    assert locks.graph_digest(other) == digest
+    proto = affine()
+    proto.graph.node[2].op_type = "Exp"
+    assert locks.graph_digest(read_model(proto)) != digest
