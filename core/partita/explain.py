@@ -64,6 +64,77 @@ class Boundary:
     layout: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One placement that was considered.
+
+    Attributes:
+        name: ``"plan"``, ``"priority"``, or ``"only CPU"``.
+        ops: Device to the number of operations it runs.
+        submodels: How many submodels it has.
+        predicted_us: What the cost model says, in microseconds.
+        measured_us: Median of real runs; ``None`` if it was not run.
+        failure: Why it was not run, or could not be.
+    """
+
+    name: str
+    ops: Mapping[str, int]
+    submodels: int
+    predicted_us: float | None
+    measured_us: float | None
+    failure: str = ""
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{device} {count} ops" for device, count in self.ops.items())
+        plural = "" if self.submodels == 1 else "s"
+        text = f"{self.name} ({where} in {self.submodels} subgraph{plural})"
+        if self.measured_us is not None:
+            text += f": measured {self.measured_us / 1e3:.3f} ms"
+            if self.predicted_us is not None:
+                text += f", predicted {self.predicted_us / 1e3:.3f} ms"
+        return f"{text}: {self.failure}" if self.failure else text
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How measurements decided the placement (``HETERO_SCHEDULE=COST``).
+
+    Attributes:
+        objective: What was minimised: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
+            of one request, for ``"THROUGHPUT"`` the time between results.
+        chosen: Name of the candidate that was kept.
+        candidates: All that were considered.
+        gap: How far the plan's predicted time can at most be from the best possible one, as a share
+            of it; ``None`` without a plan.
+        from_database: Whether everything was known from earlier compiles, so that nothing was run.
+        notes: What could not be measured or decided, and why.
+    """
+
+    objective: str
+    chosen: str
+    candidates: Sequence[Candidate]
+    gap: float | None
+    from_database: bool
+    notes: Sequence[str] = ()
+
+    def __getitem__(self, name: str) -> Candidate:
+        """The candidate of a name."""
+        for candidate in self.candidates:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(name)
+
+    def lines(self) -> list[str]:
+        """For people, a candidate a line."""
+        source = "times of an earlier compile" if self.from_database else "measured now"
+        gap = "" if self.gap is None else f"; plan at most {self.gap:.1%} from the optimum"
+        return [
+            f"HETERO_SCHEDULE=COST, {self.objective}: kept '{self.chosen}' ({source}{gap})",
+            *(f"  {candidate}" for candidate in self.candidates),
+            *(f"  {note}" for note in self.notes),
+        ]
+
+
 @dataclass(frozen=True)
 class Explanation:
     """The placement of a compiled model.
@@ -74,6 +145,7 @@ class Explanation:
         subgraph_devices: Device of each submodel, by number.
         boundaries: Tensors that cross between submodels.
         notes: What else a person should know (failed devices, fallbacks), in order.
+        decision: How measurements decided it, if they did.
     """
 
     model: str
@@ -81,6 +153,7 @@ class Explanation:
     subgraph_devices: Sequence[str]
     boundaries: Sequence[Boundary] = ()
     notes: Sequence[str] = ()
+    decision: Decision | None = None
 
     @classmethod
     def single_device(cls, model: Model, device: str) -> Explanation:
@@ -139,7 +212,8 @@ class Explanation:
             )
             for row in rows
         ]
-        return "\n".join([*lines, "", self.summary(), *self.notes])
+        decided = self.decision.lines() if self.decision else []
+        return "\n".join([*lines, "", self.summary(), *self.notes, *decided])
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain data for JSON."""

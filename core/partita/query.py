@@ -28,6 +28,8 @@ class ReasonCode(enum.StrEnum):
     RUN_FAILED = "RUN_FAILED"
     PRIORITY = "PRIORITY"
     PINNED = "PINNED"
+    CHEAPER_BY = "CHEAPER_BY"
+    MERGED = "MERGED"
     CONSTANT = "CONSTANT"
     FALLBACK = "FALLBACK"
     UNUSED = "UNUSED"

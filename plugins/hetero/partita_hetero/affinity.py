@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
 from partita.plugin import CoreAPI
@@ -15,6 +16,9 @@ _log = logging.getLogger(__name__)
 
 Query = Callable[[str], QueryResult]
 """Asks a device, named as the user spelled it, about the whole model."""
+
+Wishes = Mapping[int, tuple[str, Reason]]
+"""Operation to the device that a plan chose for it, and why."""
 
 _KIND_ORDER = ("gpu", "accelerator", "cpu", "reference")
 
@@ -86,6 +90,7 @@ def place(
     query: Query,
     excluded: Mapping[tuple[int, str], Reason],
     strict: bool,
+    wishes: Wishes = MappingProxyType({}),
 ) -> Placement:
     """Gives every operation the first device that takes it, or the one that it is pinned to.
 
@@ -96,6 +101,7 @@ def place(
         query: Asks a device; called at most once for each.
         excluded: Operations that a device claimed and then could not compile, with the reason.
         strict: Raise instead of moving a pinned operation.
+        wishes: Operation to the device that a plan chose for it and why; pins are stronger.
 
     Raises:
         UnsupportedOpError: No device takes an operation; every device's reason is in the message.
@@ -124,12 +130,17 @@ def place(
             result.reason[op] = Reason(ReasonCode.UNUSED, "no output depends on it")
             continue
         pin = pins.get(op)
-        candidates = [*([pin] if pin else []), *(d for d in devices if d != pin)]
+        wish = wishes.get(op)
+        chosen = [device for device in (pin, wish and wish[0]) if device]
+        candidates = dict.fromkeys([*chosen, *devices])
         for device in candidates:
             refusal = verdict(op, device)
             if refusal is None:
                 result.device[op] = device
-                result.reason[op] = _reason(op, device, pin, result.refused[op], devices)
+                if wish and device == wish[0] and device != pin:
+                    result.reason[op] = wish[1]
+                else:
+                    result.reason[op] = _reason(device, pin, result.refused[op], devices)
                 break
             result.refused[op][device] = refusal
         else:
@@ -144,7 +155,7 @@ def place(
 
 
 def _reason(
-    op: int, device: str, pin: str | None, refused: Mapping[str, Reason], devices: Sequence[str]
+    device: str, pin: str | None, refused: Mapping[str, Reason], devices: Sequence[str]
 ) -> Reason:
     if device == pin:
         return Reason(ReasonCode.PINNED, f"affinity '{pin}'")

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.compiled_model import CompiledModel
 from partita.errors import (
@@ -30,6 +30,9 @@ from partita_hetero.assembly import Assembly, plan_arena
 from partita_hetero.devices import DeviceList
 from partita_hetero.executor import Schedule
 from partita_hetero.submodels import Submodel
+
+if TYPE_CHECKING:
+    from partita_hetero.choice import Choice
 
 _log = logging.getLogger("partita.hetero")
 
@@ -62,10 +65,12 @@ class Compilation:
     ) -> None:
         self.model = model
         self.devices = devices
-        self._wiring = graph.build(model)
+        self.wiring = graph.build(model)
+        self.sizes = _sizes(model, {})
         if pins is None:
             pins = {op.name: op.affinity for op in model.ops if op.affinity}
-        self._pins = self._resolve_pins(pins)
+        self.pins = self._resolve_pins(pins)
+        self._choice: Choice | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._answers: dict[str, QueryResult] = {}
         self._memories: dict[str, str] = {}
@@ -90,38 +95,80 @@ class Compilation:
             return self._assemble(dict(excluded), list(notes))
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
-        properties = self.devices.properties
+        choice = self._choice
         while True:
-            placement = affinity.place(
-                self._wiring, self.devices.names, self._pins, self._ask, out, properties.STRICT
+            placement = self.place(out, choice.wishes if choice else {})
+            assembly = self.build(placement, out, remarks, choice)
+            if assembly is not None:
+                self._forget_old(assembly.submodels)
+                self._report(assembly)
+                return assembly
+
+    def place(
+        self,
+        out: Exclusions,
+        wishes: affinity.Wishes,
+        order: Sequence[str] | None = None,
+    ) -> Placement:
+        """A device for every operation: pins first, then wishes, then the devices in order."""
+        strict = self.devices.properties.STRICT
+        names = self.devices.names if order is None else order
+        return affinity.place(self.wiring, names, self.pins, self.ask, out, strict, wishes)
+
+    def pieces(self, placement: Placement) -> list[Submodel]:
+        """The submodels of a placement."""
+        parts = partition.partition(
+            self.wiring.preds,
+            self.wiring.succs,
+            placement.device,
+            merge_islands=self.devices.properties.HETERO_EXECUTOR != "PARALLEL",
+        )
+        return submodels.describe(self.wiring, parts)
+
+    def build(
+        self,
+        placement: Placement,
+        out: dict[tuple[int, str], Reason],
+        remarks: list[str],
+        choice: Choice | None = None,
+        counted: bool = False,
+    ) -> Assembly | None:
+        """Compiles a placement.
+
+        Args:
+            placement: Where everything goes.
+            out: Exclusions; those of submodels that cannot be compiled are added.
+            remarks: Notes for the explanation; what failed is added.
+            choice: What the placement comes from, if measurements decided it.
+            counted: Let devices measure every operation.
+
+        Returns:
+            The assembly, or ``None`` if a device failed.
+
+        Raises:
+            CompileError: ``STRICT`` is set and a device failed.
+        """
+        pieces = self.pieces(placement)
+        failures = self._compile(pieces, counted)
+        if not failures:
+            settlement = self._negotiation.settle(
+                pieces,
+                [self._done[piece.key, counted] for piece in pieces],
+                {port.name for port in self.model.outputs},
             )
-            parts = partition.partition(
-                self._wiring.preds,
-                self._wiring.succs,
-                placement.device,
-                merge_islands=properties.HETERO_EXECUTOR != "PARALLEL",
-            )
-            pieces = submodels.describe(self._wiring, parts)
-            failures = self._compile(pieces)
-            if not failures:
-                self._forget_old(pieces)
-                settlement = self._negotiation.settle(
-                    pieces,
-                    [self._done[piece.key] for piece in pieces],
-                    {port.name for port in self.model.outputs},
-                )
-                if not settlement.failures:
-                    return self._join(placement, pieces, settlement, remarks)
-                failures = settlement.failures
-            for piece, error in failures:
-                if properties.STRICT:
-                    raise CompileError(
-                        f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed "
-                        f"to compile them: {error}"
-                    ) from error
-                remarks.append(self.remark(piece, "failed to compile", error))
-                _log.warning("%s. They go to the next device.", remarks[-1])
-                out |= self.exclude(piece, ReasonCode.COMPILE_FAILED, error)
+            if not settlement.failures:
+                return self._join(placement, pieces, settlement, remarks, choice)
+            failures = settlement.failures
+        for piece, error in failures:
+            if self.devices.properties.STRICT:
+                raise CompileError(
+                    f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed "
+                    f"to compile them: {error}"
+                ) from error
+            remarks.append(self.remark(piece, "failed to compile", error))
+            _log.warning("%s. They go to the next device.", remarks[-1])
+            out |= self.exclude(piece, ReasonCode.COMPILE_FAILED, error)
+        return None
 
     def exclude(
         self, piece: Submodel, code: ReasonCode, error: Exception
@@ -132,11 +179,11 @@ class Compilation:
 
     def exclude_device(self, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
         """The exclusions that leave a device alone altogether."""
-        return {(op, device): reason for op in range(len(self._wiring.nodes))}
+        return {(op, device): reason for op in range(len(self.wiring.nodes))}
 
     def remark(self, piece: Submodel, what: str, error: Exception) -> str:
         """A sentence for the explanation's notes."""
-        first = self._wiring.nodes[piece.ops[0]].name
+        first = self.wiring.nodes[piece.ops[0]].name
         return (
             f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
             f"them: {error}"
@@ -147,7 +194,7 @@ class Compilation:
         with self._lock:
             self._answers.pop(device, None)
 
-    def _ask(self, device: str) -> QueryResult:
+    def ask(self, device: str) -> QueryResult:
         """A device's answer; one that cannot answer takes nothing, with its error as the reason."""
         if device not in self._answers:
             try:
@@ -172,22 +219,27 @@ class Compilation:
     def _forget_old(self, pieces: Sequence[Submodel]) -> None:
         """Bounds what failures leave behind; submodels in use are held by their assembly."""
         for piece in pieces:
-            self._done[piece.key] = self._done.pop(piece.key)
+            self._done[piece.key, False] = self._done.pop((piece.key, False))
         for key in list(self._done)[: -2 * len(pieces) - SPARE_SUBMODELS]:
             del self._done[key]
 
-    def _compile(self, pieces: Sequence[Submodel]) -> list[tuple[Submodel, PartitaError]]:
+    def _compile(
+        self, pieces: Sequence[Submodel], counted: bool
+    ) -> list[tuple[Submodel, PartitaError]]:
         """Compiles what is not done yet, side by side; returns what failed."""
-        waiting = [piece for piece in pieces if piece.key not in self._done]
-        models = [submodels.cut(self.model, self._wiring, piece) for piece in waiting]
+        waiting = [piece for piece in pieces if (piece.key, counted) not in self._done]
+        models = [submodels.cut(self.model, self.wiring, piece) for piece in waiting]
 
         def compile_one(index: int) -> PartitaError | None:
             piece = waiting[index]
             try:
                 core = self.devices.core
                 self._memories[piece.device] = core.device_info(piece.device).memory
-                self._done[piece.key] = core.compile_model(
-                    models[index], piece.device, self.devices.config(piece.device)
+                config = self.devices.config(piece.device)
+                if counted:
+                    config["PERF_COUNT"] = True
+                self._done[piece.key, counted] = core.compile_model(
+                    models[index], piece.device, config
                 )
             except PartitaError as error:
                 return error
@@ -207,6 +259,7 @@ class Compilation:
         pieces: Sequence[Submodel],
         settlement: Settlement,
         notes: Sequence[str],
+        choice: Choice | None,
     ) -> Assembly:
         properties = self.devices.properties
         compiled = settlement.compiled
@@ -226,12 +279,7 @@ class Compilation:
             for name, slot in zip(outputs, plan.outputs, strict=True)
             if slot is None
         }
-        explanation = self._explain(placement, pieces, plan.boundaries, notes)
-        _log.info("%s", explanation.summary())
-        wanted = os.environ.get(DOT_VARIABLE, "0") not in ("", "0")
-        if properties.HETERO_DUMP_GRAPH_DOT or wanted:
-            paths = dot.write(Path.cwd(), self.model.name, self._wiring, pieces, explanation)
-            _log.info("wrote %s and %s", *paths)
+        explanation = self._explain(placement, pieces, plan.boundaries, notes, choice)
         linear = properties.HETERO_EXECUTOR == "LINEAR"
         arena_bytes, places = plan_arena(plan, pieces, compiled, settlement.layouts, reuse=linear)
         return Assembly(
@@ -245,12 +293,24 @@ class Compilation:
             places,
         )
 
+    def _report(self, assembly: Assembly) -> None:
+        """Tells of the assembly that will run, in the log and in files if they are wanted."""
+        _log.info("%s", assembly.explanation.summary())
+        wanted = os.environ.get(DOT_VARIABLE, "0") not in ("", "0")
+        if self.devices.properties.HETERO_DUMP_GRAPH_DOT or wanted:
+            paths = dot.write(
+                *(Path.cwd(), self.model.name, self.wiring),
+                *(assembly.submodels, assembly.explanation),
+            )
+            _log.info("wrote %s and %s", *paths)
+
     def _explain(
         self,
         placement: Placement,
         pieces: Sequence[Submodel],
         boundaries: Sequence[Boundary],
         notes: Sequence[str],
+        choice: Choice | None,
     ) -> Explanation:
         home = {op: piece.number for piece in pieces for op in piece.ops}
         rows = [
@@ -262,10 +322,11 @@ class Compilation:
                 placement.reason[index],
                 placement.refused[index],
             )
-            for index, node in enumerate(self._wiring.nodes)
+            for index, node in enumerate(self.wiring.nodes)
         ]
         devices = [piece.device for piece in pieces]
-        return Explanation(self.model.name, rows, devices, boundaries, list(notes))
+        decision = choice.decision if choice else None
+        return Explanation(self.model.name, rows, devices, boundaries, list(notes), decision)
 
     def _resolve_pins(self, pins: Mapping[str, str]) -> dict[int, str]:
         """Pins by index, each by the name that the device has in the list, if it is there."""
@@ -273,7 +334,7 @@ class Compilation:
         listed = {core.resolve_device(device): device for device in self.devices.names}
         spelled: dict[str, str] = {}
         result: dict[int, str] = {}
-        names = {name: index for index, name in enumerate(self._wiring.names())}
+        names = {name: index for index, name in enumerate(self.wiring.names())}
         for name, pin in pins.items():
             if name not in names:
                 raise UnsupportedOpError(f"A pin names operation '{name}', which the model lacks.")

@@ -49,11 +49,12 @@ class HeteroCompiledModel(CompiledModel):
 
     Args:
         compilation: Makes assemblies, now and when a device fails.
+        assembly: What to run, if it is there already.
     """
 
     properties: HeteroProperties
 
-    def __init__(self, compilation: Compilation) -> None:
+    def __init__(self, compilation: Compilation, assembly: Assembly | None = None) -> None:
         devices = compilation.devices
         super().__init__(compilation.model, devices.properties, devices.own_name)
         self.core = devices.core
@@ -65,7 +66,7 @@ class HeteroCompiledModel(CompiledModel):
         timeout_ms = devices.properties.HETERO_TIMEOUT_MS
         self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
-        self.assembly = compilation.assemble({})
+        self.assembly = compilation.assemble({}) if assembly is None else assembly
 
     def create_runner(self) -> Runner:
         """A runner with runners of its own on every device."""

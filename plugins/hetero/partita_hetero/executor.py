@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable, Sequence
 
 from partita.errors import InferCancelledError
@@ -105,10 +104,3 @@ def _check(cancelled: Callable[[], bool]) -> None:
 
 
 EXECUTORS = {"LINEAR": run_linear, "DATAFLOW": run_dataflow, "PARALLEL": run_parallel}
-
-
-def timed(run: RunStep, index: int) -> float:
-    """Runs a step and returns its duration in microseconds."""
-    start = time.perf_counter()
-    run(index)
-    return (time.perf_counter() - start) * 1e6

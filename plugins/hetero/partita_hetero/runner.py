@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -15,7 +16,8 @@ from partita.profiling import ProfilingInfo
 from partita.tensor import HostTensor, Tensor
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
-from partita_hetero.executor import EXECUTORS, timed
+from partita_hetero.executor import EXECUTORS
+from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
 from partita_hetero.watchdog import TimeoutExceededError
@@ -123,6 +125,10 @@ class HeteroRunner(Runner):
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
         return () if self._bound is None else self._bound.profiling_info()
 
+    def timeline(self, name: str = "measured") -> Timeline:
+        """When each submodel and Permute of the last run began and ended, if HETERO counts."""
+        return Timeline(()) if self._bound is None else self._bound.timeline(name)
+
     def cancel(self) -> None:
         """Stops after the steps that are running."""
         self._cancelled = True
@@ -162,7 +168,7 @@ class _Bound:
             for slot, port in zip(assembly.plan.outputs, compiled.outputs, strict=True)
         ]
         self._count = compiled.properties.PERF_COUNT
-        self._times = [0.0] * len(self._steps)
+        self._times = [(0.0, 0.0)] * len(self._steps)
         self._reject_nan = compiled.properties.REJECT_NAN
         self._watchdog = compiled.watchdog
         self._due = compiled.due_shapes
@@ -204,7 +210,24 @@ class _Bound:
         return tensor
 
     def _timed_step(self, index: int) -> None:
-        self._times[index] = timed(self._step, index)
+        start = time.perf_counter()
+        self._step(index)
+        self._times[index] = (start * 1e6, time.perf_counter() * 1e6)
+
+    def timeline(self, name: str) -> Timeline:
+        first = min((start for start, _ in self._times), default=0.0)
+        spans = []
+        for step, (start, end) in zip(self._steps, self._times, strict=True):
+            if isinstance(step, RunStep):
+                device, what = self._pieces[step.submodel].device, f"subgraph{step.submodel}"
+                spans.append(Span(device, what, start - first, end - first))
+            else:
+                tensor = self._slots[step.writes[0]]
+                nbytes = 0 if tensor is None else tensor.nbytes
+                spans.append(
+                    Span(step.device, step.name, start - first, end - first, "transfer", nbytes)
+                )
+        return Timeline(tuple(spans), name)
 
     def _step(self, index: int) -> None:
         step = self._steps[index]
@@ -309,7 +332,8 @@ class _Bound:
                         )
                     )
             elif self._count:
-                infos.append(_permute_info(step, self._times[index]))
+                start, end = self._times[index]
+                infos.append(_permute_info(step, end - start))
         return infos
 
     def cancel(self) -> None:
