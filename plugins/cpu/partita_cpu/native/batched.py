@@ -12,9 +12,8 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native.choice import native_choice
-from partita_cpu.native.invoke import address, call_epilogue, call_narrow, call_tile
+from partita_cpu.native.invoke import address, call_narrow, call_tile
 from partita_cpu.native.table import (
-    EPILOGUE,
     NARROW,
     Arithmetic,
     tile_columns,
@@ -101,11 +100,9 @@ def multiply_batches(
                 rows = m * (t + 1) // tiles - row
                 a = address(x) + 4 * (batch * x_step + row * k)
                 b = base + block * k * wide * 4
-                call_tile(kernels[rows], (a, 4 * k, address(offsets), 1, k, b, tile, 0))
                 to = address(y) + 4 * ((batch * m + row) * n + block * wide)
-                call_epilogue(
-                    kernels[EPILOGUE], (tile, rows, width, zeros, 0, to, 4 * n, low, high)
-                )
+                finish = (tile, zeros, 0, to, 4 * n, width, low, high, 0)
+                call_tile(kernels[rows], (a, 4 * k, address(offsets), 1, k, b, 0, rows, 0, *finish))
         unit += last - first
 
 

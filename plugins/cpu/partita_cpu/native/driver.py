@@ -25,6 +25,7 @@ from partita_cpu.native.plan import (
     BY_COLUMNS,
     CELL,
     CHANNELS,
+    CHUNK,
     DEPTH,
     EVEN,
     FLAT,
@@ -42,15 +43,21 @@ from partita_cpu.native.plan import (
     SOURCE,
     STEP,
     STRIDE_DOWN,
+    TAP_BYTES,
+    TAPS,
     TAPS,
     THREAD_BYTES,
     TILE_BYTES,
     TILE_COLUMNS,
     TILE_ROWS,
     UNITS,
+    X_BYTES,
+    Y_BYTES,
+    ZERO_BYTES,
 )
-from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, RELEASE, Arithmetic
+from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, EPILOGUE_F32, RELEASE, Arithmetic
 
+_DIRECT = 0
 _HALO = 1
 _COLUMNS = 2
 _SPLIT = int(Arithmetic.BF16X3)
@@ -71,6 +78,7 @@ def multiply_tiles(
     has_residual: int,
     low: float,
     high: float,
+    gate: int,
     code: int,
     alpha: float,
     beta: float,
@@ -79,12 +87,15 @@ def multiply_tiles(
 ) -> None:
     """``y = activation(min(max(conv(x, w) + bias + residual, low), high))``, channels last.
 
+    Tiles are finished where they are computed, unless the activation needs more than bounds and a
+    gate, or rows of a tile lie between image rows.
+
     Args:
-        x: Input pixels, flat.
+        x: Input pixels, flat; bfloat16 as uint16.
         w: Packed weights, as uint16.
         bias: Packed bias.
         residual: Like y; not read unless has_residual.
-        y: Output pixels, flat.
+        y: Output pixels, flat; bfloat16 as uint16.
         scratch: Bytes; `Plan.thread_bytes` for each thread.
         offsets: `Plan.offsets`.
         kernels: `table.tile_kernels`.
@@ -92,7 +103,8 @@ def multiply_tiles(
         has_residual: 0 or 1.
         low: Lower bound.
         high: Upper bound.
-        code: `ActivationCode` of what bounds do not express, or 0.
+        gate: 1 for HardSwish, else 0.
+        code: `ActivationCode` of what bounds and gate do not express, or 0.
         alpha: Of the activation.
         beta: Of the activation.
         tid: This thread.
@@ -138,6 +150,7 @@ def multiply_tiles(
                 has_residual,
                 low,
                 high,
+                gate,
                 code,
                 alpha,
                 beta,
@@ -166,6 +179,7 @@ def _panel(
     has_residual: int,
     low: float,
     high: float,
+    gate: int,
     code: int,
     alpha: float,
     beta: float,
@@ -187,7 +201,7 @@ def _panel(
     elif source == _COLUMNS:
         largest = lay_columns(address(x), base, kernels, p, group, unit, stop)
     else:
-        a = address(x) + 4 * (unit * p[CHANNELS] + group * p[GROUP_CHANNELS])
+        a = address(x) + p[X_BYTES] * (unit * p[CHANNELS] + group * p[GROUP_CHANNELS])
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
     exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)
@@ -195,7 +209,8 @@ def _panel(
     zeros = floats[(planes + TILE_BYTES) // 4 :]
     for i in range(p[TILE_COLUMNS]):
         zeros[i] = np.float32(0)
-    columns, width = p[TILE_COLUMNS], p[OUT_WIDTH]
+    partials = tile + TILE_BYTES + ZERO_BYTES
+    columns, width, outputs = p[TILE_COLUMNS], p[OUT_WIDTH], p[Y_BYTES] * p[OUTPUTS]
     lines, length, pitch, first_pixel = 1, stop - unit, stop - unit, unit
     line_bytes = p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4)
     if source == _HALO:
@@ -212,94 +227,93 @@ def _panel(
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
         number = group * p[BLOCKS] + block
-        b = address(w) + number * p[BLOCK_BYTES]
+        weights = address(w) + number * p[BLOCK_BYTES]
         exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
         first_column = group * p[GROUP_OUTPUTS] + block * columns
         offset = address(bias) + 4 * number * columns
-        for line in range(lines):
-            for t in range(tiles):
+        for first_tap in range(0, p[TAPS], p[CHUNK]):
+            taps = min(p[CHUNK], p[TAPS] - first_tap)
+            ends = first_tap + taps == p[TAPS]
+            places = address(offsets) + 8 * first_tap
+            b = weights + first_tap * p[TAP_BYTES]
+            for n in range(lines * tiles):
+                line = n // tiles
+                t = n - line * tiles
                 if p[EVEN]:
                     f = length * t // tiles
                     rows = length * (t + 1) // tiles - f
                 else:
                     f = t * most
                     rows = min(most, length - f)
+                    if whole_tiles and rows < most and (rows > 16 or most == 16):
+                        # Tiles are read as a whole: the last one begins before the one ends.
+                        f = max(length - most, -unit)
+                        rows = length - f
+                    elif whole_tiles and rows < 16:
+                        f = max(length - 16, -unit)
+                        rows = length - f
                 at = a + line * line_bytes + f * row
+                sums = (at, row, places, taps, p[DEPTH], b, p[PLANE_BYTES], rows)
+                partial = partials + n * TILE_BYTES
+                start = partial if first_tap else 0
+                if not ends:
+                    if not exact:
+                        end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
+                        call_tile(kernels[rows], (*sums, start, *end))
+                    continue
+                image_row, column = line, f
+                if source == _HALO and p[FLAT]:
+                    image_row = f // pitch
+                    column = f - image_row * pitch
+                if column + rows <= width and not exact:
+                    place = (first_pixel + image_row * width + column) * outputs
+                    place += p[Y_BYTES] * first_column
+                    to = address(y) + place
+                    other = address(residual) + place if has_residual else 0
+                    if code == 0:
+                        end = (tile, offset, other, to, outputs, exist, bottom, top, gate)
+                        call_tile(kernels[rows], (*sums, start, *end))
+                        continue
                 if exact:
                     _exact_tile(at - base, w, number, memory, offsets, p, rows)
                 else:
-                    call_tile(
-                        kernels[rows],
-                        (at, row, address(offsets), p[TAPS], p[DEPTH], b, tile, p[PLANE_BYTES]),
-                    )
+                    end = (tile, 0, 0, 0, 0, 0, lowest, highest, 0)
+                    call_tile(kernels[rows], (*sums, start, *end))
                 # Rows of the tile that lie between the image rows are dropped.
                 done = 0
                 while done < rows:
-                    cell = line * pitch + f + done
-                    image_row = cell // pitch
-                    column = cell - image_row * pitch
                     run = min(rows - done, pitch - column)
                     count = min(run, width - column)
                     if count > 0:
-                        pixel = first_pixel + image_row * width + column
-                        place = 4 * (pixel * p[OUTPUTS] + first_column)
+                        place = (first_pixel + image_row * width + column) * outputs
+                        place += p[Y_BYTES] * first_column
                         to = address(y) + place
                         other = address(residual) + place if has_residual else 0
-                        sums = tile + 4 * done * columns
-                        if code:
-                            # Residuals lie as y does; so the tile is finished row by row in place.
-                            for r in range(count):
-                                shift = 4 * r * columns
-                                beside = other + 4 * r * p[OUTPUTS] if has_residual else 0
-                                call_epilogue(
-                                    kernels[EPILOGUE],
-                                    (
-                                        sums + shift,
-                                        1,
-                                        exist,
-                                        offset,
-                                        beside,
-                                        sums + shift,
-                                        0,
-                                        lowest,
-                                        highest,
-                                    ),
-                                )
-                            begin = (planes + 4 * done * columns) // 4
-                            piece = floats[begin : begin + count * columns]
-                            activate(piece, code, act_alpha, act_beta)
-                            call_epilogue(
-                                kernels[EPILOGUE],
-                                (
-                                    sums,
-                                    count,
-                                    exist,
-                                    address(zeros),
-                                    0,
-                                    to,
-                                    4 * p[OUTPUTS],
-                                    lowest,
-                                    highest,
-                                ),
-                            )
+                        piece = tile + 4 * done * columns
+                        if code == 0:
+                            end = (offset, other, to, outputs, exist, bottom, top, gate)
+                            call_epilogue(kernels[EPILOGUE], (count, piece, *end))
                         else:
-                            call_epilogue(
-                                kernels[EPILOGUE],
-                                (
-                                    sums,
-                                    count,
-                                    exist,
-                                    offset,
-                                    other,
-                                    to,
-                                    4 * p[OUTPUTS],
-                                    bottom,
-                                    top,
-                                ),
-                            )
+                            # Residuals lie as y does, so they are added row by row.
+                            together = 1 if has_residual else count
+                            for r in range(0, count, together):
+                                at = piece + 4 * r * columns
+                                beside = other + r * outputs if has_residual else 0
+                                end = (offset, beside, at, 4 * columns, exist, lowest, highest, 0)
+                                call_epilogue(kernels[EPILOGUE_F32], (together, at, *end))
+                            first = (planes + 4 * done * columns) // 4
+                            finished = floats[first : first + count * columns]
+                            activate(finished, code, act_alpha, act_beta)
+                            end = (address(zeros), 0, to, outputs, exist, lowest, highest, 0)
+                            call_epilogue(kernels[EPILOGUE], (count, piece, *end))
                     done += run
+                    column += run
+                    if column == pitch:
+                        column = 0
+                        image_row += 1
 
 
 @jit

@@ -38,11 +38,11 @@ def calling(*kinds: Any, returns: Any = types.void) -> Any:
     return intrinsic(typed)
 
 
-call_tile = calling(*[_I64] * 8)
+call_tile = calling(*[_I64] * 15, _F32, _F32, _I64)
 """Calls a tile kernel; see `ir.fma.PARAMETERS`."""
 
-call_epilogue = calling(*[_I64] * 7, _F32, _F32)
-"""Calls an epilogue; see `ir.epilogue.PARAMETERS`."""
+call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
+"""Calls an epilogue: rows, then `ir.finish.PARAMETERS`."""
 
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""

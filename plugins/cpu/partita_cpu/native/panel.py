@@ -11,7 +11,6 @@ from partita_cpu.native.plan import (
     ARITHMETIC,
     CELL,
     CHANNELS,
-    DEPTH,
     DILATION_ACROSS,
     DILATION_DOWN,
     GROUP_CHANNELS,
@@ -19,9 +18,9 @@ from partita_cpu.native.plan import (
     LEFT,
     OUT_HEIGHT,
     OUT_WIDTH,
+    PADDED,
     PITCH,
     PLANE_BYTES,
-    STEP,
     STRIDE_ACROSS,
     STRIDE_DOWN,
     TAPS_ACROSS,
@@ -29,6 +28,7 @@ from partita_cpu.native.plan import (
     TOP,
     TRAIL,
     WIDTH,
+    X_BYTES,
 )
 from partita_cpu.native.table import NARROW
 
@@ -38,7 +38,7 @@ from partita_cpu.native.table import NARROW
 
 @jit(inline=True)
 def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
-    """`n` floats from address `x`, then zeros up to `padded` elements, to address `to`."""
+    """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
     if padded <= 0:
         return 0
     return call_narrow(copy, (x, n, to, plane, padded))
@@ -65,7 +65,7 @@ def lay_halo(
     height, width, channels = p[HEIGHT], p[WIDTH], p[CHANNELS]
     cell, pitch, left, taken = p[CELL], p[PITCH], p[LEFT], p[GROUP_CHANNELS]
     copy, plane = kernels[NARROW], p[PLANE_BYTES]
-    unit = 2 if p[ARITHMETIC] else 4
+    unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
     image = first // p[OUT_HEIGHT]
     top = (first - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
     rows = (stop - first - 1) * p[STRIDE_DOWN] + 1 + (p[TAPS_DOWN] - 1) * p[DILATION_DOWN]
@@ -79,13 +79,13 @@ def lay_halo(
             continue
         _put(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
-        source = x + 4 * ((image * height + row) * width * channels + group * taken)
+        source = x + wide * ((image * height + row) * width * channels + group * taken)
         if cell == channels:
             found = _put(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:
             for i in range(width):
-                at = source + 4 * i * channels
+                at = source + wide * i * channels
                 found = _put(copy, at, taken, to + i * cell * unit, plane, cell)
                 largest = max(largest, found)
         to += width * cell * unit
@@ -107,9 +107,9 @@ def lay_columns(
     down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
     dilation, dilation_down = p[DILATION_ACROSS], p[DILATION_DOWN]
     copy, plane = kernels[NARROW], p[PLANE_BYTES]
-    unit = 2 if p[ARITHMETIC] else 4
+    unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
     run = down * across * taken
-    padded = p[DEPTH] * STEP if p[ARITHMETIC] else run
+    padded = p[PADDED]
     together = dilation == 1 and taken == channels
     line = first // p[OUT_WIDTH]
     column = first - line * p[OUT_WIDTH]
@@ -128,11 +128,11 @@ def lay_columns(
                 _put(copy, x, 0, to, plane, across * taken)
                 to += across * taken * unit
                 continue
-            source = x + 4 * ((image * height + row) * width * channels + group * taken)
+            source = x + wide * ((image * height + row) * width * channels + group * taken)
             if together:
                 _put(copy, x, 0, to, plane, low * taken)
                 to += low * taken * unit
-                at = source + 4 * (left + low) * channels
+                at = source + wide * (left + low) * channels
                 n, rest = (high - low) * taken, (across - low) * taken
                 if a == down - 1:
                     rest += padded - run
@@ -143,7 +143,7 @@ def lay_columns(
             for b in range(across):
                 place = left + b * dilation
                 n = taken if 0 <= place < width else 0
-                found = _put(copy, source + 4 * place * channels, n, to, plane, taken)
+                found = _put(copy, source + wide * place * channels, n, to, plane, taken)
                 largest = max(largest, found)
                 to += taken * unit
         lowest = top + (down - 1) * dilation_down

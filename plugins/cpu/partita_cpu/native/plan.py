@@ -20,6 +20,9 @@ LARGE_PANEL_BYTES = 1 << 20
 STEP = 32
 """Elements along k that AMX takes at a time."""
 
+PIECE_BYTES = 32 << 10
+"""Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
+
 
 class Source(enum.IntEnum):
     """Where tile kernels read rows of the left matrix."""
@@ -100,7 +103,8 @@ FIELDS = (
     *("DILATION_ACROSS", "TOP", "LEFT", "OUT_HEIGHT", "OUT_WIDTH", "OUTPUTS", "GROUP_OUTPUTS"),
     *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
-    *("THREAD_BYTES", "EVEN", "RUN"),
+    *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
+    *("PARTIAL_BYTES",),
 )
 """What the array holds, in order."""
 
@@ -143,10 +147,16 @@ FIELDS = (
     THREAD_BYTES,
     EVEN,
     RUN,
-) = range(38)
+    PADDED,
+    X_BYTES,
+    Y_BYTES,
+    TAP_BYTES,
+    CHUNK,
+    PARTIAL_BYTES,
+) = range(len(FIELDS))
 
 TILE_BYTES = 4096
-"""Room for a finished tile, behind the panel."""
+"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete."""
 
 ZERO_BYTES = 256
 """Room for a bias of zeros, behind the tile."""
@@ -164,6 +174,8 @@ class Plan:
         taps: Runs per output pixel.
         run: Elements of a run that count.
         padded: Elements of a run, with the zeros that the arithmetic needs.
+        half_in: Whether the input is bfloat16.
+        half_out: Whether output and residual are.
         columns: Columns of a tile.
         blocks: Tiles across, per group.
         offsets: Place of each run in bytes, from the first.
@@ -181,6 +193,8 @@ class Plan:
     blocks: int
     offsets: Array
     table: Array
+    half_in: bool = False
+    half_out: bool = False
 
     @property
     def thread_bytes(self) -> int:
@@ -193,13 +207,38 @@ class Plan:
         return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns)
 
 
-def plan(images: Images, level: Isa, arithmetic: Arithmetic, threads: int) -> Plan:
-    """Decides how to cut a problem for so many threads."""
-    return _Planner(images, level, arithmetic, threads).plan()
+def plan(
+    images: Images,
+    level: Isa,
+    arithmetic: Arithmetic,
+    threads: int,
+    half_in: bool = False,
+    half_out: bool = False,
+) -> Plan:
+    """Decides how to cut a problem for so many threads.
+
+    Args:
+        images: The problem.
+        level: Instruction sets.
+        arithmetic: What products are computed in.
+        threads: Threads that share it.
+        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
+        half_out: Whether output and residual are; likewise.
+    """
+    return _Planner(images, level, arithmetic, threads, half_in, half_out).plan()
 
 
 class _Planner:
-    def __init__(self, images: Images, level: Isa, arithmetic: Arithmetic, threads: int) -> None:
+    def __init__(
+        self,
+        images: Images,
+        level: Isa,
+        arithmetic: Arithmetic,
+        threads: int,
+        half_in: bool,
+        half_out: bool,
+    ) -> None:
+        self.half_in, self.half_out = half_in, half_out
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
@@ -226,7 +265,7 @@ class _Planner:
 
     def _source(self) -> Source:
         i = self.images
-        if i.is_pointwise and not self.wide:
+        if i.is_pointwise and (not self.wide or self._reads_tiles()):
             return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
@@ -239,6 +278,13 @@ class _Planner:
         if not self.wide:
             fits = fits and i.out_width >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
+
+    def _reads_tiles(self) -> bool:
+        """Whether whole tiles can be read from the input: it is in bfloat16, and large enough."""
+        whole = self.half_in and self.group_channels % STEP == 0 and self.images.pixels >= 16
+        if whole and self.images.pixels < self.rows:
+            self.rows = 16
+        return whole
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
@@ -263,21 +309,34 @@ class _Planner:
             taps, run, cells = 1, i.depth, [0]
         padded = self._up(run)
         if self.source is Source.DIRECT:
-            row = i.channels * 4
+            row = i.channels * (2 if self.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
-        offsets = np.array(cells, np.int64) * (self.cell * unit)
+        pieces = self._pieces(run, padded)
+        within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
+        offsets = (np.array(cells, np.int64)[:, None] * (self.cell * unit) + within).reshape(-1)
         block = taps * padded * self.columns * unit * self.arithmetic.planes
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
+        piece = block // (taps * pieces)
+        chunks = -(-block // PIECE_BYTES)
+        chunk = -(-taps * pieces // chunks)
+        partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
         values |= {
-            "TAPS": taps,
-            "DEPTH": padded // STEP if self.wide else padded,
+            "TAPS": taps * pieces,
+            "DEPTH": padded // pieces // (STEP if self.wide else 1),
             "ROW": row,
-            "RUN": run,
+            "RUN": run // pieces,
+            "PADDED": padded,
             "BLOCK_BYTES": block,
+            "TAP_BYTES": piece,
+            "CHUNK": chunk,
+            "PARTIAL_BYTES": partial,
+            "X_BYTES": 2 if self.half_in else 4,
+            "Y_BYTES": 2 if self.half_out else 4,
         }
+        values["THREAD_BYTES"] += partial
         table = np.array([values[name] for name in FIELDS], np.int64)
         return Plan(
             i,
@@ -291,7 +350,19 @@ class _Planner:
             self.blocks,
             offsets,
             table,
+            self.half_in,
+            self.half_out,
         )
+
+    def _pieces(self, run: int, padded: int) -> int:
+        """Into how many equal pieces runs are cut, so that sums can stop between them."""
+        step = STEP if self.wide else 4
+        row_bytes = self.columns * self.arithmetic.element_bytes * self.arithmetic.planes
+        if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
+            return 1
+        steps = padded // step
+        fewest = -(-padded * row_bytes // PIECE_BYTES)
+        return next(n for n in range(fewest, steps + 1) if steps % n == 0)
 
     def _cut(self, row: int, block: int) -> dict[str, int]:
         """Everything that the drivers read, but for what hangs on the runs."""
@@ -316,6 +387,12 @@ class _Planner:
             panel = min(panel, -(-share // grain) * grain)
         else:
             panel = min(panel, -(-units // grain) * grain)
+        if flat:
+            tiles = -(-((panel - 1) * self.pitch + i.out_width) // self.rows)
+        elif halo:
+            tiles = panel * -(-i.out_width // self.rows)
+        else:
+            tiles = -(-panel // self.rows)
         plane = 0
         if self.source is not Source.DIRECT:
             lines = (panel - 1) * i.stride[0] + 1 + extra
@@ -356,6 +433,7 @@ class _Planner:
             "PANEL_UNITS": panel,
             "BY_COLUMNS": int(by_columns),
             "PLANE_BYTES": plane,
+            "TILES": tiles,
             "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.wide),
         }

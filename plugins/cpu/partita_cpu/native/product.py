@@ -14,6 +14,13 @@ from partita_cpu.native.plan import Images, Plan, plan
 from partita_cpu.native.table import Arithmetic, tile_kernels
 
 
+def split_gate(activation: Activation) -> tuple[int, Activation]:
+    """1 if the activation is the gate that tile kernels know, and what remains then."""
+    if activation.code is ActivationCode.HARD_SWISH:
+        return 1, NO_ACTIVATION
+    return 0, activation
+
+
 def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
     """Lower bound, upper bound, and the activation that remains to be applied."""
     act = activation or NO_ACTIVATION
@@ -77,6 +84,7 @@ def emit_product(
     arithmetic = choice.product_arithmetic(images, weights)
     cut = plan(images, choice.level, arithmetic, choice.threads)
     low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
 
     def packed(array: Array) -> Array:
         return pack_matrix(cut, array) if array.ndim == 2 else pack(cut, array)
@@ -95,6 +103,7 @@ def emit_product(
         int(residual is not None),
         low,
         high,
+        gate,
         int(act.code),
         float(act.alpha),
         float(act.beta),

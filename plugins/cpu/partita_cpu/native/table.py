@@ -21,7 +21,8 @@ NARROW = MAX_ROWS + 2
 CONFIGURE = MAX_ROWS + 3
 RELEASE = MAX_ROWS + 4
 CONFIG = MAX_ROWS + 5
-SLOTS = MAX_ROWS + 6
+EPILOGUE_F32 = MAX_ROWS + 6
+SLOTS = MAX_ROWS + 7
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
 
 
@@ -63,19 +64,32 @@ def tile_rows(level: Isa, arithmetic: Arithmetic) -> int:
 
 
 @functools.cache
-def tile_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
-    """The kernels that a matrix product needs; 0 in unused places."""
+def tile_kernels(
+    level: Isa, arithmetic: Arithmetic, half_in: bool = False, half_out: bool = False
+) -> Array:
+    """The kernels that a matrix product needs; 0 in unused places.
+
+    Args:
+        level: Instruction sets.
+        arithmetic: What products are computed in.
+        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
+        half_out: Whether output and residual are; likewise.
+    """
     known = objects.addresses(level)
     table = np.zeros(SLOTS, np.int64)
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
+    table[EPILOGUE_F32] = known["epilogue"]
     name = arithmetic.name.lower()
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         if arithmetic is Arithmetic.F32:
             table[rows] = known[f"fma_{rows}"]
         else:
-            table[rows] = known[f"{name}_{1 if rows <= 16 else 2}"]
+            kind = f"{name}_narrow" if half_out else name
+            table[rows] = known[f"{kind}_{1 if rows <= 16 else 2}"]
+    if half_out:
+        table[EPILOGUE] = known["epilogue_narrow"]
     if arithmetic is not Arithmetic.F32:
-        table[NARROW] = known[f"narrow_{name}"]
+        table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config.ctypes.data
     return table

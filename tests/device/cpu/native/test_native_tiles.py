@@ -19,7 +19,7 @@ from .conftest import TOLERANCE, Guarded, choices
 INF = float("inf")
 
 
-def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, threads=2):
+def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, threads=2, gate=0):
     images = cut.images
     y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
     packed = pack_matrix(cut, w) if w.ndim == 2 else pack(cut, w)
@@ -39,6 +39,7 @@ def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, t
             int(residual is not None),
             low,
             high,
+            gate,
             code,
             0.0,
             0.0,
@@ -218,6 +219,21 @@ def test_activation_after_the_residual(level, arithmetic, guarded):
     y = run(guarded, cut, level, x, w, bias, residual, code=6)
     wanted = 1 / (1 + np.exp(-(x.astype(np.float64) @ w + bias + residual)))
     assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * 4
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("with_residual", [True, False])
+def test_a_gate_after_the_residual(level, arithmetic, with_residual, guarded):
+    rng = np.random.default_rng(1)
+    for rows in range(1, 40, 3):
+        x = rng.standard_normal((rows, 8)).astype(np.float32)
+        w = rng.standard_normal((8, 37)).astype(np.float32)
+        bias = rng.standard_normal(37).astype(np.float32)
+        residual = rng.standard_normal((rows, 37)).astype(np.float32) if with_residual else None
+        cut = plan(Images.matrix(rows, 8, 37), level, arithmetic, 2)
+        y = run(guarded, cut, level, x, w, bias, residual, gate=1)
+        whole = x.astype(np.float64) @ w + bias + (0 if residual is None else residual)
+        check(y, whole * np.clip(whole / 6 + 0.5, 0, 1), arithmetic)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

@@ -8,6 +8,7 @@ low halves lie in a second plane, b's low tiles behind the high ones, and
 
 from __future__ import annotations
 
+from partita_cpu.native.ir.finish import Finish
 from partita_cpu.native.ir.fma import PARAMETERS
 from partita_cpu.native.ir.text import Function
 
@@ -16,12 +17,29 @@ _A_TILES = (4, 5)
 _B_TILES = (6, 7)
 
 
-def amx_tile(name: str, halves: int, split: bool) -> Function:
-    """Sums of `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`."""
+def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Function:
+    """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
+
+    Args:
+        name: Its symbol.
+        halves: Tiles down.
+        split: Whether elements have lower halves.
+        narrow: Whether output and residual are bfloat16.
+    """
     f = Function(name, PARAMETERS)
     below = f.let("shl i64 %lda, 4")
-    for c in range(2 * halves):
-        f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+    places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
+
+    def zero() -> None:
+        for c in range(2 * halves):
+            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+
+    def go_on() -> None:
+        for c, place in enumerate(places):
+            at = f.at("%start", place)
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
+
+    f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
     step_bytes = TILE_BYTES * (4 if split else 2)
 
     def load_a(pointer: str) -> None:
@@ -61,10 +79,10 @@ def amx_tile(name: str, halves: int, split: bool) -> Function:
         return [f.loop("%depth", state, step)[1]]
 
     f.loop("%ntaps", [("ptr", "%b")], tap)
-    for i in range(halves):
-        for j in range(2):
-            place = f.at("%tile", 16 * 128 * i + 64 * j)
-            f.do(f"call void @llvm.x86.tilestored64(i8 {2 * i + j}, ptr {place}, i64 128)")
+    for c, place in enumerate(places):
+        f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
+    end = Finish(f, 16, narrow)
+    f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
 

@@ -7,20 +7,23 @@ element of a. More rows make LLVM spill.
 
 from __future__ import annotations
 
+from partita_cpu.native.ir import finish
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = (
-    "ptr %a, i64 %lda, ptr %taps, i64 %ntaps, i64 %depth, ptr %b, ptr %tile, i64 %low_plane"
+    "ptr %a, i64 %lda, ptr %taps, i64 %ntaps, i64 %depth, ptr %b, i64 %low_plane, i64 %rows, "
+    f"ptr %start, {finish.PARAMETERS}"
 )
 """Of every tile kernel, whatever it computes in.
 
 a: the first row; the others follow at distances of lda bytes. taps: byte offsets from a, one per
 piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
-tile: where the sums go, row by row. low_plane: distance in bytes from a to the lower halves of its
-elements, for kernels that split them.
+low_plane: distance in bytes from a to the lower halves of its elements, for kernels that split
+them. rows: how many rows count, for kernels that take any number. start: sums to begin with, as a
+tile, or null. The rest: see `finish.PARAMETERS`.
 """
 
-VECTORS = 2
+VECTORS = finish.VECTORS
 _UNROLL = 4
 _GROUP = 3
 
@@ -63,11 +66,25 @@ class _FmaTile:
             after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
             return [after[0], *after[1 + len(pointers) :]]
 
-        start = [("ptr", "%b")] + [(self._vector, "zeroinitializer")] * sums
-        done = f.loop("%ntaps", start, tap)
-        self._store(done[1:])
+        begin = [(self._vector, x) for x in self._begin(sums)]
+        done = self._added(f.loop("%ntaps", [("ptr", "%b"), *begin], tap)[1:])
+        unfinished = f.let("icmp eq ptr %y, null")
+        end = finish.Finish(f, self._lanes)
+        f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
         f.do("ret void")
         return f
+
+    def _begin(self, count: int) -> list[str]:
+        """Zeros, or the sums to go on from."""
+        f, v = self._f, self._vector
+
+        def load(_: str, values: list[str]) -> list[str]:
+            kept = self._rows * VECTORS
+            places = [f.at("%start", 4 * self._lanes * place) for place in range(kept)]
+            return [f.load(v, place) for place in places] + values[kept:]
+
+        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
+        return f.loop(rounds, [(v, "zeroinitializer")] * count, load)
 
     def _steps(self, values: list[str], count: int) -> list[str]:
         """`count` steps along k: values are b, the row pointers, the sums."""
@@ -95,14 +112,20 @@ class _FmaTile:
         v = self._vector
         return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
-    def _store(self, sums: list[str]) -> None:
+    def _added(self, sums: list[str]) -> list[str]:
+        """One sum per place of the tile."""
         f, per_set = self._f, self._rows * VECTORS
+        totals = sums[:per_set]
         for place in range(per_set):
-            total = sums[place]
             for other in range(1, self._sets):
-                total = f.let(f"fadd {self._vector} {total}, {sums[other * per_set + place]}")
-            place_of = f.at("%tile", 4 * self._lanes * place)
-            f.do(f"store {self._vector} {total}, ptr {place_of}, align 4")
+                beside = sums[other * per_set + place]
+                totals[place] = f.let(f"fadd {self._vector} {totals[place]}, {beside}")
+        return totals
+
+    def _store(self, sums: list[str]) -> None:
+        f = self._f
+        for place, total in enumerate(sums):
+            f.do(f"store {self._vector} {total}, ptr {f.at('%tile', 4 * self._lanes * place)}, align 4")
 
 
 def declarations(lanes: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir import amx, epilogue, fma, narrow
+from partita_cpu.native.ir import amx, finish, fma, masked, narrow
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.window import window
 from partita_cpu.native.isa import Isa
@@ -23,7 +23,7 @@ def functions(level: Isa) -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = LANES[level]
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
-    made += [epilogue.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
+    made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     if level is Isa.AMX:
@@ -31,6 +31,8 @@ def functions(level: Isa) -> list[Function]:
         for name, split in (("bf16", False), ("bf16x3", True)):
             made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
             made.append(narrow.narrow(f"narrow_{name}", split))
+        made += [finish.epilogue("epilogue_narrow", lanes, half=True), narrow.copy_halves("copy_halves")]
+        made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
     return made
 
 
@@ -38,7 +40,7 @@ def text(level: Isa) -> str:
     """The module."""
     lanes = LANES[level]
     parts = [function.text() for function in functions(level)]
-    parts += [fma.declarations(lanes), epilogue.declarations(lanes)]
+    parts += [fma.declarations(lanes), masked.declarations(lanes)]
     if level is Isa.AMX:
-        parts += [amx.declarations(), narrow.declarations()]
+        parts += [amx.declarations(), finish.declarations(lanes), narrow.declarations()]
     return "\n".join(parts)

@@ -6,7 +6,7 @@ so nothing is copied; a caller clips the taps at the edges by passing fewer of t
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.epilogue import (
+from partita_cpu.native.ir.masked import (
     bounded,
     column_masks,
     masked_load,

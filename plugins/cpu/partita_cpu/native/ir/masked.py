@@ -1,46 +1,8 @@
-"""From a finished tile to the output: bias, residual, bounds; only the columns that exist."""
+"""Vectors of floats at the edge of a tile: masks, bounds, and memory that is touched in part."""
 
 from __future__ import annotations
 
 from partita_cpu.native.ir.text import Function
-
-PARAMETERS = (
-    "ptr %tile, i64 %rows, i64 %columns, ptr %bias, ptr %residual, ptr %y, i64 %ldy, "
-    "float %low, float %high"
-)
-"""tile: sums, row by row. columns: how many of a row exist. residual: like y, or null.
-ldy: bytes from one row of y (and of the residual) to the next."""
-
-
-def epilogue(name: str, lanes: int, vectors: int = 2) -> Function:
-    """``y = min(max(tile + bias + residual, low), high)``; NaN stays."""
-    f = Function(name, PARAMETERS)
-    v = f"<{lanes} x float>"
-    bias = [f.load(v, f.at("%bias", 4 * lanes * i)) for i in range(vectors)]
-    masks = column_masks(f, "%columns", lanes, vectors)
-    low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
-    alone = f.let("icmp eq ptr %residual, null")
-
-    def rows(add_residual: bool) -> None:
-        def row(index: str, _: list[str]) -> list[str]:
-            source = f.at("%tile", f.let(f"mul i64 {index}, {4 * lanes * vectors}"))
-            place = f.let(f"mul i64 {index}, %ldy")
-            to, other = f.at("%y", place), f.at("%residual", place)
-            for i in range(vectors):
-                x = f.load(v, f.at(source, 4 * lanes * i))
-                x = f.let(f"fadd {v} {x}, {bias[i]}")
-                if add_residual:
-                    r = masked_load(f, lanes, f.at(other, 4 * lanes * i), masks[i])
-                    x = f.let(f"fadd {v} {x}, {r}")
-                x = bounded(f, v, x, low, high, lanes)
-                masked_store(f, lanes, x, f.at(to, 4 * lanes * i), masks[i])
-            return []
-
-        f.loop("%rows", [], row)
-
-    f.either(alone, lambda: rows(False), lambda: rows(True))
-    f.do("ret void")
-    return f
 
 
 def column_masks(f: Function, columns: str, lanes: int, vectors: int) -> list[str]:

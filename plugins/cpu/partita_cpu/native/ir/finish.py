@@ -1,0 +1,174 @@
+"""What follows the sums of a tile: bias, residual, bounds and a gate, then the output's memory.
+
+Tile kernels end with it, so that sums go from registers to where they belong. Where a tile does not
+lie in the output as it is (rows between image rows, activations that bounds do not express), or
+sums go on later, they go to a scratch tile instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from partita_cpu.native.ir.masked import bounded, column_masks, masked_load, masked_store
+from partita_cpu.native.ir.text import Function
+
+PARAMETERS = (
+    "ptr %tile, ptr %bias, ptr %residual, ptr %y, i64 %ldy, i64 %columns, float %low, "
+    "float %high, i64 %gate"
+)
+"""tile: where sums go if y is null, row by row; AMX keeps them there in any case. bias: one number
+per column. residual: like y, or null. y: the first row of the output; ldy: bytes between rows.
+columns: how many of the tile's exist. low, high: bounds. gate: 1 to multiply by a hard sigmoid.
+"""
+
+VECTORS = 2
+
+
+class Finish:
+    """Writes the end of a tile kernel.
+
+    Args:
+        f: The kernel.
+        lanes: Floats of a vector.
+        half: Whether output and residual are bfloat16.
+    """
+
+    def __init__(self, f: Function, lanes: int, half: bool = False) -> None:
+        self._f = f
+        self._lanes = lanes
+        self._half = half
+        self._vector = f"<{lanes} x float>"
+        self._bytes = (2 if half else 4) * lanes
+
+    def whole_tile(self, sums: list[str]) -> None:
+        """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
+        f, v = self._f, self._vector
+        bias, masks, low, high = self._start()
+        sums = [
+            f.let(f"fadd {v} {x}, {bias[place % VECTORS]}") for place, x in enumerate(sums)
+        ]
+        present = f.let("icmp ne ptr %residual, null")
+        sums = self._maybe(present, sums, lambda values: self._add_residuals(values, masks))
+        sums = [bounded(f, v, x, low, high, self._lanes) for x in sums]
+        gated = f.let("icmp ne i64 %gate, 0")
+        sums = self._maybe(gated, sums, lambda values: [self._gated(x) for x in values])
+        to = "%y"
+        for row in range(len(sums) // VECTORS):
+            to = f.at(to, "%ldy") if row else to
+            self._store(sums[VECTORS * row : VECTORS * (row + 1)], to, masks)
+
+    def stored_tile(self, rows: str) -> None:
+        """Finishes `rows` rows of sums that lie in the scratch tile."""
+        f, v, lanes = self._f, self._vector, self._lanes
+        bias, masks, low, high = self._start()
+
+        def each_row(residual: bool, gate: bool) -> None:
+            def row(index: str, _: list[str]) -> list[str]:
+                source = f.at("%tile", f.let(f"mul i64 {index}, {4 * lanes * VECTORS}"))
+                place = f.let(f"mul i64 {index}, %ldy")
+                values = []
+                for i in range(VECTORS):
+                    x = f.load(v, f.at(source, 4 * lanes * i))
+                    x = f.let(f"fadd {v} {x}, {bias[i]}")
+                    if residual:
+                        at = f.at(f.at("%residual", place), self._bytes * i)
+                        x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
+                    x = bounded(f, v, x, low, high, lanes)
+                    values.append(self._gated(x) if gate else x)
+                self._store(values, f.at("%y", place), masks)
+                return []
+
+            f.loop(rows, [], row)
+
+        alone = f.let("icmp eq ptr %residual, null")
+        plain = f.let("icmp eq i64 %gate, 0")
+
+        def variants(residual: bool) -> None:
+            f.either(plain, lambda: each_row(residual, False), lambda: each_row(residual, True))
+
+        f.either(alone, lambda: variants(False), lambda: variants(True))
+
+    def _start(self) -> tuple[list[str], list[str], str, str]:
+        f, lanes = self._f, self._lanes
+        bias = [f.load(self._vector, f.at("%bias", 4 * lanes * i)) for i in range(VECTORS)]
+        masks = column_masks(f, "%columns", lanes, VECTORS)
+        return bias, masks, f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+
+    def _maybe(
+        self, condition: str, values: list[str], change: Callable[[list[str]], list[str]]
+    ) -> list[str]:
+        """The values, changed if the condition holds: a loop of one round, or none."""
+        f = self._f
+        rounds = f.let(f"zext i1 {condition} to i64")
+        carried = [(self._vector, x) for x in values]
+        return f.loop(rounds, carried, lambda _, inner: change(inner))
+
+    def _add_residuals(self, sums: list[str], masks: list[str]) -> list[str]:
+        f, at, found = self._f, "%residual", []
+        for place, x in enumerate(sums):
+            if place and place % VECTORS == 0:
+                at = f.at(at, "%ldy")
+            i = place % VECTORS
+            r = self._load(f.at(at, self._bytes * i), masks[i])
+            found.append(f.let(f"fadd {self._vector} {x}, {r}"))
+        return found
+
+    def _gated(self, x: str) -> str:
+        """Times the hard sigmoid of slope 1/6: HardSwish."""
+        f, v = self._f, self._vector
+        slope, half, zero, one = (
+            f.splat(self._lanes, "float", text)
+            for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
+        )
+        sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
+        return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, self._lanes)}")
+
+    def _load(self, at: str, mask: str) -> str:
+        if not self._half:
+            return masked_load(self._f, self._lanes, at, mask)
+        return load_half(self._f, self._lanes, at, mask)
+
+    def _store(self, values: list[str], to: str, masks: list[str]) -> None:
+        for i, x in enumerate(values):
+            at = self._f.at(to, self._bytes * i)
+            if self._half:
+                store_half(self._f, self._lanes, x, at, masks[i])
+            else:
+                masked_store(self._f, self._lanes, x, at, masks[i])
+
+
+def epilogue(name: str, lanes: int, half: bool = False) -> Function:
+    """Finishes rows of a tile that was stored: `rows`, then `PARAMETERS`."""
+    f = Function(name, f"i64 %rows, {PARAMETERS}")
+    Finish(f, lanes, half).stored_tile("%rows")
+    f.do("ret void")
+    return f
+
+
+def load_half(f: Function, lanes: int, pointer: str, mask: str) -> str:
+    """A vector of bfloat16 as floats; lanes outside of the mask are not read, and 0."""
+    short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.load.v{lanes}i16.p0"
+    bits = f.let(f"call {short} {name}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
+    whole = f.let(f"zext {short} {bits} to {wide}")
+    shifted = f.let(f"shl {wide} {whole}, {f.splat(lanes, 'i32', '16')}")
+    return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
+
+
+def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str) -> str:
+    """Rounds a vector of floats to bfloat16 and writes the lanes of the mask; returns the bits."""
+    short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
+    rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x bfloat>")
+    bits = f.let(f"bitcast <{lanes} x bfloat> {rounded} to {short}")
+    name = f"@llvm.masked.store.v{lanes}i16.p0"
+    f.do(f"call void {name}({short} {bits}, ptr {pointer}, i32 2, {m} {mask})")
+    return bits
+
+
+def declarations(lanes: int) -> str:
+    """What kernels with bfloat16 call, beyond those of `masked`."""
+    short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
+    return (
+        f"declare {short} @llvm.masked.load.v{lanes}i16.p0(ptr, i32 immarg, {m}, {short})\n"
+        f"declare void @llvm.masked.store.v{lanes}i16.p0({short}, ptr, i32 immarg, {m})\n"
+    )
