@@ -102,7 +102,9 @@ def multiply_batches(
                 b = base + block * k * wide * 4
                 to = address(y) + 4 * ((batch * m + row) * n + block * wide)
                 finish = (tile, zeros, 0, to, 4 * n, width, low, high, 0)
-                call_tile(kernels[rows], (a, 4 * k, address(offsets), 1, k, b, 0, rows, 0, *finish))
+                call_tile(
+                    kernels[rows], (a, 4 * k, address(offsets), 1, k, b, 0, rows, 0, b, *finish)
+                )
         unit += last - first
 
 

@@ -45,7 +45,6 @@ from partita_cpu.native.plan import (
     STRIDE_DOWN,
     TAP_BYTES,
     TAPS,
-    TAPS,
     THREAD_BYTES,
     TILE_BYTES,
     TILE_COLUMNS,
@@ -257,12 +256,15 @@ def _panel(
                         rows = length - f
                 at = a + line * line_bytes + f * row
                 sums = (at, row, places, taps, p[DEPTH], b, p[PLANE_BYTES], rows)
+                ahead = b
+                if n < 4:
+                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // 4)
                 partial = partials + n * TILE_BYTES
                 start = partial if first_tap else 0
                 if not ends:
                     if not exact:
                         end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
-                        call_tile(kernels[rows], (*sums, start, *end))
+                        call_tile(kernels[rows], (*sums, start, ahead, *end))
                     continue
                 image_row, column = line, f
                 if source == _HALO and p[FLAT]:
@@ -275,13 +277,13 @@ def _panel(
                     other = address(residual) + place if has_residual else 0
                     if code == 0:
                         end = (tile, offset, other, to, outputs, exist, bottom, top, gate)
-                        call_tile(kernels[rows], (*sums, start, *end))
+                        call_tile(kernels[rows], (*sums, start, ahead, *end))
                         continue
                 if exact:
                     _exact_tile(at - base, w, number, memory, offsets, p, rows)
                 else:
                     end = (tile, 0, 0, 0, 0, 0, lowest, highest, 0)
-                    call_tile(kernels[rows], (*sums, start, *end))
+                    call_tile(kernels[rows], (*sums, start, ahead, *end))
                 # Rows of the tile that lie between the image rows are dropped.
                 done = 0
                 while done < rows:
@@ -294,21 +296,21 @@ def _panel(
                         other = address(residual) + place if has_residual else 0
                         piece = tile + 4 * done * columns
                         if code == 0:
-                            end = (offset, other, to, outputs, exist, bottom, top, gate)
-                            call_epilogue(kernels[EPILOGUE], (count, piece, *end))
+                            rest = (offset, other, to, outputs, exist, bottom, top, gate)
+                            call_epilogue(kernels[EPILOGUE], (count, piece, *rest))
                         else:
                             # Residuals lie as y does, so they are added row by row.
                             together = 1 if has_residual else count
                             for r in range(0, count, together):
                                 at = piece + 4 * r * columns
                                 beside = other + r * outputs if has_residual else 0
-                                end = (offset, beside, at, 4 * columns, exist, lowest, highest, 0)
-                                call_epilogue(kernels[EPILOGUE_F32], (together, at, *end))
+                                rest = (offset, beside, at, 4 * columns, exist, lowest, highest, 0)
+                                call_epilogue(kernels[EPILOGUE_F32], (together, at, *rest))
                             first = (planes + 4 * done * columns) // 4
                             finished = floats[first : first + count * columns]
                             activate(finished, code, act_alpha, act_beta)
-                            end = (address(zeros), 0, to, outputs, exist, lowest, highest, 0)
-                            call_epilogue(kernels[EPILOGUE], (count, piece, *end))
+                            rest = (address(zeros), 0, to, outputs, exist, lowest, highest, 0)
+                            call_epilogue(kernels[EPILOGUE], (count, piece, *rest))
                     done += run
                     column += run
                     if column == pitch:

@@ -38,7 +38,7 @@ def calling(*kinds: Any, returns: Any = types.void) -> Any:
     return intrinsic(typed)
 
 
-call_tile = calling(*[_I64] * 15, _F32, _F32, _I64)
+call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
 """Calls a tile kernel; see `ir.fma.PARAMETERS`."""
 
 call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)

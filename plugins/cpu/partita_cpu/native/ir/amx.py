@@ -27,6 +27,7 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
         narrow: Whether output and residual are bfloat16.
     """
     f = Function(name, PARAMETERS)
+    end = Finish(f, 16, narrow)
     below = f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
 
@@ -81,7 +82,6 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
     f.loop("%ntaps", [("ptr", "%b")], tap)
     for c, place in enumerate(places):
         f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
-    end = Finish(f, 16, narrow)
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f

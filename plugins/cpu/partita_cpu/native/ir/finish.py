@@ -43,15 +43,17 @@ class Finish:
     def whole_tile(self, sums: list[str]) -> None:
         """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
         f, v = self._f, self._vector
-        bias, masks, low, high = self._start()
-        sums = [
-            f.let(f"fadd {v} {x}, {bias[place % VECTORS]}") for place, x in enumerate(sums)
-        ]
+        # Each number is made where it is used: AVX2 has few registers to keep it in.
+        for i in range(VECTORS):
+            bias = self._bias(i)
+            for place in range(i, len(sums), VECTORS):
+                sums[place] = f.let(f"fadd {v} {sums[place]}, {bias}")
         present = f.let("icmp ne ptr %residual, null")
-        sums = self._maybe(present, sums, lambda values: self._add_residuals(values, masks))
-        sums = [bounded(f, v, x, low, high, self._lanes) for x in sums]
+        sums = self._maybe(present, sums, self._add_residuals)
+        sums = self._bounded(sums)
         gated = f.let("icmp ne i64 %gate, 0")
         sums = self._maybe(gated, sums, lambda values: [self._gated(x) for x in values])
+        masks = self._masks()
         to = "%y"
         for row in range(len(sums) // VECTORS):
             to = f.at(to, "%ldy") if row else to
@@ -60,7 +62,7 @@ class Finish:
     def stored_tile(self, rows: str) -> None:
         """Finishes `rows` rows of sums that lie in the scratch tile."""
         f, v, lanes = self._f, self._vector, self._lanes
-        bias, masks, low, high = self._start()
+        bias, masks = [self._bias(i) for i in range(VECTORS)], self._masks()
 
         def each_row(residual: bool, gate: bool) -> None:
             def row(index: str, _: list[str]) -> list[str]:
@@ -73,8 +75,9 @@ class Finish:
                     if residual:
                         at = f.at(f.at("%residual", place), self._bytes * i)
                         x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
-                    x = bounded(f, v, x, low, high, lanes)
-                    values.append(self._gated(x) if gate else x)
+                    values.append(x)
+                values = self._bounded(values)
+                values = [self._gated(x) for x in values] if gate else values
                 self._store(values, f.at("%y", place), masks)
                 return []
 
@@ -88,11 +91,15 @@ class Finish:
 
         f.either(alone, lambda: variants(False), lambda: variants(True))
 
-    def _start(self) -> tuple[list[str], list[str], str, str]:
-        f, lanes = self._f, self._lanes
-        bias = [f.load(self._vector, f.at("%bias", 4 * lanes * i)) for i in range(VECTORS)]
-        masks = column_masks(f, "%columns", lanes, VECTORS)
-        return bias, masks, f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+    def _bias(self, i: int) -> str:
+        return self._f.load(self._vector, self._f.at("%bias", 4 * self._lanes * i))
+
+    def _masks(self) -> list[str]:
+        return column_masks(self._f, "%columns", self._lanes, VECTORS)
+
+    def _bounded(self, values: list[str]) -> list[str]:
+        low, high = (self._f.splat(self._lanes, "float", name) for name in ("%low", "%high"))
+        return [bounded(self._f, self._vector, x, low, high, self._lanes) for x in values]
 
     def _maybe(
         self, condition: str, values: list[str], change: Callable[[list[str]], list[str]]
@@ -103,8 +110,9 @@ class Finish:
         carried = [(self._vector, x) for x in values]
         return f.loop(rounds, carried, lambda _, inner: change(inner))
 
-    def _add_residuals(self, sums: list[str], masks: list[str]) -> list[str]:
+    def _add_residuals(self, sums: list[str]) -> list[str]:
         f, at, found = self._f, "%residual", []
+        masks = self._masks()
         for place, x in enumerate(sums):
             if place and place % VECTORS == 0:
                 at = f.at(at, "%ldy")
@@ -145,6 +153,11 @@ def epilogue(name: str, lanes: int, half: bool = False) -> Function:
     return f
 
 
+def prefetch(pointer: str) -> str:
+    """Asks for a line in the second-level cache."""
+    return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
+
+
 def load_half(f: Function, lanes: int, pointer: str, mask: str) -> str:
     """A vector of bfloat16 as floats; lanes outside of the mask are not read, and 0."""
     short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
@@ -163,6 +176,10 @@ def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str) -> str:
     name = f"@llvm.masked.store.v{lanes}i16.p0"
     f.do(f"call void {name}({short} {bits}, ptr {pointer}, i32 2, {m} {mask})")
     return bits
+
+
+PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"
+"""What `prefetch` calls."""
 
 
 def declarations(lanes: int) -> str:

@@ -12,7 +12,7 @@ from partita_cpu.native.ir.text import Function
 
 PARAMETERS = (
     "ptr %a, i64 %lda, ptr %taps, i64 %ntaps, i64 %depth, ptr %b, i64 %low_plane, i64 %rows, "
-    f"ptr %start, {finish.PARAMETERS}"
+    f"ptr %start, ptr %ahead, {finish.PARAMETERS}"
 )
 """Of every tile kernel, whatever it computes in.
 
@@ -20,11 +20,15 @@ a: the first row; the others follow at distances of lda bytes. taps: byte offset
 piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
 low_plane: distance in bytes from a to the lower halves of its elements, for kernels that split
 them. rows: how many rows count, for kernels that take any number. start: sums to begin with, as a
-tile, or null. The rest: see `finish.PARAMETERS`.
+tile, or null. ahead: what is needed next of b: a quarter as much of it is fetched as is read. The
+rest: see `finish.PARAMETERS`.
 """
 
 VECTORS = finish.VECTORS
 _UNROLL = 4
+_STRETCH = 8
+"""Groups of steps between which lines are fetched."""
+
 _GROUP = 3
 
 
@@ -46,11 +50,14 @@ class _FmaTile:
 
     def function(self) -> Function:
         f = self._f
+        end = finish.Finish(f, self._lanes)
         twice = f.let("shl i64 %lda, 1")
         thrice = f.let("add i64 %lda, " + twice)
         self._strides = (None, "%lda", twice)
         quads = f.let("lshr i64 %depth, 2")
         rest = f.let("and i64 %depth, 3")
+        stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
+        left = f.let(f"urem i64 {quads}, {_STRETCH}")
         sums = self._rows * VECTORS * self._sets
 
         def tap(index: str, carried: list[str]) -> list[str]:
@@ -59,17 +66,30 @@ class _FmaTile:
             for _ in range(1, -(-self._rows // _GROUP)):
                 pointers.append(f.at(pointers[-1], thrice))
             state = [("ptr", p) for p in (carried[0], *pointers)]
-            state += [(self._vector, s) for s in carried[1:]]
-            after = f.loop(quads, state, lambda _, values: self._steps(values, _UNROLL))
+            state += [(self._vector, s) for s in carried[2:]]
+
+            def quad(_: str, values: list[str]) -> list[str]:
+                return self._steps(values, _UNROLL)
+
+            def stretch(_: str, values: list[str]) -> list[str]:
+                # Between loops: in the inner one LLVM would spill sums for it.
+                for line in range(0, _STRETCH * self._lanes * VECTORS * 4, 64):
+                    f.do(finish.prefetch(f.at(values[0], line)))
+                further = f.at(values[0], _STRETCH * self._lanes * VECTORS * 4)
+                inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
+                return [further, *f.loop(str(_STRETCH), inner, quad)]
+
+            ahead, *after = f.loop(stretches, [("ptr", carried[1]), *state], stretch)
+            state = [(kind, v) for (kind, _), v in zip(state, after, strict=True)]
+            after = f.loop(left, state, quad)
             kinds = [kind for kind, _ in state]
             state = list(zip(kinds, after, strict=True))
             after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
-            return [after[0], *after[1 + len(pointers) :]]
+            return [after[0], ahead, *after[1 + len(pointers) :]]
 
         begin = [(self._vector, x) for x in self._begin(sums)]
-        done = self._added(f.loop("%ntaps", [("ptr", "%b"), *begin], tap)[1:])
+        done = self._added(f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:])
         unfinished = f.let("icmp eq ptr %y, null")
-        end = finish.Finish(f, self._lanes)
         f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
         f.do("ret void")
         return f
@@ -125,7 +145,8 @@ class _FmaTile:
     def _store(self, sums: list[str]) -> None:
         f = self._f
         for place, total in enumerate(sums):
-            f.do(f"store {self._vector} {total}, ptr {f.at('%tile', 4 * self._lanes * place)}, align 4")
+            at = f.at("%tile", 4 * self._lanes * place)
+            f.do(f"store {self._vector} {total}, ptr {at}, align 4")
 
 
 def declarations(lanes: int) -> str:

@@ -31,7 +31,10 @@ def functions(level: Isa) -> list[Function]:
         for name, split in (("bf16", False), ("bf16x3", True)):
             made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
             made.append(narrow.narrow(f"narrow_{name}", split))
-        made += [finish.epilogue("epilogue_narrow", lanes, half=True), narrow.copy_halves("copy_halves")]
+        made += [
+            finish.epilogue("epilogue_narrow", lanes, half=True),
+            narrow.copy_halves("copy_halves"),
+        ]
         made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
     return made
 
@@ -40,7 +43,7 @@ def text(level: Isa) -> str:
     """The module."""
     lanes = LANES[level]
     parts = [function.text() for function in functions(level)]
-    parts += [fma.declarations(lanes), masked.declarations(lanes)]
+    parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
     if level is Isa.AMX:
         parts += [amx.declarations(), finish.declarations(lanes), narrow.declarations()]
     return "\n".join(parts)

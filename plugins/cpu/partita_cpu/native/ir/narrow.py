@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.masked import masked_load, masked_store
 from partita_cpu.native.ir.finish import store_half
+from partita_cpu.native.ir.masked import masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
@@ -100,13 +100,14 @@ def copy_halves(name: str) -> Function:
         load = f"call {kind} @llvm.masked.load.v32i16.p0(ptr {f.at('%x', place)}, i32 2, "
         x = f.let(f"{load}{mask} {masks[0]}, {kind} zeroinitializer)")
         to = f.at("%to", place)
-        f.do(f"call void @llvm.masked.store.v32i16.p0({kind} {x}, ptr {to}, i32 2, {mask} {masks[1]})")
+        name = "@llvm.masked.store.v32i16.p0"
+        f.do(f"call void {name}({kind} {x}, ptr {to}, i32 2, {mask} {masks[1]})")
         size = f.let(f"and {kind} {x}, {f.splat(32, 'i16', '32767')}")
         return [f.let(f"call {kind} @llvm.umax.v32i16({kind} {values[0]}, {kind} {size})")]
 
     largest = f.loop(rounds, [(kind, "zeroinitializer")], piece)[0]
     found = f.let(f"call i16 @llvm.vector.reduce.umax.v32i16({kind} {largest})")
-    f.do(f"ret i64 {f.let(f'shl i64 ' + f.let(f'zext i16 {found} to i64') + ', 16')}")
+    f.do(f"ret i64 {f.let('shl i64 ' + f.let(f'zext i16 {found} to i64') + ', 16')}")
     return f
 
 
