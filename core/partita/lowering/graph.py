@@ -23,7 +23,8 @@ class Value:
 
     Attributes:
         name: The ONNX name; ``""`` for values that passes make.
-        dtype: Element type, or ``None`` where it is not known before run time.
+        dtype: Element type, or ``None`` where it is not known before run time; ``object`` for
+            strings, and for what is no tensor but a sequence or an optional.
         shape: Dimensions (numbers, symbols, ``None``), or ``None`` where the rank is unknown.
         const: The elements of a constant, else ``None``. Never write to it: models share it.
         producer: The node that computes it; ``None`` for inputs and constants.
@@ -331,9 +332,18 @@ class _Lowering:
     def _value(self, value: ir.Value) -> Value:
         lowered = self._values.get(value)
         if lowered is None:
-            lowered = Value(value.name or "", numpy_dtype(value.dtype), value_shape(value))
+            lowered = Value(value.name or "", _element_type(value), value_shape(value))
             self._values[value] = lowered
         return lowered
+
+
+def _element_type(value: ir.Value) -> np.dtype[Any] | None:
+    """The type of a tensor's elements; of sequences and optionals, which hold objects, that."""
+    import onnx_ir as ir
+
+    if value.type is None or isinstance(value.type, ir.TensorType):
+        return numpy_dtype(value.dtype)
+    return np.dtype(object)
 
 
 def _domain(name: str) -> str:

@@ -124,6 +124,7 @@ BINARY: dict[str, Expression] = {
 """Operators of two operands that broadcast."""
 
 FMOD = "fmod({0}, {1})"
+FLOAT_MOD = "floored_mod({0}, {1})"
 INT_FMOD = "({1} == 0 || {1} == -1 ? 0 : {0} % {1})"
 INT_MOD = (
     "({1} == 0 || {1} == -1 ? 0 : {0} % {1} + ({0} % {1} != 0 && ({0} % {1} < 0) != ({1} < 0)"

@@ -6,6 +6,7 @@ that ties fall on the same side.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,6 +48,12 @@ class Sampling:
     start: float = 0.0
     end: float = 1.0
 
+    @property
+    def length(self) -> float:
+        """Positions out before they were rounded to a whole number: ONNX aligns corners by it."""
+        exact = self.scale * self.size
+        return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
+
     def coordinates(self) -> Array:
         """The input coordinate of each output position, float32."""
         one = np.float32
@@ -65,7 +72,7 @@ class Sampling:
             case "align_corners":
                 if self.out == 1:
                     return np.zeros_like(x)
-                return x * one(self.size - 1) / one(self.out - 1)
+                return x * one(self.size - 1) / one(self.length - 1)
             case "tf_half_pixel_for_nn":
                 return (x + one(0.5)) / scale
             case "tf_crop_and_resize":

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 from .comparison import build, check, check_single, compiled, floats, integers, single
 
@@ -142,6 +143,19 @@ def test_mod_on_floats():
     check_single("Mod", [floats(30) * 10, floats(30, seed=1)], {"fmod": 1}, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_mod_on_floats_takes_the_sign_of_the_divisor(dtype):
+    special = [0.0, -0.0, 1.5, -1.5, 7.0, -7.0, np.inf, -np.inf, np.nan]
+    a, b = np.meshgrid(np.array(special, dtype), np.array(special, dtype))
+    model, feeds = single("Mod", [a, b])
+    with np.errstate(all="ignore"):
+        want = np.mod(a, b)
+    have = compiled(model)(feeds)[0]
+    np.testing.assert_array_equal(have, want)
+    usual = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(have)[usual], np.signbit(want)[usual])
+
+
 def test_integer_division_by_zero_does_not_stop_the_process():
     model, feeds = single("Div", [integers(4), np.zeros(4, np.int64)])
     assert compiled(model).infer_new_request(feeds)[0].tolist() == [0, 0, 0, 0]
@@ -170,6 +184,16 @@ def test_bit_shift(direction):
         integers(20, low=0, high=7, dtype=np.uint8, seed=1),
     )
     check_single("BitShift", [x, bits], {"direction": direction})
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_bit_shift_of_signed_numbers(direction, dtype):
+    bits = np.array([-70, -1, 0, 1, 3, 6, 7, 8, 15, 16, 31, 32, 63, 64, 100], dtype)
+    x = np.array([[5], [-5], [np.iinfo(dtype).min], [np.iinfo(dtype).max], [0]], dtype)
+    model, feeds = single("BitShift", [x, bits], {"direction": direction}, opset=28)
+    (want,) = ReferenceEvaluator(model).run(None, feeds)
+    np.testing.assert_array_equal(compiled(model)(feeds)[0], want)
 
 
 @pytest.mark.parametrize("op_type", ["BitwiseAnd", "BitwiseOr", "BitwiseXor"])

@@ -3,6 +3,7 @@
 import ml_dtypes
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
 from .comparison import (
     check,
@@ -201,6 +202,13 @@ def test_depth_to_space(mode):
 
 def test_space_to_depth():
     check_single("SpaceToDepth", [floats(2, 3, 6, 4)], {"blocksize": 2})
+
+
+def test_space_to_depth_column_row_depth():
+    x = floats(2, 3, 6, 4)
+    model, feeds = single("SpaceToDepth", [x], {"blocksize": 2, "mode": "CRD"}, opset=28)
+    (want,) = ReferenceEvaluator(model).run(None, feeds)
+    np.testing.assert_array_equal(compiled(model)(feeds)[0], want)
 
 
 def test_shape_arithmetic_is_done_by_the_host():

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 
-from .comparison import check_single, floats, int64s, integers
+from .comparison import check_single, compiled, floats, int64s, integers, single
 
 
 @pytest.mark.parametrize("axis", [-1, 1, -2])
@@ -28,8 +29,6 @@ def test_group_normalization():
 
 
 def test_rms_normalization_against_its_definition():
-    from .comparison import compiled, single
-
     x, scale = floats(4, 33), floats(33, seed=1)
     model, feeds = single("RMSNormalization", [x, scale], {"epsilon": 1e-5}, opset=23)
     wide = x.astype(np.float64)
@@ -81,7 +80,16 @@ def test_resize_nearest_modes(nearest, transformation):
         "nearest_mode": nearest,
         "coordinate_transformation_mode": transformation,
     }
-    resize(floats(1, 1, 6, 7), attrs, scales=(1, 1, 1.5, 0.5))
+    resize(floats(1, 1, 6, 8), attrs, scales=(1, 1, 1.5, 0.5))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_corners_are_aligned_by_the_size_before_it_is_rounded(mode):
+    x, scales = floats(1, 1, 6, 7), np.array([1, 1, 1.7, 0.5], np.float32)
+    attrs = {"mode": mode, "coordinate_transformation_mode": "align_corners"}
+    model, feeds = single("Resize", [x, None, scales], attrs, constant=(2,))
+    (want,) = ReferenceEvaluator(model).run(None, feeds)  # onnxruntime goes by the rounded one
+    np.testing.assert_allclose(compiled(model)(feeds)[0], want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])

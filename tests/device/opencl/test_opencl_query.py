@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from partita.errors import UnsupportedOpError
 from partita.lowering import lower
@@ -52,6 +52,15 @@ def test_refusals(op_type, inputs, attrs, code, detail):
     reason = refusal(op_type, inputs, attrs)
     assert reason.code is code
     assert detail in reason.detail
+
+
+@pytest.mark.parametrize("kind", ["seq(float[3])", "optional(float[3])"])
+def test_what_is_no_tensor(kind):
+    text = f"""<ir_version: 8, opset_import: ["" : 16]>
+               g ({kind} x) => ({kind} y) {{ [same] y = Identity(x) }}"""
+    answer = core().query_model(core().read_model(parser.parse_model(text)), "OPENCL")
+    assert answer.reasons["same"].code is ReasonCode.UNSUPPORTED_DTYPE
+    assert "input 0 is object" in answer.reasons["same"].detail
 
 
 def test_a_second_output_that_is_not_computed():

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from numba.extending import register_jitable
 
-from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
-from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_map import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
@@ -294,32 +292,3 @@ def bitwise_not(b: Builder, node: Node, x: Operand) -> Operand:
 def identity(b: Builder, node: Node, x: Operand) -> Operand:
     """The input itself."""
     return x
-
-
-def _inference_only(node: Node) -> Reason | None:
-    training = node.input(2)
-    if training is not None and training.const is not None and bool(training.const):
-        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "training_mode is true")
-    if node.version < 7 and not node.attrs.get("is_test", 0):
-        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "is_test is 0")
-    return None
-
-
-@kernel("Dropout", dtypes={}, check=_inference_only)
-def dropout(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    ratio: Operand | None = None,
-    training: Operand | None = None,
-) -> tuple[Operand, Operand | None]:
-    """Dropout at inference drops nothing."""
-    if training is not None and bool(b.value(training)) and (ratio is None or b.value(ratio)):
-        raise CompileError(
-            f"Operation '{node.name}': Dropout with training_mode = true is not supported by "
-            "device CPU; feed false, or a ratio of 0."
-        )
-    if len(node.outputs) < 2 or node.outputs[1] is None:
-        return x, None
-    kind = x.dtype if node.version < 10 else np.dtype(np.bool_)
-    return x, b.constant(np.ones(x.shape, kind))

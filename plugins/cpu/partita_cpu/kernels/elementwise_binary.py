@@ -20,7 +20,7 @@ from partita_cpu.kernels.elementwise_map import (
 )
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.scalar import generated, like, maximum, minimum, sqrt
-from partita_cpu.kernels.table import ALL_FLOATS, BOOL, INTS, UNSIGNED, kernel
+from partita_cpu.kernels.table import ALL_FLOATS, BOOL, INTS, kernel
 
 ARITHMETIC = ALL_FLOATS | INTS
 
@@ -239,6 +239,18 @@ def shift_right(a: Any, b: Any) -> Any:
     return like(a, 0) if b >= like(b, 64) else like(a, np.uint64(a) >> np.uint64(b))
 
 
+@register_jitable
+def shift_left_signed(a: Any, b: Any) -> Any:
+    """``a << b``; 0 when all bits leave, or when there are fewer than none to shift by."""
+    return like(a, 0) if b < 0 or b >= 64 else like(a, np.int64(a) << np.int64(b))
+
+
+@register_jitable
+def shift_right_signed(a: Any, b: Any) -> Any:
+    """``a >> b``; only the sign is left of shifts by more bits than there are, or by < 0."""
+    return like(a, np.int64(a) >> np.int64(63 if b < 0 or b >= 64 else b))
+
+
 _add, _multiply = broadcast(add), broadcast(multiply)
 _divide = broadcast(divide)
 _divide_whole, _divide_unsigned = broadcast(divide_whole), broadcast(divide_unsigned)
@@ -257,7 +269,12 @@ _COMPARISON = {
 _and, _or, _xor = broadcast(bit_and), broadcast(bit_or), broadcast(bit_xor)
 _LOGIC = {"And": _and, "Or": _or, "Xor": _xor}
 _BITWISE = {"BitwiseAnd": _and, "BitwiseOr": _or, "BitwiseXor": _xor}
-_SHIFT = {"LEFT": broadcast(shift_left), "RIGHT": broadcast(shift_right)}
+_SHIFT = {
+    ("LEFT", "u"): broadcast(shift_left),
+    ("LEFT", "i"): broadcast(shift_left_signed),
+    ("RIGHT", "u"): broadcast(shift_right),
+    ("RIGHT", "i"): broadcast(shift_right_signed),
+}
 _MODULO: dict[tuple[str, bool], Kernel] = {
     ("f", False): broadcast(modulo_float),
     ("f", True): broadcast(remainder_float),
@@ -345,7 +362,7 @@ def bitwise(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
     return _binary(b, _BITWISE[node.op_type], x, y)
 
 
-@kernel("BitShift", dtypes=UNSIGNED)
+@kernel("BitShift", dtypes=INTS)
 def bit_shift(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
-    """Shift of unsigned integers."""
-    return _binary(b, _SHIFT[node.attrs["direction"]], x, y)
+    """Shift by a number of bits; to the right, signs stay."""
+    return _binary(b, _SHIFT[node.attrs["direction"], x.dtype.kind], x, y)

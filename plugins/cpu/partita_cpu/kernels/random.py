@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_cast import emit_cast, onnx_dtype
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.table import ALL_FLOATS, kernel
@@ -42,6 +43,13 @@ def draw_classes(generator: np.random.Generator, logits: Array, y: Array) -> Non
     for row, target in zip(logits, y, strict=True):
         noise = generator.gumbel(size=(target.size, row.size))
         target[...] = np.argmax(row + noise, axis=1)
+
+
+def drop(seed: int | None, x: Array, ratio: Array, y: Array, mask: Array) -> None:
+    """Zeroes a share of the elements, drawn as ONNX's reference draws, and scales the others."""
+    share = ratio.ravel()[0]
+    mask[...] = np.random.RandomState(seed).uniform(0, 1, x.shape) >= share
+    y[...] = mask * x * (1 / (1 - share))
 
 
 def _emit_draw(b: Builder, node: Node, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Operand:
@@ -88,3 +96,28 @@ def multinomial(b: Builder, node: Node, x: Operand) -> Operand:
     if y.size:
         b.call_numpy(draw_classes, _generator(node), x, y)
     return y
+
+
+def _no_old_training(node: Node) -> Reason | None:
+    if node.version < 7 and not node.attrs.get("is_test", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "is_test is 0")
+    return None
+
+
+@kernel("Dropout", dtypes={}, check=_no_old_training, folds=False)
+@through_float32
+def dropout(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    ratio: Operand | None = None,
+    training: Operand | None = None,
+) -> tuple[Operand, Operand]:
+    """Drops nothing at inference."""
+    share = b.constant(np.float32(0.5)) if ratio is None else ratio
+    if training is None or not bool(b.value(training)) or not b.value(share).any():
+        kind = x.dtype if node.version < 10 else np.dtype(np.bool_)
+        return x, b.constant(np.ones(x.shape, kind))
+    y, mask = b.empty(x.shape, x.dtype), b.empty(x.shape, np.bool_)
+    b.call_numpy(drop, node.attrs.get("seed"), x, share, y, mask)
+    return y, mask

@@ -51,6 +51,12 @@ class Axis:
         cropped = transform == "tf_crop_and_resize" and (self.start, self.end) != (0, 1)
         return self.size == self.out and self.scale == 1.0 and not cropped
 
+    @property
+    def length(self) -> float:
+        """Of the output before it was rounded to whole elements, by which ONNX aligns corners."""
+        exact = self.scale * self.size
+        return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
+
     def coordinates(self, transform: str) -> Array:
         """For each output coordinate its place in the input."""
         x = np.arange(self.out, dtype=F32)
@@ -69,7 +75,7 @@ class Axis:
                 return (x + half) / scale - half if self.out > 1 else np.zeros_like(x)
             case "align_corners":
                 last = F32(self.size - 1)
-                return x * last / F32(self.out - 1) if self.out > 1 else np.zeros_like(x)
+                return x * last / F32(self.length - 1) if self.out > 1 else np.zeros_like(x)
             case "tf_half_pixel_for_nn":
                 return (x + half) / scale
             case "tf_crop_and_resize":

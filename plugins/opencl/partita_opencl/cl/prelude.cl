@@ -71,6 +71,13 @@ float sigmoid_of(const float x) { return 1.0f / (1.0f + exp(-x)); }
 // log(1 + exp(x)) without overflow.
 float softplus_of(const float x) { return fmax(x, 0.0f) + log1p(exp(-fabs(x))); }
 
+// The remainder of division rounded down: it has the sign of the divisor.
+float floored_mod(const float x, const float y) {
+  const float rest = fmod(x, y);
+  if (rest == 0.0f) return copysign(0.0f, y);
+  return (rest < 0.0f) != (y < 0.0f) ? rest + y : rest;
+}
+
 float gelu_of(const float x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
 
 // Exact where it saturates, which drivers' tanh need not be: quantisation hangs on it.

@@ -148,7 +148,7 @@ def _join(k: Kit, template: str, inputs: Sequence[Operand]) -> Operand:
 def modulo(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
     """Remainder with the sign of the divisor, or with that of the dividend if fmod is set."""
     if a.dtype.kind == "f":
-        template = expressions.FMOD
+        template = expressions.FMOD if node.attrs.get("fmod", 0) else expressions.FLOAT_MOD
     elif a.dtype.kind == "u":
         template = expressions.UNSIGNED_MOD
     else:
@@ -167,10 +167,12 @@ def _bitshift_direction(node: Node) -> Reason | None:
 
 @operator("BitShift", types=INTS, check=_bitshift_direction)
 def bit_shift(k: Kit, node: Node, a: Operand, b: Operand) -> Operand:
-    """Shift by a number of bits; by all of them or more gives zero."""
+    """Shift by a number of bits; by others than there are, to the right leaves signs, left none."""
     sign = "<<" if node.attrs["direction"] == "LEFT" else ">>"
-    bits = a.dtype.itemsize * 8
-    return apply(k, f"({{1}} >= {bits} ? 0 : {{0}} {sign} {{1}})", a.dtype, a, b)
+    signed = a.dtype.kind == "i"
+    outside = f"{{1}} >= {a.dtype.itemsize * 8}" + (" || {1} < 0" if signed else "")
+    left = "({0} < 0 ? -1 : 0)" if signed and sign == ">>" else "0"
+    return apply(k, f"({outside} ? {left} : {{0}} {sign} {{1}})", a.dtype, a, b)
 
 
 @operator("IsInf", types=FLOATS)

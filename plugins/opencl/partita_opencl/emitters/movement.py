@@ -392,4 +392,5 @@ def space_to_depth(k: Kit, node: Node, x: Operand) -> Operand:
     n, c, h, w = x.shape
     b = int(node.attrs["blocksize"])
     blocks = k.view(x, (n, c, h // b, b, w // b, b))
-    return k.view(transpose(k, blocks, (0, 3, 5, 1, 2, 4)), (n, c * b * b, h // b, w // b))
+    order = (0, 3, 5, 1, 2, 4) if node.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    return k.view(transpose(k, blocks, order), (n, c * b * b, h // b, w // b))

@@ -10,8 +10,6 @@ import pytest
 from onnx import TensorProto, helper
 from single_op import check, normal, run_ours
 
-from partita.errors import CompileError
-
 FUNCTIONS = {
     "Abs": (-50, 50),
     "Neg": (-50, 50),
@@ -84,22 +82,6 @@ def test_tests_for_nan_and_infinity(dtype):
 def test_not():
     check("Not", [normal(1, 5, 9) > 0])
     check("BitwiseNot", [np.arange(-5, 5, dtype=np.int16)])
-
-
-@pytest.mark.parametrize("opset", [9, 10, 13])
-def test_dropout_and_its_mask(opset):
-    x = normal(1, 4, 5)
-    y, mask = run_ours("Dropout", [x], outputs=2, opset=opset)
-    np.testing.assert_array_equal(y, x)
-    np.testing.assert_array_equal(mask, np.ones((4, 5), np.float32 if opset < 10 else np.bool_))
-
-
-def test_dropout_in_training():
-    x, training = normal(1, 4, 5), np.array(True)
-    (y,) = run_ours("Dropout", [x, np.array(0, np.float32), training])
-    np.testing.assert_array_equal(y, x)
-    with pytest.raises(CompileError, match="feed false, or a ratio of 0"):
-        run_ours("Dropout", [x, np.array(0.5, np.float32), training])
 
 
 @pytest.mark.parametrize(

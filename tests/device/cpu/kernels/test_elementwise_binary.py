@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
-from single_op import check, normal, run_ours
+from onnx.reference import ReferenceEvaluator
+from single_op import check, model_of, normal, run_ours
 
 from partita.errors import CompileError
 
@@ -153,6 +154,17 @@ def test_bitwise(op_type, dtype):
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint32, np.uint64])
 def test_bit_shift(direction, dtype):
     check("BitShift", [np.arange(1, 30, dtype=dtype), np.full(29, 3, dtype)], direction=direction)
+
+
+@pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64])
+def test_bit_shift_of_signed_numbers(direction, dtype):
+    bits = np.array([-70, -1, 0, 1, 3, 6, 7, 8, 15, 16, 31, 32, 63, 64, 100], dtype)
+    x = np.array([[5], [-5], [np.iinfo(dtype).min], [np.iinfo(dtype).max], [0]], dtype)
+    model = model_of("BitShift", [x, bits], opset=28, direction=direction)
+    (due,) = ReferenceEvaluator(model).run(None, {"x0": x, "x1": bits})
+    (y,) = run_ours("BitShift", [x, bits], opset=28, direction=direction)
+    np.testing.assert_array_equal(y, due)
 
 
 def test_shift_by_all_bits():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from single_op import run_ours
+from onnx.reference import ReferenceEvaluator
+from single_op import model_of, normal, run_ours
 
 from partita.lowering import lower_proto
 from partita_cpu.engine import run_graph
@@ -65,3 +66,40 @@ def test_multinomial():
     assert (y.dtype, y.shape) == (np.int32, (2, 20_000))
     for row, expected in zip(y, np.exp(logits), strict=True):
         np.testing.assert_allclose(np.bincount(row, minlength=3) / row.size, expected, atol=0.02)
+
+
+@pytest.mark.parametrize("opset", [9, 10, 13])
+def test_dropout_at_inference_and_its_mask(opset):
+    x = normal(1, 4, 5)
+    y, mask = run_ours("Dropout", [x], outputs=2, opset=opset)
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(mask, np.ones((4, 5), np.float32 if opset < 10 else np.bool_))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
+@pytest.mark.parametrize("constants", [(), (0, 1, 2)])
+def test_dropout_in_training(dtype, constants):
+    x, ratio = np.full((200, 200), 3, dtype), np.array(0.5, np.float32)
+    inputs = [x, ratio, np.array(True)]
+    y, mask = run_ours("Dropout", inputs, outputs=2, constants=constants)
+    assert (y.dtype, mask.dtype) == (x.dtype, np.bool_)
+    np.testing.assert_array_equal(y, np.where(mask, dtype(6), dtype(0)))
+    assert abs(mask.mean() - 0.5) < 0.02
+    assert (run_ours("Dropout", inputs, constants=constants)[0] != y).any()
+    first, second = (run_ours("Dropout", inputs, seed=5)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+
+
+def test_dropout_of_nothing_in_training():
+    x = normal(1, 4, 5)
+    (y,) = run_ours("Dropout", [x, np.array(0, np.float32), np.array(True)])
+    np.testing.assert_array_equal(y, x)
+
+
+def test_dropout_in_training_drops_what_onnx_drops():
+    x = normal(1, 4, 5)
+    inputs = [x, np.array(0.3, np.float32), np.array(True)]
+    model = model_of("Dropout", inputs, outputs=2, seed=7)
+    want = ReferenceEvaluator(model).run(None, {f"x{i}": a for i, a in enumerate(inputs)})
+    for have, due in zip(run_ours("Dropout", inputs, outputs=2, seed=7), want, strict=True):
+        np.testing.assert_allclose(have, due, rtol=1e-6)
