@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from partita.lowering.fusion.attention import fuse_attention
 from partita.lowering.fusion.cleanup import remove_idle
 from partita.lowering.fusion.epilogue import fuse_epilogues
 from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_normalization
@@ -20,6 +21,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_silu,
     fuse_gelu,
     fuse_layer_normalization,
+    fuse_attention,
     fuse_pads,
     fuse_batch_normalization,
     fuse_epilogues,

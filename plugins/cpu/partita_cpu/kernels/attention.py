@@ -15,6 +15,7 @@ from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.matmul import product
+from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.movement_copy import copy_box, strides_of
 from partita_cpu.kernels.table import ALL_FLOATS, BOOL, INT64, kernel
 
@@ -119,6 +120,32 @@ def attention(
     if q.ndim == 3:
         y = b.view(y, (*y.shape[:2], y.shape[2] * y.shape[3]))
     return y, keys.tensor, values.tensor, scores
+
+
+@kernel("Attention", domain="partita", dtypes=ALL_FLOATS)
+@through_float32
+def plain_attention(
+    b: Builder,
+    node: Node,
+    q: Operand,
+    k: Operand,
+    v: Operand,
+    mask: Operand | None = None,
+) -> Operand:
+    """What fusion makes of attention spelled out; see `fuse_attention`."""
+    around = (1, 1, 1, 1) if mask is None else (1,) * (4 - mask.ndim) + mask.shape
+    batch, heads, queries, keys = np.broadcast_shapes(
+        (q.shape[0], q.shape[2], q.shape[1], 1),
+        (k.shape[0], k.shape[2], 1, k.shape[1]),
+        (v.shape[0], v.shape[2], 1, v.shape[1]),
+        around,
+    )
+    parts = []
+    for x, length in ((q, queries), (k, keys), (v, keys)):
+        shape = (batch, length, heads, x.shape[3])
+        parts.append(Heads(expanded(b, x, shape), heads, last=True))
+    y, _ = attend(b, *parts, Masking(mask, closed_is_zero=False), node.attrs["scale"])
+    return y
 
 
 def _is_used(node: Node, output: int) -> bool:

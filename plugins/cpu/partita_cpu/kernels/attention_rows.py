@@ -10,6 +10,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.scalar import exp, like, tanh
+from partita_cpu.native.attention import emit_attention
 
 NO_STAGE = -1
 """Stages of the scores that an output may ask for: 0 scaled, 1 capped, 2 biased, 3 softmax."""
@@ -27,7 +28,7 @@ def softmax_scores(
     tid: int,
     nt: int,
 ) -> None:
-    """Scale, cap, mask and softmax the scores in place; rows without any open key become 0.
+    """Scale, cap, mask and softmax the scores in place; rows without any open key become 0 or NaN.
 
     Args:
         scores: (B, H, S, T) products of queries and keys, flat.
@@ -37,7 +38,7 @@ def softmax_scores(
         table: B, H, S, T; the mask's strides for B, H and S and its length along T (-1 for no
             mask); whether there are lengths; keys before the first query; whether a query sees
             no later keys; how many keys to the left and to the right it sees (-1 for all);
-            the stage to be seen (-1 for none).
+            the stage to be seen (-1 for none); whether a row without open keys is 0 or NaN.
         scale: Factor of the scores.
         cap: Bound of the scores through tanh; 0 for none.
         tid: This thread.
@@ -77,7 +78,7 @@ def softmax_scores(
         if masked >= 0:
             high = min(high, masked)
             start = batch * table[4] + head * table[5] + s * table[6]
-            is_open = False
+            is_open = not table[14]
             for j in range(low, high):
                 term = mask[start + j]
                 line[j] += term
@@ -116,6 +117,7 @@ class Masking:
         is_causal: Whether a query sees no later keys.
         left: How many keys to the left it sees; -1 for all.
         right: How many keys to the right it sees; -1 for all.
+        closed_is_zero: Whether a query that sees no key is 0; otherwise it is NaN.
     """
 
     mask: Operand | None = None
@@ -124,6 +126,12 @@ class Masking:
     is_causal: bool = False
     left: int = -1
     right: int = -1
+    closed_is_zero: bool = True
+
+    @property
+    def only_adds(self) -> bool:
+        """Whether the mask, if any, is all there is."""
+        return self.lengths is None and not self.is_causal and self.left == self.right == -1
 
 
 @dataclass(frozen=True)
@@ -150,6 +158,13 @@ class Heads:
         """Of one head."""
         return self.tensor.shape[3]
 
+    @property
+    def strides(self) -> tuple[int, int, int]:
+        """Elements from one batch, place of the sequence and head to the next."""
+        _, outer, inner, size = self.tensor.shape
+        steps = (inner * size, size)
+        return (outer * inner * size, *(steps if self.last else steps[::-1]))
+
 
 def attend(
     b: Builder,
@@ -173,15 +188,34 @@ def attend(
     seen = b.empty(scores.shape, scores.dtype) if stage != NO_STAGE else None
     out = (batch, s, q.count, v.size) if q.last else (batch, q.count, s, v.size)
     y = b.empty(out, q.tensor.dtype)
+    scale = float(1 / math.sqrt(q.size) if scale is None else scale)
+    if cap == 0 and seen is None and _emit_at_once(b, q, k, v, y, masking, scale):
+        return y, None
     work = scores.size * (q.size + v.size)
     if scores.size:
         operands = q.tensor, k.tensor, scores, q.last, k.last, k.count
         b.call_numpy(_score, *operands, work=work, exec_type="blas")
-        _emit_softmax(b, scores, seen, masking, scale, cap, stage, q.size)
+        _emit_softmax(b, scores, seen, masking, scale, cap, stage)
     if y.size:
         operands = scores, v.tensor, y, v.last, q.last, v.count
         b.call_numpy(_mix, *operands, work=work, exec_type="blas")
     return y, seen
+
+
+def _emit_at_once(
+    b: Builder, q: Heads, k: Heads, v: Heads, y: Operand, masking: Masking, scale: float
+) -> bool:
+    """Records everything as one native step; whether that could be done."""
+    mask, batch = masking.mask, q.tensor.shape[0]
+    scores = (batch, q.count, q.length, k.length)
+    if not masking.only_adds or (mask is not None and mask.shape[-1] not in (1, k.length)):
+        return False
+    if mask is not None and np.broadcast_shapes(scores, mask.shape) != scores:
+        return False
+    parts = [q, k, v, Heads(y, q.count, q.last)]
+    sizes = (batch, q.count, q.count // k.count, q.length, k.length, q.size, v.size)
+    tensors, strides = [x.tensor for x in parts], [x.strides for x in parts]
+    return emit_attention(b, tensors, strides, sizes, mask, scale, masking.closed_is_zero)
 
 
 def _emit_softmax(
@@ -189,10 +223,9 @@ def _emit_softmax(
     scores: Operand,
     seen: Operand | None,
     masking: Masking,
-    scale: float | None,
+    scale: float,
     cap: float,
     stage: int,
-    head_size: int,
 ) -> None:
     mask, lengths = masking.mask, masking.lengths
     strides = [0, 0, 0, -1]
@@ -205,6 +238,7 @@ def _emit_softmax(
         strides[3] = shape[3]
     limits = [int(lengths is not None), masking.past, int(masking.is_causal)]
     table = [*scores.shape, *strides, *limits, masking.left, masking.right, stage]
+    table.append(int(masking.closed_is_zero))
     b.call(
         softmax_scores,
         b.flat(scores),
@@ -212,7 +246,7 @@ def _emit_softmax(
         b.constant(np.zeros(1, np.int64)) if lengths is None else b.flat(lengths),
         b.flat(scores if seen is None else seen),
         b.constant(np.array(table, np.int64)),
-        float(1 / math.sqrt(head_size) if scale is None else scale),
+        scale,
         float(cap),
         work=8 * scores.nbytes,
     )

@@ -1,0 +1,82 @@
+"""Attention spelled out is found in its spellings, and nothing else is taken for it."""
+
+import numpy as np
+import pytest
+from onnx import numpy_helper, parser, shape_inference
+
+from partita.lowering import fuse, lower_proto
+
+QKV = """
+    qt = Transpose <perm = [0, 2, 1, 3]> (q)
+    kt = Transpose <perm = [0, 2, 3, 1]> (k)
+    vt = Transpose <perm = [0, 2, 1, 3]> (v)
+"""
+TWO_STEPS = QKV.replace(
+    "kt = Transpose <perm = [0, 2, 3, 1]> (k)",
+    "kh = Transpose <perm = [0, 2, 1, 3]> (k) kt = Transpose <perm = [0, 1, 3, 2]> (kh)",
+)
+BACK = "t = MatMul(p, vt) y = Transpose <perm = [0, 2, 1, 3]> (t)"
+
+
+def fused(nodes, opset=17, extra_output=""):
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]>
+    g (float[B, 5, 2, 4] q, float[B, T, 2, 4] k, float[B, T, 2, 3] v, float[B, 1, 1, T] mask)
+    => (float[B, 5, 2, 3] y{extra_output}) {{ {nodes} }}"""
+    model = parser.parse_model(text)
+    for name, array in {"half": np.float32(0.5), "two": np.float32([2])}.items():
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+    graph = lower_proto(shape_inference.infer_shapes(model))
+    fuse(graph)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("nodes", "scale", "masked"),
+    [
+        ("s = MatMul(qt, kt) p = Softmax(s)", 1.0, False),
+        ("s = MatMul(qt, kt) m = Mul(s, half) p = Softmax <axis = 3> (m)", 0.5, False),
+        ("s = MatMul(qt, kt) m = Mul(half, s) a = Add(m, mask) p = Softmax(a)", 0.5, True),
+        ("s = MatMul(qt, kt) m = Div(s, two) a = Add(mask, m) p = Softmax(a)", 0.5, True),
+        ("s = MatMul(qt, kt) a = Add(s, mask) p = Softmax <axis = -1> (a)", 1.0, True),
+    ],
+)
+@pytest.mark.parametrize("heads", [QKV, TWO_STEPS])
+def test_spellings(nodes, scale, masked, heads):
+    graph = fused(heads + nodes + BACK)
+    (node,) = graph.nodes
+    assert (node.domain, node.op_type, node.attrs["scale"]) == ("partita", "Attention", scale)
+    wanted = ["q", "k", "v", "mask"] if masked else ["q", "k", "v"]
+    assert [value.name for value in node.inputs] == wanted
+    assert [value.name for value in node.outputs] == ["y"]
+
+
+def test_a_transposition_that_others_read_stays():
+    graph = fused(
+        QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK, extra_output=", float[B, 2, 5, 4] qt"
+    )
+    assert [node.kind for node in graph.nodes] == ["Transpose", "partita::Attention"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "opset"),
+    [
+        (QKV + "s = MatMul(qt, kt) p = Softmax <axis = 2> (s)" + BACK, 17),
+        (QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK, 12),  # the default axis was 1
+        (QKV + "s = MatMul(qt, kt) m = Div(half, s) p = Softmax(m)" + BACK, 17),
+        (QKV + "s = MatMul(qt, kt) p = Softmax(s) t = MatMul(p, vt) y = Relu(t)", 17),
+        (QKV + "s = MatMul(qt, kt) p = LogSoftmax(s)" + BACK, 17),
+        (
+            QKV
+            + "s = MatMul(qt, kt) p = Softmax(s) r = Relu(p) t = MatMul(r, vt) y = Transpose <perm = [0, 2, 1, 3]> (t)",
+            17,
+        ),
+    ],
+)
+def test_what_only_looks_like_it_stays(nodes, opset):
+    assert all(node.op_type != "Attention" for node in fused(nodes, opset).nodes)
+
+
+def test_scores_that_are_an_output_stay():
+    nodes = QKV + "s = MatMul(qt, kt) p = Softmax(s)" + BACK
+    graph = fused(nodes, extra_output=", float[B, 2, 5, T] p")
+    assert "Softmax" in [node.kind for node in graph.nodes]
