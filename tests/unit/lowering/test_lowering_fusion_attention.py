@@ -66,8 +66,8 @@ def test_a_transposition_that_others_read_stays():
         (QKV + "s = MatMul(qt, kt) p = Softmax(s) t = MatMul(p, vt) y = Relu(t)", 17),
         (QKV + "s = MatMul(qt, kt) p = LogSoftmax(s)" + BACK, 17),
         (
-            QKV
-            + "s = MatMul(qt, kt) p = Softmax(s) r = Relu(p) t = MatMul(r, vt) y = Transpose <perm = [0, 2, 1, 3]> (t)",
+            QKV + "s = MatMul(qt, kt) p = Softmax(s) r = Relu(p) t = MatMul(r, vt)"
+            " y = Transpose <perm = [0, 2, 1, 3]> (t)",
             17,
         ),
     ],

@@ -144,6 +144,8 @@ def plain_attention(
     for x, length in ((q, queries), (k, keys), (v, keys)):
         shape = (batch, length, heads, x.shape[3])
         parts.append(Heads(expanded(b, x, shape), heads, last=True))
+    if mask is not None:
+        mask = expanded(b, mask, (*around[:3], keys))
     y, _ = attend(b, *parts, Masking(mask, closed_is_zero=False), node.attrs["scale"])
     return y
 

@@ -208,7 +208,7 @@ def _emit_at_once(
     """Records everything as one native step; whether that could be done."""
     mask, batch = masking.mask, q.tensor.shape[0]
     scores = (batch, q.count, q.length, k.length)
-    if not masking.only_adds or (mask is not None and mask.shape[-1] not in (1, k.length)):
+    if not masking.only_adds or (mask is not None and mask.shape[-1] != k.length):
         return False
     if mask is not None and np.broadcast_shapes(scores, mask.shape) != scores:
         return False

@@ -14,6 +14,7 @@ from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
     add_in_any_order,
+    copy_row,
     exp_below_zero,
     like,
     row_maximum,
@@ -21,13 +22,17 @@ from partita_cpu.kernels.scalar import (
 )
 from partita_cpu.native.choice import native_choice
 from partita_cpu.native.invoke import address, call_tile
+from partita_cpu.native.isa import Isa
 from partita_cpu.native.table import Arithmetic, tile_columns, tile_kernels, tile_rows
 
 PACKED_BYTES = 4 << 20
 """Heads whose packed keys and values are larger are left to BLAS."""
 
 _TILE = 1024
+"""Floats that a tile kernel may put aside."""
+
 _LINE = 32
+"""Floats that aligning scratch memory may cost."""
 
 (
     BATCHES,
@@ -207,7 +212,7 @@ def _pack_values(
         for j in range(keys):
             row = packed[(block * keys + j) * wide : (block * keys + j + 1) * wide]
             source = at + j * step + first
-            row[:width] = v[source : source + width]
+            copy_row(v[source : source + width], row[:width])
             row[width:] = 0
 
 
@@ -238,17 +243,11 @@ def emit_attention(
     read = tensors if mask is None else [*tensors, mask]
     if choice is None or b.folding or any(x.dtype != np.float32 or not x.size for x in read):
         return False
-    wide, most = tile_columns(choice.level), tile_rows(choice.level, Arithmetic.F32)
-    keys, depth, outputs = sizes[4:]
-    across, beyond = -(-keys // wide), -(-outputs // wide)
-    packed = (across * depth + beyond * keys) * wide
-    if packed * 4 > PACKED_BYTES:
+    table = attention_table(
+        choice.level, sizes, strides, None if mask is None else mask.shape, closed_is_zero
+    )
+    if packed_floats(table) * 4 > PACKED_BYTES:
         return False
-    room = packed + most * across * wide + wide + _TILE + _LINE
-    steps = (0, 0, 0, 0) if mask is None else _mask_strides(mask.shape)
-    places = [step for each in strides for step in each]
-    flags = int(mask is not None), int(closed_is_zero)
-    table = [*sizes, *places, *steps, *flags, room, most, wide]
     q, k, v, y = (b.flat(x) for x in tensors)
     b.call(
         attend_heads,
@@ -257,15 +256,39 @@ def emit_attention(
         v,
         q if mask is None else b.flat(mask),
         y,
-        b.empty((choice.threads * room,), np.float32),
+        b.empty((choice.threads * int(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
         b.constant(tile_kernels(choice.level, Arithmetic.F32)),
-        b.constant(np.array(table, np.int64)),
+        b.constant(table),
         scale,
-        work=math.prod(sizes[:2]) * sizes[3] * keys * (depth + outputs),
+        work=math.prod(sizes[:2]) * math.prod(sizes[3:5]) * sum(sizes[5:]),
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )
     return True
+
+
+def attention_table(
+    level: Isa,
+    sizes: Sequence[int],
+    strides: Sequence[Sequence[int]],
+    mask: Sequence[int] | None,
+    closed_is_zero: bool,
+) -> Array:
+    """The table of `attend_heads`; `mask` is a shape, the rest as `emit_attention` takes it."""
+    places = [step for each in strides for step in each]
+    steps = (0, 0, 0, 0) if mask is None else _mask_strides(mask)
+    flags = int(mask is not None), int(closed_is_zero)
+    rows, columns = tile_rows(level, Arithmetic.F32), tile_columns(level)
+    table = np.array([*sizes, *places, *steps, *flags, 0, rows, columns], np.int64)
+    line = -(-sizes[4] // columns) * columns
+    table[ROOM] = packed_floats(table) + rows * line + columns + _TILE + _LINE
+    return table
+
+
+def packed_floats(table: Array) -> int:
+    """Floats of the packed keys and values of one head."""
+    keys, depth, outputs, wide = (int(table[i]) for i in (KEYS, DEPTH, OUTPUTS, COLUMNS))
+    return (-(-keys // wide) * depth + -(-outputs // wide) * keys) * wide
 
 
 def _mask_strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -1,0 +1,130 @@
+"""Attention in one step, on memory that ends where the tensors end, and out of whole models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita_cpu.native.attention import ROOM, attend_heads, attention_table
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.table import Arithmetic, tile_kernels
+
+from .test_native_layout import Net, check, compiled
+
+LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+SIZES = [
+    (1, 1, 1, 1, 1, 1, 1),
+    (2, 4, 2, 15, 33, 7, 9),
+    (1, 6, 1, 29, 64, 32, 64),
+    (3, 2, 1, 1, 70, 3, 40),
+]
+"""Batches, heads, heads that share keys, queries, keys, size of a key, size of a value."""
+
+
+def softmax(scores):
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def strides(shape, last):
+    _, outer, inner, size = shape
+    steps = (inner * size, size)
+    return (outer * inner * size, *(steps if last else steps[::-1]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("masked", [None, (1, 0, 0, 1), (1, 1, 1, 1), (0, 0, 1, 0)])
+def test_heads(level, sizes, last, masked, guarded):
+    batches, heads, sharing, queries, keys, depth, outputs = sizes
+    rng = np.random.default_rng(0)
+    shapes = [
+        (batches, heads, queries, depth),
+        (batches, heads // sharing, keys, depth),
+        (batches, heads // sharing, keys, outputs),
+        (batches, heads, queries, outputs),
+    ]
+    q, k, v, _ = arrays = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+    if last:
+        arrays = [x.swapaxes(1, 2) for x in arrays]
+    full = (batches, heads, queries, keys)
+    mask = None
+    if masked is not None:
+        shape = [n if kept else 1 for n, kept in zip(full, masked, strict=True)]
+        mask = rng.standard_normal(shape).astype(np.float32)
+        mask[..., 0, 0] = -np.inf
+    table = attention_table(
+        level,
+        sizes,
+        [strides(x.shape, last) for x in arrays],
+        None if mask is None else mask.shape,
+        True,
+    )
+    threads = 2
+    scratch = np.full(threads * int(table[ROOM]), np.nan, np.float32)
+    tensors = [guarded.array(x) for x in arrays]
+    y = tensors[3]
+    y[...] = 7
+    for tid in range(threads):
+        attend_heads(
+            *(x.reshape(-1) for x in tensors[:3]),
+            (tensors[0] if mask is None else guarded.array(mask)).reshape(-1),
+            y.reshape(-1),
+            scratch,
+            np.zeros(1, np.int64),
+            tile_kernels(level, Arithmetic.F32),
+            table,
+            0.25,
+            tid,
+            threads,
+        )
+    wide_k, wide_v = (np.repeat(x.astype(np.float64), sharing, 1) for x in (k, v))
+    scores = 0.25 * q @ wide_k.swapaxes(-1, -2) + (0 if mask is None else mask)
+    wanted = np.nan_to_num(softmax(scores)) @ wide_v
+    found = y.swapaxes(1, 2) if last else y
+    assert np.abs(found - wanted).max() <= 4e-6 * np.abs(v).max()
+
+
+def attention(net, scores, values):
+    p = net.add("Softmax", scores, axis=-1)
+    return net.add("Transpose", net.add("MatMul", p, values), perm=[0, 2, 1, 3])
+
+
+@pytest.fixture(params=[Isa.PORTABLE, *LEVELS], autouse=True)
+def level_of_models(request, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", request.param.name.lower())
+
+
+def test_a_model_that_spells_it_out():
+    net = Net(2, 17, 4, 24)  # batch, sequence, heads, size
+    q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    k = net.add("Transpose", net.add("Relu", "x"), perm=[0, 2, 3, 1])
+    scores = net.add("Mul", net.add("MatMul", q, k), net.const(values=np.float32(0.3)))
+    mask = net.const(values=net.rng.standard_normal((2, 1, 1, 17)).astype(np.float32))
+    y = attention(net, net.add("Add", scores, mask), q)
+    kinds = check(net, y)
+    assert sum(kind != "" for kind in kinds.values()) == 2  # Relu, and all the rest
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 17, 17), (5, 1, 1, 1)])
+def test_a_mask_that_widens_the_scores(shape):
+    net = Net(1, 17, 4, 8)
+    q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    k = net.add("Transpose", "x", perm=[0, 2, 3, 1])
+    mask = net.const(values=net.rng.standard_normal(shape).astype(np.float32))
+    check(net, attention(net, net.add("Add", net.add("MatMul", q, k), mask), q))
+
+
+def test_a_query_without_keys_is_not_a_number():
+    net = Net(1, 5, 2, 8)
+    q = net.add("Transpose", "x", perm=[0, 2, 1, 3])
+    k = net.add("Transpose", "x", perm=[0, 2, 3, 1])
+    mask = np.zeros((5, 5), np.float32)
+    mask[2] = -np.inf
+    y = attention(net, net.add("Add", net.add("MatMul", q, k), net.const(values=mask)), q)
+    x = net.rng.standard_normal(net.shape).astype(np.float32)
+    found = np.asarray(compiled(net.model(y))({"x": x})[0])
+    assert np.isnan(found[:, 2]).all()
+    assert np.isfinite(np.delete(found, 2, 1)).all()
