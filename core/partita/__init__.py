@@ -15,7 +15,7 @@ import enum
 
 from partita import errors, properties
 from partita.bisection import bisect
-from partita.compiled_model import CompiledModel, Runner
+from partita.compiled_model import CompiledModel, Repetition, Runner
 from partita.core import Core, Version, compile_model
 from partita.errors import PartitaError
 from partita.explain import Explanation, OpPlacement
@@ -62,6 +62,7 @@ __all__ = [
     "QueryResult",
     "Reason",
     "ReasonCode",
+    "Repetition",
     "Runner",
     "Tensor",
     "Type",

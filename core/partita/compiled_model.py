@@ -20,6 +20,22 @@ if TYPE_CHECKING:
     from partita.request import InferRequest, InferResult
 
 
+class Repetition(abc.ABC):
+    """A run whose tensors stay the same, so that there is nothing to look at before it starts."""
+
+    @abc.abstractmethod
+    def __call__(self) -> None:
+        """(required) Computes the outputs anew from what the inputs hold now.
+
+        Raises:
+            InferError: The device could not compute them.
+        """
+
+    def followed_by(self, other: Repetition) -> Repetition | None:
+        """(optional) One call for this and another one after it (defaults to ``None``: cannot)."""
+        return None
+
+
 class Runner(abc.ABC):
     """One request's private state on a device: its buffers and what it binds to them.
 
@@ -46,6 +62,15 @@ class Runner(abc.ABC):
         Raises:
             InferError: The device could not compute them.
         """
+
+    def repetition(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Repetition | None:
+        """(optional) Runs on these tensors, again and again (defaults to ``None``: only by run).
+
+        HETERO asks for it where a submodel reads and writes tensors that it has planned, whose
+        elements change and whose memory does not. Each call must write to exactly these outputs.
+        It is never called beside :meth:`run`, but may be in turns with it.
+        """
+        return None
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""

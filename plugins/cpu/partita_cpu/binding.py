@@ -15,7 +15,7 @@ from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialise import Spec
 from partita_cpu.entry import entry_point
-from partita_cpu.native.walker import Walker
+from partita_cpu.native.walker import Stretch, Walker
 from partita_cpu.team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -76,6 +76,21 @@ class GraphRunner:
             bound = self._last = self._bind(arrays)
             self._last_specs, self._last_values = specs, values
         return bound.run(arrays, outputs)
+
+    def stretches(
+        self, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> Sequence[Stretch] | None:
+        """The calls that compute these outputs from these inputs, on memory of their own.
+
+        ``None`` where more must be looked at in every run than the elements of the inputs.
+        """
+        if self._specialiser.value_inputs or self._times is not None:
+            return None
+        if not all(array.flags.carray for array in (*inputs, *outputs)):
+            return None
+        program = self._specialiser.program_for(inputs)
+        self.close()
+        return BoundProgram(program, self._team, None).stretches(inputs, outputs)
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
@@ -164,6 +179,24 @@ class BoundProgram:
         """Runs once more on the arrays of the last run; see :meth:`repeats`."""
         self._walk()
         return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+
+    def stretches(
+        self, inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> Sequence[Stretch] | None:
+        """The calls of a run on these arrays; ``None`` if a run is more than calls."""
+        if not self._direct or not self._bind_all(inputs, outputs):
+            return None
+        if self._walker is None:
+            return [self._walk]
+        return self._walker.stretches(self._calls, self)
+
+    def _bind_all(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Puts arrays in their places; whether steps write to all of these outputs."""
+        for index, array in enumerate(inputs):
+            self._inputs[index] = array
+            self._patch(self._input_places[index], array)
+        self._take_outputs(inputs, outputs)
+        return all(map(operator.is_, self._outputs, outputs))
 
     def _walk(self) -> None:
         if self._walker is not None:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from partita import CompiledModel, HostTensor, Model, Port, ProfilingInfo, Runner, Tensor
+from partita import (
+    CompiledModel,
+    HostTensor,
+    Model,
+    Port,
+    ProfilingInfo,
+    Repetition,
+    Runner,
+    Tensor,
+)
 from partita.errors import CompileError, InferError, PartitaError
 from partita.layout import LaidOutTensor, Layout, stored_as
 from partita.lowering import (
@@ -34,6 +43,7 @@ from partita_cpu.layout import channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.native.choice import Choice, choose
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
+from partita_cpu.repetition import CpuRepetition
 from partita_cpu.team import Team, team_of
 
 
@@ -176,6 +186,17 @@ class CpuRunner(Runner):
                 zip(results, outputs, targets or (), strict=True)
             )
         ]
+
+    def repetition(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Repetition | None:
+        """The calls of a run on these tensors, if a run is nothing more."""
+        arrays = [
+            stored_as(tensor, layout) for tensor, layout in zip(inputs, self._ports_in, strict=True)
+        ]
+        targets = [array for tensor in outputs if (array := _target(tensor)) is not None]
+        if len(targets) != len(outputs):
+            return None
+        stretches = self._graph.stretches(arrays, targets)
+        return CpuRepetition(stretches, self._threads) if stretches else None
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

@@ -17,6 +17,7 @@ from partita.tensor import HostTensor, Tensor
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.executor import EXECUTORS
+from partita_hetero.linking import Link, RepetitionFailedError, link, run_links
 from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
@@ -162,7 +163,6 @@ class _Bound:
         self.abandoned = False
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         prepared = assembly.prepare()
-        self._prepared_of = [[prepared[slot] for slot in step.writes] for step in self._steps]
         self._outputs = [
             (slot, None if slot is not None else HostTensor(assembly.constants[port.name]))
             for slot, port in zip(assembly.plan.outputs, compiled.outputs, strict=True)
@@ -174,6 +174,25 @@ class _Bound:
         self._due = compiled.due_shapes
         self._shapes: list[tuple[int, ...]] = []
         self._sizes: dict[str, int] = {}
+        self._prepared = prepared
+        self._links: list[Link] | None = None
+        self._may_link = not (self._count or self._reject_nan or self._watchdog is not None)
+        self._may_link &= compiled.properties.HETERO_EXECUTOR == "LINEAR"
+
+    def _link(self) -> list[Link] | None:
+        """Calls for runs of steps, where nothing has to be looked at between steps.
+
+        Comes after a run step by step, which has shown what devices write where it was planned.
+        """
+        for step in self._steps:
+            for slot in step.writes:
+                if self._slots[slot] is not self._prepared[slot]:
+                    self._prepared[slot] = None
+        links = link(self._steps, self._runners, self._prepared, self._blame)
+        return links if any(one.call is not None for one in links) else None
+
+    def _blame(self, step: RunStep, error: Exception) -> PartFailedError:
+        return PartFailedError(self._pieces[step.submodel], error)
 
     def run(
         self,
@@ -193,8 +212,12 @@ class _Bound:
     def _compute(
         self, execute: Callable[..., None], cancelled: Callable[[], bool]
     ) -> Sequence[Tensor]:
-        step = self._timed_step if self._count else self._step
-        execute(self.assembly.schedule, step, cancelled)
+        if not self._run_links(cancelled):
+            step = self._timed_step if self._count else self._step
+            execute(self.assembly.schedule, step, cancelled)
+            if self._may_link:
+                self._may_link = False
+                self._links = self._link()
         results: list[Tensor] = []
         for slot, constant in self._outputs:
             tensor = constant if slot is None else self._read(slot)
@@ -202,6 +225,29 @@ class _Bound:
                 tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
             results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
         return results
+
+    def _run_links(self, cancelled: Callable[[], bool]) -> bool:
+        """Runs what was bound; ``False`` if all steps are to be run (again), one by one."""
+        if self._links is None:
+            return False
+        try:
+            run_links(self._links, self._linked_step, cancelled)
+        except (RepetitionFailedError, _DeclinedError) as error:
+            _log.info("running step by step, since joined runs failed: %r", error.__cause__)
+            self._links, self._may_link = None, True
+            return False
+        return True
+
+    def _linked_step(self, index: int) -> None:
+        """Runs a step that is not bound; those that are read its tensors where they were planned.
+
+        Raises:
+            _DeclinedError: Its device has not written one there, though it did before.
+        """
+        self._step(index)
+        for slot in self._steps[index].writes:
+            if self._prepared[slot] is not None and self._slots[slot] is not self._prepared[slot]:
+                raise _DeclinedError
 
     def _read(self, slot: int) -> Tensor:
         tensor = self._slots[slot]
@@ -260,7 +306,7 @@ class _Bound:
     def _run_submodel(self, index: int, step: RunStep) -> None:
         slots = self._slots
         inputs = [slots[slot] for slot in step.reads]
-        outputs = self._prepared_of[index]
+        outputs = [self._prepared[slot] for slot in step.writes]
         run = self._runners[step.submodel].run
         try:
             if self._watchdog is not None:
@@ -343,6 +389,10 @@ class _Bound:
     def close(self) -> None:
         for runner in self._runners.values():
             runner.close()
+
+
+class _DeclinedError(Exception):
+    """A device has not written to the tensor that was planned for it."""
 
 
 def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -71,6 +72,20 @@ class Walker:
                 fn, args = calls[first]
                 fn(*args)
 
+    def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
+        """What :meth:`run` does with the arrays that are in their places now, to be called later.
+
+        Args:
+            calls: Those for Python, by number.
+            keep: What holds the arrays.
+        """
+        return [
+            NativeStretch(self._crew, self._table[first:last].copy(), shared, self, keep)
+            if last > first
+            else functools.partial(calls[first][0], *calls[first][1])
+            for first, last, shared in self._parts
+        ]
+
     def _cut(
         self, steps: Sequence[Step], entries: Sequence[Entry | None]
     ) -> list[tuple[int, int, bool]]:
@@ -85,6 +100,41 @@ class Walker:
             parts.append((number, last, work >= WAKING_WORK))
             number = max(last, number + 1)
         return parts
+
+
+class NativeStretch:
+    """Rows of a table, of one program or several, that a crew walks in one call.
+
+    Args:
+        crew: The threads.
+        table: The rows; a copy of their own.
+        shared: Whether it is worth it to wake the other threads.
+        keep: Whatever must live as long, since rows hold addresses of it.
+    """
+
+    def __init__(self, crew: Crew, table: Array, shared: bool, *keep: object) -> None:
+        self._crew, self._table, self._shared, self._keep = crew, table, shared, keep
+        self._memory = np.zeros(WORDS + 8, np.int64)
+        self._block: int = self._memory.ctypes.data
+        self._block += -self._block % 64
+        self._address: int = table.ctypes.data
+        self._last = len(table)
+
+    def __call__(self) -> None:
+        """Walks the rows."""
+        self._crew.run(self._address, 0, self._last, self._shared, self._block)
+
+    def followed_by(self, other: Stretch) -> NativeStretch | None:
+        """The rows of both; ``None`` if the other one is not for the same threads."""
+        if not isinstance(other, NativeStretch) or other._crew is not self._crew:
+            return None
+        table = np.concatenate([self._table, other._table])
+        shared = self._shared or other._shared
+        return NativeStretch(self._crew, table, shared, *self._keep, *other._keep)
+
+
+Stretch = NativeStretch | Callable[[], Any]
+"""Part of a program: rows for a crew, or a call for Python."""
 
 
 def _entry(step: Step) -> Entry | None:

@@ -1,0 +1,94 @@
+"""Runs of submodels whose tensors are all planned: bound once, and joined where devices can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from partita.compiled_model import Repetition, Runner
+from partita.errors import InferCancelledError
+from partita.tensor import Tensor
+from partita_hetero.transfer import RunStep, Step
+
+
+class RepetitionFailedError(Exception):
+    """A device failed in joined runs; step by step the request shows which of them it was."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """Steps that follow one another in the plan.
+
+    Attributes:
+        first: The first step.
+        last: The last step.
+        call: Runs them all, or ``None`` for one step that is run as any other.
+    """
+
+    first: int
+    last: int
+    call: Repetition | None
+
+
+def link(
+    steps: Sequence[Step],
+    runners: Mapping[int, Runner],
+    prepared: Sequence[Tensor | None],
+    blame: Callable[[RunStep, Exception], Exception],
+) -> list[Link]:
+    """Binds what can be bound, for requests that run the plan's steps in order.
+
+    Args:
+        steps: The plan's steps.
+        runners: By number of the submodel.
+        prepared: By slot, the tensors that were allocated for the request.
+        blame: Makes the error to raise of a device's error.
+    """
+    links: list[Link] = []
+    for index, step in enumerate(steps):
+        try:
+            call = _repetition(step, runners, prepared)
+            before = links[-1].call if links else None
+            both = None if call is None or before is None else before.followed_by(call)
+        except Exception as error:
+            raise blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
+        if both is not None:
+            links[-1] = Link(links[-1].first, index, both)
+            continue
+        links.append(Link(index, index, call))
+    return links
+
+
+def run_links(
+    links: Sequence[Link], run: Callable[[int], None], cancelled: Callable[[], bool]
+) -> None:
+    """Runs all steps.
+
+    Raises:
+        RepetitionFailedError: A device failed in a call of several steps.
+        InferCancelledError: The request was cancelled.
+    """
+    for one in links:
+        if cancelled():
+            raise InferCancelledError("The request was cancelled.")
+        if one.call is None:
+            run(one.first)
+            continue
+        try:
+            one.call()
+        except InferCancelledError:
+            raise
+        except Exception as error:
+            raise RepetitionFailedError from error
+
+
+def _repetition(
+    step: Step, runners: Mapping[int, Runner], prepared: Sequence[Tensor | None]
+) -> Repetition | None:
+    if not isinstance(step, RunStep):
+        return None
+    reads = [tensor for slot in step.reads if (tensor := prepared[slot]) is not None]
+    writes = [tensor for slot in step.writes if (tensor := prepared[slot]) is not None]
+    if len(reads) < len(step.reads) or len(writes) < len(step.writes):
+        return None
+    return runners[step.submodel].repetition(reads, writes)

@@ -1,0 +1,137 @@
+"""Runs on tensors that stay the same: what run computes, joined over compiled models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import partita
+from partita.errors import InferError
+
+F32 = np.float32
+
+
+def model(nodes, inputs, outputs, shape=(3, 5), kinds=None):
+    def info(name):
+        kind = (kinds or {}).get(name, TensorProto.FLOAT)
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    made = [helper.make_node(op, reads, [out], name=out, **a) for op, reads, out, a in nodes]
+    graph = helper.make_graph(made, "m", [info(n) for n in inputs], [info(n) for n in outputs])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def runner_of(proto, config=None):
+    return partita.Core().compile_model(proto, "CPU", config).create_runner()
+
+
+def tensor(shape=(3, 5), dtype=F32):
+    return partita.HostTensor(np.zeros(shape, dtype))
+
+
+@pytest.mark.parametrize("isa", ["", "portable"])
+def test_it_computes_what_the_inputs_hold_at_the_time(isa, monkeypatch):
+    if isa:
+        monkeypatch.setenv("PARTITA_CPU_ISA", isa)
+    proto = model([("Exp", ["x"], "e", {}), ("Add", ["e", "y"], "z", {})], ["x", "y"], ["z"])
+    runner = runner_of(proto)
+    x, y, z = tensor(), tensor(), tensor()
+    repetition = runner.repetition([x, y], [z])
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        x.numpy()[:] = rng.standard_normal((3, 5))
+        y.numpy()[:] = rng.standard_normal((3, 5))
+        repetition()
+        np.testing.assert_allclose(z.numpy(), np.exp(x.numpy()) + y.numpy(), rtol=1e-6)
+
+
+def test_run_and_repetition_take_turns():
+    runner = runner_of(model([("Neg", ["x"], "y", {})], ["x"], ["y"]))
+    x, y = tensor(), tensor()
+    repetition = runner.repetition([x], [y])
+    other = np.full((3, 5), 7, F32)
+    for value in (1, 2, 3):
+        x.numpy()[:] = value
+        repetition()
+        assert (runner.run([partita.HostTensor(other)])[0].numpy() == -7).all()
+        assert (y.numpy() == -value).all()
+
+
+def test_joined_over_models():
+    ops = ["Neg", "Exp", "Abs", "Sqrt"]
+    tensors = [tensor() for _ in range(len(ops) + 1)]
+    runners = [runner_of(model([(op, ["x"], "y", {})], ["x"], ["y"])) for op in ops]
+    joined = None
+    for index, runner in enumerate(runners):
+        one = runner.repetition([tensors[index]], [tensors[index + 1]])
+        joined = one if joined is None else joined.followed_by(one)
+    assert len(joined._stretches) == 1  # one call for the threads
+    for value in (0.5, 2.0):
+        tensors[0].numpy()[:] = value
+        joined()
+        np.testing.assert_allclose(tensors[-1].numpy(), np.sqrt(np.exp(-value)), rtol=1e-6)
+
+
+def test_steps_of_python_are_joined_too():
+    """Einsum multiplies in numpy; its neighbours are compiled."""
+    square = {"equation": "ij,ij->ij"}
+    proto = model([("Einsum", ["x", "x"], "s", square), ("Neg", ["s"], "y", {})], ["x"], ["y"])
+    runners = [runner_of(proto), runner_of(proto)]
+    tensors = [tensor() for _ in range(3)]
+    first = runners[0].repetition(tensors[:1], tensors[1:2])
+    both = first.followed_by(runners[1].repetition(tensors[1:2], tensors[2:]))
+    assert len(both._stretches) == 4
+    for value in (2, 3):
+        tensors[0].numpy()[:] = value
+        both()
+        assert (tensors[2].numpy() == -(value**4)).all()
+    single = runner_of(proto, {"INFERENCE_NUM_THREADS": 1})
+    assert first.followed_by(single.repetition([tensor()], [tensor()])) is None
+
+
+def test_another_device_s_repetition_is_not_joined():
+    class Other(partita.Repetition):
+        def __call__(self):
+            pass
+
+    runner = runner_of(model([("Neg", ["x"], "y", {})], ["x"], ["y"]))
+    assert runner.repetition([tensor()], [tensor()]).followed_by(Other()) is None
+    assert Other().followed_by(Other()) is None
+
+
+def test_declined_where_a_run_looks_at_more_than_elements():
+    shape = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("Expand", ["x", "s"], ["y"])],
+            "m",
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5]),
+                helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
+            ],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    runner = runner_of(shape)
+    s = partita.HostTensor(np.array([3, 5]))
+    runner.run([tensor((1, 5)), s])
+    assert runner.repetition([tensor((1, 5)), s], [tensor()]) is None
+    plain = model([("Neg", ["x"], "y", {})], ["x"], ["y"])
+    counting = runner_of(plain, {"PERF_COUNT": True})
+    assert counting.repetition([tensor()], [tensor()]) is None
+    runner = runner_of(plain)
+    assert runner.repetition([tensor()], [tensor((5, 3))]) is None
+    skewed = partita.HostTensor(np.zeros((5, 3), F32).T)
+    assert runner.repetition([tensor()], [skewed]) is None
+
+
+def test_what_python_raises_names_the_device(monkeypatch):
+    from partita_cpu.repetition import CpuRepetition
+
+    def broken():
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(InferError, match="Device CPU failed: ZeroDivisionError: no"):
+        CpuRepetition([broken], 1)()

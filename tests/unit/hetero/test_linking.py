@@ -1,0 +1,118 @@
+"""Joining runs whose tensors are planned: which steps are bound, joined, and left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita import HostTensor, Repetition
+from partita.errors import InferCancelledError
+from partita_hetero.linking import Link, RepetitionFailedError, link, run_links
+from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
+
+
+class Named(Repetition):
+    def __init__(self, names, log, joins=True, error=None):
+        self.names, self.log, self.joins, self.error = names, log, joins, error
+
+    def __call__(self):
+        if self.error:
+            raise self.error
+        self.log.append(self.names)
+
+    def followed_by(self, other):
+        return Named(self.names + other.names, self.log) if self.joins and other.joins else None
+
+
+class Part:
+    def __init__(self, name, log, bindable=True, joins=True, error=None):
+        self.name, self.log, self.bindable = name, log, bindable
+        self.joins, self.error = joins, error
+        self.seen = None
+
+    def repetition(self, inputs, outputs):
+        self.seen = inputs, outputs
+        return Named(self.name, self.log, self.joins, self.error) if self.bindable else None
+
+
+def steps_of(count):
+    return [RunStep(i, (i,), (i + 1,)) for i in range(count)]
+
+
+def tensors(count, missing=()):
+    return [None if i in missing else HostTensor(np.zeros(1)) for i in range(count)]
+
+
+def never():
+    return False
+
+
+def blame(step, error):
+    return RuntimeError(f"{step.submodel}: {error}")
+
+
+def test_runs_that_follow_one_another_become_one_call():
+    log = []
+    parts = {i: Part("abcd"[i], log) for i in range(4)}
+    prepared = tensors(5, missing={0})
+    links = link(steps_of(4), parts, prepared, blame)
+    assert [(one.first, one.last) for one in links] == [(0, 0), (1, 3)]
+    run_links(links, lambda index: log.append(f"step {index}"), never)
+    assert log == ["step 0", "bcd"]
+    assert parts[2].seen == ([prepared[2]], [prepared[3]])
+    assert parts[0].seen is None
+
+
+def test_devices_that_cannot_bind_or_join():
+    log = []
+    parts = {
+        0: Part("a", log, joins=False),
+        1: Part("b", log),
+        2: Part("c", log, bindable=False),
+        3: Part("d", log),
+        4: Part("e", log),
+    }
+    links = link(steps_of(5), parts, tensors(6), blame)
+    run_links(links, lambda index: log.append(f"step {index}"), never)
+    assert log == ["a", "b", "step 2", "de"]
+
+
+def test_permutes_and_what_they_write_are_left_alone():
+    log = []
+    steps = [
+        RunStep(0, (0,), (1,)),
+        PermuteStep("v", PermuteKind.DOWNLOAD, "D", (1,), (2,)),
+        RunStep(1, (2,), (3,)),
+        RunStep(2, (3,), (4,)),
+    ]
+    parts = {i: Part("abc"[i], log) for i in range(3)}
+    links = link(steps, parts, tensors(5, missing={2}), blame)
+    run_links(links, lambda index: log.append(f"step {index}"), never)
+    assert log == ["a", "step 1", "step 2", "c"]
+
+
+def test_a_failure_says_only_that_there_was_one():
+    cause = ValueError("broken")
+    links = [Link(0, 3, Named("abc", [], error=cause))]
+    with pytest.raises(RepetitionFailedError) as caught:
+        run_links(links, never, never)
+    assert caught.value.__cause__ is cause
+
+
+def test_a_device_that_fails_to_bind_is_blamed():
+    class Broken(Part):
+        def repetition(self, inputs, outputs):
+            raise KeyError("lost")
+
+    with pytest.raises(RuntimeError, match="1: 'lost'"):
+        link(steps_of(2), {0: Part("a", []), 1: Broken("b", [])}, tensors(3), blame)
+
+
+def test_cancelling_stops_before_the_next_call():
+    log = []
+    links = [Link(0, 0, None), Link(1, 4, Named("bcd", log))]
+    with pytest.raises(InferCancelledError):
+        run_links(links, log.append, lambda: bool(log))
+    assert log == [0]
+    with pytest.raises(InferCancelledError):
+        run_links([Link(0, 1, Named("a", [], error=InferCancelledError("now")))], never, never)
