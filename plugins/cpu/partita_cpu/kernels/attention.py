@@ -140,13 +140,13 @@ def plain_attention(
         (v.shape[0], v.shape[2], 1, v.shape[1]),
         around,
     )
-    parts = []
-    for x, length in ((q, queries), (k, keys), (v, keys)):
-        shape = (batch, length, heads, x.shape[3])
-        parts.append(Heads(expanded(b, x, shape), heads, last=True))
+    qs, ks, vs = (
+        Heads(expanded(b, x, (batch, length, heads, x.shape[3])), heads, last=True)
+        for x, length in ((q, queries), (k, keys), (v, keys))
+    )
     if mask is not None:
         mask = expanded(b, mask, (*around[:3], keys))
-    y, _ = attend(b, *parts, Masking(mask, closed_is_zero=False), node.attrs["scale"])
+    y, _ = attend(b, qs, ks, vs, Masking(mask, closed_is_zero=False), node.attrs["scale"])
     return y
 
 
