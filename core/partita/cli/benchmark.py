@@ -28,7 +28,8 @@ from partita.cli.arguments import (
     positive_float,
     positive_int,
 )
-from partita.cli.output import Advance, Output
+from partita.cli.output import Output
+from partita.progress import Advance
 
 _DEFAULT_SECONDS = 5.0
 

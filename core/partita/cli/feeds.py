@@ -11,6 +11,7 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
+from partita.inputs import concrete_shape, random_array, tensor_dtype
 
 Array = np.ndarray[Any, Any]
 
@@ -152,7 +153,7 @@ def _from_number(port: Port, text: str) -> Array:
         raise InputError(
             f"Input '{port.name}': '{text}' is neither a file nor a number."
         ) from error
-    return np.full(_concrete(port), value, _dtype(port))
+    return np.full(concrete_shape(port), value, tensor_dtype(port))
 
 
 def _from_picture(port: Port, path: Path, normalise: str) -> Array:
@@ -180,7 +181,7 @@ def _from_picture(port: Port, path: Path, normalise: str) -> Array:
     height = rows if isinstance(rows, int) else picture.height
     resized = picture.convert("L" if channels == 1 else "RGB").resize((width, height))
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
-    dtype = _dtype(port)
+    dtype = tensor_dtype(port)
     if dtype.kind not in "iub":
         mean, deviation = (np.asarray(v[: pixels.shape[2]]) for v in NORMALISATIONS[normalise])
         pixels = (pixels / 255 - mean) / deviation
@@ -191,31 +192,10 @@ def _from_picture(port: Port, path: Path, normalise: str) -> Array:
 
 
 def _random(port: Port, generator: np.random.Generator) -> tuple[Array, list[str]]:
-    shape, dtype = _concrete(port), _dtype(port)
     notes = []
     if not port.is_static:
         notes.append(
             f"input '{port.name}' is {port.describe()}; dimensions that are not fixed are taken "
             f"as 1 (set them with --shape {port.name}=...)"
         )
-    if dtype.kind == "O":
-        return np.full(shape, "partita", object), notes
-    if dtype.kind == "b":
-        return np.asarray(generator.integers(0, 2, shape)).astype(bool), notes
-    if dtype.kind in "iu":  # small, as they are mostly indices into a table
-        return np.asarray(generator.integers(0, 2, shape)).astype(dtype), notes
-    return np.asarray(generator.standard_normal(shape)).astype(dtype), notes
-
-
-def _concrete(port: Port) -> tuple[int, ...]:
-    if port.shape is None:
-        raise InputError(
-            f"Input '{port.name}' has no known rank; give it as --input {port.name}=file.npy."
-        )
-    return tuple(dim if isinstance(dim, int) else 1 for dim in port.shape)
-
-
-def _dtype(port: Port) -> np.dtype[Any]:
-    if port.dtype is None:
-        raise InputError(f"Input '{port.name}' is no tensor; only tensors can be given here.")
-    return port.dtype
+    return random_array(port, generator), notes

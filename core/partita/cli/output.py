@@ -8,14 +8,13 @@ import enum
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-Advance = Callable[[float], None]
-"""Tells a progress bar how much is done of its total."""
+from partita.progress import Advance, progress
 
 
 class Output:
@@ -60,31 +59,16 @@ class Output:
         """Hands all lines to whoever reads them."""
         sys.stdout.flush()
 
-    @contextlib.contextmanager
-    def progress(self, description: str, total: float | None) -> Iterator[Advance]:
+    def progress(
+        self, description: str, total: float | None
+    ) -> contextlib.AbstractContextManager[Advance]:
         """A progress bar on stderr while the block runs, if stderr is a terminal.
 
         Args:
             description: What is going on.
             total: When it is done; ``None`` if that is not known.
         """
-        if not sys.stderr.isatty():
-            yield lambda done: None
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TimeElapsedColumn(),
-            console=Console(stderr=True),
-            transient=True,
-            refresh_per_second=4,  # drawing takes time from what is measured
-        )
-        with bar:
-            task = bar.add_task(description, total=total)
-            yield lambda done: bar.update(task, completed=done)
+        return progress(description, total)
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:

@@ -1,0 +1,64 @@
+"""How long a call takes: warm, several times, within a limit."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is spent on one measurement.
+
+    Attributes:
+        warm: Runs before those that count; only one of them if it takes longer than all the time.
+        least: Fewest runs that count; only one of them if it takes longer than all the time.
+        most: Most runs that count.
+        seconds: No further run begins after that time.
+    """
+
+    warm: int = 2
+    least: int = 3
+    most: int = 15
+    seconds: float = 0.4
+
+
+def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
+    """Calls as often as the effort says; what the calls return, without the warm-up's.
+
+    A first call that takes all the time is the only one, and counts.
+    """
+    start = time.perf_counter()
+    for _ in range(effort.warm):
+        first = call()
+        if time.perf_counter() - start > effort.seconds:
+            return [first]
+    start = time.perf_counter()
+    results: list[float] = []
+    while len(results) < effort.most:
+        spent = time.perf_counter() - start
+        if spent > effort.seconds and len(results) >= min(
+            effort.least, 1 + int(effort.least * effort.seconds / max(results))
+        ):
+            break
+        results.append(call())
+    return results
+
+
+def seconds_of(call: Callable[[], object]) -> Callable[[], float]:
+    """A call that returns how long the given one takes."""
+
+    def timed() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return timed
+
+
+def median_of(call: Callable[[], object], effort: Effort) -> tuple[float, int]:
+    """Median seconds of a call, and of how many runs."""
+    times = repeat(seconds_of(call), effort)
+    return statistics.median(times), len(times)

@@ -1,0 +1,39 @@
+"""Progress bars: silent without a terminal, one above the other with one."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from partita.progress import progress
+
+
+def test_silent_unless_a_terminal_watches(capsys):
+    with progress("working", 10) as advance:
+        advance(3)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+
+
+def test_a_bar_in_a_bar(terminal, capsys):
+    with progress("outer", None):
+        with progress("inner", 4) as advance:
+            advance(4)
+        with progress("second", 2):
+            pass
+    shown = capsys.readouterr().err
+    assert all(word in shown for word in ("outer", "inner", "second"))
+
+
+def test_an_error_ends_the_bar(terminal, capsys):
+    with pytest.raises(ValueError, match="stop"), progress("first", 1):
+        raise ValueError("stop")
+    with progress("next", 1):
+        pass
+    assert "next" in capsys.readouterr().err
