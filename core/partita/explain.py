@@ -69,17 +69,20 @@ class Candidate:
     """One placement that was considered.
 
     Attributes:
-        name: ``"plan"``, ``"priority"``, or ``"only CPU"``.
+        name: ``"plan"``, ``"only CPU"``, ``"priority"``, or ``"CPU first"``: all that CPU takes.
         ops: Device to the number of operations it runs.
         submodels: How many submodels it has.
-        predicted_us: What the cost model says, in microseconds.
-        measured_us: Median of real runs; ``None`` if it was not run.
+        foreseen_us: What the cost model said before it was run, in microseconds; ``None`` if not
+            all costs were known then.
+        predicted_us: What it said once each submodel had been timed.
+        measured_us: Median of real runs, in turns with the other candidates.
         failure: Why it was not run, or could not be.
     """
 
     name: str
     ops: Mapping[str, int]
     submodels: int
+    foreseen_us: float | None
     predicted_us: float | None
     measured_us: float | None
     failure: str = ""

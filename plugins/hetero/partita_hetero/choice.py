@@ -1,12 +1,15 @@
-"""A placement that measurements chose, as plain data: what is kept of it between compiles."""
+"""A placement that measurements chose, and the form in which it is kept between compiles."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from partita.explain import Decision
+from partita.explain import Candidate, Decision
+from partita.query import Reason, ReasonCode
 from partita_hetero.affinity import Wishes
-from partita_hetero.planner.timeline import Timeline
+from partita_hetero.planner.timeline import Span, Timeline
 
 
 @dataclass(frozen=True)
@@ -22,3 +25,43 @@ class Choice:
     wishes: Wishes
     decision: Decision
     predicted: Timeline | None = None
+
+
+def store(choice: Choice) -> dict[str, Any]:
+    """As plain data."""
+    return {
+        "wishes": [
+            [op, device, str(reason.code), reason.detail]
+            for op, (device, reason) in choice.wishes.items()
+        ],
+        "decision": asdict(choice.decision),
+        "predicted": None if choice.predicted is None else asdict(choice.predicted),
+    }
+
+
+def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
+    """What :func:`store` made; ``None`` if it is something else, and then all is decided anew.
+
+    Args:
+        data: From the database, which other programs may have written to.
+        ops: How many operations the model has.
+    """
+    try:
+        wishes = {
+            int(op): (str(device), Reason(ReasonCode(code), str(detail)))
+            for op, device, code, detail in data["wishes"]
+        }
+        fields = dict(data["decision"])
+        fields["candidates"] = [Candidate(**one) for one in fields["candidates"]]
+        decision = replace(Decision(**fields), from_database=True)
+        predicted = data["predicted"]
+        if predicted is not None:
+            spans = tuple(Span(**span) for span in predicted["spans"])
+            predicted = Timeline(
+                spans, predicted["name"], tuple(predicted["devices"]), predicted["peak_bytes"]
+            )
+    except (KeyError, TypeError, ValueError):
+        return None
+    if not all(0 <= op < ops for op in wishes):
+        return None
+    return Choice(wishes, decision, predicted)

@@ -95,6 +95,10 @@ class Compilation:
             return self._assemble(dict(excluded), list(notes))
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
+        if self._choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
+            from partita_hetero.schedule import Scheduler
+
+            self._choice = Scheduler(self, out, remarks).choose()
         choice = self._choice
         while True:
             placement = self.place(out, choice.wishes if choice else {})
@@ -286,7 +290,7 @@ class Compilation:
             pieces,
             compiled,
             plan,
-            Schedule(plan.steps),
+            _schedule(plan, pieces, compiled),
             constants,
             explanation,
             arena_bytes,
@@ -349,6 +353,23 @@ class Compilation:
                 spelled[pin] = listed.get(canonical, pin)
             result[names[name]] = spelled[pin]
         return result
+
+
+def _schedule(
+    plan: transfer.Plan, pieces: Sequence[Submodel], compiled: Sequence[CompiledModel]
+) -> Schedule:
+    """What waits for what, and for room on its device."""
+    device_of = {piece.number: piece.device for piece in pieces}
+    capacity: dict[str, int] = {}
+    for piece, part in zip(pieces, compiled, strict=True):
+        room = max(1, part.optimal_number_of_infer_requests)
+        capacity[piece.device] = min(room, capacity.get(piece.device, room))
+    lanes = {
+        index: device_of[step.submodel]
+        for index, step in enumerate(plan.steps)
+        if isinstance(step, transfer.RunStep)
+    }
+    return Schedule(plan.steps, lanes=lanes, capacity=capacity)
 
 
 def _sizes(model: Model, layouts: Mapping[str, Layout]) -> dict[str, int | None]:

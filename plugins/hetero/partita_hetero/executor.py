@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import queue
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from partita.errors import InferCancelledError
 from partita.threads import LazyPool
@@ -21,9 +22,17 @@ class Schedule:
     Args:
         steps: In an order in which they can run.
         after: Further constraints: step index to steps that must have ended before it.
+        lanes: Step index to the device that it occupies, for steps that occupy one.
+        capacity: How many steps each device runs at the same time; 1 where nothing is said.
     """
 
-    def __init__(self, steps: Sequence[Step], after: dict[int, set[int]] | None = None) -> None:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        after: Mapping[int, set[int]] | None = None,
+        lanes: Mapping[int, str] | None = None,
+        capacity: Mapping[str, int] | None = None,
+    ) -> None:
         writer = {slot: index for index, step in enumerate(steps) for slot in step.writes}
         self.count = len(steps)
         waits: list[set[int]] = [
@@ -32,6 +41,8 @@ class Schedule:
         for index, others in (after or {}).items():
             waits[index] |= others
         self.waiting = [len(others) for others in waits]
+        self.lanes = [(lanes or {}).get(index, "") for index in range(len(steps))]
+        self.capacity = {lane: (capacity or {}).get(lane, 1) for lane in self.lanes if lane}
         self.followers: list[list[int]] = [[] for _ in steps]
         for index, others in enumerate(waits):
             for other in others:
@@ -60,12 +71,18 @@ def run_dataflow(schedule: Schedule, run: RunStep, cancelled: Callable[[], bool]
 
 
 def run_parallel(schedule: Schedule, run: RunStep, cancelled: Callable[[], bool]) -> None:
-    """All steps that are ready at the same time; the calling thread only waits.
+    """All steps that are ready at the same time, as many on each device as it has room for.
 
-    If a step fails, no further ones start; the error is raised once the running ones have ended.
+    A step that is ready alone runs on the calling thread, which otherwise only waits. If a step
+    fails, no further ones start; the error is raised once the running ones have ended.
     """
     waiting = list(schedule.waiting)
+    lanes = schedule.lanes
+    free = dict(schedule.capacity)
+    queued: dict[str, list[int]] = {lane: [] for lane in free}
     done: queue.SimpleQueue[tuple[int, BaseException | None]] = queue.SimpleQueue()
+    running = 0
+    failure: BaseException | None = None
 
     def task(index: int) -> None:
         try:
@@ -75,25 +92,47 @@ def run_parallel(schedule: Schedule, run: RunStep, cancelled: Callable[[], bool]
         else:
             done.put((index, None))
 
-    running = 0
-    failure: BaseException | None = None
-    for index in range(schedule.count):
-        if waiting[index] == 0:
-            _pool.submit(task, index)
-            running += 1
-    while running:
-        index, error = done.get()
-        running -= 1
-        failure = failure or error
+    def admitted(ready: list[int]) -> list[int]:
+        """Those of the steps that can start now; the others wait for room on their device."""
+        start = []
+        for index in ready:
+            lane = lanes[index]
+            if lane and not free[lane]:
+                heapq.heappush(queued[lane], index)
+                continue
+            if lane:
+                free[lane] -= 1
+            start.append(index)
+        return start
+
+    start = admitted([index for index in range(schedule.count) if waiting[index] == 0])
+    while start or running:
         if failure is None and cancelled():
             failure = InferCancelledError("The request was cancelled.")
         if failure is not None:
-            continue
+            start = []
+        if len(start) == 1 and not running:
+            task(start[0])
+        else:
+            for index in start:
+                _pool.submit(task, index)
+        running += len(start)
+        if not running:
+            break
+        index, error = done.get()
+        running -= 1
+        failure = failure or error
+        ready = []
         for follower in schedule.followers[index]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
-                _pool.submit(task, follower)
-                running += 1
+                ready.append(follower)
+        lane = lanes[index]
+        if lane:
+            free[lane] += 1
+            if queued[lane]:
+                ready.append(heapq.heappop(queued[lane]))
+        start = admitted(sorted(ready))
     if failure is not None:
         raise failure
 

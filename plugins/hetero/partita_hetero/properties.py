@@ -25,7 +25,14 @@ class HeteroProperties(DeviceProperties):
     HETERO_EXECUTOR: Literal["LINEAR", "DATAFLOW", "PARALLEL"] = Field(
         "LINEAR",
         description="LINEAR: submodels in one order; DATAFLOW: whichever is ready, one at a time; "
-        "PARALLEL: all that are ready at the same time.",
+        "PARALLEL: all that are ready at the same time, one on each device (as many as the device "
+        "names as its OPTIMAL_NUMBER_OF_INFER_REQUESTS).",
+    )
+    HETERO_SCHEDULE: Literal["PRIORITY", "COST"] = Field(
+        "PRIORITY",
+        description="PRIORITY: each operation on the first device of the list that takes it. COST: "
+        "where measurements say that the model is fastest; the first compile runs it for some time "
+        "on every device.",
     )
     HETERO_DUMP_GRAPH_DOT: bool = Field(
         False, description="Write hetero_affinity_<model>.dot and hetero_subgraphs_<model>.dot."

@@ -126,6 +126,14 @@ class HeteroRunner(Runner):
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
         return () if self._bound is None else self._bound.profiling_info()
 
+    def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
+        """The devices' own counters of the last run, by submodel."""
+        return {} if self._bound is None else self._bound.counters()
+
+    def part_seconds(self) -> dict[int, float]:
+        """What each submodel of the last run took, if HETERO counts."""
+        return {} if self._bound is None else self._bound.part_seconds()
+
     def timeline(self, name: str = "measured") -> Timeline:
         """When each submodel and Permute of the last run began and ended, if HETERO counts."""
         return Timeline(()) if self._bound is None else self._bound.timeline(name)
@@ -259,6 +267,16 @@ class _Bound:
         start = time.perf_counter()
         self._step(index)
         self._times[index] = (start * 1e6, time.perf_counter() * 1e6)
+
+    def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
+        return {number: runner.profiling_info() for number, runner in self._runners.items()}
+
+    def part_seconds(self) -> dict[int, float]:
+        return {
+            step.submodel: (end - start) * 1e-6
+            for step, (start, end) in zip(self._steps, self._times, strict=True)
+            if isinstance(step, RunStep)
+        }
 
     def timeline(self, name: str) -> Timeline:
         first = min((start for start, _ in self._times), default=0.0)

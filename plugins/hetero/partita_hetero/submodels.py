@@ -58,6 +58,26 @@ def describe(graph: OpGraph, parts: Sequence[Part[str]]) -> list[Submodel]:
     ]
 
 
+def alone(graph: OpGraph, device: str, ops: Sequence[int]) -> Submodel:
+    """Some operations as a submodel of their own, whatever becomes of the others."""
+    inside = set(ops)
+    inputs = {
+        name: None
+        for op in ops
+        for name in graph.reads[op]
+        if (source := graph.producer.get(name)) not in inside
+        and not (source is not None and graph.constant[source])
+    }
+    outputs = [
+        name
+        for op in ops
+        for name in graph.writes[op]
+        if name in graph.outputs
+        or any(name in graph.reads[succ] for succ in graph.succs[op] if succ not in inside)
+    ]
+    return Submodel(1, device, tuple(ops), tuple(inputs), tuple(outputs))
+
+
 def cut(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
     """Cuts the submodel out of the model; constants that it reads are copied along.
 

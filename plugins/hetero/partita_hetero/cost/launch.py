@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 
 import partita
-from partita.errors import PartitaError
 from partita.plugin import CoreAPI
 from partita.tensor import HostTensor
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.devices import DeviceList
+
+_log = logging.getLogger("partita.hetero")
 
 EFFORT = Effort(warm=3, least=5, most=101, seconds=0.1)
 
@@ -40,7 +43,8 @@ def launch_cost(devices: DeviceList, device: str, key: str, database: Database) 
                 continue
             compiled = devices.core.compile_model(model, device, devices.config(device))
             seconds, samples = _measure(devices.core, device, compiled)
-        except PartitaError:
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            _log.info("%s does not run one %s: %s", device, op_type, error)
             continue
         database.add_costs([Cost(key, WORK, seconds, samples, "measured", f"one {op_type}")])
         return seconds

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from partita.plugin import CoreAPI
-from partita.tensor import HOST, HostTensor
+from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.timing import Effort, median_of
 
@@ -43,13 +45,17 @@ def link_costs(
         on_device = core.transfer_to(device, tensor)
         on_device.numpy()
         down.append(median_of(on_device.numpy, EFFORT)[0])
-        both = median_of(lambda t=tensor: core.transfer_to(device, t).numpy(), EFFORT)[0]
+        both = median_of(functools.partial(_there_and_back, core, device, tensor), EFFORT)[0]
         up.append(max(0.0, both - down[-1]))  # an upload may go on after the call
     there = LinkCost(HOST, key, *fit(SIZES, up))
     back = LinkCost(key, HOST, *fit(SIZES, down))
     database.add_link(there)
     database.add_link(back)
     return there, back
+
+
+def _there_and_back(core: CoreAPI, device: str, tensor: Tensor) -> None:
+    core.transfer_to(device, tensor).numpy()
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
@@ -71,6 +77,6 @@ def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     return float(latency), float(per_byte)
 
 
-def _slope(x: np.ndarray, y: np.ndarray) -> float:  # type: ignore[type-arg]  # of floats
+def _slope(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
     total = float(x @ x)
     return max(0.0, float(x @ y) / total) if total > 0 and math.isfinite(total) else 0.0

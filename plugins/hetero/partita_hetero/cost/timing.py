@@ -13,8 +13,8 @@ class Effort:
     """How much is spent on one measurement.
 
     Attributes:
-        warm: Runs before those that count; only one of them if it takes longer than all the time.
-        least: Fewest runs that count; only one of them if it takes longer than all the time.
+        warm: Runs before those that count.
+        least: Fewest runs that count.
         most: Most runs that count.
         seconds: No further run begins after that time.
     """
@@ -38,10 +38,7 @@ def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
     start = time.perf_counter()
     results: list[float] = []
     while len(results) < effort.most:
-        spent = time.perf_counter() - start
-        if spent > effort.seconds and len(results) >= min(
-            effort.least, 1 + int(effort.least * effort.seconds / max(results))
-        ):
+        if len(results) >= effort.least and time.perf_counter() - start > effort.seconds:
             break
         results.append(call())
     return results

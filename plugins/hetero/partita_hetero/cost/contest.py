@@ -1,0 +1,299 @@
+"""Placements that compete: each is run for real, and the fastest one is kept."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from partita.explain import Candidate, Decision
+from partita.query import Reason, ReasonCode
+from partita.tensor import Tensor
+from partita_hetero.affinity import Placement, Wishes
+from partita_hetero.choice import Choice
+from partita_hetero.cost.profile import Profile
+from partita_hetero.cost.table import CostTable, DeviceCosts
+from partita_hetero.cost.trial import Run, Trial
+from partita_hetero.planner.plan import Objective, Plan
+from partita_hetero.planner.problem import Problem
+from partita_hetero.planner.simulate import objective_value, simulate
+
+if TYPE_CHECKING:
+    from partita_hetero.compilation import Compilation
+
+_log = logging.getLogger("partita.hetero")
+
+PLAN = "plan"
+
+RACE_SECONDS = 2.0
+LEAST_ROUNDS, MOST_ROUNDS = 7, 41
+"""The candidates run in turns for so long, at least and at most so many times."""
+
+HOPELESS = 1.3
+"""A candidate so much slower than the best one after three rounds runs no more."""
+
+IN_FLIGHT = 4
+"""Requests for each that is in flight at a time, when throughput is measured."""
+
+MARGIN = 0.01
+"""A plan replaces a simpler placement only if it is faster by more than that."""
+
+
+@dataclass
+class Entry:
+    """One placement.
+
+    Attributes:
+        name: For reports.
+        placement: A device for every operation.
+        trial: What runs it; ``None`` if that failed.
+        run: Its first runs.
+        submodels: How many there are.
+        scales: Factors for the costs of groups, learned from the run.
+        overhead: Seconds of each submodel beyond its device's launch, learned from the run.
+        foreseen_us: What the cost model said before it ran.
+        predicted_us: What it says once each submodel was timed, before the race.
+        failure: Why it cannot be kept.
+        times: Seconds of a request, or between results, in the race.
+    """
+
+    name: str
+    placement: Placement
+    trial: Trial | None = None
+    run: Run | None = None
+    submodels: int = 0
+    scales: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    overhead: float = 0.0
+    foreseen_us: float | None = None
+    predicted_us: float | None = None
+    failure: str = ""
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Median of the race's times."""
+        return statistics.median(self.times) if self.times else math.inf
+
+    def close(self) -> None:
+        """Frees what its requests hold."""
+        if self.trial is not None:
+            self.trial.close()
+
+
+class Contest:
+    """Runs placements, corrects costs by what it sees, and lets the best ones race.
+
+    Args:
+        compilation: Compiles placements.
+        out: What devices failed to compile; what fails here is added.
+        remarks: Notes for the explanation; what fails here is added.
+        table: The costs.
+        profile: Fills the table.
+        objective: What is minimised.
+        inputs: What everything runs on.
+    """
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        out: dict[tuple[int, str], Reason],
+        remarks: list[str],
+        table: CostTable,
+        profile: Profile,
+        objective: Objective,
+        inputs: Sequence[Tensor],
+    ) -> None:
+        self._compilation = compilation
+        self._out = out
+        self._remarks = remarks
+        self._table = table
+        self._profile = profile
+        self._objective = objective
+        self._inputs = inputs
+        self._entries: dict[tuple[str | None, ...], Entry] = {}
+        self._scales: dict[tuple[int, str], float] = {}
+        self._overhead = 0.0
+
+    def problem(self) -> Problem:
+        """The placement problem, with all that was learned so far."""
+        return self._table.problem(self._scales, self._overhead)
+
+    def enter_device(self, device: DeviceCosts) -> None:
+        """Everything on one device that it takes, the rest by priority; fills in its costs."""
+        order = [device.name, *(n for n in self._compilation.devices.names if n != device.name)]
+        unmeasured = self._profile.missing(device)
+        entry = self._enter("", lambda: self._compilation.place(self._out, {}, order))
+        if entry is None or entry.trial is None or entry.run is None:
+            return
+        if unmeasured:
+            counters = self._counters(entry.placement)
+            self._profile.learn(device, entry.trial.assembly.submodels, entry.run, counters)
+        self._correct(entry)
+
+    def enter_plan(self, plan: Plan) -> bool:
+        """What the planner found; whether that is new, so that another round may find more."""
+        wishes = self._wishes(plan.assignment)
+        entry = self._enter(PLAN, lambda: self._compilation.place(self._out, wishes))
+        if entry is not None:
+            self._correct(entry)
+        return entry is not None
+
+    def settle(self, plan: Plan | None) -> Choice:
+        """Lets all that work race, and keeps the fastest."""
+        able = [entry for entry in self._entries.values() if entry.trial is not None]
+        self._race(able)
+        chosen = min(able, key=_rank, default=None)
+        decision = self._decision(chosen, plan)
+        for entry in able:
+            entry.close()
+        if chosen is None:
+            return Choice({}, decision)
+        problem = self._table.problem(chosen.scales, chosen.overhead)
+        assignment = self._assignment(chosen.placement)
+        timeline = simulate(problem, assignment, self._objective)
+        return Choice(self._wishes(assignment), decision, timeline)
+
+    # ---------------------------------------------------------------------------- entering
+
+    def _enter(self, name: str, place: Callable[[], Placement]) -> Entry | None:
+        """Compiles and runs a placement; ``None`` if it was entered before."""
+        while True:
+            placement = place()
+            key = tuple(placement.device)
+            if key in self._entries:
+                return None
+            assembly = self._compilation.build(placement, self._out, self._remarks)
+            if assembly is not None:
+                break
+            self._table.refuse(self._out)
+        entry = self._entries[key] = Entry(name or self._name(placement), placement)
+        entry.submodels = len(assembly.submodels)
+        if not any(map(self._profile.missing, self._table.devices)):
+            entry.foreseen_us = self._value(self.problem(), placement)
+        try:
+            trial = Trial(self._compilation, assembly, self._inputs)
+            entry.run = trial.measure()
+            entry.trial = trial
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            entry.failure = f"it failed: {error}"
+            _log.warning("Candidate '%s' failed: %s", entry.name, error)
+        return entry
+
+    def _counters(self, placement: Placement) -> dict[int, dict[str, float]]:
+        """What devices count by themselves in a placement; empty if they fail at it."""
+        assembly = self._compilation.build(placement, self._out, self._remarks, counted=True)
+        if assembly is None:
+            return {}
+        trial = Trial(self._compilation, assembly, self._inputs)
+        try:
+            return trial.count()
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            _log.info("no counters: %s", error)
+            return {}
+        finally:
+            trial.close()
+
+    def _correct(self, entry: Entry) -> None:
+        """Scales costs so that the entry's submodels take what they took."""
+        if entry.trial is None or entry.run is None:
+            return
+        pieces = entry.trial.assembly.submodels
+        entry.scales = self._profile.scales(pieces, entry.run)
+        expected = self._value(self._table.problem(entry.scales, 0.0), entry.placement)
+        if self._objective != "THROUGHPUT" and pieces:
+            entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
+        self._scales |= entry.scales
+        self._overhead = entry.overhead
+        entry.predicted_us = self._value(
+            self._table.problem(entry.scales, entry.overhead), entry.placement
+        )
+
+    # ------------------------------------------------------------------------------ racing
+
+    def _race(self, entries: Sequence[Entry]) -> None:
+        """Runs the entries in turns; those far behind drop out."""
+        racing = list(entries)
+        start = time.perf_counter()
+        for number in range(MOST_ROUNDS):
+            if number >= LEAST_ROUNDS and time.perf_counter() - start > RACE_SECONDS:
+                break
+            for entry in list(racing):
+                try:
+                    entry.times.append(self._once(entry))
+                except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                    entry.failure = f"it failed: {error}"
+                    entry.times.clear()
+                    racing.remove(entry)
+            if number == 2:
+                best = min((entry.median for entry in racing), default=0.0)
+                racing = [entry for entry in racing if entry.median <= HOPELESS * best]
+
+    def _once(self, entry: Entry) -> float:
+        if entry.trial is None:
+            raise ValueError(f"Candidate '{entry.name}' has nothing to run.")
+        if self._objective != "THROUGHPUT":
+            return entry.trial.run()
+        at_once = max(2, len(self._table.devices))
+        return entry.trial.seconds_per_request(IN_FLIGHT * at_once, at_once)
+
+    def _decision(self, chosen: Entry | None, plan: Plan | None) -> Decision:
+        entries = list(self._entries.values())
+        candidates = [
+            Candidate(
+                entry.name,
+                dict(Counter(entry.placement.device[op] or "-" for op in self._table.home)),
+                entry.submodels,
+                entry.foreseen_us,
+                entry.predicted_us,
+                entry.median * 1e6 if entry.times else None,
+                entry.failure,
+            )
+            for entry in entries
+        ]
+        return Decision(
+            self._objective,
+            chosen.name if chosen else "priority",
+            candidates,
+            None if plan is None else plan.gap,
+            False,
+            list(self._profile.notes),
+        )
+
+    # ---------------------------------------------------------------------------- internals
+
+    def _name(self, placement: Placement) -> str:
+        used = dict.fromkeys(placement.device[op] for op in self._table.home)
+        if len(used) == 1:
+            return f"only {next(iter(used))}"
+        if placement.device == self._compilation.place(self._out, {}).device:
+            return "priority"
+        return f"{placement.device[min(self._table.home)]} first"
+
+    def _value(self, problem: Problem, placement: Placement) -> float:
+        assignment = self._assignment(placement)
+        timeline = simulate(problem, assignment, self._objective)
+        return objective_value(problem, assignment, self._objective, timeline)
+
+    def _assignment(self, placement: Placement) -> list[int]:
+        number = {device.name: index for index, device in enumerate(self._table.devices)}
+        return [number[placement.device[one.ops[-1]] or ""] for one in self._table.groups]
+
+    def _wishes(self, assignment: Sequence[int]) -> Wishes:
+        reason = Reason(ReasonCode.MERGED, "the model is fastest as a whole with it here")
+        return {
+            op: (self._table.devices[number].name, reason)
+            for one, number in zip(self._table.groups, assignment, strict=True)
+            for op in one.ops
+        }
+
+
+def _rank(entry: Entry) -> float:
+    """By time; a plan must be faster than simpler placements by more than noise."""
+    if not entry.times:
+        return math.inf
+    return entry.median * (1 + MARGIN if entry.name == PLAN else 1)

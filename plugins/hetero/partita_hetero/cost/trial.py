@@ -1,0 +1,154 @@
+"""A placement run for real: how long the whole takes, each submodel, and each operation."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.compiled_model import Runner
+from partita.inputs import random_array
+from partita.tensor import HostTensor, Tensor
+from partita_hetero.assembly import Assembly
+from partita_hetero.cost.timing import Effort, repeat
+from partita_hetero.planner.timeline import Timeline
+
+if TYPE_CHECKING:
+    from partita.model import Model
+    from partita_hetero.compilation import Compilation
+
+EFFORT = Effort(warm=2, least=3, most=15, seconds=0.4)
+COUNTED = Effort(warm=1, least=2, most=5, seconds=0.3)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What some runs of a placement took.
+
+    Attributes:
+        seconds: Median of the whole.
+        parts: Median seconds of each submodel, by number.
+        timeline: The last run.
+    """
+
+    seconds: float
+    parts: Mapping[int, float]
+    timeline: Timeline
+
+
+def made_up_inputs(model: Model) -> list[Tensor]:
+    """Inputs of the model's shapes, the same ones every time."""
+    generator = np.random.default_rng(0)
+    return [HostTensor(random_array(port, generator)) for port in model.inputs]
+
+
+class Trial:
+    """A placement with the requests that it is tried with.
+
+    Args:
+        compilation: What the assembly comes from.
+        assembly: The compiled placement.
+        inputs: What it is run on.
+    """
+
+    def __init__(
+        self, compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
+    ) -> None:
+        from partita_hetero.compiled import HeteroCompiledModel
+        from partita_hetero.runner import HeteroRunner
+
+        self.assembly = assembly
+        self._inputs = list(inputs)
+        self._compiled = HeteroCompiledModel(compilation, assembly)
+        self._compiled.properties = compilation.devices.properties.model_copy(
+            update={"STRICT": True, "PERF_COUNT": True}  # failures show, and steps are timed
+        )
+        self._runner = HeteroRunner(self._compiled)
+
+    def run(self) -> float:
+        """Runs once; returns the seconds."""
+        start = time.perf_counter()
+        self._runner.run(self._inputs)
+        return time.perf_counter() - start
+
+    def measure(self, effort: Effort = EFFORT) -> Run:
+        """Runs several times and notes when each submodel ran."""
+        parts: dict[int, list[float]] = {piece.number: [] for piece in self.assembly.submodels}
+
+        def once() -> float:
+            seconds = self.run()
+            for number, taken in self._runner.part_seconds().items():
+                parts[number].append(taken)
+            return seconds
+
+        times = repeat(once, effort)
+        return Run(
+            statistics.median(times),
+            {number: statistics.median(taken[-len(times) :]) for number, taken in parts.items()},
+            self._runner.timeline(),
+        )
+
+    def count(self, effort: Effort = COUNTED) -> dict[int, dict[str, float]]:
+        """Runs several times; what the devices' own counters say, by submodel and operation.
+
+        Means, in seconds; empty for a submodel whose device keeps no counters.
+        """
+        counted: list[dict[int, dict[str, float]]] = []
+
+        def once() -> float:
+            seconds = self.run()
+            counted.append(
+                {
+                    number: {info.node_name: info.real_time_us * 1e-6 for info in infos}
+                    for number, infos in self._runner.counters().items()
+                }
+            )
+            return seconds
+
+        counted = counted[-len(repeat(once, effort)) :]
+        return {
+            number: {
+                name: statistics.fmean(run[number].get(name, 0.0) for run in counted)
+                for name in counted[-1][number]
+            }
+            for number in counted[-1]
+        }
+
+    def seconds_per_request(self, requests: int, at_once: int) -> float:
+        """Time between results when several requests are in flight."""
+        runners: list[Runner] = [self._compiled.create_runner() for _ in range(at_once)]
+        left = iter(range(requests))
+        lock = threading.Lock()
+        errors: list[Exception] = []
+
+        def work(runner: Runner) -> None:
+            try:
+                while True:
+                    with lock:
+                        if next(left, None) is None or errors:
+                            return
+                    runner.run(self._inputs)
+            except Exception as error:  # noqa: BLE001  # raised below, on the waiting thread
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = time.perf_counter() - start
+        for runner in runners:
+            runner.close()
+        if errors:
+            raise errors[0]
+        return seconds / requests
+
+    def close(self) -> None:
+        """Frees what the requests hold."""
+        self._runner.close()

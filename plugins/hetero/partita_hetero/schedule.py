@@ -1,0 +1,209 @@
+"""HETERO_SCHEDULE=COST: measures, plans, runs what was planned, and keeps what is fastest."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import partita
+from partita.explain import Decision
+from partita.progress import Advance, progress
+from partita.query import Reason, ReasonCode
+from partita_hetero.choice import Choice, restore, store
+from partita_hetero.cost.contest import Contest
+from partita_hetero.cost.database import Database
+from partita_hetero.cost.groups import group
+from partita_hetero.cost.launch import launch_cost
+from partita_hetero.cost.links import link_costs, works_on_host
+from partita_hetero.cost.profile import Profile
+from partita_hetero.cost.signature import Signatures
+from partita_hetero.cost.table import LAST_RESORT, CostTable, DeviceCosts
+from partita_hetero.cost.trial import made_up_inputs
+from partita_hetero.planner.plan import Objective, Plan
+from partita_hetero.planner.solve import solve
+
+if TYPE_CHECKING:
+    from partita_hetero.compilation import Compilation
+
+_log = logging.getLogger("partita.hetero")
+
+ROUNDS = 3
+"""How often a plan is run, its costs are corrected by that, and a new one is made."""
+
+PLANNING_SECONDS = 5.0
+"""Limit of one round's planning."""
+
+Excluded = dict[tuple[int, str], Reason]
+
+
+class Scheduler:
+    """Finds the placement of one model.
+
+    Args:
+        compilation: The model, its devices, and what compiles placements.
+        out: What devices failed to compile; what fails here is added.
+        remarks: Notes for the explanation; what fails here is added.
+    """
+
+    def __init__(self, compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
+        self._compilation = compilation
+        self._out = out
+        self._remarks = remarks
+        self._devices = compilation.devices
+        self._core = compilation.devices.core
+        self._objective = objective_of(
+            self._devices.properties.HETERO_EXECUTOR,
+            self._devices.properties.DEVICE_PROPERTIES.get("*", {}),
+        )
+        self._signatures = Signatures(compilation.wiring)
+
+    def choose(self) -> Choice:
+        """The placement that is fastest, from the database if it was found before."""
+        obstacle = self._obstacle()
+        if obstacle:
+            _log.warning("%s", obstacle)
+            return Choice({}, Decision(self._objective, "priority", [], None, False, [obstacle]))
+        with Database() as database:
+            devices = self._describe(database)
+            key = self._key(devices)
+            known = database.decision(key)
+            choice = known and restore(known, len(self._compilation.wiring.nodes))
+            if choice:
+                return choice
+            table = self._table(devices)
+            if all(len(devices) - len(refusals) <= 1 for refusals in table.refusals):
+                note = "COST has nothing to decide: one device takes each operation."
+                return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
+            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
+            with progress(what, len(devices) + ROUNDS + 1) as advance:
+                choice = self._decide(table, database, advance)
+            database.add_decision(key, store(choice))
+            return choice
+
+    def _obstacle(self) -> str:
+        """Why nothing can be measured; empty if it can."""
+        for port in self._compilation.model.inputs:
+            if port.dtype is None:
+                return (
+                    f"COST cannot make up input '{port.name}', which is no tensor: placed by "
+                    "priority."
+                )
+            if not port.is_static:
+                return (
+                    f"COST needs fixed input shapes, and '{port.name}' is {port.describe()}: "
+                    "placed by priority. Fix them with model.reshape(...) before compiling."
+                )
+        return ""
+
+    # -------------------------------------------------------------------------- the model
+
+    def _describe(self, database: Database) -> list[DeviceCosts]:
+        """All devices that can get something: those of the list, and those of pins."""
+        names = dict.fromkeys([*self._devices.names, *self._compilation.pins.values()])
+        described = []
+        for name in names:
+            info = self._core.device_info(name)
+            key = database.add_device(self._core.fingerprint(name, self._devices.config(name)))
+            described.append(DeviceCosts(name, key, info.kind, info.memory_bytes))
+        return described
+
+    def _key(self, devices: Sequence[DeviceCosts]) -> str:
+        """What two compiles must agree in to have the same placement."""
+        properties = self._devices.properties
+        facts = {
+            "partita": partita.__version__,
+            "model": self._signatures.whole,
+            "devices": [device.key for device in devices],
+            "executor": properties.HETERO_EXECUTOR,
+            "objective": self._objective,
+            "pins": {str(op): device for op, device in self._compilation.pins.items()},
+            "out": sorted(f"{op} {device}" for op, device in self._out),
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _table(self, devices: Sequence[DeviceCosts]) -> CostTable:
+        compilation = self._compilation
+        names = compilation.wiring.names()
+        answers = {device.name: compilation.ask(device.name) for device in devices}
+
+        def refusals(op: int) -> dict[str, Reason]:
+            found = {}
+            for name, answer in answers.items():
+                if (op, name) in self._out:
+                    found[name] = self._out[op, name]
+                elif names[op] not in answer:
+                    unknown = Reason(ReasonCode.UNSUPPORTED_OP, "the device gave no reason")
+                    found[name] = answer.reasons.get(names[op], unknown)
+            others = [d for d in devices if d.name not in found and d.kind != "reference"]
+            if others:
+                found |= {d.name: LAST_RESORT for d in devices if d.kind == "reference"} | found
+            return found
+
+        groups = group(
+            compilation.wiring, lambda op: (frozenset(refusals(op)), compilation.pins.get(op))
+        )
+        refused = [refusals(one.ops[-1]) for one in groups]
+        pins = {
+            index: compilation.pins[one.ops[0]]
+            for index, one in enumerate(groups)
+            if one.ops[0] in compilation.pins and compilation.pins[one.ops[0]] not in refused[index]
+        }
+        shared = [
+            (source.name, target.name)
+            for source in devices
+            for target in devices
+            if source is not target
+            and not works_on_host(self._core, source.name)
+            and not works_on_host(self._core, target.name)
+            and self._core.can_share(target.name, self._core.device_info(source.name).memory)
+        ]
+        return CostTable(
+            compilation.wiring,
+            groups,
+            devices,
+            refused,
+            pins,
+            compilation.sizes,
+            shared,
+            compilation.model.name,
+        )
+
+    # ----------------------------------------------------------------------- the decision
+
+    def _decide(self, table: CostTable, database: Database, advance: Advance) -> Choice:
+        inputs = made_up_inputs(self._compilation.model)
+        profile = Profile(self._compilation, table, database, self._signatures)
+        for device in table.devices:
+            launch = launch_cost(self._devices, device.name, device.key, database)
+            if launch is None:
+                profile.notes.append(f"What a launch on {device.name} takes is not known.")
+            device.launch = launch or 0.0
+            if not works_on_host(self._core, device.name):
+                device.links = link_costs(self._core, device.name, device.key, database)
+        profile.recall()
+        contest = Contest(
+            self._compilation, self._out, self._remarks, table, profile, self._objective, inputs
+        )
+        steps = itertools.count(1)
+        for device in table.devices:
+            advance(next(steps))
+            if device.kind != "reference":
+                contest.enter_device(device)
+        plan: Plan | None = None
+        for _ in range(ROUNDS):
+            advance(next(steps))
+            plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
+            if not contest.enter_plan(plan):
+                break
+        return contest.settle(plan)
+
+
+def objective_of(executor: str, hints: Mapping[str, Any]) -> Objective:
+    """What is minimised, from the executor and the hints that go to all devices."""
+    if str(hints.get("PERFORMANCE_HINT", "")) == "THROUGHPUT":
+        return "THROUGHPUT"
+    return "PARALLEL" if executor == "PARALLEL" else "LATENCY"
