@@ -145,11 +145,9 @@ class Mismatch:
         """A sentence for each thing that differs; empty if the lock holds."""
         lines = []
         if self.gone:
-            lines.append(
-                f"{_count(self.gone)} of the lock are not in the model: {_some(self.gone)}."
-            )
+            lines.append(f"In the lock alone: {_count(self.gone)}, {_some(self.gone)}.")
         if self.new:
-            lines.append(f"{_count(self.new)} of the model are not in the lock: {_some(self.new)}.")
+            lines.append(f"In the model alone: {_count(self.new)}, {_some(self.new)}.")
         if self.other_graph and not (self.gone or self.new):
             lines.append("The operations have their names, but other types or another wiring.")
         lines += [

@@ -46,8 +46,9 @@ class PinRule(BaseModel):
         form = _FORM.fullmatch(value.strip())
         if form is None:
             raise ValueError(
-                f"'{value}' is no pin; write NAME=DEVICE, re:EXPRESSION=DEVICE, type:OPERATOR=DEVICE "
-                "or meta:KEY=VALUE=DEVICE, with '?' behind the device for a soft pin"
+                f"'{value}' is no pin; write NAME=DEVICE, re:EXPRESSION=DEVICE, "
+                "type:OPERATOR=DEVICE or meta:KEY=VALUE=DEVICE, with '?' behind the device for a "
+                "soft pin"
             )
         return {
             "match": form["match"] or "name",

@@ -1,4 +1,4 @@
-"""Placement locks are written, read by Python's own TOML reader, and compared with what is there."""
+"""Placement locks are written, read by Python's own TOML reader, and compared with a model."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def test_a_lock_that_holds(model):
 def test_what_no_longer_holds_is_said_precisely(model):
     lock = lock_of(model, ops={"matmul": "GPU.0", "old": "CPU", "relu": "CPU"}, graph="0")
     assert found(lock, model) == [
-        "1 operation of the lock are not in the model: 'old'.",
-        "1 operation of the model are not in the lock: 'bias'.",
+        "In the lock alone: 1 operation, 'old'.",
+        "In the model alone: 1 operation, 'bias'.",
     ]
     assert found(lock_of(model, graph="0"), model) == [
         "The operations have their names, but other types or another wiring."
