@@ -74,6 +74,32 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_placement(parser: argparse.ArgumentParser) -> None:
+    """``--pin`` and ``--lock``, for devices made of others."""
+    parser.add_argument(
+        "--pin",
+        dest="pins",
+        action="append",
+        default=[],
+        metavar="WHAT=DEVICE",
+        help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU or "
+        "meta:KEY=VALUE=GPU; with '?' at the end only if possible (repeatable)",
+    )
+    parser.add_argument(
+        "--lock", metavar="PLAN.toml", help="place operations as a lock of 'partita plan' says"
+    )
+
+
+def properties_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What ``--property``, ``--pin`` and ``--lock`` set."""
+    properties: dict[str, Any] = dict(args.properties)
+    if getattr(args, "pins", None):
+        properties["HETERO_PINS"] = args.pins
+    if getattr(args, "lock", None):
+        properties["HETERO_PLACEMENT_LOCK"] = args.lock
+    return properties
+
+
 def add_shapes(parser: argparse.ArgumentParser) -> None:
     """``--shape``."""
     parser.add_argument(

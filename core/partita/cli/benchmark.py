@@ -24,9 +24,11 @@ from partita.cli.arguments import (
     add_command,
     add_device,
     add_model,
+    add_placement,
     add_shapes,
     positive_float,
     positive_int,
+    properties_of,
 )
 from partita.cli.output import Output
 from partita.progress import Advance
@@ -78,6 +80,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
+    add_placement(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     length = parser.add_mutually_exclusive_group()
@@ -121,7 +124,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     work = workload.load(args, core, out)
     properties = {"PERF_COUNT": args.counters} if args.counters else {}
     compiled, compile_ms = workload.compile_for(
-        core, work.model, args.device, {**properties, **dict(args.properties)}, out
+        core, work.model, args.device, {**properties, **properties_of(args)}, out
     )
     start = time.perf_counter()
     request = compiled.create_infer_request()

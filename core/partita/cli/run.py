@@ -13,7 +13,15 @@ import numpy as np
 
 from partita import Core
 from partita.cli import workload
-from partita.cli.arguments import Commands, add_command, add_device, add_model, add_shapes
+from partita.cli.arguments import (
+    Commands,
+    add_command,
+    add_device,
+    add_model,
+    add_placement,
+    add_shapes,
+    properties_of,
+)
 from partita.cli.output import Output
 from partita.difference import difference
 from partita.errors import PartitaError
@@ -38,6 +46,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
+    add_placement(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.npz", help="write the outputs")
@@ -54,7 +63,9 @@ def run(args: argparse.Namespace, out: Output) -> int:
     for device in filter(None, (args.device, args.compare)):
         core.resolve_device(device)
     work = workload.load(args, core, out)
-    compiled, compile_ms = workload.compile_for(core, work.model, args.device, args.properties, out)
+    compiled, compile_ms = workload.compile_for(
+        core, work.model, args.device, properties_of(args), out
+    )
     request = compiled.create_infer_request()
     start = time.perf_counter()
     outputs = workload.infer(request, work.feeds)

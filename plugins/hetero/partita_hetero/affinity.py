@@ -11,6 +11,7 @@ from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
 from partita.plugin import CoreAPI
 from partita.query import QueryResult, Reason, ReasonCode
 from partita_hetero.graph import OpGraph
+from partita_hetero.pins import Pin
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ def check_priorities(core: CoreAPI, devices: Sequence[str], own_name: str) -> No
 def place(
     graph: OpGraph,
     devices: Sequence[str],
-    pins: Mapping[int, str],
+    pins: Mapping[int, Pin],
     query: Query,
     excluded: Mapping[tuple[int, str], Reason],
     strict: bool,
@@ -97,14 +98,15 @@ def place(
     Args:
         graph: The model.
         devices: In order of priority.
-        pins: Operation to the device that the user wants.
+        pins: Operation to what the user wants.
         query: Asks a device; called at most once for each.
         excluded: Operations that a device claimed and then could not compile, with the reason.
         strict: Raise instead of moving a pinned operation.
         wishes: Operation to the device that a plan chose for it and why; pins are stronger.
 
     Raises:
-        UnsupportedOpError: No device takes an operation; every device's reason is in the message.
+        UnsupportedOpError: No device takes an operation, or a hard pin cannot be kept; every
+            device's reason is in the message.
     """
     answers: dict[str, QueryResult] = {}
     names = graph.names()
@@ -131,13 +133,13 @@ def place(
             continue
         pin = pins.get(op)
         wish = wishes.get(op)
-        chosen = [device for device in (pin, wish and wish[0]) if device]
+        chosen = [device for device in (pin and pin.device, wish and wish[0]) if device]
         candidates = dict.fromkeys([*chosen, *devices])
         for device in candidates:
             refusal = verdict(op, device)
             if refusal is None:
                 result.device[op] = device
-                if wish and device == wish[0] and device != pin:
+                if wish and device == wish[0] and not (pin and device == pin.device):
                     result.reason[op] = wish[1]
                 else:
                     result.reason[op] = _reason(device, pin, result.refused[op], devices)
@@ -145,8 +147,9 @@ def place(
             result.refused[op][device] = refusal
         else:
             homeless.append(op)
-        if pin is not None and result.device[op] != pin:
+        if pin is not None and result.device[op] != pin.device:
             result.pinned_elsewhere.append(op)
+    _enforce_hard_pins(graph, result, pins)
     if homeless:
         raise UnsupportedOpError(_explain_homeless(graph, homeless, result))
     _report_pins(graph, result, pins, strict)
@@ -155,26 +158,41 @@ def place(
 
 
 def _reason(
-    device: str, pin: str | None, refused: Mapping[str, Reason], devices: Sequence[str]
+    device: str, pin: Pin | None, refused: Mapping[str, Reason], devices: Sequence[str]
 ) -> Reason:
-    if device == pin:
-        return Reason(ReasonCode.PINNED, f"affinity '{pin}'")
+    if pin is not None and device == pin.device:
+        return Reason(ReasonCode.PINNED, pin.why)
     if pin is not None:
-        return Reason(ReasonCode.FALLBACK, f"pinned to '{pin}', which refuses it")
+        return Reason(ReasonCode.FALLBACK, f"pinned to '{pin.device}', which refuses it")
     if not refused:
         return Reason(ReasonCode.PRIORITY, "first in the list")
     return Reason(ReasonCode.FALLBACK, f"number {len(refused) + 1} of {len(devices)} in the list")
 
 
-def _report_pins(graph: OpGraph, result: Placement, pins: Mapping[int, str], strict: bool) -> None:
-    if not result.pinned_elsewhere:
-        return
+def _enforce_hard_pins(graph: OpGraph, result: Placement, pins: Mapping[int, Pin]) -> None:
+    broken = [op for op in result.pinned_elsewhere if pins[op].hard]
+    if broken:
+        rules = ", ".join(dict.fromkeys(pins[op].why for op in broken))
+        raise UnsupportedOpError(
+            f"The {rules} cannot be kept: {_lines(graph, result, pins, broken)}. Make "
+            "the pin soft ('DEVICE?'), or change it."
+        )
+
+
+def _lines(graph: OpGraph, result: Placement, pins: Mapping[int, Pin], ops: Sequence[int]) -> str:
     lines = [
-        f"'{graph.nodes[op].name}' ({graph.nodes[op].op_type}) is pinned to '{pins[op]}', which "
-        f"refuses it: {result.refused[op][pins[op]]}"
-        for op in result.pinned_elsewhere
+        f"'{graph.nodes[op].name}' ({graph.nodes[op].op_type}) is pinned to '{pins[op].device}', "
+        f"which refuses it: {result.refused[op][pins[op].device]}"
+        for op in ops[:5]
     ]
-    shown = "; ".join(lines[:5]) + ("" if len(lines) <= 5 else f"; and {len(lines) - 5} more")
+    return "; ".join(lines) + (f"; and {len(ops) - 5} more" if len(ops) > 5 else "")
+
+
+def _report_pins(graph: OpGraph, result: Placement, pins: Mapping[int, Pin], strict: bool) -> None:
+    broken = [op for op in result.pinned_elsewhere if pins[op].loud]
+    if not broken:
+        return
+    shown = _lines(graph, result, pins, broken)
     if strict:
         raise UnsupportedOpError(f"{shown}. Change the affinity, or set STRICT=NO.")
     _log.warning("%s. They go to the next device of the list.", shown)

@@ -17,19 +17,19 @@ from partita.errors import (
     DeviceError,
     PartitaError,
     PluginError,
-    UnsupportedOpError,
 )
 from partita.explain import Boundary, Explanation, OpPlacement
 from partita.layout import Layout
 from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.query import QueryResult, Reason, ReasonCode
-from partita_hetero import affinity, dot, graph, partition, submodels, transfer
+from partita_hetero import affinity, dot, graph, partition, submodels, transfer, wanted
 from partita_hetero.affinity import Placement
 from partita_hetero.agreement import Negotiation, Settlement
 from partita_hetero.assembly import Assembly, plan_arena
 from partita_hetero.devices import DeviceList
 from partita_hetero.executor import Schedule
 from partita_hetero.submodels import Submodel
+from partita_hetero.wanted import Wanted
 
 if TYPE_CHECKING:
     from partita_hetero.choice import Choice
@@ -54,10 +54,11 @@ class Compilation:
     Args:
         model: The model; affinities in it are pins.
         devices: The device list.
-        pins: Operation name to device, instead of the model's affinities.
+        pins: Operation name to device, instead of affinities, pins and lock file.
 
     Raises:
         DeviceNotFoundError: A pin names a device that does not exist.
+        PlanError: A pin or the lock file cannot be used.
     """
 
     def __init__(
@@ -67,12 +68,15 @@ class Compilation:
         self.devices = devices
         self.wiring = graph.build(model)
         self.sizes = _sizes(model, {})
+        self._answers: dict[str, QueryResult] = {}
         if pins is None:
-            pins = {op.name: op.affinity for op in model.ops if op.affinity}
-        self.pins = self._resolve_pins(pins)
+            wishes = wanted.gather(model, self.wiring, devices, self.ask)
+        else:
+            wishes = Wanted(wanted.by_name(pins, self.wiring, devices))
+        self.pins = wishes.pins
+        self._standing_notes = wishes.notes
         self._choice: Choice | None = None
         self._done: dict[Any, CompiledModel] = {}
-        self._answers: dict[str, QueryResult] = {}
         self._memories: dict[str, str] = {}
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
@@ -92,7 +96,8 @@ class Compilation:
             CompileError: ``STRICT`` is set and a device failed.
         """
         with self._lock:  # requests that failed at the same time come one after another
-            return self._assemble(dict(excluded), list(notes))
+            standing = [note for note in self._standing_notes if note not in notes]
+            return self._assemble(dict(excluded), [*standing, *notes])
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         if self._choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
@@ -331,28 +336,6 @@ class Compilation:
         devices = [piece.device for piece in pieces]
         decision = choice.decision if choice else None
         return Explanation(self.model.name, rows, devices, boundaries, list(notes), decision)
-
-    def _resolve_pins(self, pins: Mapping[str, str]) -> dict[int, str]:
-        """Pins by index, each by the name that the device has in the list, if it is there."""
-        core = self.devices.core
-        listed = {core.resolve_device(device): device for device in self.devices.names}
-        spelled: dict[str, str] = {}
-        result: dict[int, str] = {}
-        names = {name: index for index, name in enumerate(self.wiring.names())}
-        for name, pin in pins.items():
-            if name not in names:
-                raise UnsupportedOpError(f"A pin names operation '{name}', which the model lacks.")
-            if pin not in spelled:
-                try:
-                    canonical = core.resolve_device(pin)
-                except DeviceError as error:
-                    raise type(error)(
-                        f"Operation '{name}' has the affinity '{pin}', which is no usable device. "
-                        f"{error}"
-                    ) from error
-                spelled[pin] = listed.get(canonical, pin)
-            result[names[name]] = spelled[pin]
-        return result
 
 
 def _schedule(

@@ -151,7 +151,7 @@ class Mismatch:
         if self.other_graph and not (self.gone or self.new):
             lines.append("The operations have their names, but other types or another wiring.")
         lines += [
-            f"Device '{device}', which has {count} operations in the lock, is not in the list."
+            f"Device '{device}', which has {_number(count)} in the lock, is not in the list."
             for device, count in self.missing.items()
         ]
         by_reason: dict[tuple[str, str], list[str]] = {}
@@ -205,7 +205,11 @@ def compare(
 
 
 def _count(ops: Sequence[str]) -> str:
-    return f"{len(ops)} operation{'' if len(ops) == 1 else 's'}"
+    return _number(len(ops))
+
+
+def _number(count: int) -> str:
+    return f"{count} operation{'' if count == 1 else 's'}"
 
 
 def _some(ops: Sequence[str]) -> str:

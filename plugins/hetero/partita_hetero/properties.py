@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from partita.device_string import parse_list
 from partita.properties import DeviceProperties
+from partita_hetero.pins import PinRule
 
 
 class HeteroProperties(DeviceProperties):
@@ -37,6 +39,15 @@ class HeteroProperties(DeviceProperties):
     HETERO_DUMP_GRAPH_DOT: bool = Field(
         False, description="Write hetero_affinity_<model>.dot and hetero_subgraphs_<model>.dot."
     )
+    HETERO_PINS: tuple[PinRule, ...] = Field(
+        (),
+        description="Wishes for operations, each as text ('conv1=GPU', 're:^/head/=CPU', "
+        "'type:Conv=GPU', 'meta:key=value=GPU'; with '?' at the end it is soft) or as a dict of "
+        "match, pattern, device and hard.",
+    )
+    HETERO_PLACEMENT_LOCK: str = Field(
+        "", description="A lock file written by 'partita plan --lock'; STRICT: it must hold fully."
+    )
     STRICT: bool = Field(
         False,
         description="Raise when a device refuses a pin or fails, instead of moving on.",
@@ -53,6 +64,16 @@ class HeteroProperties(DeviceProperties):
     @classmethod
     def _join(cls, value: Any) -> Any:
         return ",".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+
+    @field_validator("HETERO_PINS", mode="before")
+    @classmethod
+    def _list_of_pins(cls, value: Any) -> Any:
+        return [value] if isinstance(value, (str, dict)) else value
+
+    @field_validator("HETERO_PLACEMENT_LOCK", mode="before")
+    @classmethod
+    def _path(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
 
     @field_validator("MULTI_DEVICE_PRIORITIES")
     @classmethod
