@@ -1,4 +1,4 @@
-"""The one hook of Partita. Hooks register objects and do nothing else.
+"""The hooks of Partita. They register objects and do nothing else.
 
 A package provides devices with four lines and an entry point of group ``partita``::
 
@@ -27,3 +27,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 @hookspec
 def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:  # type: ignore[empty-body]  # a spec
     """Returns the device plugins of this package; those that need no core omit the argument."""
+
+
+@hookspec
+def command_modules() -> Iterable[str]:  # type: ignore[empty-body]  # a spec
+    """(optional) Returns names of modules with commands for ``partita``: add_parser and run."""

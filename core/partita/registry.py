@@ -254,7 +254,7 @@ class Registry:
     # ------------------------------------------------------------------- discovery
 
     def _discover(self) -> None:
-        disabled = {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
+        disabled = _disabled()
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
             distribution = entry.dist.name if entry.dist else "unknown"
             release = _release(entry)
@@ -327,6 +327,32 @@ class Registry:
 
 def _release(entry: metadata.EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
+
+
+def command_modules() -> list[str]:
+    """Modules with commands that plugins bring; Core says which plugins do not load.
+
+    Raises:
+        PluginError: A hook returns something else than names.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    for entry in metadata.entry_points(group=hookspecs.PROJECT):
+        if entry.name in _disabled():
+            continue
+        try:
+            manager.register(entry.load(), name=entry.name)
+        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+            _log.info("Plugin '%s' brings no commands: %s", entry.name, error)
+    found = [name for names in manager.hook.command_modules() for name in names]
+    strays = [name for name in found if not isinstance(name, str)]
+    if strays:
+        raise PluginError(f"A hook 'command_modules' returned {strays[0]!r}; module names are due.")
+    return found
+
+
+def _disabled() -> set[str]:
+    return {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
 
 
 def _check(plugin: object, origin: str) -> None:

@@ -76,6 +76,14 @@ def add_device(parser: argparse.ArgumentParser) -> None:
 
 def add_placement(parser: argparse.ArgumentParser) -> None:
     """``--pin`` and ``--lock``, for devices made of others."""
+    add_pins(parser)
+    parser.add_argument(
+        "--lock", metavar="PLAN.toml", help="place operations as a lock of 'partita plan' says"
+    )
+
+
+def add_pins(parser: argparse.ArgumentParser) -> None:
+    """``--pin``."""
     parser.add_argument(
         "--pin",
         dest="pins",
@@ -84,9 +92,6 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
         metavar="WHAT=DEVICE",
         help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU or "
         "meta:KEY=VALUE=GPU; with '?' at the end only if possible (repeatable)",
-    )
-    parser.add_argument(
-        "--lock", metavar="PLAN.toml", help="place operations as a lock of 'partita plan' says"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import partita
 from partita.cli.output import Output
 from partita.errors import PartitaError
+from partita.registry import command_modules
 
 COMMANDS = (
     "devices",
@@ -24,7 +25,8 @@ COMMANDS = (
     "conformance",
     "new_plugin",
 )
-"""Each is a module of this package with ``add_parser(commands)`` and ``run(args, out) -> int``."""
+"""Each is a module of this package with ``add_parser(commands)`` and ``run(args, out) -> int``;
+plugins bring more."""
 
 EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -52,8 +54,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        importlib.import_module(f"partita.cli.{name}").add_parser(commands)
+    for module in (*(f"partita.cli.{name}" for name in COMMANDS), *command_modules()):
+        importlib.import_module(module).add_parser(commands)
     return parser
 
 

@@ -70,11 +70,10 @@ class Compilation:
         self.sizes = _sizes(model, {})
         self._answers: dict[str, QueryResult] = {}
         if pins is None:
-            wishes = wanted.gather(model, self.wiring, devices, self.ask)
+            self.wanted = wanted.gather(model, self.wiring, devices, self.ask)
         else:
-            wishes = Wanted(wanted.by_name(pins, self.wiring, devices))
-        self.pins = wishes.pins
-        self._standing_notes = wishes.notes
+            self.wanted = Wanted(wanted.by_name(pins, self.wiring, devices))
+        self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
         self._choice: Choice | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._memories: dict[str, str] = {}
@@ -96,7 +95,7 @@ class Compilation:
             CompileError: ``STRICT`` is set and a device failed.
         """
         with self._lock:  # requests that failed at the same time come one after another
-            standing = [note for note in self._standing_notes if note not in notes]
+            standing = [note for note in self.wanted.notes if note not in notes]
             return self._assemble(dict(excluded), [*standing, *notes])
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
@@ -122,7 +121,7 @@ class Compilation:
         """A device for every operation: pins first, then wishes, then the devices in order."""
         strict = self.devices.properties.STRICT
         names = self.devices.names if order is None else order
-        return affinity.place(self.wiring, names, self.pins, self.ask, out, strict, wishes)
+        return affinity.place(self.wiring, names, self.wanted.pins, self.ask, out, strict, wishes)
 
     def pieces(self, placement: Placement) -> list[Submodel]:
         """The submodels of a placement."""

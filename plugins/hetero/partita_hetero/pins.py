@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from partita.errors import PlanError
 
@@ -132,6 +132,21 @@ class Pin:
     why: str
     hard: bool = True
     loud: bool = False
+
+
+def read_rules(texts: Sequence[str]) -> list[PinRule]:
+    """Reads rules written as text.
+
+    Raises:
+        PlanError: One is no rule; says what the forms are.
+    """
+    rules = []
+    for text in texts:
+        try:
+            rules.append(PinRule.model_validate(text))
+        except ValidationError as error:
+            raise PlanError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}.") from error
+    return rules
 
 
 def resolve(rules: Sequence[PinRule], ops: Sequence[Pinnable]) -> dict[int, Pin]:

@@ -69,12 +69,12 @@ class Planned:
             order = [op.name for op in model.ops if op.name in device_of]
             device_of = {name: device_of[name] for name in order}
         used = dict.fromkeys(device_of.values())
-        names = [device.name for device in self.problem.devices if device.name in used]
+        listed = [device.name for device in self.problem.devices if device.name in used]
         summary = self.summary
         return Lock(
             model.name if model is not None else self.problem.name,
             graph_digest(model) if model is not None else "",
-            {name: (drivers or {}).get(name, "") for name in names},
+            {name: (drivers or {}).get(name, "") for name in listed},
             device_of,
             types,
             {

@@ -81,3 +81,9 @@ class HeteroPlugin(DevicePlugin):
 def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:
     """Registers HETERO."""
     return [HeteroPlugin(core)]
+
+
+@partita.hookimpl
+def command_modules() -> Iterable[str]:
+    """Registers ``partita plan``."""
+    return ["partita_hetero.cli.plan"]

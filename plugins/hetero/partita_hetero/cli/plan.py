@@ -1,0 +1,243 @@
+"""``partita plan``: the best placement by measured costs, or by a cost table without any device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from partita import device_string
+from partita.cli.arguments import (
+    MODEL_HELP,
+    Commands,
+    add_command,
+    add_device,
+    add_pins,
+    add_shapes,
+    positive_float,
+)
+from partita.cli.output import Output
+from partita.errors import PlanError
+from partita_hetero.pins import read_rules
+from partita_hetero.sizes import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from partita.model import Model
+    from partita_hetero.planner.problem import Problem
+    from partita_hetero.planner.summary import PlanSummary
+    from partita_hetero.planning import Planned
+
+OBJECTIVES = ("LATENCY", "PARALLEL", "THROUGHPUT")
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "plan",
+        run,
+        "finds the best placement by measured costs, or by a table of costs without any device",
+        [
+            "partita plan model.onnx -d HETERO:GPU,CPU --lock plan.toml --gantt plan.html",
+            "partita run model.onnx -d HETERO:GPU,CPU --lock plan.toml",
+            "partita plan model.onnx -d HETERO:GPU,CPU --save-costs costs.json",
+            "partita plan --costs costs.json --objective THROUGHPUT --memory GPU=2GiB",
+            "partita plan --costs costs.json -d HETERO:NPU,CPU --pin 'type:Softmax=CPU?' --explain",
+        ],
+    )
+    parser.add_argument(
+        "model", metavar="MODEL", nargs="?", help=MODEL_HELP + "; may be left out with --costs"
+    )
+    add_device(parser)
+    add_shapes(parser)
+    add_pins(parser)
+    parser.add_argument(
+        "--costs",
+        type=Path,
+        metavar="TABLE.json",
+        help="what everything costs; its devices need not exist",
+    )
+    parser.add_argument(
+        "--save-costs", type=Path, metavar="TABLE.json", help="write what everything costs"
+    )
+    parser.add_argument(
+        "--objective",
+        choices=OBJECTIVES,
+        default="LATENCY",
+        help="one request step by step (default), with independent parts at the same time, or many "
+        "requests in a pipeline",
+    )
+    parser.add_argument(
+        "--memory",
+        type=_memory,
+        action="append",
+        default=[],
+        metavar="DEVICE=SIZE",
+        help="a device's limit for weights and live values, e.g. GPU=2GiB (repeatable)",
+    )
+    parser.add_argument(
+        "--time-limit",
+        type=positive_float,
+        default=10.0,
+        metavar="SECONDS",
+        help="how long to search (default: 10)",
+    )
+    parser.add_argument(
+        "--lock", type=Path, metavar="PLAN.toml", help="write the placement as a lock file"
+    )
+    parser.add_argument(
+        "--gantt", type=Path, metavar="PLAN.html", help="write a chart of the predicted run"
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="PLAN.json",
+        help="write the predicted run for chrome://tracing and Perfetto",
+    )
+    parser.add_argument(
+        "--explain", action="store_true", help="say for every task why it is where it is"
+    )
+    parser.set_defaults(parser=parser)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Plans, prints and writes."""
+    from partita_hetero.planning import Wishes, make_plan
+
+    if args.model is None and args.costs is None:
+        args.parser.error("give a MODEL, or --costs")
+    parsed = device_string.parse(args.device)
+    wishes = Wishes(
+        parsed.priorities or (),
+        read_rules(args.pins),
+        dict(args.memory),
+        args.objective,
+        args.time_limit,
+    )
+    problem, model, drivers = _problem(args, out)
+    planned = make_plan(problem, wishes)
+    _write(args, planned, model, drivers, out)
+    if args.json:
+        out.json(planned.summary)
+    else:
+        _print(planned.summary, args.explain, out)
+    return 0
+
+
+def _problem(
+    args: argparse.Namespace, out: Output
+) -> tuple[Problem, Model | None, Mapping[str, str]]:
+    """What to solve, the model if it is at hand, and the drivers of the devices."""
+    from partita_hetero.planner import table
+
+    if args.costs is None:
+        raise PlanError("Give --costs.")
+    return table.load(args.costs), _read_model(args, out), {}
+
+
+def _read_model(args: argparse.Namespace, out: Output) -> Model | None:
+    from partita import Core
+    from partita.cli.feeds import reshape
+    from partita.zoo.naming import resolve
+    from partita.zoo.store import Store
+
+    if args.model is None:
+        return None
+    model = Core().read_model(resolve(args.model, Store(notify=out.note)).source)
+    return reshape(model, args.shapes)
+
+
+def _write(
+    args: argparse.Namespace,
+    planned: Planned,
+    model: Model | None,
+    drivers: Mapping[str, str],
+    out: Output,
+) -> None:
+    from partita_hetero.planner import table
+
+    if args.save_costs:
+        table.save(planned.problem, args.save_costs)
+        out.note(f"wrote {args.save_costs}")
+    if args.lock:
+        planned.lock(model, drivers).save(args.lock)
+        out.note(f"wrote {args.lock}")
+    if args.trace:
+        trace = planned.plan.timeline.to_chrome_trace()
+        args.trace.write_text(json.dumps(trace), encoding="utf-8")
+        out.note(f"wrote {args.trace}")
+
+
+def _memory(text: str) -> tuple[str, int]:
+    device, _, size = text.rpartition("=")
+    try:
+        return device, parse_bytes(size)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}; write DEVICE=SIZE") from error
+
+
+def _print(summary: PlanSummary, explain: bool, out: Output) -> None:
+    if explain:
+        out.table(
+            ["task", "device", "us", "why", "what would change it"],
+            [
+                [name, device, _number(why.own_us), str(why.reason), why.change]
+                for name, device, why in summary.tasks
+            ],
+        )
+        out.text("")
+    out.table(
+        ["part", "device", "ops", "us", "from", "to"],
+        [
+            [part.number, part.device, part.ops, _number(part.us), part.first, part.last]
+            for part in summary.parts
+        ],
+    )
+    out.text("")
+    out.table(
+        ["device", "ops", "busy", "us", "weights", "peak memory", "limit"],
+        [
+            [
+                use.device,
+                use.ops,
+                f"{use.share:.0%}",
+                _number(use.load_us),
+                format_bytes(use.weight_bytes),
+                format_bytes(use.peak_bytes),
+                "" if use.limit_bytes is None else format_bytes(use.limit_bytes),
+            ]
+            for use in summary.devices
+        ],
+    )
+    out.text("")
+    rows = [["this plan", _number(summary.value_us), ""]]
+    rows += [
+        [rival.name, "", rival.obstacle]
+        if rival.value_us is None
+        else [rival.name, _number(rival.value_us), _ratio(rival.value_us, summary.value_us)]
+        for rival in summary.rivals
+    ]
+    out.table(["placement", "us", ""], rows)
+    facts = {
+        "model": summary.model,
+        "objective": f"{summary.objective} {_number(summary.value_us)} us",
+        "latency": f"{_number(summary.latency_us)} us",
+        "bound": f"{_number(summary.bound_us)} us: at most {summary.gap:.1%} above the optimum"
+        + (f" ({summary.proof})" if summary.proof else ""),
+        "found by": f"{summary.method} in {summary.seconds:.2f} s",
+        "moved": f"{format_bytes(summary.bytes_moved)} in {summary.transfers} transfers",
+    }
+    if summary.estimated:
+        facts["estimated"] = f"{summary.estimated} of {len(summary.tasks)} tasks"
+    out.text("")
+    out.facts(facts)
+
+
+def _ratio(rival: float, ours: float) -> str:
+    return f"{rival / ours:.2f} times as long" if ours else ""
+
+
+def _number(us: float) -> str:
+    return f"{us:,.1f}"
