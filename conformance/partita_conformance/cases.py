@@ -1,12 +1,10 @@
-"""ONNX's own node cases: loading them (they are made anew, which takes seconds), and handing on."""
+"""ONNX's own node cases, as the kit runs them; they are made anew, which takes seconds."""
 
 from __future__ import annotations
 
 import functools
-import pickle
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -60,18 +58,6 @@ def node_cases() -> dict[str, NodeCase]:
         loaded = load_model_tests(kind="node")
     cases = [_node_case(case) for case in loaded]
     return {case.name: case for case in cases}
-
-
-def save(path: Path) -> None:
-    """Writes the cases for worker processes, which then need not make them anew."""
-    path.write_bytes(pickle.dumps(node_cases(), protocol=pickle.HIGHEST_PROTOCOL))
-
-
-@functools.cache
-def load(path: Path) -> dict[str, NodeCase]:
-    """Reads what :func:`save` wrote; only ever a file that this run itself made."""
-    cases: dict[str, NodeCase] = pickle.loads(path.read_bytes())  # noqa: S301  # our own file
-    return cases
 
 
 def _node_case(case: Any) -> NodeCase:

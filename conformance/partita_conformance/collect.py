@@ -19,7 +19,8 @@ from partita_conformance import (  # noqa: F401  # importing a suite registers i
     suite_request,
     suite_threads,
 )
-from partita_conformance.cases import NodeCase, load, node_cases
+from partita_conformance.cases import NodeCase, node_cases
+from partita_conformance.cases_file import load
 from partita_conformance.checks import Check, registered
 from partita_conformance.suite_hetero import hetero_checks
 from partita_conformance.suite_operators import operator_checks, random_checks

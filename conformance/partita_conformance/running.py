@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import multiprocessing.connection
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from partita_conformance import cases
 from partita_conformance.bench import Bench, Target
+from partita_conformance.cases import node_cases
+from partita_conformance.cases_file import save
 from partita_conformance.checks import (
     Check,
     ConformanceError,
@@ -106,7 +108,7 @@ class Isolated:
         self._folder = tempfile.TemporaryDirectory(prefix="partita-conformance-")
         self._cases = Path(self._folder.name) / "cases"
         if selection.needs_cases:
-            cases.save(self._cases)
+            save(self._cases, node_cases())
         self._worker: Any = None
         self._pipe: multiprocessing.connection.Connection | None = None
 
@@ -115,13 +117,13 @@ class Isolated:
         start = time.perf_counter()
         try:
             pipe = self._connect()
-            pipe.send(check.name)
+            pipe.send_bytes(check.name.encode())
             if not pipe.poll(self._timeout_s):
                 self._end()
                 return Outcome(
                     check, TIMEOUT, f"no result within {self._timeout_s:.0f} s", self._timeout_s
                 )
-            status, detail = pipe.recv()
+            status, detail = json.loads(pipe.recv_bytes())
         except (EOFError, OSError):
             code = self._end()
             what = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -147,7 +149,7 @@ class Isolated:
             self._worker.start()
             theirs.close()
             if self._pipe.poll(_START_S):
-                self._pipe.recv()
+                self._pipe.recv_bytes()
         return self._pipe
 
     def _end(self) -> int | None:
@@ -174,13 +176,13 @@ def _serve(
     logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # of models that cannot be inferred
     checks = {check.name: check for check in collect(selection, cases_file)}
     bench = Bench(target)
-    pipe.send("ready")
+    pipe.send_bytes(b"ready")
     while True:
         try:
-            name = pipe.recv()
+            name = pipe.recv_bytes().decode()
         except (EOFError, OSError):
             return
-        pipe.send(attempt(checks[name], bench))
+        pipe.send_bytes(json.dumps(attempt(checks[name], bench)).encode())
 
 
 def run_checks(

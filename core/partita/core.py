@@ -216,6 +216,12 @@ class Core:
         return reasons
 
     @property
+    def aliases(self) -> list[str]:
+        """Other names that plugins have, such as ``"GPU"``; see :meth:`resolve_device` for whose."""
+        names = self._registry.names
+        return sorted({alias for name in names for alias in self._registry.plugin(name).aliases})
+
+    @property
     def plugin_failures(self) -> list[Failure]:
         """Plugins that did not load."""
         return list(self._registry.failures)

@@ -52,8 +52,7 @@ def resolve_aliases(core: Core) -> tuple[dict[str, str], dict[str, str]]:
     """
     found: dict[str, str] = {}
     dangling: dict[str, str] = {}
-    registry = core._registry  # aliases have no public listing; this is the same distribution
-    for alias in sorted({a for name in registry.names for a in registry.plugin(name).aliases}):
+    for alias in core.aliases:
         try:
             found[alias] = core.resolve_device(alias)
         except DeviceError as error:

@@ -75,6 +75,12 @@ def test_an_alias_counts_the_devices_of_its_kind():
             core.resolve_device(absent)
 
 
+def test_aliases_are_listed():
+    toy = ToyDevice(kinds=("cpu", "npu"), aliases={"TPU": "tpu", "NPU": "npu"})
+    assert {"NPU", "TPU"} <= set(core_with(toy).aliases)
+    assert core_with(toy).aliases == sorted(core_with(toy).aliases)
+
+
 def test_a_device_of_that_name_hides_an_alias():
     core = core_with(ToyDevice(kinds=("cpu", "npu"), aliases={"NPU": "npu"}))
     assert core.resolve_device("NPU") == "TOY.1"

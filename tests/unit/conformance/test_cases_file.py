@@ -1,0 +1,63 @@
+"""Node cases survive the file that hands them to worker processes, whatever they hold."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from onnx import helper
+
+from partita_conformance.cases import NodeCase
+from partita_conformance.cases_file import load, save
+
+VALUES = {
+    "float": np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32),
+    "scalar": np.float32(2.5),
+    "empty": np.zeros((0, 3), np.int64),
+    "bool": np.array([True, False]),
+    "bfloat16": np.array([1.5, -2], ml_dtypes.bfloat16),
+    "int4": np.array([-8, 7, 1], ml_dtypes.int4),
+    "float8": np.array([0.5, 4], ml_dtypes.float8_e4m3fn),
+    "text": np.array(["", "größer", "x" * 100], object),
+}
+
+
+def case_of(name, inputs, outputs):
+    model = helper.make_model(helper.make_graph([], name, [], [])).SerializeToString()
+    runs = [(inputs, outputs), (outputs, inputs)]
+    return NodeCase(name, model, runs, 1e-3, 0.0, "Relu", "float", False, True)
+
+
+def back(tmp_path, *cases):
+    save(tmp_path / "cases", {case.name: case for case in cases})
+    return load(tmp_path / "cases")
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_tensors(tmp_path, kind):
+    given = case_of("one", [VALUES[kind]], [VALUES[kind]])
+    (have,) = back(tmp_path, given).values()
+    for inputs, outputs in have.runs:
+        for value in (*inputs, *outputs):
+            assert (value.dtype, value.shape) == (VALUES[kind].dtype, VALUES[kind].shape)
+            assert value.tolist() == VALUES[kind].tolist() or kind == "float"
+            assert kind == "text" or value.tobytes() == VALUES[kind].tobytes()
+
+
+def test_sequences_and_absent_optionals(tmp_path):
+    one, two = VALUES["float"], VALUES["bool"]
+    (have,) = back(tmp_path, case_of("one", [[one, two], None], [[], [[two]], [None]])).values()
+    (sequence, nothing), (empty, nested, of_nothing) = have.runs[0]
+    np.testing.assert_array_equal(sequence[0], one)
+    np.testing.assert_array_equal(sequence[1], two)
+    assert (nothing, empty, of_nothing) == (None, [], [None])
+    np.testing.assert_array_equal(nested[0][0], two)
+
+
+def test_all_else(tmp_path):
+    given = [case_of("b", [], []), case_of("a", [VALUES["float"]], [])]
+    have = back(tmp_path, *given)
+    assert list(have) == ["b", "a"]
+    for before, after in zip(given, have.values(), strict=True):
+        assert (before.model, before.op, before.rtol) == (after.model, after.op, after.rtol)
+        assert (before.form_only, before.values) == (after.form_only, after.values)
