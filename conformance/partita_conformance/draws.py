@@ -42,6 +42,13 @@ def model_of(
     return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds
 
 
+def element_type(op_type: str, number: int = 0) -> str:
+    """ONNX's name, in small letters, of the type of the first input that a draw gives."""
+    first = next(array for array in draw(op_type, number).inputs if array is not None)
+    element = helper.np_dtype_to_tensor_dtype(first.dtype)
+    return onnx.TensorProto.DataType.Name(element).lower()
+
+
 def draw(op_type: str, number: int, attempt: int = 0) -> Draw:
     """The draw of an operator and number; always the same one."""
     rng = np.random.default_rng(zlib.crc32(f"{op_type}/{number}/{attempt}".encode()))

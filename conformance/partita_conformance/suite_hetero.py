@@ -13,7 +13,7 @@ from onnx import helper
 from partita_conformance.bench import REFERENCE, Bench
 from partita_conformance.checks import Check, DeclinedError, NotApplicableError, require
 from partita_conformance.compare import compare
-from partita_conformance.draws import GENERATORS
+from partita_conformance.draws import GENERATORS, element_type
 from partita_conformance.models import Sample, networks
 from partita_conformance.suite_operators import telling_draw
 
@@ -31,7 +31,7 @@ def hetero_checks(seeds: int) -> list[Check]:
             True,
             f"{op} on the device, its neighbours on {REFERENCE}",
             op,
-            "float",
+            element_type(op),
         )
         for op in GENERATORS
     ]

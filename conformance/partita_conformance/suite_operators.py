@@ -15,7 +15,7 @@ from partita_conformance.cases import NodeCase
 from partita_conformance.checks import Check, ConformanceError
 from partita_conformance.compare import compare
 from partita_conformance.draw import Draw
-from partita_conformance.draws import GENERATORS, draw, model_of
+from partita_conformance.draws import GENERATORS, draw, element_type, model_of
 
 
 def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
@@ -42,7 +42,7 @@ def random_checks(count: int) -> list[Check]:
             True,
             f"random model {number} of {op} against the reference",
             op,
-            "float",
+            element_type(op, number),
         )
         for op in GENERATORS
         for number in range(count)
