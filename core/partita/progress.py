@@ -35,6 +35,7 @@ def progress(description: str, total: float | None) -> Iterator[Advance]:
         bar = _bar(stack)
         task = bar.add_task(description, total=total)
         stack.callback(bar.remove_task, task)
+        bar.refresh()
         yield lambda done: bar.update(task, completed=done)
 
 

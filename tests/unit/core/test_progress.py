@@ -16,7 +16,7 @@ def test_silent_unless_a_terminal_watches(capsys):
 
 
 @pytest.fixture
-def terminal(monkeypatch):
+def terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
 

@@ -96,9 +96,11 @@ class Profile:
             if piece.device != device.name:
                 continue
             inside = self._table.inside(piece.ops)
-            shares, how, samples = self._counted(inside, counters.get(piece.number, {}))
-            if sum(shares.values()) <= 0:
-                shares, how, samples = self._alone(device, inside)
+            counted = counters.get(piece.number)
+            if counted:
+                how, shares = "profiled", self._counted(device, inside, counted)
+            else:
+                how, shares = "measured", self._alone(device, inside)
             total = sum(shares.values())
             if total <= 0:
                 continue
@@ -110,7 +112,7 @@ class Profile:
                         device.key,
                         self.works[index],
                         seconds * factor,
-                        samples,
+                        run.samples,
                         how,
                         self._labels[index],
                     )
@@ -134,22 +136,19 @@ class Profile:
         return device.name not in self._table.refusals[index]
 
     def _counted(
-        self, inside: Sequence[int], counters: Mapping[str, float]
-    ) -> tuple[dict[int, float], str, int]:
-        return (
-            {
-                index: sum(
-                    counters.get(self._names[op], 0.0) for op in self._table.groups[index].ops
-                )
-                for index in inside
-            },
-            "profiled",
-            1,
-        )
+        self, device: DeviceCosts, inside: Sequence[int], counters: Mapping[str, float]
+    ) -> dict[int, float]:
+        """Times that the device counted; estimates if it counted none at all (views, mostly)."""
+        shares = {
+            index: sum(counters.get(self._names[op], 0.0) for op in self._table.groups[index].ops)
+            for index in inside
+        }
+        if sum(shares.values()) > 0:
+            return shares
+        guesses = self._table.estimated(device)
+        return {index: guesses.get(index, device.groups.get(index, 0.0)) for index in inside}
 
-    def _alone(
-        self, device: DeviceCosts, inside: Sequence[int]
-    ) -> tuple[dict[int, float], str, int]:
+    def _alone(self, device: DeviceCosts, inside: Sequence[int]) -> dict[int, float]:
         """Times of groups by themselves; estimates for those that cannot be run so."""
         guesses = self._table.estimated(device)
         known = {
@@ -169,7 +168,7 @@ class Profile:
                     self.notes.append(f"'{name}' cannot be timed alone on {device.name}: {error}")
                     known[work] = guesses.get(index, 0.0)
             times[index] = known[work]
-        return times, "measured", ALONE.least
+        return times
 
     def _run_alone(self, device: DeviceCosts, index: int) -> float:
         """Seconds of one group, compiled as a submodel of its own."""

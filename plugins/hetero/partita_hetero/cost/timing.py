@@ -13,7 +13,7 @@ class Effort:
     """How much is spent on one measurement.
 
     Attributes:
-        warm: Runs before those that count.
+        warm: Runs before those that count; at least 2.
         least: Fewest runs that count.
         most: Most runs that count.
         seconds: No further run begins after that time.
@@ -28,13 +28,15 @@ class Effort:
 def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
     """Calls as often as the effort says; what the calls return, without the warm-up's.
 
-    A first call that takes all the time is the only one, and counts.
+    The first call never counts, since much is made in it. If the second one takes all the time, it
+    is the only one that does.
     """
+    call()
     start = time.perf_counter()
-    for _ in range(effort.warm):
-        first = call()
+    for _ in range(effort.warm - 1):
+        result = call()
         if time.perf_counter() - start > effort.seconds:
-            return [first]
+            return [result]
     start = time.perf_counter()
     results: list[float] = []
     while len(results) < effort.most:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from partita_hetero.compilation import Compilation
 
 EFFORT = Effort(warm=2, least=3, most=15, seconds=0.4)
-COUNTED = Effort(warm=1, least=2, most=5, seconds=0.3)
+COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ class Run:
         seconds: Median of the whole.
         parts: Median seconds of each submodel, by number.
         timeline: The last run.
+        samples: How many runs.
     """
 
     seconds: float
     parts: Mapping[int, float]
     timeline: Timeline
+    samples: int
 
 
 def made_up_inputs(model: Model) -> list[Tensor]:
@@ -91,6 +93,7 @@ class Trial:
             statistics.median(times),
             {number: statistics.median(taken[-len(times) :]) for number, taken in parts.items()},
             self._runner.timeline(),
+            len(times),
         )
 
     def count(self, effort: Effort = COUNTED) -> dict[int, dict[str, float]]:
