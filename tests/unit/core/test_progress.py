@@ -15,13 +15,14 @@ def test_silent_unless_a_terminal_watches(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.fixture
-def terminal(capsys, monkeypatch):
+def pretend(monkeypatch):
+    """Makes stderr a terminal; to be called in the test, since capture differs in fixtures."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_a_bar_in_a_bar(terminal, capsys):
+def test_a_bar_in_a_bar(monkeypatch, capsys):
+    pretend(monkeypatch)
     with progress("outer", None):
         with progress("inner", 4) as advance:
             advance(4)
@@ -31,7 +32,8 @@ def test_a_bar_in_a_bar(terminal, capsys):
     assert all(word in shown for word in ("outer", "inner", "second"))
 
 
-def test_an_error_ends_the_bar(terminal, capsys):
+def test_an_error_ends_the_bar(monkeypatch, capsys):
+    pretend(monkeypatch)
     with pytest.raises(ValueError, match="stop"), progress("first", 1):
         raise ValueError("stop")
     with progress("next", 1):
