@@ -85,8 +85,16 @@ class HeteroCompiledModel(CompiledModel):
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
-        """One per device, so that each can work on another request."""
-        return max(1, len(self.execution_devices))
+        """What its devices take at the same time: each then works on other requests than the rest.
+
+        A device that runs several submodels counts once, by the one that takes most.
+        """
+        most: dict[str, int] = {}
+        assembly = self.assembly
+        for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+            count = part.optimal_number_of_infer_requests
+            most[piece.device] = max(count, most.get(piece.device, 1))
+        return max(1, sum(most.values()))
 
     def extra_properties(self) -> dict[str, Any]:
         """``HETERO_NUMBER_OF_SUBMODELS``."""
