@@ -166,6 +166,9 @@ def _reason(
         return Reason(ReasonCode.FALLBACK, f"pinned to '{pin.device}', which refuses it")
     if not refused:
         return Reason(ReasonCode.PRIORITY, "first in the list")
+    full = [name for name, why in refused.items() if why.code is ReasonCode.MEMORY_LIMIT]
+    if full:
+        return Reason(ReasonCode.MEMORY_LIMIT, f"no room on {', '.join(full)}")
     return Reason(ReasonCode.FALLBACK, f"number {len(refused) + 1} of {len(devices)} in the list")
 
 

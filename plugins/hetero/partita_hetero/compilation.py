@@ -22,7 +22,8 @@ from partita.explain import Boundary, Explanation, OpPlacement
 from partita.layout import Layout
 from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.query import QueryResult, Reason, ReasonCode
-from partita_hetero import affinity, dot, graph, partition, submodels, transfer, wanted
+from partita.tensor import HOST
+from partita_hetero import affinity, dot, graph, limits, partition, submodels, transfer, wanted
 from partita_hetero.affinity import Placement
 from partita_hetero.agreement import Negotiation, Settlement
 from partita_hetero.assembly import Assembly, plan_arena
@@ -119,9 +120,29 @@ class Compilation:
         order: Sequence[str] | None = None,
     ) -> Placement:
         """A device for every operation: pins first, then wishes, then the devices in order."""
-        strict = self.devices.properties.STRICT
+        properties, pins = self.devices.properties, self.wanted.pins
         names = self.devices.names if order is None else order
-        return affinity.place(self.wiring, names, self.wanted.pins, self.ask, out, strict, wishes)
+
+        def place(full: Exclusions) -> Placement:
+            every = {**full, **out}
+            return affinity.place(
+                self.wiring, names, pins, self.ask, every, properties.STRICT, wishes
+            )
+
+        if not self.devices.memory_limits:
+            return place({})
+        return limits.enforce(
+            limits.MemoryModel(
+                self.wiring,
+                self.sizes,
+                lambda device: self.devices.core.device_info(device).memory == HOST,
+                "PARALLEL" if properties.HETERO_EXECUTOR == "PARALLEL" else "LATENCY",
+            ),
+            self.devices.memory_limits,
+            lambda op, device: op in pins and pins[op].hard and pins[op].device == device,
+            self.wiring.names(),
+            place,
+        )
 
     def pieces(self, placement: Placement) -> list[Submodel]:
         """The submodels of a placement."""

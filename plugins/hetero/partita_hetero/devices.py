@@ -40,6 +40,7 @@ class DeviceList:
             update={"MULTI_DEVICE_PRIORITIES": ",".join(self.names)}
         )
         self._check_properties()
+        self.memory_limits = self._memory_limits()
 
     def ask(self, model: Model, device: str) -> QueryResult:
         """What one device says of the model."""
@@ -82,6 +83,18 @@ class DeviceList:
             if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
                 config |= settings
         return config
+
+    def _memory_limits(self) -> dict[str, int]:
+        """Limits by the name that each device has in the list."""
+        listed = {self.core.resolve_device(name): name for name in self.names}
+        limits = {}
+        for name, limit in self.properties.HETERO_MEMORY_LIMITS.items():
+            try:
+                canonical = self.core.resolve_device(name)
+            except DeviceError as error:
+                raise PropertyError(f"HETERO_MEMORY_LIMITS names '{name}': {error}") from error
+            limits[listed.get(canonical, name)] = limit
+        return limits
 
     def _check_properties(self) -> None:
         nested = self.properties.DEVICE_PROPERTIES

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from partita.device_string import parse_list
 from partita.properties import DeviceProperties
 from partita_hetero.pins import PinRule
+from partita_hetero.sizes import parse_bytes
 
 
 class HeteroProperties(DeviceProperties):
@@ -48,6 +49,11 @@ class HeteroProperties(DeviceProperties):
     HETERO_PLACEMENT_LOCK: str = Field(
         "", description="A lock file written by 'partita plan --lock'; STRICT: it must hold fully."
     )
+    HETERO_MEMORY_LIMITS: dict[str, int] = Field(
+        default_factory=dict,
+        description="Device to the bytes that weights and live values may take there, as a number "
+        "or e.g. '2GiB'; as text 'GPU=2GiB,CPU=512MiB'.",
+    )
     STRICT: bool = Field(
         False,
         description="Raise when a device refuses a pin or fails, instead of moving on.",
@@ -69,6 +75,15 @@ class HeteroProperties(DeviceProperties):
     @classmethod
     def _list_of_pins(cls, value: Any) -> Any:
         return [value] if isinstance(value, (str, dict)) else value
+
+    @field_validator("HETERO_MEMORY_LIMITS", mode="before")
+    @classmethod
+    def _in_bytes(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            value = dict(entry.rpartition("=")[::2] for entry in value.split(",") if entry)
+        if not isinstance(value, dict):
+            return value
+        return {device: parse_bytes(size) for device, size in value.items()}
 
     @field_validator("HETERO_PLACEMENT_LOCK", mode="before")
     @classmethod
