@@ -75,7 +75,7 @@ class Compilation:
         else:
             self.wanted = Wanted(wanted.by_name(pins, self.wiring, devices))
         self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
-        self._choice: Choice | None = None
+        self.choice: Choice | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._memories: dict[str, str] = {}
         self._negotiation = Negotiation()
@@ -100,11 +100,11 @@ class Compilation:
             return self._assemble(dict(excluded), [*standing, *notes])
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
-        if self._choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
+        if self.choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
             from partita_hetero.schedule import Scheduler
 
-            self._choice = Scheduler(self, out, remarks).choose()
-        choice = self._choice
+            self.choice = Scheduler(self, out, remarks).choose()
+        choice = self.choice
         while True:
             placement = self.place(out, choice.wishes if choice else {})
             assembly = self.build(placement, out, remarks, choice)

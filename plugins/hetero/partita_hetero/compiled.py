@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from partita import blob
 from partita.compiled_model import CompiledModel, Runner
@@ -17,6 +17,7 @@ from partita.query import Reason, ReasonCode
 from partita_hetero.assembly import Assembly
 from partita_hetero.compilation import Compilation, Exclusions
 from partita_hetero.due_shapes import DueShapes
+from partita_hetero.planner.timeline import Timeline
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.submodels import Submodel
 from partita_hetero.watchdog import Watchdog
@@ -25,6 +26,13 @@ _log = logging.getLogger("partita.hetero")
 
 STRIKES = 3
 """After so many failures at run time a device gets nothing more to do."""
+
+
+class Counted(Protocol):
+    """A request that noted when its steps ran."""
+
+    def timeline(self, name: str) -> Timeline:
+        """Its last run."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +74,19 @@ class HeteroCompiledModel(CompiledModel):
         timeout_ms = devices.properties.HETERO_TIMEOUT_MS
         self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
+        self.counted: Counted | None = None
         self.assembly = compilation.assemble({}) if assembly is None else assembly
+
+    @property
+    def predicted(self) -> Timeline | None:
+        """The run that the cost model foresaw, if HETERO_SCHEDULE=COST placed the model."""
+        choice = self.compilation.choice
+        return None if choice is None else choice.predicted
+
+    @property
+    def measured(self) -> Timeline | None:
+        """When each submodel and Permute of the last request ran, if PERF_COUNT is set."""
+        return None if self.counted is None else self.counted.timeline("measured")
 
     def create_runner(self) -> Runner:
         """A runner with runners of its own on every device."""

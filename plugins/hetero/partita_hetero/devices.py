@@ -12,6 +12,9 @@ from partita.query import QueryResult, Reason, ReasonCode
 from partita_hetero import affinity
 from partita_hetero.properties import HeteroProperties
 
+_ALSO_FOR_DEVICES = {"PERFORMANCE_HINT"}
+"""Keys that HETERO has itself and passes on."""
+
 
 class DeviceList:
     """The devices in order of priority.
@@ -78,6 +81,9 @@ class DeviceList:
         }
         if self.properties.PERF_COUNT:
             config["PERF_COUNT"] = True
+        for key in _ALSO_FOR_DEVICES & self.properties.model_fields_set:
+            if self.core.accepts_property(device, key):
+                config[key] = getattr(self.properties, key)
         families = {device.partition(".")[0], canonical.partition(".")[0]}
         for name, settings in nested.items():
             if name != "*" and (name in families or self.core.resolve_device(name) == canonical):

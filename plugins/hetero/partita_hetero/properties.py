@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from partita.device_string import parse_list
 from partita.properties import DeviceProperties
+from partita.properties.hint import PerformanceMode
 from partita_hetero.pins import PinRule
 from partita_hetero.sizes import parse_bytes
 
@@ -36,6 +37,11 @@ class HeteroProperties(DeviceProperties):
         description="PRIORITY: each operation on the first device of the list that takes it. COST: "
         "where measurements say that the model is fastest; the first compile runs it for some time "
         "on every device.",
+    )
+    PERFORMANCE_HINT: PerformanceMode = Field(
+        PerformanceMode.LATENCY,
+        description="What HETERO_SCHEDULE=COST makes fast: one request, or many in flight. Passed "
+        "to the devices too, if it is set.",
     )
     HETERO_DUMP_GRAPH_DOT: bool = Field(
         False, description="Write hetero_affinity_<model>.dot and hetero_subgraphs_<model>.dot."

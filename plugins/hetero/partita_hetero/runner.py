@@ -70,7 +70,10 @@ class HeteroRunner(Runner):
             if bound is None or bound.assembly is not assembly:
                 self._leave(bound)
                 bound = self._bound = _Bound(self._compiled, assembly)
-            return bound.run(inputs, self._execute, self._is_cancelled)
+            results = bound.run(inputs, self._execute, self._is_cancelled)
+            if self._properties.PERF_COUNT:
+                self._compiled.counted = bound
+            return results
         except PartFailedError as failure:
             if bound is not None and bound.abandoned:
                 self._bound = None  # a runner that hung stays busy

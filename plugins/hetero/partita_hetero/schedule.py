@@ -6,12 +6,13 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import partita
 from partita.explain import Decision
 from partita.progress import Advance, progress
+from partita.properties.hint import PerformanceMode
 from partita.query import Reason, ReasonCode
 from partita_hetero.choice import Choice, restore, store
 from partita_hetero.cost.contest import Contest
@@ -25,6 +26,7 @@ from partita_hetero.cost.table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.trial import made_up_inputs
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.solve import solve
+from partita_hetero.properties import HeteroProperties
 
 if TYPE_CHECKING:
     from partita_hetero.compilation import Compilation
@@ -55,10 +57,7 @@ class Scheduler:
         self._remarks = remarks
         self._devices = compilation.devices
         self._core = compilation.devices.core
-        self._objective = objective_of(
-            self._devices.properties.HETERO_EXECUTOR,
-            self._devices.properties.DEVICE_PROPERTIES.get("*", {}),
-        )
+        self._objective = objective_of(self._devices.properties)
         self._signatures = Signatures(compilation.wiring)
 
     def choose(self) -> Choice:
@@ -202,8 +201,8 @@ class Scheduler:
         return contest.settle(plan)
 
 
-def objective_of(executor: str, hints: Mapping[str, Any]) -> Objective:
-    """What is minimised, from the executor and the hints that go to all devices."""
-    if str(hints.get("PERFORMANCE_HINT", "")) == "THROUGHPUT":
+def objective_of(properties: HeteroProperties) -> Objective:
+    """What is minimised, from the hint and the executor."""
+    if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
         return "THROUGHPUT"
-    return "PARALLEL" if executor == "PARALLEL" else "LATENCY"
+    return "PARALLEL" if properties.HETERO_EXECUTOR == "PARALLEL" else "LATENCY"

@@ -21,6 +21,7 @@ from partita_hetero.cost.table import CostTable, DeviceCosts
 from partita_hetero.cost.trial import Run, Trial
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
+from partita_hetero.planner.reasons import reasons
 from partita_hetero.planner.simulate import objective_value, simulate
 
 if TYPE_CHECKING:
@@ -42,6 +43,12 @@ IN_FLIGHT = 4
 
 MARGIN = 0.01
 """A plan replaces a simpler placement only if it is faster by more than that."""
+
+
+EXPLAINING_SECONDS = 1.0
+"""For finding out what each operation would cost elsewhere."""
+
+_PLANNED = Reason(ReasonCode.MERGED, "planned")
 
 
 @dataclass
@@ -151,12 +158,18 @@ class Contest:
         decision = self._decision(chosen, plan)
         for entry in able:
             entry.close()
-        if chosen is None:
-            return Choice({}, decision)
-        problem = self._table.problem(chosen.scales, chosen.overhead)
+        return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
+
+    def _choice(self, chosen: Entry, decision: Decision) -> Choice:
+        """The kept placement, with a reason for each operation and the run that is foreseen."""
+        problem = self._table.problem({**self._scales, **chosen.scales}, chosen.overhead)
         assignment = self._assignment(chosen.placement)
         timeline = simulate(problem, assignment, self._objective)
-        return Choice(self._wishes(assignment), decision, timeline)
+        value = objective_value(problem, assignment, self._objective, timeline)
+        order = tuple(range(len(assignment)))
+        plan = Plan(tuple(assignment), self._objective, value, 0.0, chosen.name, order, timeline)
+        why = [one.reason for one in reasons(problem, plan, EXPLAINING_SECONDS)]
+        return Choice(self._wishes(assignment, why), decision, timeline)
 
     # ---------------------------------------------------------------------------- entering
 
@@ -220,7 +233,9 @@ class Contest:
         racing = list(entries)
         start = time.perf_counter()
         for number in range(MOST_ROUNDS):
-            if number >= LEAST_ROUNDS and time.perf_counter() - start > RACE_SECONDS:
+            if number >= LEAST_ROUNDS and (
+                time.perf_counter() - start > RACE_SECONDS or _decided(racing)
+            ):
                 break
             for entry in list(racing):
                 try:
@@ -283,13 +298,18 @@ class Contest:
         number = {device.name: index for index, device in enumerate(self._table.devices)}
         return [number[placement.device[one.ops[-1]] or ""] for one in self._table.groups]
 
-    def _wishes(self, assignment: Sequence[int]) -> Wishes:
-        reason = Reason(ReasonCode.MERGED, "the model is fastest as a whole with it here")
+    def _wishes(self, assignment: Sequence[int], why: Sequence[Reason] = ()) -> Wishes:
         return {
-            op: (self._table.devices[number].name, reason)
-            for one, number in zip(self._table.groups, assignment, strict=True)
-            for op in one.ops
+            op: (self._table.devices[number].name, why[index] if why else _PLANNED)
+            for index, number in enumerate(assignment)
+            for op in self._table.groups[index].ops
         }
+
+
+def _decided(racing: Sequence[Entry]) -> bool:
+    """Whether one has always been faster than any other ever was."""
+    ranked = sorted(racing, key=_rank)
+    return not ranked or all(max(ranked[0].times) < min(other.times) for other in ranked[1:])
 
 
 def _rank(entry: Entry) -> float:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+STEADY = 1.02
+"""Times that differ by less are taken as the same."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effort:
@@ -14,7 +17,7 @@ class Effort:
 
     Attributes:
         warm: Runs before those that count; at least 2.
-        least: Fewest runs that count.
+        least: Fewest runs that count; no more are needed if they take the same time.
         most: Most runs that count.
         seconds: No further run begins after that time.
     """
@@ -40,10 +43,17 @@ def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
     start = time.perf_counter()
     results: list[float] = []
     while len(results) < effort.most:
-        if len(results) >= effort.least and time.perf_counter() - start > effort.seconds:
+        if len(results) >= effort.least and (
+            time.perf_counter() - start > effort.seconds or _steady(results)
+        ):
             break
         results.append(call())
     return results
+
+
+def _steady(times: list[float]) -> bool:
+    """Whether the slowest is hardly slower than the fastest, so that more runs tell no more."""
+    return max(times) <= STEADY * min(times)
 
 
 def seconds_of(call: Callable[[], object]) -> Callable[[], float]:

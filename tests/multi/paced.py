@@ -1,0 +1,113 @@
+"""Devices whose speed is known: each operation sleeps for its time, so that decisions are sure."""
+
+from __future__ import annotations
+
+import time
+
+import partita
+from partita.errors import InferError
+from partita.plugin import DeviceInfo
+
+from .fakes import FakeCompiled, FakeDevice, FakeRunner, FakeTensor
+
+
+class PacedDevice(FakeDevice):
+    """Computes with the reference evaluator and takes the time it is told to.
+
+    Args:
+        name: Device name, part of the full name too: costs of two of them are never shared.
+        times: Operator to seconds.
+        launch: Seconds of each run on top.
+        copy: Seconds of each tensor that is brought here or away; needs a memory of its own.
+        parts: Seconds of each run on top of a submodel that is not the whole model: what makes
+            every plan a lie.
+        whole: How many operations the whole model has, for that.
+        counts: Whether it has counters.
+        driver: Its version.
+        breaks_on: Operators that it claims and cannot compile.
+        fails_on: Operators that it claims, compiles and cannot run.
+    """
+
+    def __init__(
+        self,
+        name,
+        times=None,
+        launch=0.0,
+        copy=0.0,
+        parts=0.0,
+        whole=0,
+        counts=False,
+        driver="1",
+        fails_on=(),
+        **options,
+    ):
+        super().__init__(name, **options)
+        self.times, self.launch, self.copy = times or {}, launch, copy
+        self.parts, self.whole, self.counts, self.driver = parts, whole, counts, driver
+        self.fails_on = set(fails_on)
+
+    def device_info(self, device_id):
+        return DeviceInfo(
+            self.device_name,
+            f"paced {self.device_name}",
+            kind=self.kind,
+            memory=self.memory,
+            driver=self.driver,
+        )
+
+    def compile_model(self, model, properties):
+        super().compile_model(model, properties)
+        return PacedCompiled(model, properties, self.device_name, self)
+
+    def transfer_to(self, tensor, device_id=""):
+        time.sleep(self.copy)
+        self.uploads += 1
+        return PacedTensor(tensor.numpy().copy(), self.device_name, self.memory, self.copy)
+
+
+class PacedTensor(FakeTensor):
+    def __init__(self, array, device, memory, copy):
+        super().__init__(array, device, memory)
+        self.copy = copy
+
+    def numpy(self):
+        time.sleep(self.copy)
+        return super().numpy()
+
+
+class PacedCompiled(FakeCompiled):
+    def create_runner(self):
+        return PacedRunner(self)
+
+
+class PacedRunner(FakeRunner):
+    def __init__(self, compiled):
+        super().__init__(compiled)
+        self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
+        self._counts = self.plugin.counts and compiled.properties.PERF_COUNT
+
+    def run(self, inputs, outputs=None):
+        plugin = self.plugin
+        if any(op_type in plugin.fails_on for _, op_type in self._ops):
+            raise InferError(f"{plugin.device_name} cannot run it after all")
+        seconds = plugin.launch + sum(plugin.times.get(op_type, 0.0) for _, op_type in self._ops)
+        if len(self._ops) < plugin.whole:
+            seconds += plugin.parts
+        time.sleep(seconds)
+        results = super().run(inputs)
+        if plugin.memory == "host":
+            return results
+        return [
+            PacedTensor(tensor.array, plugin.device_name, plugin.memory, plugin.copy)
+            for tensor in results
+        ]
+
+    def profiling_info(self):
+        if not self._counts:
+            return ()
+        return [
+            partita.ProfilingInfo(
+                name, op_type, "sleep", real_time_us=self.plugin.times.get(op_type, 0.0) * 1e6
+            )
+            for name, op_type in self._ops
+        ]
