@@ -6,6 +6,7 @@ They exist only where there are native kernels, so they need no portable form.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,21 +16,27 @@ from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.window import Window, resolve
 from partita_cpu.native.choice import Choice, native_choice
-from partita_cpu.native.plan import Images
-from partita_cpu.native.product import bounds_of, emit_product
+from partita_cpu.native.plan import Images, Storage
+from partita_cpu.native.product import Scaling, bounds_of, emit_product, split_gate
 from partita_cpu.native.sliding import (
     MAX,
     MEAN,
     WEIGH,
     over_all_pixels,
+    put_channels,
     scale_and_shift,
     slide,
     spread_blocks,
     swap_axes,
 )
-from partita_cpu.native.table import window_kernels
+from partita_cpu.native.table import single_kernel, window_kernels
 
 DOMAIN = "partita.nhwc"
+
+HALF = np.dtype(np.uint16)
+"""What images in bfloat16 hold: its bits. Only operators of this domain see them."""
+
+STORED = F32 | {HALF}
 
 
 def _choice(b: Builder) -> Choice:
@@ -65,7 +72,60 @@ def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, 
     return y
 
 
-@kernel("Conv", domain=DOMAIN, dtypes=F32)
+@dataclass(frozen=True)
+class Place:
+    """Where a node reads and writes channels: all of its tensors, or some of a larger one.
+
+    Attributes:
+        x: What is read.
+        first: The first channel that is read.
+        channels: How many are.
+        y: What is written to, or ``None`` for a tensor of its own.
+        into: The channel that the first result is written to.
+    """
+
+    x: Operand
+    first: int
+    channels: int
+    y: Operand | None
+    into: int
+
+    @classmethod
+    def of(cls, node: Node, x: Operand, y: Operand | None) -> Place:
+        """As `slices` has noted it at a node."""
+        first, channels = node.attrs.get("channels", (0, x.shape[3]))
+        return cls(x, first, channels, y, node.attrs.get("into", 0))
+
+    def output(self, b: Builder, shape: tuple[int, ...], half: bool) -> Operand:
+        """What is written to."""
+        return b.empty(shape, HALF if half else np.float32) if self.y is None else self.y
+
+
+@kernel("Buffer", domain=DOMAIN, folds=False)
+def buffer(b: Builder, node: Node) -> Operand:
+    """Memory that several nodes write their channels to."""
+    return b.empty(node.attrs["shape"], HALF if node.attrs.get("half") else np.float32)
+
+
+@kernel("Joined", domain=DOMAIN, dtypes=STORED)
+def joined(b: Builder, node: Node, *parts: Operand) -> Operand:
+    """A buffer when all have written to it."""
+    return parts[0]
+
+
+@kernel("PutChannels", domain=DOMAIN, dtypes=STORED)
+def put(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
+    """Channels copied to their place in a buffer."""
+    place = Place.of(node, x, y)
+    if x.size:
+        name = "copy_halves" if x.dtype == HALF else "copy"
+        kernels = b.constant(single_kernel(_choice(b).level, name))
+        numbers = place.channels, place.first, place.into, y.shape[3]
+        b.call(put_channels, b.flat(x), b.flat(y), kernels, *numbers, exec_type="copy")
+    return y
+
+
+@kernel("Conv", domain=DOMAIN, dtypes=STORED)
 def conv(
     b: Builder,
     node: Node,
@@ -73,24 +133,33 @@ def conv(
     w: Operand,
     bias: Operand | None = None,
     residual: Operand | None = None,
+    factor: Operand | None = None,
+    shift: Operand | None = None,
+    target: Operand | None = None,
 ) -> Operand:
-    """Convolution by constant weights, then bias, residual and activation."""
+    """Convolution by constant weights, then bias, residual and activation.
+
+    With a factor and a shift per channel, the input is multiplied and shifted on its way, and
+    brought within the bounds of attribute ``scaled``.
+    """
     window = resolve(node, x.shape[1:3], w.shape[2:])
     groups = int(node.attrs.get("group", 1))
-    n, _, _, channels = x.shape
+    place = Place.of(node, x, target)
+    n, channels = x.shape[0], place.channels
     if channels != w.shape[1] * groups or w.shape[0] % groups:
         raise CompileError(
             f"Operation '{node.name}' (Conv): {channels} input channels do not fit weights of "
             f"shape {list(w.shape)} in {groups} groups."
         )
-    y = b.empty((n, *window.out_shape, w.shape[0]), x.dtype)
-    if not y.size:
+    shape = (n, *window.out_shape, w.shape[0])
+    y = place.output(b, shape, bool(node.attrs.get("half")))
+    if not math.prod(shape):
         return y
     if residual is not None:
         residual = expanded(b, residual, y.shape)
     activation = node.attrs.get("activation")
     if 1 < groups == channels == w.shape[0] and residual is None:
-        _emit_depthwise(b, window, x, w, bias, y, activation)
+        _emit_depthwise(b, window, place, w, bias, y, activation)
         return y
     images = Images(
         n,
@@ -105,7 +174,19 @@ def conv(
         window.end[1:],
         *window.out[1:],
     )
-    emit_product(b, _choice(b), images, x, w, bias, residual, y, activation)
+    scaling = None
+    if factor is not None and shift is not None:
+        scaling = Scaling(factor, shift, *node.attrs["scaled"])
+    storage = Storage(
+        x.dtype == HALF,
+        y.dtype == HALF,
+        x.shape[3],
+        place.first,
+        y.shape[3],
+        place.into,
+        scaling is not None,
+    )
+    emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
     return y
 
 
@@ -145,16 +226,16 @@ def _block_matrix(w: Array) -> Array:
 def _emit_depthwise(
     b: Builder,
     window: Window,
-    x: Operand,
+    place: Place,
     w: Operand,
     bias: Operand | None,
     y: Operand,
     activation: Activation | None,
 ) -> None:
-    channels = y.shape[-1]
     weights = b.prepack(w, "taps first", _taps_first)
+    channels = place.channels
     offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
-    _emit_slide(b, window, x, weights, offset, y, WEIGH, activation)
+    _emit_slide(b, window, place, weights, offset, y, WEIGH, activation)
 
 
 def _taps_first(w: Array) -> Array:
@@ -164,7 +245,7 @@ def _taps_first(w: Array) -> Array:
 def _emit_slide(
     b: Builder,
     window: Window,
-    x: Operand,
+    place: Place,
     w: Operand,
     bias: Operand,
     y: Operand,
@@ -174,22 +255,29 @@ def _emit_slide(
 ) -> None:
     choice = _choice(b)
     low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
     none = np.ones(1, np.int64)
     down, across = counts or (none, none)
+    name = ("weigh", "max", "sum")[kind]
     b.call(
         slide,
-        b.flat(x),
+        b.flat(place.x),
         w,
         bias,
         b.flat(y),
-        b.constant(window_kernels(choice.level, ("weigh", "max", "sum")[kind])),
+        b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
         b.constant(window.table),
         b.constant(down),
         b.constant(across),
-        y.shape[-1],
+        place.channels,
+        place.x.shape[3],
+        place.first,
+        y.shape[3],
+        place.into,
         kind,
         low,
         high,
+        gate,
         int(act.code),
         float(act.alpha),
         float(act.beta),
@@ -198,30 +286,36 @@ def _emit_slide(
     )
 
 
-@kernel("MaxPool", domain=DOMAIN, dtypes=F32)
-def max_pool(b: Builder, node: Node, x: Operand) -> Operand:
+@kernel("MaxPool", domain=DOMAIN, dtypes=STORED)
+def max_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) -> Operand:
     """The largest element of each window."""
-    window, y = _pool(b, node, x)
+    window, place, y = _pool(b, node, x, target)
     if y.size:
-        _emit_slide(b, window, x, b.flat(y), b.flat(y), y, MAX)
+        none = b.constant(np.zeros(1, np.float32))
+        _emit_slide(b, window, place, none, none, y, MAX)
     return y
 
 
-@kernel("AveragePool", domain=DOMAIN, dtypes=F32)
-def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
+@kernel("AveragePool", domain=DOMAIN, dtypes=STORED)
+def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) -> Operand:
     """The mean of each window, with or without the padding under it."""
-    window, y = _pool(b, node, x)
+    window, place, y = _pool(b, node, x, target)
     if y.size:
         include = bool(node.attrs.get("count_include_pad", 0))
         counts = counted(window, 1, include), counted(window, 2, include)
-        _emit_slide(b, window, x, b.flat(y), b.flat(y), y, MEAN, counts=counts)
+        none = b.constant(np.zeros(1, np.float32))
+        _emit_slide(b, window, place, none, none, y, MEAN, counts=counts)
     return y
 
 
-def _pool(b: Builder, node: Node, x: Operand) -> tuple[Window, Operand]:
+def _pool(
+    b: Builder, node: Node, x: Operand, target: Operand | None
+) -> tuple[Window, Place, Operand]:
     ceil_mode = bool(node.attrs.get("ceil_mode", 0))
     window = resolve(node, x.shape[1:3], node.attrs["kernel_shape"], ceil_mode=ceil_mode)
-    return window, b.empty((x.shape[0], *window.out_shape, x.shape[3]), x.dtype)
+    place = Place.of(node, x, target)
+    shape = (x.shape[0], *window.out_shape, place.channels)
+    return window, place, place.output(b, shape, x.dtype == HALF)
 
 
 def counted(window: Window, axis: int, include_pad: bool) -> Array:
@@ -237,27 +331,53 @@ def counted(window: Window, axis: int, include_pad: bool) -> Array:
     return counts
 
 
-@kernel("GlobalAveragePool", "GlobalMaxPool", domain=DOMAIN, dtypes=F32)
+@kernel("GlobalAveragePool", "GlobalMaxPool", domain=DOMAIN, dtypes=STORED)
 def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
-    """The mean or the maximum of each channel."""
-    n, h, w, c = x.shape
-    y = b.empty((n, 1, 1, c), x.dtype)
+    """The mean or the maximum of each channel, in float32."""
+    n, h, w, _ = x.shape
+    place = Place.of(node, x, None)
+    y = b.empty((n, 1, 1, place.channels), np.float32)
     mean = node.op_type == "GlobalAveragePool"
     if y.size and h * w:
-        kernels = window_kernels(_choice(b).level, "sum" if mean else "max")
-        factor = 1 / (h * w)
-        b.call(over_all_pixels, b.flat(x), b.flat(y), b.constant(kernels), c, factor)
+        kind = "sum" if mean else "max"
+        name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
+        kernels = b.constant(single_kernel(_choice(b).level, name))
+        numbers = place.channels, h * w, place.first, 1 / (h * w)
+        b.call(over_all_pixels, b.flat(x), b.flat(y), kernels, *numbers)
     elif y.size:
         b.call_numpy(np.ndarray.fill, y, math.nan if mean else -math.inf)
     return y
 
 
-@kernel("ScaleShift", domain=DOMAIN, dtypes=F32)
-def scale_shift(b: Builder, node: Node, x: Operand, factor: Operand, shift: Operand) -> Operand:
+@kernel("ScaleShift", domain=DOMAIN, dtypes=STORED)
+def scale_shift(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    factor: Operand,
+    shift: Operand,
+    target: Operand | None = None,
+) -> Operand:
     """A factor and a summand per channel, then an activation."""
-    y = b.empty(x.shape, x.dtype)
+    place = Place.of(node, x, target)
+    y = place.output(b, (*x.shape[:3], place.channels), x.dtype == HALF)
     low, high, act = bounds_of(node.attrs.get("activation"))
     if y.size:
-        numbers = low, high, int(act.code), float(act.alpha), float(act.beta)
-        b.call(scale_and_shift, b.flat(x), factor, shift, b.flat(y), *numbers)
+        name = "scale_halves" if x.dtype == HALF else "scale"
+        b.call(
+            scale_and_shift,
+            b.flat(x),
+            factor,
+            shift,
+            b.flat(y),
+            b.constant(single_kernel(_choice(b).level, name)),
+            place.first,
+            place.into,
+            y.shape[3],
+            low,
+            high,
+            int(act.code),
+            float(act.alpha),
+            float(act.beta),
+        )
     return y

@@ -17,14 +17,13 @@ from partita_cpu.native.invoke import (
     call_tile,
     float_bits,
 )
-from partita_cpu.native.panel import lay_columns, lay_halo
+from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
 from partita_cpu.native.plan import (
     ARITHMETIC,
     BLOCK_BYTES,
     BLOCKS,
     BY_COLUMNS,
     CELL,
-    CHANNELS,
     CHUNK,
     DEPTH,
     EVEN,
@@ -51,7 +50,11 @@ from partita_cpu.native.plan import (
     TILE_ROWS,
     UNITS,
     X_BYTES,
+    X_FIRST,
+    X_PITCH,
     Y_BYTES,
+    Y_FIRST,
+    Y_PITCH,
     ZERO_BYTES,
 )
 from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, EPILOGUE_F32, RELEASE, Arithmetic
@@ -70,10 +73,14 @@ def multiply_tiles(
     bias: Array,
     residual: Array,
     y: Array,
+    factor: Array,
+    shift: Array,
     scratch: Array,
     offsets: Array,
     kernels: Array,
     p: Array,
+    lowest_in: float,
+    highest_in: float,
     has_residual: int,
     low: float,
     high: float,
@@ -95,10 +102,14 @@ def multiply_tiles(
         bias: Packed bias.
         residual: Like y; not read unless has_residual.
         y: Output pixels, flat; bfloat16 as uint16.
+        factor: What each input channel is multiplied by first, if the plan says so.
+        shift: What is added then.
         scratch: Bytes; `Plan.thread_bytes` for each thread.
         offsets: `Plan.offsets`.
         kernels: `table.tile_kernels`.
         p: `Plan.table`.
+        lowest_in: Lower bound of what was multiplied and shifted.
+        highest_in: Upper bound of it.
         has_residual: 0 or 1.
         low: Lower bound.
         high: Upper bound.
@@ -129,6 +140,8 @@ def multiply_tiles(
         return
     if p[ARITHMETIC]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    bounds_in = np.float32(lowest_in), np.float32(highest_in)
+    scaling = (address(factor), address(shift), bounds_in[0], bounds_in[1])
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         if p[SOURCE] == _HALO:
@@ -146,6 +159,7 @@ def multiply_tiles(
                 offsets,
                 kernels,
                 p,
+                scaling,
                 has_residual,
                 low,
                 high,
@@ -175,6 +189,7 @@ def _panel(
     offsets: Array,
     kernels: Array,
     p: Array,
+    scaling: Scaling,
     has_residual: int,
     low: float,
     high: float,
@@ -196,11 +211,11 @@ def _panel(
     largest = 0
     a = base
     if source == _HALO:
-        largest = lay_halo(address(x), base, kernels, p, group, unit, stop)
+        largest = lay_halo(address(x), base, kernels, p, scaling, group, unit, stop)
     elif source == _COLUMNS:
-        largest = lay_columns(address(x), base, kernels, p, group, unit, stop)
+        largest = lay_columns(address(x), base, kernels, p, scaling, group, unit, stop)
     else:
-        a = address(x) + p[X_BYTES] * (unit * p[CHANNELS] + group * p[GROUP_CHANNELS])
+        a = address(x) + p[X_BYTES] * (unit * p[X_PITCH] + p[X_FIRST] + group * p[GROUP_CHANNELS])
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
     exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)
@@ -209,7 +224,7 @@ def _panel(
     for i in range(p[TILE_COLUMNS]):
         zeros[i] = np.float32(0)
     partials = tile + TILE_BYTES + ZERO_BYTES
-    columns, width, outputs = p[TILE_COLUMNS], p[OUT_WIDTH], p[Y_BYTES] * p[OUTPUTS]
+    columns, width, outputs = p[TILE_COLUMNS], p[OUT_WIDTH], p[Y_BYTES] * p[Y_PITCH]
     lines, length, pitch, first_pixel = 1, stop - unit, stop - unit, unit
     line_bytes = p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4)
     if source == _HALO:
@@ -231,7 +246,7 @@ def _panel(
         number = group * p[BLOCKS] + block
         weights = address(w) + number * p[BLOCK_BYTES]
         exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
-        first_column = group * p[GROUP_OUTPUTS] + block * columns
+        first_column = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
         offset = address(bias) + 4 * number * columns
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)

@@ -47,7 +47,10 @@ call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
 call_narrow = calling(*[_I64] * 5, returns=_I64)
 """Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
 
-call_window = calling(*[_I64] * 11, _F32, _F32)
+call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
+"""Calls a conversion that scales; see `ir.narrow.SCALED`. Returns an int64."""
+
+call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""
 
 call_plain = calling(_I64)

@@ -6,7 +6,7 @@ from typing import Any
 
 from partita.lowering import Array
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.native.invoke import call_narrow
+from partita_cpu.native.invoke import call_narrow, call_scale
 from partita_cpu.native.plan import (
     ARITHMETIC,
     CELL,
@@ -21,6 +21,8 @@ from partita_cpu.native.plan import (
     PADDED,
     PITCH,
     PLANE_BYTES,
+    SCALED,
+    SOLID,
     STRIDE_ACROSS,
     STRIDE_DOWN,
     TAPS_ACROSS,
@@ -29,11 +31,15 @@ from partita_cpu.native.plan import (
     TRAIL,
     WIDTH,
     X_BYTES,
+    X_FIRST,
+    X_PITCH,
 )
-from partita_cpu.native.table import NARROW
+from partita_cpu.native.table import NARROW, SCALE
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
 # references, which takes longer than to copy a short run.
+
+Scaling = tuple[int, int, float, float]
 
 
 @jit(inline=True)
@@ -44,9 +50,38 @@ def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
     return call_narrow(copy, (x, n, to, plane, padded))
 
 
+@jit(inline=True)
+def _put_channels(
+    kernels: Array,
+    p: Array,
+    x: int,
+    n: int,
+    to: int,
+    padded: int,
+    scaling: Scaling,
+    channel: int,
+) -> Any:
+    """`n` channels of one pixel, scaled if the plan says so, then zeros up to `padded`."""
+    if not p[SCALED]:
+        return _put(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
+    if padded <= 0:
+        return 0
+    factor, shift, low, high = scaling
+    place = 4 * channel
+    run = (x, n, to, p[PLANE_BYTES], padded, factor + place, shift + place, low, high)
+    return call_scale(kernels[SCALE], run)
+
+
 @jit
 def lay_halo(
-    x: int, panel: int, kernels: Array, p: Array, group: int, first: int, stop: int
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    first: int,
+    stop: int,
 ) -> Any:
     """Image rows that the output rows `first` to `stop` need, padding included.
 
@@ -55,6 +90,8 @@ def lay_halo(
         panel: Address to write to.
         kernels: `table.tile_kernels`.
         p: `Plan.table`.
+        scaling: Addresses of a factor and a summand per channel, and bounds; read if the plan says
+            so.
         group: The group whose channels are taken.
         first: First output row, counted through all images.
         stop: Behind the last one, which is of the same image.
@@ -62,7 +99,7 @@ def lay_halo(
     Returns:
         The largest absolute value, as bits; 0 in float32.
     """
-    height, width, channels = p[HEIGHT], p[WIDTH], p[CHANNELS]
+    height, width, channels, pixel = p[HEIGHT], p[WIDTH], p[CHANNELS], p[X_PITCH]
     cell, pitch, left, taken = p[CELL], p[PITCH], p[LEFT], p[GROUP_CHANNELS]
     copy, plane = kernels[NARROW], p[PLANE_BYTES]
     unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
@@ -79,14 +116,14 @@ def lay_halo(
             continue
         _put(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
-        source = x + wide * ((image * height + row) * width * channels + group * taken)
-        if cell == channels:
+        source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
+        if cell == channels and p[SOLID]:
             found = _put(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:
             for i in range(width):
-                at = source + wide * i * channels
-                found = _put(copy, at, taken, to + i * cell * unit, plane, cell)
+                at, place = source + wide * i * pixel, to + i * cell * unit
+                found = _put_channels(kernels, p, at, taken, place, cell, scaling, group * taken)
                 largest = max(largest, found)
         to += width * cell * unit
         _put(copy, x, 0, to, plane, (pitch - left - width) * cell)
@@ -97,20 +134,27 @@ def lay_halo(
 
 @jit
 def lay_columns(
-    x: int, panel: int, kernels: Array, p: Array, group: int, first: int, stop: int
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    first: int,
+    stop: int,
 ) -> Any:
     """For each output pixel from `first` to `stop` all the elements that its sums are made of.
 
     Takes and returns what `lay_halo` does, but for pixels.
     """
-    height, width, channels, taken = p[HEIGHT], p[WIDTH], p[CHANNELS], p[GROUP_CHANNELS]
+    height, width, pixel, taken = p[HEIGHT], p[WIDTH], p[X_PITCH], p[GROUP_CHANNELS]
     down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
     dilation, dilation_down = p[DILATION_ACROSS], p[DILATION_DOWN]
     copy, plane = kernels[NARROW], p[PLANE_BYTES]
     unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
     run = down * across * taken
     padded = p[PADDED]
-    together = dilation == 1 and taken == channels
+    together = dilation == 1 and taken == p[CHANNELS] and p[SOLID]
     line = first // p[OUT_WIDTH]
     column = first - line * p[OUT_WIDTH]
     image = line // p[OUT_HEIGHT]
@@ -128,11 +172,12 @@ def lay_columns(
                 _put(copy, x, 0, to, plane, across * taken)
                 to += across * taken * unit
                 continue
-            source = x + wide * ((image * height + row) * width * channels + group * taken)
+            line_start = (image * height + row) * width * pixel
+            source = x + wide * (line_start + p[X_FIRST] + group * taken)
             if together:
                 _put(copy, x, 0, to, plane, low * taken)
                 to += low * taken * unit
-                at = source + wide * (left + low) * channels
+                at = source + wide * (left + low) * pixel
                 n, rest = (high - low) * taken, (across - low) * taken
                 if a == down - 1:
                     rest += padded - run
@@ -143,7 +188,11 @@ def lay_columns(
             for b in range(across):
                 place = left + b * dilation
                 n = taken if 0 <= place < width else 0
-                found = _put(copy, source + wide * place * channels, n, to, plane, taken)
+                at = source + wide * place * pixel
+                if n:
+                    found = _put_channels(kernels, p, at, n, to, taken, scaling, group * taken)
+                else:
+                    found = _put(copy, x, 0, to, plane, taken)
                 largest = max(largest, found)
                 to += taken * unit
         lowest = top + (down - 1) * dilation_down

@@ -104,7 +104,7 @@ FIELDS = (
     *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
-    *("PARTIAL_BYTES",),
+    *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
 )
 """What the array holds, in order."""
 
@@ -152,7 +152,12 @@ FIELDS = (
     Y_BYTES,
     TAP_BYTES,
     CHUNK,
-    PARTIAL_BYTES,
+    X_PITCH,
+    X_FIRST,
+    Y_PITCH,
+    Y_FIRST,
+    SOLID,
+    SCALED,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096
@@ -160,6 +165,33 @@ TILE_BYTES = 4096
 
 ZERO_BYTES = 256
 """Room for a bias of zeros, behind the tile."""
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the input and output of a problem lie in memory.
+
+    Attributes:
+        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
+        half_out: Whether output and residual are; likewise.
+        x_pitch: Elements from one input pixel to the next, or 0 for as many as channels.
+        x_first: Channel of these that is the problem's first.
+        y_pitch: Elements from one output pixel to the next, or 0 for as many as outputs.
+        y_first: Channel of these that the first output is written to.
+        scaled: Whether the input is multiplied and shifted on its way.
+    """
+
+    half_in: bool = False
+    half_out: bool = False
+    x_pitch: int = 0
+    x_first: int = 0
+    y_pitch: int = 0
+    y_first: int = 0
+    scaled: bool = False
+
+
+PLAIN = Storage()
+"""Float32 images that fill their memory."""
 
 
 @dataclass(frozen=True)
@@ -174,12 +206,11 @@ class Plan:
         taps: Runs per output pixel.
         run: Elements of a run that count.
         padded: Elements of a run, with the zeros that the arithmetic needs.
-        half_in: Whether the input is bfloat16.
-        half_out: Whether output and residual are.
         columns: Columns of a tile.
         blocks: Tiles across, per group.
         offsets: Place of each run in bytes, from the first.
         table: The array for the drivers; see `FIELDS`.
+        storage: How input and output lie in memory.
     """
 
     images: Images
@@ -193,8 +224,7 @@ class Plan:
     blocks: int
     offsets: Array
     table: Array
-    half_in: bool = False
-    half_out: bool = False
+    storage: Storage
 
     @property
     def thread_bytes(self) -> int:
@@ -212,8 +242,7 @@ def plan(
     level: Isa,
     arithmetic: Arithmetic,
     threads: int,
-    half_in: bool = False,
-    half_out: bool = False,
+    storage: Storage = PLAIN,
 ) -> Plan:
     """Decides how to cut a problem for so many threads.
 
@@ -222,10 +251,9 @@ def plan(
         level: Instruction sets.
         arithmetic: What products are computed in.
         threads: Threads that share it.
-        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
-        half_out: Whether output and residual are; likewise.
+        storage: How input and output lie in memory.
     """
-    return _Planner(images, level, arithmetic, threads, half_in, half_out).plan()
+    return _Planner(images, level, arithmetic, threads, storage).plan()
 
 
 class _Planner:
@@ -235,10 +263,10 @@ class _Planner:
         level: Isa,
         arithmetic: Arithmetic,
         threads: int,
-        half_in: bool,
-        half_out: bool,
+        storage: Storage,
     ) -> None:
-        self.half_in, self.half_out = half_in, half_out
+        self.storage = storage
+        self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
@@ -265,7 +293,8 @@ class _Planner:
 
     def _source(self) -> Source:
         i = self.images
-        if i.is_pointwise and (not self.wide or self._reads_tiles()):
+        in_place = i.is_pointwise and not self.storage.scaled
+        if in_place and (not self.wide or self._reads_tiles()):
             return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
@@ -281,7 +310,8 @@ class _Planner:
 
     def _reads_tiles(self) -> bool:
         """Whether whole tiles can be read from the input: it is in bfloat16, and large enough."""
-        whole = self.half_in and self.group_channels % STEP == 0 and self.images.pixels >= 16
+        whole = self.group_channels % STEP == 0 and self.images.pixels >= 16
+        whole = whole and self.storage.half_in
         if whole and self.images.pixels < self.rows:
             self.rows = 16
         return whole
@@ -309,7 +339,7 @@ class _Planner:
             taps, run, cells = 1, i.depth, [0]
         padded = self._up(run)
         if self.source is Source.DIRECT:
-            row = i.channels * (2 if self.half_in else 4)
+            row = self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
         pieces = self._pieces(run, padded)
@@ -332,9 +362,7 @@ class _Planner:
             "BLOCK_BYTES": block,
             "TAP_BYTES": piece,
             "CHUNK": chunk,
-            "PARTIAL_BYTES": partial,
-            "X_BYTES": 2 if self.half_in else 4,
-            "Y_BYTES": 2 if self.half_out else 4,
+            **self._places(),
         }
         values["THREAD_BYTES"] += partial
         table = np.array([values[name] for name in FIELDS], np.int64)
@@ -350,9 +378,22 @@ class _Planner:
             self.blocks,
             offsets,
             table,
-            self.half_in,
-            self.half_out,
+            self.storage,
         )
+
+    def _places(self) -> dict[str, int]:
+        """Where the driver finds input and output."""
+        kept = self.storage
+        return {
+            "X_BYTES": 2 if kept.half_in else 4,
+            "Y_BYTES": 2 if kept.half_out else 4,
+            "X_PITCH": self.x_pitch,
+            "X_FIRST": kept.x_first,
+            "Y_PITCH": kept.y_pitch or self.images.outputs,
+            "Y_FIRST": kept.y_first,
+            "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
+            "SCALED": int(kept.scaled),
+        }
 
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,8 +11,25 @@ from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, B
 from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
-from partita_cpu.native.plan import Images, Plan, plan
+from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
 from partita_cpu.native.table import Arithmetic, tile_kernels
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What happens to an input before it is multiplied: ``min(max(x * factor + shift, ..), ..)``.
+
+    Attributes:
+        factor: Constant, one number per channel.
+        shift: Likewise.
+        low: Lower bound.
+        high: Upper bound.
+    """
+
+    factor: Operand
+    shift: Operand
+    low: float = -math.inf
+    high: float = math.inf
 
 
 def split_gate(activation: Activation) -> tuple[int, Activation]:
@@ -66,6 +84,8 @@ def emit_product(
     residual: Operand | None,
     y: Operand,
     activation: Activation | None,
+    storage: Storage = PLAIN,
+    scaling: Scaling | None = None,
 ) -> None:
     """Records ``y = activation(conv(x, w) + bias + residual)``; pixels with channels last.
 
@@ -79,27 +99,34 @@ def emit_product(
         residual: As many elements as y, or ``None``.
         y: Output pixels.
         activation: What comes last.
+        storage: How x and y lie in memory.
+        scaling: What happens to x first, if `storage` says that it is scaled.
     """
     weights = b.value(w)
     arithmetic = choice.product_arithmetic(images, weights)
-    cut = plan(images, choice.level, arithmetic, choice.threads)
+    cut = plan(images, choice.level, arithmetic, choice.threads, storage)
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
 
     def packed(array: Array) -> Array:
         return pack_matrix(cut, array) if array.ndim == 2 else pack(cut, array)
 
+    offset = _bias(b, cut, bias)
     b.call(
         multiply_tiles,
         b.flat(x),
         b.prepack(w, ("tiles", cut.packing), packed),
-        _bias(b, cut, bias),
+        offset,
         b.flat(y if residual is None else residual),
         b.flat(y),
+        offset if scaling is None else scaling.factor,
+        offset if scaling is None else scaling.shift,
         b.empty((choice.threads * cut.thread_bytes,), "uint8"),
         b.constant(cut.offsets),
-        b.constant(tile_kernels(choice.level, cut.arithmetic)),
+        b.constant(tile_kernels(choice.level, cut.arithmetic, storage.half_in, storage.half_out)),
         b.constant(cut.table),
+        -math.inf if scaling is None else scaling.low,
+        math.inf if scaling is None else scaling.high,
         int(residual is not None),
         low,
         high,

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numba import types
+from numba.extending import overload
 
 from partita.lowering import Array
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.scalar import like
-from partita_cpu.native.invoke import address, call_window
+from partita_cpu.native.invoke import address, call_narrow, call_scale, call_window
+
+
+def activate_float(values: Array, code: int, alpha: Any, beta: Any) -> None:
+    """Applies an activation to float32; what is not float32 has none that needs it."""
+    raise NotImplementedError("only for compiled code")
+
+
+@overload(activate_float, strict=False)
+def _activate_float(values: Any, code: Any, alpha: Any, beta: Any) -> Any:
+    if values.dtype == types.float32:
+        return lambda values, code, alpha, beta: activate(values, code, alpha, beta)
+    return lambda values, code, alpha, beta: None
+
 
 WEIGH = 0
 MAX = 1
@@ -26,9 +42,14 @@ def slide(
     counts_down: Array,
     counts_across: Array,
     channels: int,
+    x_pitch: int,
+    x_first: int,
+    y_pitch: int,
+    y_first: int,
     kind: int,
     low: float,
     high: float,
+    gate: int,
     code: int,
     alpha: float,
     beta: float,
@@ -38,7 +59,7 @@ def slide(
     """Every channel's window at every output pixel: weighted sum, maximum or mean.
 
     Args:
-        x: Input (N, H, W, channels), flat.
+        x: Input (N, H, W, x_pitch), flat; bfloat16 as uint16, and then y as well.
         w: Weights (taps down, taps across, channels), flat; only for `WEIGH`.
         bias: One value per channel; only for `WEIGH`.
         y: Output, flat.
@@ -47,10 +68,15 @@ def slide(
         counts_down: For `MEAN`, elements that the windows of an output row count downwards.
         counts_across: And across, for each output column.
         channels: Channels.
+        x_pitch: Elements from one input pixel to the next.
+        x_first: The first channel that is read.
+        y_pitch: Elements from one output pixel to the next.
+        y_first: The channel that the first result is written to.
         kind: `WEIGH`, `MAX` or `MEAN`.
         low: Lower bound, for `WEIGH`.
         high: Upper bound, for `WEIGH`.
-        code: `ActivationCode` of what bounds do not express, or 0.
+        gate: 1 for HardSwish, for `WEIGH`.
+        code: `ActivationCode` of what bounds and gate do not express, or 0; float32 only.
         alpha: Of the activation.
         beta: Of the activation.
         tid: This thread.
@@ -61,14 +87,16 @@ def slide(
     sh, sw, dh, dw = table[7], table[8], table[10], table[11]
     top, left = table[13], table[14]
     oh, ow = table[16], table[17]
-    pixel_bytes = 4 * channels
+    unit, tap_bytes = x.itemsize, 4 * channels
+    pixel_bytes, y_bytes = unit * x_pitch, unit * y_pitch
     row_bytes = pixel_bytes * width
-    a, b = like(y[0], alpha), like(y[0], beta)
+    source, target = address(x) + unit * x_first, address(y) + unit * y_first
+    a, b = np.float32(alpha), np.float32(beta)
     factor, bound = np.float32(low), np.float32(high)
     # Between these columns all taps lie within the image.
     inner = min(-(-left // sw), ow)
     inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
-    rows = y.size // (ow * channels)
+    rows = y.size // (ow * y_pitch)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         image = row // oh
         start = row % oh * sh - top
@@ -92,57 +120,73 @@ def slide(
             call_window(
                 kernels[pixels],
                 (
-                    address(x) + line * row_bytes + (place + begin * dw) * pixel_bytes,
+                    source + line * row_bytes + (place + begin * dw) * pixel_bytes,
                     dh * row_bytes,
                     dw * pixel_bytes,
                     sw * pixel_bytes,
                     last - first if end > begin else 0,
                     end - begin,
-                    address(w) + tap * pixel_bytes,
-                    across * pixel_bytes,
+                    address(w) + tap * tap_bytes,
+                    across * tap_bytes,
                     channels,
                     address(bias),
-                    address(y) + (row * ow + column) * pixel_bytes,
+                    target + (row * ow + column) * y_bytes,
+                    y_bytes,
                     factor,
                     bound,
+                    gate,
                 ),
             )
             column += pixels
-        if code:
-            activate(y[row * ow * channels : (row + 1) * ow * channels], code, a, b)
+        if code and y_pitch == channels:
+            activate_float(y[row * ow * channels : (row + 1) * ow * channels], code, a, b)
+        elif code:
+            for pixel in range(row * ow, (row + 1) * ow):
+                start = pixel * y_pitch + y_first
+                activate_float(y[start : start + channels], code, a, b)
 
 
 @jit
 def over_all_pixels(
-    x: Array, y: Array, kernels: Array, channels: int, factor: float, tid: int, nt: int
+    x: Array,
+    y: Array,
+    kernel: Array,
+    channels: int,
+    pixels: int,
+    first: int,
+    factor: float,
+    tid: int,
+    nt: int,
 ) -> None:
     """Each channel's mean (or maximum) over whole images; threads share the channels.
 
     Args:
-        x: Input (N, pixels, channels), flat.
-        y: Output (N, channels), flat.
-        kernels: `table.window_kernels` for sums (or maxima).
+        x: Input (N, pixels, at least channels), flat; float32, or bfloat16 as uint16.
+        y: Output (N, channels), flat; float32.
+        kernel: The window kernel for one pixel, for sums (or maxima).
         channels: Channels.
+        pixels: Pixels of an image.
+        first: The first channel that is read.
         factor: What sums are multiplied by.
         tid: This thread.
         nt: All threads.
     """
     images = y.size // channels
-    pixels = x.size // y.size
+    pitch = x.size // (images * pixels)
     pieces = -(-channels // 16)
     begin = pieces * tid // nt * 16
     end = min(pieces * (tid + 1) // nt * 16, channels)
     if begin >= end:
         return
     for image in range(images):
-        source = address(x) + 4 * (image * pixels * channels + begin)
+        source = address(x) + x.itemsize * (image * pixels * pitch + first + begin)
         target = address(y) + 4 * (image * channels + begin)
         call_window(
-            kernels[1],
+            kernel[0],
             (
                 source,
                 0,
-                4 * channels,
+                x.itemsize * pitch,
                 0,
                 1,
                 pixels,
@@ -151,8 +195,10 @@ def over_all_pixels(
                 end - begin,
                 source,
                 target,
+                0,
                 np.float32(factor),
                 np.float32(0),
+                0,
             ),
         )
 
@@ -204,6 +250,10 @@ def scale_and_shift(
     factor: Array,
     shift: Array,
     y: Array,
+    kernel: Array,
+    x_first: int,
+    y_first: int,
+    y_pitch: int,
     low: float,
     high: float,
     code: int,
@@ -212,20 +262,71 @@ def scale_and_shift(
     tid: int,
     nt: int,
 ) -> None:
-    """``y = activation(min(max(x * factor + shift, low), high))`` per channel; channels last."""
+    """``y = activation(min(max(x * factor + shift, low), high))`` per channel; channels last.
+
+    Args:
+        x: Input (pixels, at least channels), flat; bfloat16 as uint16, and then y as well.
+        factor: One number per channel.
+        shift: Likewise.
+        y: Output (pixels, y_pitch), flat.
+        kernel: The conversion that scales.
+        x_first: The first channel that is read.
+        y_first: The channel that the first result is written to.
+        y_pitch: Elements from one output pixel to the next.
+        low: Lower bound.
+        high: Upper bound.
+        code: `ActivationCode` of what bounds do not express, or 0; float32 only.
+        alpha: Of the activation.
+        beta: Of the activation.
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
     channels = factor.size
-    pixels = x.size // channels
+    pixels = y.size // y_pitch
+    x_pitch = x.size // pixels
     bottom, top = np.float32(low), np.float32(high)
-    a, b = like(y[0], alpha), like(y[0], beta)
+    a, b = np.float32(alpha), np.float32(beta)
     for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
-        source = x[pixel * channels : (pixel + 1) * channels]
-        target = y[pixel * channels : (pixel + 1) * channels]
-        for i in range(channels):
-            value = source[i] * factor[i] + shift[i]
-            value = bottom if value < bottom else value
-            target[i] = top if value > top else value
+        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
+        start = pixel * y_pitch + y_first
+        to = address(y) + y.itemsize * start
+        scales = (address(factor), address(shift), bottom, top)
+        call_scale(kernel[0], (source, channels, to, 0, channels, *scales))
         if code:
-            activate(target, code, a, b)
+            activate_float(y[start : start + channels], code, a, b)
+
+
+@jit
+def put_channels(
+    x: Array,
+    y: Array,
+    kernel: Array,
+    channels: int,
+    x_first: int,
+    y_first: int,
+    y_pitch: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Copies some channels of each pixel to their place among those of y.
+
+    Args:
+        x: Input (pixels, at least channels), flat; of the same type as y.
+        y: Output (pixels, y_pitch), flat.
+        kernel: The copy.
+        channels: How many.
+        x_first: The first of them in x.
+        y_first: The first of them in y.
+        y_pitch: Elements from one output pixel to the next.
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
+    pixels = y.size // y_pitch
+    x_pitch = x.size // pixels
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
+        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
+        call_narrow(kernel[0], (source, channels, to, 0, channels))
 
 
 @jit

@@ -22,7 +22,8 @@ CONFIGURE = MAX_ROWS + 3
 RELEASE = MAX_ROWS + 4
 CONFIG = MAX_ROWS + 5
 EPILOGUE_F32 = MAX_ROWS + 6
-SLOTS = MAX_ROWS + 7
+SCALE = MAX_ROWS + 7
+SLOTS = MAX_ROWS + 8
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
 
 
@@ -78,7 +79,7 @@ def tile_kernels(
     known = objects.addresses(level)
     table = np.zeros(SLOTS, np.int64)
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
-    table[EPILOGUE_F32] = known["epilogue"]
+    table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
     name = arithmetic.name.lower()
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         if arithmetic is Arithmetic.F32:
@@ -90,16 +91,29 @@ def tile_kernels(
         table[EPILOGUE] = known["epilogue_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
+        table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config.ctypes.data
     return table
 
 
 @functools.cache
-def window_kernels(level: Isa, kind: str) -> Array:
-    """The window kernels by number of pixels; 0 in unused places."""
+def window_kernels(level: Isa, kind: str, half: bool = False) -> Array:
+    """The window kernels by number of pixels; 0 in unused places.
+
+    Args:
+        level: Instruction sets.
+        kind: What is computed.
+        half: Whether input and output are bfloat16.
+    """
     known = objects.addresses(level)
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
     for pixels in WINDOW_PIXELS:
-        table[pixels] = known[f"{kind}_{pixels}"]
+        table[pixels] = known[f"{kind}_halves_{pixels}" if half else f"{kind}_{pixels}"]
     return table
+
+
+@functools.cache
+def single_kernel(level: Isa, name: str) -> Array:
+    """One kernel in an array."""
+    return np.array([objects.addresses(level)[name]])

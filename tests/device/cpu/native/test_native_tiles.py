@@ -23,6 +23,7 @@ def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, t
     images = cut.images
     y = guarded.array(np.full((images.pixels, images.outputs), 7, np.float32))
     packed = pack_matrix(cut, w) if w.ndim == 2 else pack(cut, w)
+    scales = [np.zeros(1, np.float32)] * 2
     scratch = np.zeros(threads * cut.thread_bytes, np.uint8)
     scratch[:] = 255  # NaN, in every type
     for tid in range(threads):
@@ -32,10 +33,12 @@ def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, t
             guarded.array(pack_bias(cut, bias)),
             (y if residual is None else guarded.array(residual)).reshape(-1),
             y.reshape(-1),
+            *scales,
             scratch,
             cut.offsets,
             tile_kernels(level, cut.arithmetic),
             cut.table,
+            *(-INF, INF),
             int(residual is not None),
             low,
             high,

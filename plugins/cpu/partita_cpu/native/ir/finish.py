@@ -7,6 +7,7 @@ sums go on later, they go to a scratch tile instead.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from partita_cpu.native.ir.masked import bounded, column_masks, masked_load, masked_store
@@ -18,7 +19,7 @@ PARAMETERS = (
 )
 """tile: where sums go if y is null, row by row; AMX keeps them there in any case. bias: one number
 per column. residual: like y, or null. y: the first row of the output; ldy: bytes between rows.
-columns: how many of the tile's exist. low, high: bounds. gate: 1 to multiply by a hard sigmoid.
+columns: how many of the tile's exist. low, high: bounds. gate: 1 for `hard_swish`.
 """
 
 VECTORS = 2
@@ -52,7 +53,8 @@ class Finish:
         sums = self._maybe(present, sums, self._add_residuals)
         sums = self._bounded(sums)
         gated = f.let("icmp ne i64 %gate, 0")
-        sums = self._maybe(gated, sums, lambda values: [self._gated(x) for x in values])
+        swish = functools.partial(hard_swish, f, self._lanes)
+        sums = self._maybe(gated, sums, lambda values: [swish(x) for x in values])
         masks = self._masks()
         to = "%y"
         for row in range(len(sums) // VECTORS):
@@ -77,7 +79,7 @@ class Finish:
                         x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
                     values.append(x)
                 values = self._bounded(values)
-                values = [self._gated(x) for x in values] if gate else values
+                values = [hard_swish(f, lanes, x) for x in values] if gate else values
                 self._store(values, f.at("%y", place), masks)
                 return []
 
@@ -121,16 +123,6 @@ class Finish:
             found.append(f.let(f"fadd {self._vector} {x}, {r}"))
         return found
 
-    def _gated(self, x: str) -> str:
-        """Times the hard sigmoid of slope 1/6: HardSwish."""
-        f, v = self._f, self._vector
-        slope, half, zero, one = (
-            f.splat(self._lanes, "float", text)
-            for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
-        )
-        sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
-        return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, self._lanes)}")
-
     def _load(self, at: str, mask: str) -> str:
         if not self._half:
             return masked_load(self._f, self._lanes, at, mask)
@@ -143,6 +135,16 @@ class Finish:
                 store_half(self._f, self._lanes, x, at, masks[i])
             else:
                 masked_store(self._f, self._lanes, x, at, masks[i])
+
+
+def hard_swish(f: Function, lanes: int, x: str) -> str:
+    """``x * max(0, min(1, x / 6 + 0.5))``."""
+    v = f"<{lanes} x float>"
+    slope, half, zero, one = (
+        f.splat(lanes, "float", text) for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
+    )
+    sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
+    return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
 
 
 def epilogue(name: str, lanes: int, half: bool = False) -> Function:

@@ -24,18 +24,25 @@ def functions(level: Isa) -> list[Function]:
     lanes = LANES[level]
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
+    made.append(narrow.scale("scale", lanes, half_in=False, half_out=False))
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
-    if level is Isa.AMX:
-        made += [amx.configure("configure"), amx.release("release")]
-        for name, split in (("bf16", False), ("bf16x3", True)):
-            made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
-            made.append(narrow.narrow(f"narrow_{name}", split))
-        made += [
-            finish.epilogue("epilogue_narrow", lanes, half=True),
-            narrow.copy_halves("copy_halves"),
-        ]
-        made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
+    return made + _matrix_functions() if level is Isa.AMX else made
+
+
+def _matrix_functions() -> list[Function]:
+    """Those of AMX, and what else deals with bfloat16."""
+    made = [amx.configure("configure"), amx.release("release")]
+    for name, split in (("bf16", False), ("bf16x3", True)):
+        made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
+        made.append(narrow.narrow(f"narrow_{name}", split))
+        made.append(narrow.scale(f"scale_{name}", 16, half_in=False, half_out=True, split=split))
+    made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
+    made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
+    made.append(narrow.scale("scale_halves", 16, half_in=True, half_out=True))
+    for kind in WINDOW_KINDS:
+        made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
+        made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
     return made
 
 
@@ -44,6 +51,7 @@ def text(level: Isa) -> str:
     lanes = LANES[level]
     parts = [function.text() for function in functions(level)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
+    parts.append(narrow.declarations(lanes))
     if level is Isa.AMX:
-        parts += [amx.declarations(), finish.declarations(lanes), narrow.declarations()]
+        parts += [amx.declarations(), finish.declarations(lanes), narrow.half_declarations()]
     return "\n".join(parts)

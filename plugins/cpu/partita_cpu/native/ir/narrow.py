@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import store_half
-from partita_cpu.native.ir.masked import masked_load, masked_store
+from partita_cpu.native.ir.finish import load_half, store_half
+from partita_cpu.native.ir.masked import bounded, masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 """x: n floats. to: gets `padded` elements, zeros behind the n. low_plane: distance in bytes from
 `to` to the lower halves."""
 
-_FLOATS, _INTS, _SHORTS = "<16 x float>", "<16 x i32>", "<16 x i16>"
+SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
+"""Of conversions with a factor and a summand for each of the n numbers, and bounds."""
+
 _MASK = "<32 x i1>"
 
 
@@ -53,34 +55,84 @@ def narrow(name: str, split: bool) -> Function:
 
     The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
     """
-    f = Function(name, PARAMETERS, "i64")
-    rounds = f.let("lshr i64 " + f.let("add i64 %padded, 15") + ", 4")
-    lanes = "<" + ", ".join(f"i64 {lane}" for lane in range(16)) + ">"
-    length = f.splat(16, "i64", "%n")
-    room = f.splat(16, "i64", "%padded")
+    return _Converter(Function(name, PARAMETERS, "i64"), 16, False, True, split).function()
 
-    def piece(index: str, values: list[str]) -> list[str]:
-        first = f.let(f"shl i64 {index}, 4")
-        number = f.let(f"add <16 x i64> {f.splat(16, 'i64', first)}, {lanes}")
-        inside = f.let(f"icmp slt <16 x i64> {number}, {length}")
-        writable = f.let(f"icmp slt <16 x i64> {number}, {room}")
-        x = masked_load(f, 16, f.at("%x", f.let(f"shl i64 {first}, 2")), inside)
-        to = f.at("%to", f.let(f"shl i64 {first}, 1"))
-        high = store_half(f, 16, x, to, writable)
-        if split:
-            whole = f.let(f"zext {_SHORTS} {high} to {_INTS}")
-            shifted = f.let(f"shl {_INTS} {whole}, {f.splat(16, 'i32', '16')}")
-            back = f.let(f"bitcast {_INTS} {shifted} to {_FLOATS}")
-            rest = f.let(f"fsub {_FLOATS} {x}, {back}")
-            store_half(f, 16, rest, f.at(to, "%low_plane"), writable)
-        bits = f.let(f"bitcast {_FLOATS} {x} to {_INTS}")
-        size = f.let(f"and {_INTS} {bits}, {f.splat(16, 'i32', '2147483647')}")
-        return [f.let(f"call {_INTS} @llvm.umax.v16i32({_INTS} {values[0]}, {_INTS} {size})")]
 
-    largest = f.loop(rounds, [(_INTS, "zeroinitializer")], piece)[0]
-    found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({_INTS} {largest})")
-    f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
-    return f
+def scale(name: str, lanes: int, half_in: bool, half_out: bool, split: bool = False) -> Function:
+    """``min(max(x * factor + shift, low), high)`` of a run; returns what `narrow` returns.
+
+    See `SCALED`. The result is rounded only where it is kept as bfloat16.
+    """
+    f = Function(name, SCALED, "i64")
+    return _Converter(f, lanes, half_in, half_out, split, scaled=True).function()
+
+
+class _Converter:
+    """Writes a kernel that brings a run of numbers into another form."""
+
+    def __init__(
+        self,
+        f: Function,
+        lanes: int,
+        half_in: bool,
+        half_out: bool,
+        split: bool,
+        scaled: bool = False,
+    ) -> None:
+        self._f, self._lanes, self._scaled = f, lanes, scaled
+        self._half_in, self._half_out, self._split = half_in, half_out, split
+        self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+
+    def function(self) -> Function:
+        f, lanes, ints = self._f, self._lanes, self._ints
+        rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
+        largest = f.loop(rounds, [(ints, "zeroinitializer")], self._piece)[0]
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def _piece(self, index: str, values: list[str]) -> list[str]:
+        f, lanes, ints = self._f, self._lanes, self._ints
+        first = f.let(f"mul i64 {index}, {lanes}")
+        inside, writable = self._mask(first, "%n"), self._mask(first, "%padded")
+        at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
+        load = load_half if self._half_in else masked_load
+        x = load(f, lanes, at, inside)
+        if self._scaled:
+            x = self._scale(x, f.let(f"shl i64 {first}, 2"), inside)
+        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._half_out else 4}"))
+        if not self._half_out:
+            masked_store(f, lanes, x, to, writable)
+        else:
+            high = store_half(f, lanes, x, to, writable)
+            if self._split:
+                rest = f.let(f"fsub {self._floats} {x}, {self._widened(high)}")
+                store_half(f, lanes, rest, f.at(to, "%low_plane"), writable)
+        bits = f.let(f"bitcast {self._floats} {x} to {ints}")
+        size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
+        return [f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {values[0]}, {ints} {size})")]
+
+    def _mask(self, first: str, end: str) -> str:
+        f, lanes = self._f, self._lanes
+        numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+        left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+        return f.let(f"icmp slt {self._ints} {numbers}, {f.splat(lanes, 'i32', left)}")
+
+    def _widened(self, short: str) -> str:
+        f, ints = self._f, self._ints
+        whole = f.let(f"zext <{self._lanes} x i16> {short} to {ints}")
+        shifted = f.let(f"shl {ints} {whole}, {f.splat(self._lanes, 'i32', '16')}")
+        return f.let(f"bitcast {ints} {shifted} to {self._floats}")
+
+    def _scale(self, x: str, place: str, inside: str) -> str:
+        """Scaled; zero where there are no numbers, since bounds could make something else of it."""
+        f, lanes, v = self._f, self._lanes, self._floats
+        factor = masked_load(f, lanes, f.at("%factor", place), inside)
+        shift = masked_load(f, lanes, f.at("%shift", place), inside)
+        x = f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {factor}, {v} {shift})")
+        low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+        x = bounded(f, v, x, low, high, lanes)
+        return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
 
 
 def copy_halves(name: str) -> Function:
@@ -111,13 +163,21 @@ def copy_halves(name: str) -> Function:
     return f
 
 
-def declarations() -> str:
-    """What the kernels call, beyond those of `masked` and `finish`."""
+def declarations(lanes: int) -> str:
+    """What conversions call, beyond those of `masked`, `fma` and `finish`."""
+    ints = f"<{lanes} x i32>"
     return (
-        f"declare {_INTS} @llvm.umax.v16i32({_INTS}, {_INTS})\n"
-        f"declare i32 @llvm.vector.reduce.umax.v16i32({_INTS})\n"
-        "declare <32 x i16> @llvm.umax.v32i16(<32 x i16>, <32 x i16>)\n"
-        "declare i16 @llvm.vector.reduce.umax.v32i16(<32 x i16>)\n"
-        f"declare <32 x i16> @llvm.masked.load.v32i16.p0(ptr, i32 immarg, {_MASK}, <32 x i16>)\n"
-        f"declare void @llvm.masked.store.v32i16.p0(<32 x i16>, ptr, i32 immarg, {_MASK})\n"
+        f"declare {ints} @llvm.umax.v{lanes}i32({ints}, {ints})\n"
+        f"declare i32 @llvm.vector.reduce.umax.v{lanes}i32({ints})\n"
+    )
+
+
+def half_declarations() -> str:
+    """What `copy_halves` calls."""
+    kind = "<32 x i16>"
+    return (
+        f"declare {kind} @llvm.umax.v32i16({kind}, {kind})\n"
+        f"declare i16 @llvm.vector.reduce.umax.v32i16({kind})\n"
+        f"declare {kind} @llvm.masked.load.v32i16.p0(ptr, i32 immarg, {_MASK}, {kind})\n"
+        f"declare void @llvm.masked.store.v32i16.p0({kind}, ptr, i32 immarg, {_MASK})\n"
     )

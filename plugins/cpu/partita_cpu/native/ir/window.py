@@ -6,6 +6,7 @@ so nothing is copied; a caller clips the taps at the edges by passing fewer of t
 
 from __future__ import annotations
 
+from partita_cpu.native.ir.finish import hard_swish, load_half, store_half
 from partita_cpu.native.ir.masked import (
     bounded,
     column_masks,
@@ -16,15 +17,34 @@ from partita_cpu.native.ir.text import Function
 
 PARAMETERS = (
     "ptr %x, i64 %row, i64 %tap, i64 %pixel, i64 %rows, i64 %taps, ptr %w, i64 %w_row, "
-    "i64 %channels, ptr %bias, ptr %y, float %low, float %high"
+    "i64 %channels, ptr %bias, ptr %y, i64 %y_pixel, float %low, float %high, i64 %gate"
 )
 """x: the first tap of the first pixel. row, tap, pixel: bytes between rows of taps, taps, output
 pixels. rows, taps: how many taps down and across. w: weights of the first tap, `channels` floats a
-tap; w_row: bytes between rows of them. For a sum, `low` is the factor of the result."""
+tap; w_row: bytes between rows of them. y_pixel: bytes between output pixels. gate: 1 for
+`hard_swish` of a weighted sum. For a sum, `low` is the factor of the result."""
 
 
-def window(name: str, kind: str, pixels: int, lanes: int) -> Function:
-    """One of the kinds ``"weigh"``, ``"max"`` and ``"sum"`` over `pixels` neighbours."""
+def window(
+    name: str,
+    kind: str,
+    pixels: int,
+    lanes: int,
+    half_in: bool = False,
+    half_out: bool = False,
+) -> Function:
+    """One of the kinds ``"weigh"``, ``"max"`` and ``"sum"`` over `pixels` neighbours.
+
+    Args:
+        name: Its symbol.
+        kind: What is computed.
+        pixels: Output pixels of a call.
+        lanes: Floats of a vector.
+        half_in: Whether the input is bfloat16.
+        half_out: Whether the output is.
+    """
+    load = load_half if half_in else masked_load
+    store = store_half if half_out else masked_store
     f = Function(name, PARAMETERS)
     v = f"<{lanes} x float>"
     blocks = f.let(f"sdiv i64 {f.let(f'add i64 %channels, {lanes - 1}')}, {lanes}")
@@ -36,6 +56,8 @@ def window(name: str, kind: str, pixels: int, lanes: int) -> Function:
         first = f.let(f"mul i64 {index}, {lanes}")
         mask = column_masks(f, f.let(f"sub i64 %channels, {first}"), lanes, 1)[0]
         place = f.let(f"shl i64 {first}, 2")
+        place_in = f.let(f"shl i64 {first}, {1 if half_in else 2}")
+        place_out = f.let(f"shl i64 {first}, {1 if half_out else 2}")
         start = "zeroinitializer"
         if kind == "weigh":
             start = masked_load(f, lanes, f.at("%bias", place), mask)
@@ -48,7 +70,7 @@ def window(name: str, kind: str, pixels: int, lanes: int) -> Function:
                 weight = masked_load(f, lanes, w, mask) if kind == "weigh" else ""
                 at = x
                 for p in range(pixels):
-                    element = masked_load(f, lanes, at, mask)
+                    element = load(f, lanes, at, mask)
                     sums[p] = _add(f, kind, v, lanes, element, weight, sums[p])
                     at = f.at(at, "%pixel")
                 return [f.at(x, "%tap"), f.at(w, tap_bytes), *sums]
@@ -57,17 +79,18 @@ def window(name: str, kind: str, pixels: int, lanes: int) -> Function:
             sums = f.loop("%taps", state, across)[2:]
             return [f.at(outer[0], "%row"), f.at(outer[1], "%w_row"), *sums]
 
-        state = [("ptr", f.at("%x", place)), ("ptr", f.at("%w", place))] + [(v, start)] * pixels
+        state = [("ptr", f.at("%x", place_in)), ("ptr", f.at("%w", place))] + [(v, start)] * pixels
         sums = f.loop("%rows", state, down)[2:]
-        to = f.at("%y", place)
+        to = f.at("%y", place_out)
+        if kind == "weigh":
+            sums = [bounded(f, v, x, low, high, lanes) for x in sums]
+            rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
+            gated = [(v, x) for x in sums]
+            sums = f.loop(rounds, gated, lambda _, xs: [hard_swish(f, lanes, x) for x in xs])
         for p in range(pixels):
-            x = sums[p]
-            if kind == "weigh":
-                x = bounded(f, v, x, low, high, lanes)
-            elif kind == "sum":
-                x = f.let(f"fmul {v} {x}, {low}")
-            masked_store(f, lanes, x, to, mask)
-            to = f.at(to, tap_bytes)
+            x = f.let(f"fmul {v} {sums[p]}, {low}") if kind == "sum" else sums[p]
+            store(f, lanes, x, to, mask)
+            to = f.at(to, "%y_pixel")
         return []
 
     f.loop(blocks, [], block)
