@@ -135,7 +135,7 @@ class ChannelsLast:
         """Adds a node that computes ``output`` with channels last."""
         if output is None:
             return
-        twin = Value(f"{output.name}:nhwc", self._dtype)
+        twin = Value(f"{output.name}:nhwc", self._dtype, self._last_shape(output))
         self._last[output] = twin
         self._pending.add(output)
         self._nodes.append(
@@ -155,7 +155,8 @@ class ChannelsLast:
         """The value with channels last, reordered if nobody computes it so."""
         twin = self._last.get(value)
         if twin is None:
-            twin = self._last[value] = Value(f"{value.name}:nhwc", self._dtype)
+            twin = Value(f"{value.name}:nhwc", self._dtype, self._last_shape(value))
+            self._last[value] = twin
             self._nodes.append(self._reorder("ToChannelsLast", value, twin, node))
         return twin
 
@@ -165,6 +166,14 @@ class ChannelsLast:
         self._nodes.append(self._reorder("ToChannelsLast", value, wide, node))
         self._nodes[-1].attrs["channels"] = channels
         return wide
+
+    def _last_shape(self, value: Value) -> tuple[int, ...] | None:
+        """The dimensions that the value has in memory with channels last."""
+        shape = self.shape(value)
+        if shape is None or len(shape) != 4:
+            return None
+        n, c, h, w = shape
+        return n, h, w, -(-c // self._unit) * self._unit
 
     def is_last(self, value: Value | None) -> bool:
         """Whether the value is there with channels last."""

@@ -41,9 +41,12 @@ from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
 from partita_cpu.layout import channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.native.choice import Choice, choose
+from partita_cpu.precision import keep_halves
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.repetition import CpuRepetition
+from partita_cpu.scaling import scale_on_the_way
+from partita_cpu.slices import write_in_place
 from partita_cpu.team import Team, team_of
 
 
@@ -133,6 +136,9 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
         fuse_residuals(graph, shapes, takes)
         if choice.native:
             channels_last(graph, shapes)
+            scale_on_the_way(graph)
+            keep_halves(graph, choice)
+            write_in_place(graph)
 
     return refine
 

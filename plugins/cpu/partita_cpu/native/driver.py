@@ -10,15 +10,7 @@ from partita.lowering import Array
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.scalar import like
-from partita_cpu.native.invoke import (
-    address,
-    call_epilogue,
-    call_plain,
-    call_tile,
-    float_bits,
-)
-from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
-from partita_cpu.native.plan import (
+from partita_cpu.native.fields import (
     ARITHMETIC,
     BLOCK_BYTES,
     BLOCKS,
@@ -57,6 +49,14 @@ from partita_cpu.native.plan import (
     Y_PITCH,
     ZERO_BYTES,
 )
+from partita_cpu.native.invoke import (
+    address,
+    call_epilogue,
+    call_plain,
+    call_tile,
+    float_bits,
+)
+from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
 from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, EPILOGUE_F32, RELEASE, Arithmetic
 
 _DIRECT = 0

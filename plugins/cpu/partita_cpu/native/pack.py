@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.native.plan import STEP, Plan
+from partita_cpu.native.fields import STEP
+from partita_cpu.native.plan import Plan
 from partita_cpu.native.table import Arithmetic
 
 LARGEST = float(np.finfo(np.float32).max) * 0.99

@@ -6,8 +6,7 @@ from typing import Any
 
 from partita.lowering import Array
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.native.invoke import call_narrow, call_scale
-from partita_cpu.native.plan import (
+from partita_cpu.native.fields import (
     ARITHMETIC,
     CELL,
     CHANNELS,
@@ -34,12 +33,13 @@ from partita_cpu.native.plan import (
     X_FIRST,
     X_PITCH,
 )
+from partita_cpu.native.invoke import call_narrow, call_scale
 from partita_cpu.native.table import NARROW, SCALE
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
 # references, which takes longer than to copy a short run.
 
-Scaling = tuple[int, int, float, float]
+Scaling = tuple[int, int, Any, Any]
 
 
 @jit(inline=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.native.fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.native.isa import Isa
 from partita_cpu.native.table import Arithmetic, tile_columns, tile_rows
 
@@ -16,9 +17,6 @@ PANEL_BYTES = 384 << 10
 
 LARGE_PANEL_BYTES = 1 << 20
 """The same where weights do not stay in the cache anyway, so that they are read less often."""
-
-STEP = 32
-"""Elements along k that AMX takes at a time."""
 
 PIECE_BYTES = 32 << 10
 """Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
@@ -95,76 +93,6 @@ class Images:
             and not any(self.begin + self.end)
             and (self.out_height, self.out_width) == (self.height, self.width)
         )
-
-
-FIELDS = (
-    *("SOURCE", "ARITHMETIC", "BATCH", "HEIGHT", "WIDTH", "CHANNELS", "GROUP_CHANNELS", "CELL"),
-    *("TAPS_DOWN", "TAPS_ACROSS", "STRIDE_DOWN", "STRIDE_ACROSS", "DILATION_DOWN"),
-    *("DILATION_ACROSS", "TOP", "LEFT", "OUT_HEIGHT", "OUT_WIDTH", "OUTPUTS", "GROUP_OUTPUTS"),
-    *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
-    *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
-    *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
-    *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
-)
-"""What the array holds, in order."""
-
-(
-    SOURCE,
-    ARITHMETIC,
-    BATCH,
-    HEIGHT,
-    WIDTH,
-    CHANNELS,
-    GROUP_CHANNELS,
-    CELL,
-    TAPS_DOWN,
-    TAPS_ACROSS,
-    STRIDE_DOWN,
-    STRIDE_ACROSS,
-    DILATION_DOWN,
-    DILATION_ACROSS,
-    TOP,
-    LEFT,
-    OUT_HEIGHT,
-    OUT_WIDTH,
-    OUTPUTS,
-    GROUP_OUTPUTS,
-    TILE_COLUMNS,
-    TILE_ROWS,
-    BLOCKS,
-    BLOCK_BYTES,
-    TAPS,
-    DEPTH,
-    ROW,
-    PITCH,
-    TRAIL,
-    FLAT,
-    UNITS,
-    GRAIN,
-    PANEL_UNITS,
-    BY_COLUMNS,
-    PLANE_BYTES,
-    THREAD_BYTES,
-    EVEN,
-    RUN,
-    PADDED,
-    X_BYTES,
-    Y_BYTES,
-    TAP_BYTES,
-    CHUNK,
-    X_PITCH,
-    X_FIRST,
-    Y_PITCH,
-    Y_FIRST,
-    SOLID,
-    SCALED,
-) = range(len(FIELDS))
-
-TILE_BYTES = 4096
-"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete."""
-
-ZERO_BYTES = 256
-"""Room for a bias of zeros, behind the tile."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,75 @@
+"""What the drivers of tiles read from one array of integers, and where in it."""
+
+from __future__ import annotations
+
+STEP = 32
+"""Elements along k that AMX takes at a time."""
+
+FIELDS = (
+    *("SOURCE", "ARITHMETIC", "BATCH", "HEIGHT", "WIDTH", "CHANNELS", "GROUP_CHANNELS", "CELL"),
+    *("TAPS_DOWN", "TAPS_ACROSS", "STRIDE_DOWN", "STRIDE_ACROSS", "DILATION_DOWN"),
+    *("DILATION_ACROSS", "TOP", "LEFT", "OUT_HEIGHT", "OUT_WIDTH", "OUTPUTS", "GROUP_OUTPUTS"),
+    *("TILE_COLUMNS", "TILE_ROWS", "BLOCKS", "BLOCK_BYTES", "TAPS", "DEPTH", "ROW", "PITCH"),
+    *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
+    *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
+    *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
+)
+"""What the array holds, in order."""
+
+(
+    SOURCE,
+    ARITHMETIC,
+    BATCH,
+    HEIGHT,
+    WIDTH,
+    CHANNELS,
+    GROUP_CHANNELS,
+    CELL,
+    TAPS_DOWN,
+    TAPS_ACROSS,
+    STRIDE_DOWN,
+    STRIDE_ACROSS,
+    DILATION_DOWN,
+    DILATION_ACROSS,
+    TOP,
+    LEFT,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    OUTPUTS,
+    GROUP_OUTPUTS,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    BLOCKS,
+    BLOCK_BYTES,
+    TAPS,
+    DEPTH,
+    ROW,
+    PITCH,
+    TRAIL,
+    FLAT,
+    UNITS,
+    GRAIN,
+    PANEL_UNITS,
+    BY_COLUMNS,
+    PLANE_BYTES,
+    THREAD_BYTES,
+    EVEN,
+    RUN,
+    PADDED,
+    X_BYTES,
+    Y_BYTES,
+    TAP_BYTES,
+    CHUNK,
+    X_PITCH,
+    X_FIRST,
+    Y_PITCH,
+    Y_FIRST,
+    SOLID,
+    SCALED,
+) = range(len(FIELDS))
+
+TILE_BYTES = 4096
+"""Room for a tile: behind the panel for a finished one, then those whose sums are not complete."""
+
+ZERO_BYTES = 256
+"""Room for a bias of zeros, behind the tile."""

@@ -1,0 +1,164 @@
+"""Whole small graphs: Concat without copies, scaling on the way, images kept in bfloat16."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from partita.lowering import Graph, Node, Value
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.slices import write_in_place
+
+from .test_native_layout import LEVELS, Net, check, compiled
+
+CONFIGS = [
+    ({"EXECUTION_MODE_HINT": "ACCURACY"}, 4e-6),
+    ({"EXECUTION_MODE_HINT": "PERFORMANCE"}, 4e-5),
+    ({"INFERENCE_PRECISION_HINT": "bf16"}, 3e-2),
+]
+
+
+@pytest.fixture(params=LEVELS, autouse=True)
+def level(request, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
+    return request.param
+
+
+@pytest.fixture(params=CONFIGS, ids=["accuracy", "performance", "bf16"])
+def mode(request):
+    return {"config": request.param[0], "tolerance": request.param[1]}
+
+
+def normalised(net, x, channels):
+    parts = [net.const(channels) for _ in range(3)]
+    variance = net.const(values=net.rng.random(channels).astype(np.float32) + 0.5)
+    return net.add("BatchNormalization", x, *parts, variance)
+
+
+def steps_of(net, *outputs, **config):
+    """Names of the kernels that a compiled model calls."""
+    device = compiled(net.model(*outputs), **config)
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    return [step.fn.__name__ for step in device.specialiser.program(specs, None).steps]
+
+
+def dense_block():
+    net = Net(2, 3, 20, 17)
+    x = net.add("Relu", net.conv("x", 3, 32, 3, strides=[2, 2]))
+    channels = 32
+    for _ in range(3):
+        a = net.add("Relu", normalised(net, x, channels))
+        b = net.add("Relu", normalised(net, net.conv(a, channels, 40, 1, bias=False), 40))
+        x = net.add("Concat", x, net.conv(b, 40, 12, 3), axis=1)
+        channels += 12
+    y = net.conv(net.add("Relu", normalised(net, x, channels)), channels, 20, 1)
+    return net, net.add("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2])
+
+
+def test_a_block_where_everything_is_concatenated(mode):
+    net, y = dense_block()
+    check(net, y, **mode)
+
+
+def test_no_copies_where_all_is_written_in_place():
+    net, y = dense_block()
+    found = steps_of(net, y)
+    assert set(found) == {"swap_axes", "multiply_tiles", "slide"}
+    assert found.count("multiply_tiles") == 8
+
+
+def test_branches_and_pools(mode):
+    net = Net(1, 5, 15, 16)
+    x = net.add("Relu", net.conv("x", 5, 24))
+    for _ in range(2):
+        a = net.add("Relu", net.conv(x, 24, 8, 1))
+        b = net.add("Relu", net.conv(net.conv(x, 24, 10, 1), 10, 6, 3))
+        c = net.add("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4)
+        c = net.add("Relu", net.conv(c, 24, 3, 1))
+        d = net.add("MaxPool", net.conv(x, 24, 7, 1), kernel_shape=[3, 3], pads=[1] * 4)
+        x = net.add("Concat", a, b, c, d, axis=1)
+        channels = 24
+    assert channels == 8 + 6 + 3 + 7
+    assert set(steps_of(net, x)) == {"swap_axes", "multiply_tiles", "slide"}
+    pooled = net.add("GlobalAveragePool", x)
+    check(net, net.conv(x, 24, 9), pooled, **mode)
+
+
+def test_parts_that_others_need_whole(mode):
+    net = Net(1, 6, 9, 9)
+    a = net.add("Relu", net.conv("x", 6, 8))
+    b = net.conv(a, 8, 12, 1)
+    joined = net.add("Concat", a, b, a, "x", axis=1)
+    again = net.add("Concat", b, joined, axis=1)
+    c = net.add("Softmax", b, axis=1)
+    d = net.conv(net.add("Add", net.conv(joined, 34, 12), b), 12, 4)
+    check(net, net.conv(again, 46, 5), c, d, **mode)
+
+
+def test_depthwise_convolutions_of_parts(mode):
+    net = Net(1, 8, 14, 13)
+    a = net.add("HardSwish", net.conv("x", 8, 16, 1))
+    b = net.add("HardSwish", net.conv(a, 16, 16, 3, 16))
+    c = net.add("Sigmoid", net.conv(a, 16, 16, 5, 16))
+    joined = net.add("Concat", b, c, b, axis=1)
+    d = net.conv(joined, 48, 48, 3, 48, strides=[2, 2])
+    e = net.add("HardSwish", net.add("Add", net.conv(d, 48, 20, 1), net.conv(d, 48, 20, 1)))
+    check(net, net.conv(e, 20, 7, 1), **mode)
+
+
+def test_residuals_and_activations_after_them(mode):
+    net = Net(1, 32, 9, 10)
+    a = net.add("Relu", net.conv("x", 32, 64))
+    b = net.add("Relu", net.add("Add", net.conv(a, 64, 64), a))
+    c = net.add("Sigmoid", net.add("Add", net.conv(b, 64, 64, 1), b))
+    d = net.add("MaxPool", net.conv(c, 64, 32), kernel_shape=[2, 2])
+    check(net, d, **mode)
+
+
+def test_scaling_that_several_read(mode):
+    net = Net(1, 12, 8, 9)
+    a = net.conv("x", 12, 33)
+    joined = net.add("Concat", a, net.conv(a, 33, 20), axis=1)
+    b = net.add("Relu", normalised(net, joined, 53))
+    c = net.add("Sigmoid", normalised(net, joined, 53))
+    d = net.add("Add", net.conv(b, 53, 16, 1), net.conv(b, 53, 16, 3))
+    check(net, d, net.conv(c, 53, 4, 1), **mode)
+
+
+def test_weights_beyond_bfloat16(mode):
+    net = Net(1, 8, 6, 6)
+    a = net.conv("x", 8, 8)
+    w = np.zeros((8, 8, 1, 1), np.float32)
+    w[0, 0] = np.finfo(np.float32).max
+    b = net.add("Conv", net.add("Mul", a, net.const(values=np.float32(1e-9))), net.const(values=w))
+    check(net, net.conv(b, 8, 4, 1), **mode)
+
+
+def test_the_same_from_run_to_run():
+    net, y = dense_block()
+    for config, _ in CONFIGS:
+        device = compiled(net.model(y), **config)
+        x = net.rng.standard_normal(net.shape).astype(np.float32)
+        first = np.array(device(x)[0])
+        for _ in range(3):
+            np.testing.assert_array_equal(np.asarray(device(x)[0]), first)
+
+
+def test_a_concat_of_other_images_stays():
+    x, y, z = (Value(name, np.dtype(np.float32), (1, 2, 3, 4)) for name in "xyz")
+    graph = Graph([x, y], [z], [Node("Concat", [x, y], [z], {"axis": 3})], "g")
+    write_in_place(graph)
+    assert [node.op_type for node in graph.nodes] == ["Concat"]
+
+
+def test_halves_are_used_with_amx_only(level):
+    net = Net(1, 32, 8, 8)
+    y = net.conv(net.conv("x", 32, 32, 1), 32, 32, 1)
+    device = compiled(net.model(y), INFERENCE_PRECISION_HINT="bf16")
+    specs = [(port.shape, port.dtype) for port in device.inputs]
+    steps = device.specialiser.program(specs, None).steps
+    kinds = {arg.dtype for step in steps for arg in step.args[:1]}
+    assert (np.dtype(np.uint16) in kinds) == (level == "amx")
+    assert (level == "amx") <= (detected() is Isa.AMX)
+    assert numpy_helper.to_array(net.weights[0]).dtype == np.float32

@@ -1,0 +1,320 @@
+"""Products, windows and conversions on parts of larger tensors, in bfloat16, scaled."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita_cpu.native import objects
+from partita_cpu.native.driver import multiply_tiles
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.pack import pack, pack_bias
+from partita_cpu.native.plan import Images, Source, Storage, plan
+from partita_cpu.native.sliding import (
+    MAX,
+    MEAN,
+    WEIGH,
+    over_all_pixels,
+    put_channels,
+    scale_and_shift,
+    slide,
+)
+from partita_cpu.native.table import Arithmetic, single_kernel, tile_kernels, window_kernels
+
+from .conftest import TOLERANCE, Guarded, choices
+from .test_native_tiles import convolutions, convolve
+
+INF = float("inf")
+BFLOAT16 = ml_dtypes.bfloat16
+LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + (level is Isa.AMX)]]
+SENTINEL = 7
+
+
+def stored(array, half):
+    """The array as kernels take it: float32, or the bits of bfloat16."""
+    return array.astype(BFLOAT16).view(np.uint16) if half else array.astype(np.float32)
+
+
+def loaded(array):
+    """What an array in memory stands for."""
+    return array.view(BFLOAT16).astype(np.float64) if array.dtype == np.uint16 else array
+
+
+@st.composite
+def places(draw, half_in, half_out):
+    extra = st.sampled_from([0, 0, 1, 16, 37])
+    return [draw(extra) for _ in range(4)], draw(st.booleans()), half_in, half_out
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("halves", [(False, False), (True, True), (True, False), (False, True)])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
+def test_convolutions_of_parts(level, arithmetic, halves, data, images, seed, threads):
+    if arithmetic is not Arithmetic.BF16:
+        halves = (False, False)
+    (before_x, after_x, before_y, after_y), scaled, half_in, half_out = data.draw(places(*halves))
+    check_part(
+        level,
+        arithmetic,
+        images,
+        seed,
+        threads,
+        Storage(
+            half_in,
+            half_out,
+            before_x + images.channels + after_x,
+            before_x,
+            before_y + images.outputs + after_y,
+            before_y,
+            scaled,
+        ),
+    )
+
+
+def check_part(level, arithmetic, images, seed, threads, storage):
+    rng = np.random.default_rng(seed)
+    guarded = Guarded()
+    pixels = images.batch * images.height * images.width
+    whole = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in)
+    here = slice(storage.x_first, storage.x_first + images.channels)
+    there = slice(storage.y_first, storage.y_first + images.outputs)
+    shape = (images.outputs, images.channels // images.groups, *images.kernel)
+    w = rng.standard_normal(shape).astype(np.float32)
+    bias = rng.standard_normal(images.outputs).astype(np.float32)
+    factor, shift = rng.standard_normal((2, images.channels)).astype(np.float32)
+    x = loaded(whole)[:, here]
+    if storage.scaled:
+        x = np.minimum(np.maximum(x.astype(np.float64) * factor + shift, -0.5), 2)
+    cut = plan(images, level, arithmetic, threads, storage)
+    y = guarded.array(stored(np.full((images.pixels, storage.y_pitch), SENTINEL), storage.half_out))
+    scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
+    kernels = tile_kernels(level, arithmetic, storage.half_in, storage.half_out)
+    for tid in range(threads):
+        multiply_tiles(
+            guarded.array(whole).reshape(-1),
+            guarded.array(pack(cut, w)),
+            guarded.array(pack_bias(cut, bias)),
+            y.reshape(-1),
+            y.reshape(-1),
+            guarded.array(factor),
+            guarded.array(shift),
+            scratch,
+            cut.offsets,
+            kernels,
+            cut.table,
+            -0.5,
+            2.0,
+            0,
+            -1.5,
+            INF,
+            0,
+            0,
+            0.0,
+            0.0,
+            tid,
+            threads,
+        )
+    wanted = np.maximum(convolve(images, x, w) + bias, -1.5)
+    sizes = convolve(images, np.abs(x), np.abs(w)).max() + np.abs(bias).max()
+    tolerance = max(TOLERANCE[arithmetic], 4e-3 if storage.half_out else 0) * sizes
+    found = loaded(y)
+    assert np.abs(found[:, there] - wanted).max() <= tolerance
+    found[:, there] = SENTINEL
+    np.testing.assert_array_equal(found, SENTINEL)
+    guarded.release()
+
+
+@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+@pytest.mark.parametrize("pixels", [1, 15, 16, 17, 31, 32, 33, 40, 47, 49, 64, 65, 100])
+@pytest.mark.parametrize("outputs", [5, 64, 200])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_tiles_are_read_in_place(pixels, outputs, threads):
+    images = Images(1, 1, pixels, 64, outputs, out_width=pixels)
+    storage = Storage(True, True, 64, 0, outputs + 3, 1)
+    source = plan(images, Isa.AMX, Arithmetic.BF16, threads, storage).source
+    assert source is (Source.DIRECT if pixels >= 16 else Source.COLUMNS)
+    check_part(Isa.AMX, Arithmetic.BF16, images, pixels, threads, storage)
+
+
+@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+@pytest.mark.parametrize("gate", [0, 1])
+@pytest.mark.parametrize("width", [7, 14, 40])
+def test_residuals_in_bfloat16(guarded, gate, width):
+    rng = np.random.default_rng(0)
+    images = Images(1, 9, width, 32, 40, 1, (3, 3), begin=(1, 1), end=(1, 1))
+    images = Images(*[getattr(images, n) for n in images.__dataclass_fields__][:11], 9, width)
+    x = stored(rng.standard_normal((9 * width, 32)), True)
+    w = (rng.standard_normal((40, 32, 3, 3)) / 17).astype(np.float32)
+    residual = stored(rng.standard_normal((9 * width, 40)), True)
+    cut = plan(images, Isa.AMX, Arithmetic.BF16, 2, Storage(True, True))
+    y = guarded.array(np.zeros_like(residual))
+    none = np.zeros(1, np.float32)
+    for tid in range(2):
+        multiply_tiles(
+            guarded.array(x).reshape(-1),
+            guarded.array(pack(cut, w)),
+            guarded.array(pack_bias(cut, None)),
+            guarded.array(residual).reshape(-1),
+            y.reshape(-1),
+            none,
+            none,
+            np.full(2 * cut.thread_bytes, 255, np.uint8),
+            cut.offsets,
+            tile_kernels(Isa.AMX, Arithmetic.BF16, True, True),
+            cut.table,
+            -INF,
+            INF,
+            1,
+            -INF if gate else 0.0,
+            INF,
+            gate,
+            0,
+            0.0,
+            0.0,
+            tid,
+            2,
+        )
+    total = convolve(images, loaded(x), w) + loaded(residual)
+    wanted = total * np.clip(total / 6 + 0.5, 0, 1) if gate else np.maximum(total, 0)
+    assert np.abs(loaded(y) - wanted).max() <= 1.5e-2 * np.abs(wanted).max()
+
+
+def windows_of(x, down, across, stride):
+    """(rows, columns, taps, channels) of an image (height, width, channels)."""
+    n = (x.shape[0] - down) // stride + 1
+    m = (x.shape[1] - across) // stride + 1
+    return np.stack(
+        [
+            x[a : a + n * stride : stride, b : b + m * stride : stride][:n, :m]
+            for a in range(down)
+            for b in range(across)
+        ],
+        axis=2,
+    )
+
+
+@pytest.mark.parametrize(("level", "half"), KINDS)
+@pytest.mark.parametrize("kind", [WEIGH, MAX, MEAN])
+@pytest.mark.parametrize("gate", [0, 1])
+@settings(max_examples=15, deadline=None)
+@given(
+    channels=st.integers(1, 50),
+    stride=st.integers(1, 2),
+    size=st.tuples(st.integers(3, 20), st.integers(3, 20)),
+    beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
+    threads=st.integers(1, 3),
+)
+def test_windows_of_parts(level, half, kind, gate, channels, stride, size, beside, threads):
+    rng = np.random.default_rng(channels)
+    guarded = Guarded()
+    before_x, after_x, before_y, after_y = beside
+    height, width = size
+    whole = stored(rng.standard_normal((height, width, before_x + channels + after_x)), half)
+    x = loaded(whole)[..., before_x : before_x + channels]
+    taps = windows_of(np.asarray(x, np.float64), 3, 3, stride)
+    oh, ow = taps.shape[:2]
+    w = rng.standard_normal((9, channels)).astype(np.float32)
+    bias = rng.standard_normal(channels).astype(np.float32)
+    table = [[1, height, width], [1, 3, 3], [1, stride, stride], [1, 1, 1], [0] * 3, [1, oh, ow]]
+    y = guarded.array(stored(np.full((oh, ow, before_y + channels + after_y), SENTINEL), half))
+    name = ("weigh", "max", "sum")[kind]
+    for tid in range(threads):
+        slide(
+            guarded.array(whole).reshape(-1),
+            guarded.array(w).reshape(-1),
+            guarded.array(bias),
+            y.reshape(-1),
+            window_kernels(level, name, half),
+            np.array(table, np.int64).reshape(-1),
+            np.full(oh, 3, np.int64),
+            np.full(ow, 3, np.int64),
+            channels,
+            whole.shape[2],
+            before_x,
+            y.shape[2],
+            before_y,
+            kind,
+            -2.0,
+            3.0,
+            gate,
+            0,
+            0.0,
+            0.0,
+            tid,
+            threads,
+        )
+    if kind == WEIGH:
+        wanted = np.clip((taps * w).sum(axis=2) + bias, -2, 3)
+        wanted = wanted * np.clip(wanted / 6 + 0.5, 0, 1) if gate else wanted
+    else:
+        wanted = taps.max(axis=2) if kind == MAX else taps.mean(axis=2)
+    found = loaded(y)
+    inside = found[..., before_y : before_y + channels]
+    np.testing.assert_allclose(inside, wanted, rtol=8e-3 if half else 1e-5, atol=2e-5)
+    inside[...] = SENTINEL
+    np.testing.assert_array_equal(found, SENTINEL)
+    guarded.release()
+
+
+@pytest.mark.parametrize(("level", "half"), KINDS)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_conversions_of_parts(level, half, threads, guarded):
+    rng = np.random.default_rng(0)
+    for channels in (1, 7, 16, 33, 64):
+        whole = stored(rng.standard_normal((11, channels + 5)), half)
+        factor, shift = rng.standard_normal((2, channels)).astype(np.float32)
+        scaled = guarded.array(stored(np.full((11, channels + 4), SENTINEL), half))
+        copied = guarded.array(stored(np.full((11, channels + 4), SENTINEL), half))
+        mean = guarded.array(np.full(channels, SENTINEL, np.float32))
+        x = guarded.array(whole).reshape(-1)
+        scale = single_kernel(level, "scale_halves" if half else "scale")
+        copy = single_kernel(level, "copy_halves" if half else "copy")
+        total = single_kernel(level, "sum_widen" if half else "sum_1")
+        for tid in range(threads):
+            share = tid, threads
+            scale_and_shift(
+                x,
+                guarded.array(factor),
+                guarded.array(shift),
+                scaled.reshape(-1),
+                scale,
+                2,
+                1,
+                channels + 4,
+                *(0.0, 1.0, 0, 0.0, 0.0),
+                *share,
+            )
+            put_channels(x, copied.reshape(-1), copy, channels, 2, 1, channels + 4, *share)
+            over_all_pixels(x, mean, total, channels, 11, 2, 1 / 11, *share)
+        part = loaded(whole)[:, 2 : 2 + channels]
+        wanted = np.clip(part.astype(np.float64) * factor + shift, 0, 1)
+        tolerance = {"rtol": 8e-3 if half else 1e-5, "atol": 1e-6}
+        np.testing.assert_allclose(loaded(scaled)[:, 1:-3], wanted, **tolerance)
+        np.testing.assert_array_equal(loaded(copied)[:, 1:-3], part)
+        np.testing.assert_allclose(mean, part.mean(axis=0), rtol=1e-5, atol=1e-6)
+        for array in (loaded(scaled), loaded(copied)):
+            np.testing.assert_array_equal(array[:, [0, -1, -2, -3]], SENTINEL)
+
+
+@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+def test_infinity_and_nan_stay_in_bfloat16(guarded):
+    special = np.array([np.inf, -np.inf, np.nan, 1e39, 1, -0.0] * 6, np.float64)
+    with np.errstate(over="ignore"):
+        x = stored(special[None], True)
+    ones, zeros = np.ones(36, np.float32), np.zeros(36, np.float32)
+    y = guarded.array(np.zeros_like(x))
+    kernel = single_kernel(Isa.AMX, "scale_halves")
+    numbers = (-INF, INF, 0, 0.0, 0.0)
+    scale_and_shift(x.reshape(-1), ones, zeros, y.reshape(-1), kernel, 0, 0, 36, *numbers, 0, 1)
+    np.testing.assert_array_equal(loaded(y), loaded(x))
+
+
+def test_every_kernel_of_bfloat16_exists_with_amx_only():
+    names = {"copy_halves", "scale_halves", "epilogue_narrow"}
+    for level in LEVELS:
+        assert (names <= set(objects.addresses(level))) == (level is Isa.AMX)
