@@ -132,3 +132,32 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{list(value.shape)}"
     return "nothing" if value is None else f"a sequence of {len(value)}"
+
+
+def relative_error(have: Any, want: Any) -> float:
+    """The largest ``|a - b|`` of a tensor over its largest magnitude, or of a sequence's tensors.
+
+    Infinite where one side has a NaN or infinity and the other has not; for integers, truth values
+    and texts the share of elements that differ.
+    """
+    have, want = unboxed(np.asarray(have)), unboxed(np.asarray(want))
+    if not isinstance(have, np.ndarray) or not isinstance(want, np.ndarray):
+        if have is None and want is None:
+            return 0.0
+        if not isinstance(have, list) or not isinstance(want, list) or len(have) != len(want):
+            return math.inf
+        return max(map(relative_error, have, want), default=0.0)
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return math.inf
+    if have.size == 0:
+        return 0.0
+    if want.dtype.kind in "OUSbiu":
+        return float(np.mean(have != want))
+    a, b = (array.astype(_exact(want.dtype)) for array in (have, want))
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(all="ignore"):
+        gap = float(np.max(np.where(same, 0.0, np.abs(a - b))))
+    if gap == 0:
+        return 0.0
+    scale = _scale(b)
+    return gap / scale if math.isfinite(gap) and scale > 0 else math.inf

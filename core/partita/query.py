@@ -28,6 +28,7 @@ class ReasonCode(enum.StrEnum):
     RUN_FAILED = "RUN_FAILED"
     PRIORITY = "PRIORITY"
     PINNED = "PINNED"
+    ACCURACY = "ACCURACY"
     CHEAPER_BY = "CHEAPER_BY"
     MERGED = "MERGED"
     CONSTANT = "CONSTANT"

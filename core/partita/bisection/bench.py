@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from partita import device_string
-from partita.core import Core
 from partita.difference import Difference, difference
 from partita.errors import (
     CompileError,
@@ -18,7 +17,7 @@ from partita.errors import (
     UnsupportedOpError,
 )
 from partita.model import Model
-from partita.properties import Config
+from partita.plugin import CoreAPI
 from partita.shapes import infer_shapes
 from partita.wiring import has_own_source, values_read
 
@@ -52,12 +51,12 @@ class Bench:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreAPI,
         model: Model,
         device: str,
         against: str,
         feeds: Mapping[str, Array],
-        config: Config,
+        config: Mapping[str, Any] | None,
         rtol: float,
         atol: float,
     ) -> None:

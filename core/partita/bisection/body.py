@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.model import Model
+from partita.reading import read_model
 
 if TYPE_CHECKING:
     from partita.bisection.bench import Bench
@@ -101,7 +102,7 @@ def _as_model(bench: Bench, model: Model, attribute: str) -> Model:
     whole = onnx.ModelProto()
     whole.CopyFrom(proto)
     whole.graph.CopyFrom(graph)
-    result = bench.core.read_model(whole)
+    result = read_model(whole)
     device = bench.devices.get(node.name)
     for op in result.ops:
         if device is not None and model.ops[0].affinity is not None:

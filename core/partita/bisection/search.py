@@ -30,7 +30,8 @@ from partita.core import Core
 from partita.difference import Difference
 from partita.errors import CompileError, InferError
 from partita.model import Model
-from partita.properties import Config
+from partita.plugin import CoreAPI
+from partita.properties import Config, normalise
 
 Array = np.ndarray[Any, Any]
 
@@ -94,7 +95,9 @@ def bisect(
         PartitaError: The reference cannot run the model, or the device cannot compile it.
     """
     core = core or Core()
-    search = _Search(core, core.read_model(model), device, inputs, against, config, rtol, atol)
+    search = _Search(
+        core, core.read_model(model), device, inputs, against, normalise(config), rtol, atol
+    )
     result, piece = search.run(progress or (lambda what, share: None))
     if output is not None and piece is not None and result.finding is not None:
         path = Path(output)
@@ -111,12 +114,12 @@ class _Search:
 
     def __init__(
         self,
-        core: Core,
+        core: CoreAPI,
         model: Model,
         device: str,
         inputs: Mapping[str, Any],
         against: str,
-        config: Config,
+        config: Mapping[str, Any] | None,
         rtol: float,
         atol: float,
     ) -> None:

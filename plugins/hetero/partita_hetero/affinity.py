@@ -169,6 +169,9 @@ def _reason(
     full = [name for name, why in refused.items() if why.code is ReasonCode.MEMORY_LIMIT]
     if full:
         return Reason(ReasonCode.MEMORY_LIMIT, f"no room on {', '.join(full)}")
+    inexact = [name for name, why in refused.items() if why.code is ReasonCode.ACCURACY]
+    if inexact:
+        return Reason(ReasonCode.ACCURACY, f"not exact enough on {', '.join(inexact)}")
     return Reason(ReasonCode.FALLBACK, f"number {len(refused) + 1} of {len(devices)} in the list")
 
 

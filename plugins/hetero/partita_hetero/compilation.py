@@ -76,6 +76,7 @@ class Compilation:
             self.wanted = Wanted(wanted.by_name(pins, self.wiring, devices))
         self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
         self.choice: Choice | None = None
+        self._inexact: dict[tuple[int, str], Reason] | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._memories: dict[str, str] = {}
         self._negotiation = Negotiation()
@@ -101,9 +102,10 @@ class Compilation:
 
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         if self.choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
-            from partita_hetero.schedule import Scheduler
-
-            self.choice = Scheduler(self, out, remarks).choose()
+            self.choice = self._choose(out, remarks)
+        if self._inexact is None and self.devices.properties.HETERO_ACCURACY_BUDGET:
+            self._inexact = self._within_budget(out, remarks)
+        out |= self._inexact or {}
         choice = self.choice
         while True:
             placement = self.place(out, choice.wishes if choice else {})
@@ -112,6 +114,29 @@ class Compilation:
                 self._forget_old(assembly.submodels)
                 self._report(assembly)
                 return assembly
+
+    def _choose(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Choice:
+        from partita_hetero.schedule import Scheduler
+
+        return Scheduler(self, out, remarks).choose()
+
+    def _within_budget(
+        self, out: Mapping[tuple[int, str], Reason], remarks: list[str]
+    ) -> dict[tuple[int, str], Reason]:
+        """What devices must lose for the accuracy budget; where times decide, they decide anew."""
+        from partita_hetero.accuracy import Accuracy
+
+        accuracy = Accuracy(self)
+        inexact: dict[tuple[int, str], Reason] = {}
+        for decisions_left in (2, 1, 0):
+            wishes = self.choice.wishes if self.choice else {}
+            found = accuracy.fit(wishes, {**out, **inexact})
+            inexact |= found.excluded
+            remarks += [note for note in found.notes if note not in remarks]
+            if self.choice is None or not found.changes or not decisions_left:
+                break
+            self.choice = self._choose({**out, **inexact}, remarks)
+        return inexact
 
     def place(
         self,
@@ -217,6 +242,10 @@ class Compilation:
             f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
             f"them: {error}"
         )
+
+    def compile_anew(self, device: str) -> None:
+        """Forgets what was compiled for a device, whose properties have changed."""
+        self._done = {key: done for key, done in self._done.items() if key[0][0] != device}
 
     def forget(self, device: str) -> None:
         """Asks a device anew when it is needed next."""

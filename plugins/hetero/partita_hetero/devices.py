@@ -44,6 +44,7 @@ class DeviceList:
         )
         self._check_properties()
         self.memory_limits = self._memory_limits()
+        self._overrides: dict[str, dict[str, Any]] = {}
 
     def ask(self, model: Model, device: str) -> QueryResult:
         """What one device says of the model."""
@@ -88,7 +89,11 @@ class DeviceList:
         for name, settings in nested.items():
             if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
                 config |= settings
-        return config
+        return config | self._overrides.get(device, {})
+
+    def override(self, device: str, key: str, value: Any) -> None:
+        """Sets a property of a device, over what the user set, for what is compiled from now on."""
+        self._overrides.setdefault(device, {})[key] = value
 
     def _memory_limits(self) -> dict[str, int]:
         """Limits by the name that each device has in the list."""

@@ -60,6 +60,20 @@ class HeteroProperties(DeviceProperties):
         description="Device to the bytes that weights and live values may take there, as a number "
         "or e.g. '2GiB'; as text 'GPU=2GiB,CPU=512MiB'.",
     )
+    HETERO_ACCURACY_BUDGET: float = Field(
+        0.0,
+        ge=0,
+        description="Largest error of the outputs, relative to their largest magnitude; operations "
+        "are moved, or devices compute in float32, until the model is within it. 0: no budget.",
+    )
+    HETERO_ACCURACY_REFERENCE: str = Field(
+        "REFERENCE", description="The device whose outputs are right."
+    )
+    HETERO_ACCURACY_INPUTS: str = Field(
+        "",
+        description="What the outputs are compared on: an .npz file with the inputs by name, or a "
+        "folder with input_0.pb, ...; empty: random numbers.",
+    )
     STRICT: bool = Field(
         False,
         description="Raise when a device refuses a pin or fails, instead of moving on.",
@@ -91,7 +105,7 @@ class HeteroProperties(DeviceProperties):
             return value
         return {device: parse_bytes(size) for device, size in value.items()}
 
-    @field_validator("HETERO_PLACEMENT_LOCK", mode="before")
+    @field_validator("HETERO_PLACEMENT_LOCK", "HETERO_ACCURACY_INPUTS", mode="before")
     @classmethod
     def _path(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from partita.difference import difference
+from partita.difference import difference, relative_error
 from partita.sequences import boxed
 
 
@@ -74,3 +74,19 @@ def test_sequences_and_absent_values():
     )
     assert difference(boxed(None), boxed(None), 0, 0).ok
     assert "nothing instead of a sequence of 2" in str(difference(boxed(None), pair, 0, 0))
+
+
+def test_relative_errors_go_by_the_largest_element():
+    assert relative_error(array(4.1, 0.1), array(4, 0)) == pytest.approx(0.025, rel=1e-5)
+    assert relative_error(array(np.nan, 1), array(np.nan, 1)) == 0
+    assert relative_error(array(np.nan, 1), array(1, 1)) == math.inf
+    assert relative_error(array(1e-9), array(0)) == math.inf
+    assert relative_error(array(-3e38, 1.5), array(-3e38, 1)) == pytest.approx(0.5)
+    assert relative_error(array(1), array(1, 2)) == math.inf
+    integers = array(1, 2, 3, 4, dtype=np.int32)
+    assert relative_error(integers, array(1, 2, 3, 5, dtype=np.int32)) == 0.25
+    assert relative_error(np.array(["a", "b"], object), np.array(["a", "c"], object)) == 0.5
+    assert relative_error(boxed([array(1), array(3)]), boxed([array(1), array(2)])) == 0.5
+    assert relative_error(boxed(None), boxed(None)) == 0
+    assert relative_error(boxed(None), boxed([array(1)])) == math.inf
+    assert relative_error(np.zeros((0, 2)), np.zeros((0, 2))) == 0

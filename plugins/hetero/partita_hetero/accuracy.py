@@ -1,0 +1,393 @@
+"""The accuracy budget: moves operations, or raises a device's precision, until outputs are exact.
+
+1. The placed model runs on samples; its outputs are compared with those of a reference device. If
+   they are within the budget, that is all.
+2. Each operation runs alone on its device, fed with the reference's values: its own error. Those
+   with the largest go to a device that has less, as few of them as bring the model within the
+   budget, found by halving and running the whole model each time.
+3. If that is not possible, or takes more than half of a device's operations, the device computes
+   in float32, and all begins anew.
+
+Errors are the largest difference over the largest magnitude of a tensor. What is found is kept in
+the cost database.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import partita
+from partita.bisection.bench import Bench, RefusedError
+from partita.bisection.repro import read_data
+from partita.difference import relative_error
+from partita.errors import InfeasiblePlanError, InputError, PartitaError
+from partita.inputs import random_array
+from partita.progress import progress
+from partita.query import Reason, ReasonCode
+from partita_hetero.affinity import Placement, Wishes
+from partita_hetero.cost.database import Database
+
+if TYPE_CHECKING:
+    from partita.model import Model
+    from partita_hetero.compilation import Compilation
+
+_log = logging.getLogger("partita.hetero")
+
+Array = np.ndarray[Any, Any]
+Excluded = dict[tuple[int, str], Reason]
+
+PRECISION = "INFERENCE_PRECISION_HINT"
+EXACT = "f32"
+
+_NEGLIGIBLE = 1e-3
+"""Operations whose own error is below this share of the budget are not moved."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a placement comes within the budget.
+
+    Attributes:
+        excluded: Operations that a device loses, with their error as the reason.
+        exact: Devices that have to compute in float32.
+        error: Of the model's outputs, as measured.
+        notes: For the explanation.
+    """
+
+    excluded: Excluded = field(default_factory=dict)
+    exact: Sequence[str] = ()
+    error: float = 0.0
+    notes: Sequence[str] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether anything has to change."""
+        return bool(self.excluded or self.exact)
+
+
+class Accuracy:
+    """The budget of one compile.
+
+    Args:
+        compilation: Places and compiles.
+    """
+
+    def __init__(self, compilation: Compilation) -> None:
+        properties = compilation.devices.properties
+        self._compilation = compilation
+        self._devices = compilation.devices
+        self._budget = properties.HETERO_ACCURACY_BUDGET
+        self._against = properties.HETERO_ACCURACY_REFERENCE
+        self._feeds = samples(compilation.model, properties.HETERO_ACCURACY_INPUTS)
+        self._names = compilation.wiring.names()
+        self._errors: dict[tuple[int, str], float] = {}
+        self._exact: list[str] = []
+        self._benches: dict[str, Bench] = {}
+
+    def fit(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> Fit:
+        """What must change so that the placement is within the budget.
+
+        Args:
+            wishes: What a plan wants.
+            out: What devices failed on.
+
+        Raises:
+            InfeasiblePlanError: Nothing helps; names the operations with the largest errors.
+            PartitaError: The reference cannot run the model.
+        """
+        with Database() as database:
+            key = self._key(wishes, out)
+            known = database.decision(key)
+            if known is not None:
+                return self._recalled(known)
+            what = f"bringing {self._compilation.model.name} within {self._budget:g}"
+            with progress(what, None):
+                self._truth = self._bench(self._devices.names[0])
+                found = self._search(wishes, dict(out))
+            database.add_decision(key, _stored(found))
+            return found
+
+    def error(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> float:
+        """Of the placed model's outputs, run for real; infinite if it cannot run."""
+        from partita_hetero.compiled import HeteroCompiledModel
+
+        excluded = dict(out)
+        notes: list[str] = []
+        while True:
+            placement = self._compilation.place(excluded, wishes)
+            assembly = self._compilation.build(placement, excluded, notes)
+            if assembly is not None:
+                break
+        try:
+            outputs = HeteroCompiledModel(self._compilation, assembly)(self._feeds).to_dict()
+        except PartitaError as error:
+            _log.warning("The placed model cannot run on the samples: %s", error)
+            return math.inf
+        truth = self._truth.truth
+        return max(
+            (relative_error(array, truth[name]) for name, array in outputs.items()), default=0.0
+        )
+
+    # ------------------------------------------------------------------------------ search
+
+    def _search(self, wishes: Wishes, out: Excluded) -> Fit:
+        raised: list[str] = []
+        before = now = self.error(wishes, out)
+        while True:
+            if now <= self._budget:
+                return self._found({}, raised, now, before)
+            moves = self._moves(self._compilation.place(out, wishes), out)
+            count, error = self._fewest(moves, wishes, out)
+            placed = sum(d is not None for d in self._compilation.place(out, wishes).device)
+            device = self._to_raise()
+            if count is not None and (device is None or 2 * count <= placed):
+                return self._found(_merged(moves[:count]), raised, error, before)
+            if device is None:
+                raise self._infeasible(min(now, error))
+            raised.append(device)
+            self._raise(device)
+            self._errors = {k: v for k, v in self._errors.items() if k[1] != device}
+            now = self.error(wishes, out)
+
+    def _raise(self, device: str) -> None:
+        """Lets a device compute in float32 from now on."""
+        self._exact.append(device)
+        self._devices.override(device, PRECISION, EXACT)
+        self._compilation.compile_anew(device)
+        if device in self._benches:
+            self._benches[device].config = self._devices.config(device)
+
+    def _found(self, excluded: Excluded, raised: Sequence[str], error: float, before: float) -> Fit:
+        notes = [
+            f"Accuracy: outputs are within {error:.2g} of {self._against} (budget "
+            f"{self._budget:g}); before it was {before:.2g}."
+            if excluded or raised
+            else f"Accuracy: outputs are within {error:.2g} of {self._against} (budget "
+            f"{self._budget:g})."
+        ]
+        if excluded:
+            notes.append(
+                f"Accuracy: {len({op for op, _ in excluded})} operations were moved for it."
+            )
+        notes += [f"Accuracy: {device} computes in float32 for it." for device in raised]
+        return Fit(excluded, tuple(raised), error, notes)
+
+    def _fewest(
+        self, moves: Sequence[Excluded], wishes: Wishes, out: Excluded
+    ) -> tuple[int | None, float]:
+        """How many of the moves it takes, and the error then; ``None`` if all are not enough."""
+        if not moves:
+            return None, math.inf
+        low, high = 0, len(moves)
+        best = self.error(wishes, {**out, **_merged(moves)})
+        if best > self._budget:
+            return None, best
+        while high - low > 1:
+            middle = (low + high) // 2
+            error = self.error(wishes, {**out, **_merged(moves[:middle])})
+            if error <= self._budget:
+                high, best = middle, error
+            else:
+                low = middle
+        return high, best
+
+    def _moves(self, placement: Placement, out: Excluded) -> list[Excluded]:
+        """For each operation that another device computes better the exclusions that move it."""
+        ranked = []
+        for op, device in enumerate(placement.device):
+            if device is None:
+                continue
+            own = self.own_error(op, device)
+            if own <= _NEGLIGIBLE * self._budget:
+                continue
+            others = [
+                (self.own_error(op, other), other)
+                for other in self._devices.names
+                if other != device and self._takes(other, op) and (op, other) not in out
+            ]
+            least = min(others, default=(math.inf, ""))[0]
+            if least >= own / 2 or self._pinned(op, device):
+                continue
+            worse = [other for error, other in others if error > 2 * least]
+            ranked.append(
+                (
+                    own,
+                    {
+                        (op, name): Reason(
+                            ReasonCode.ACCURACY,
+                            f"relative error {self.own_error(op, name):.2g} here; the budget is "
+                            f"{self._budget:g}",
+                        )
+                        for name in [device, *worse]
+                    },
+                )
+            )
+        ranked.sort(key=lambda pair: -pair[0])
+        return [excluded for _, excluded in ranked]
+
+    def own_error(self, op: int, device: str) -> float:
+        """Of an operation alone, fed with the reference's values; 0 where it cannot run alone."""
+        if (op, device) not in self._errors:
+            bench = self._bench(device)
+            writes = bench.writes(op)
+            error = 0.0
+            try:
+                model, feeds = bench.piece((op,), writes)
+                values = bench.run_piece(model, feeds)
+                error = max(relative_error(values[name], bench.truth[name]) for name in writes)
+            except RefusedError:
+                _log.info("'%s' cannot run alone on %s", self._names[op], device)
+            except PartitaError:
+                error = math.inf
+            self._errors[op, device] = error
+        return self._errors[op, device]
+
+    def _to_raise(self) -> str | None:
+        """The device with the largest errors that can compute more exactly than it does."""
+        total: dict[str, float] = {}
+        for (_, device), error in self._errors.items():
+            total[device] = max(total.get(device, 0.0), error)
+        for device in sorted(total, key=lambda name: -total[name]):
+            config = self._devices.config(device)
+            if (
+                total[device] > _NEGLIGIBLE * self._budget
+                and device not in self._exact
+                and self._devices.core.accepts_property(device, PRECISION)
+                and config.get(PRECISION) != EXACT
+            ):
+                return device
+        return None
+
+    def _infeasible(self, best: float) -> InfeasiblePlanError:
+        worst: dict[int, dict[str, float]] = {}
+        for (op, device), error in self._errors.items():
+            worst.setdefault(op, {})[device] = error
+        blocking = sorted(worst, key=lambda op: -min(worst[op].values()))[:3]
+        lines = []
+        for op in blocking:
+            errors = ", ".join(f"{error:.2g} on {device}" for device, error in worst[op].items())
+            node = self._compilation.wiring.nodes[op]
+            lines.append(f"'{self._names[op]}' ({node.op_type}) has {errors}")
+        return InfeasiblePlanError(
+            f"No placement of '{self._compilation.model.name}' is within the accuracy budget "
+            f"{self._budget:g}; the best is {best:.2g} from {self._against}. Most comes from "
+            f"{'; '.join(lines) or 'no operation by itself'}. Raise the budget, or add a more "
+            "exact device to the list."
+        )
+
+    # --------------------------------------------------------------------------- internals
+
+    def _bench(self, device: str) -> Bench:
+        if device not in self._benches:
+            bench = Bench(
+                self._devices.core,
+                self._compilation.model,
+                device,
+                self._against,
+                self._feeds,
+                self._devices.config(device),
+                0.0,
+                0.0,
+            )
+            known = next(iter(self._benches.values()), None)
+            if known is None:
+                bench.record_truth()
+            else:
+                bench.truth, bench.recorded = known.truth, known.recorded
+            self._benches[device] = bench
+        return self._benches[device]
+
+    def _takes(self, device: str, op: int) -> bool:
+        return self._names[op] in self._compilation.ask(device)
+
+    def _pinned(self, op: int, device: str) -> bool:
+        pin = self._compilation.wanted.pins.get(op)
+        return pin is not None and pin.hard and pin.device == device
+
+    def _key(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> str:
+        """What two compiles must agree in to need the same."""
+        compilation, core = self._compilation, self._devices.core
+        digest = hashlib.blake2b(digest_size=16)
+        for graph in compilation.model.ir.graphs():
+            for name, value in graph.initializers.items():
+                digest.update(str(name).encode())
+                if value.const_value is not None:
+                    digest.update(value.const_value.tobytes())
+        for name, array in self._feeds.items():
+            digest.update(f"{name} {array.dtype} {array.shape}".encode())
+            digest.update(
+                repr(array.tolist()).encode() if array.dtype == object else array.tobytes()
+            )
+        facts = [
+            "accuracy",
+            partita.__version__,
+            digest.hexdigest(),
+            *(f"{op.name} {op.op_type} {op.inputs}" for op in compilation.model.ops),
+            *(
+                str(core.fingerprint(name, self._devices.config(name)))
+                for name in self._devices.names
+            ),
+            str(core.fingerprint(self._against, {})),
+            f"{self._budget!r}",
+            str(sorted((op, device) for op, (device, _) in wishes.items())),
+            str(sorted((op, pin.device) for op, pin in compilation.wanted.pins.items())),
+            str(sorted(out)),
+            str(sorted(self._devices.memory_limits.items())),
+        ]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:32]
+
+    def _recalled(self, known: Mapping[str, Any]) -> Fit:
+        found = Fit(
+            {
+                (int(op), str(device)): Reason(ReasonCode.ACCURACY, str(detail))
+                for op, device, detail in known["excluded"]
+            },
+            tuple(known["exact"]),
+            float(known["error"]),
+            [str(note) for note in known["notes"]],
+        )
+        for device in found.exact:
+            self._raise(device)
+        return found
+
+
+def _merged(moves: Sequence[Excluded]) -> Excluded:
+    return {key: why for excluded in moves for key, why in excluded.items()}
+
+
+def _stored(found: Fit) -> dict[str, Any]:
+    return {
+        "excluded": [[op, device, why.detail] for (op, device), why in found.excluded.items()],
+        "exact": list(found.exact),
+        "error": found.error,
+        "notes": list(found.notes),
+    }
+
+
+def samples(model: Model, path: str) -> dict[str, Array]:
+    """What the model is judged on: an ``.npz`` file, a folder in ONNX's layout, or random numbers.
+
+    Raises:
+        InputError: The file cannot be read, or lacks an input.
+    """
+    if not path:
+        generator = np.random.default_rng(0)
+        return {port.name: random_array(port, generator) for port in model.inputs}
+    if Path(path).is_dir():
+        return read_data(Path(path), model)
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {port.name: archive[port.name] for port in model.inputs}
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise InputError(
+            f"HETERO_ACCURACY_INPUTS: '{path}' cannot be used; it must be an .npz file with an "
+            f"array for each input, or a folder with input_0.pb, ...: {error}"
+        ) from error
