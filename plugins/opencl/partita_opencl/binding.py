@@ -9,9 +9,10 @@ import numpy as np
 
 from partita.errors import InputError
 from partita.lowering import Operand, OpRecord
-from partita.tensor import Tensor
+from partita.tensor import HostTensor, Tensor
 from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
+from partita_opencl.host_memory import HostBuffers
 from partita_opencl.plan import Plan
 from partita_opencl.sequences import KernelSequence
 from partita_opencl.steps import FAULT, Counters
@@ -48,11 +49,13 @@ class BoundPlan:
             else None
         )
         program = plan.program
+        self._host = HostBuffers(device) if device.shares_host else None
         self._own_inputs: dict[Operand, Any] = {}
         self._own_outputs = [
             None if operand is None or operand.const is not None else self._new(operand)
             for operand in program.outputs
         ]
+        self._direct = [False] * len(program.outputs)  # written to where the caller wants it
         for owner, buffer in zip(program.owned, self._own_outputs, strict=True):
             if owner is not None:
                 self._buffers[owner] = buffer
@@ -86,7 +89,7 @@ class BoundPlan:
             if operand.const is None:
                 self._bind_input(queue, operand, tensor, copies)
         given = [None] * len(self._own_outputs) if outputs is None else outputs
-        self._bind_outputs(given)
+        self._bind_outputs(given, inputs)
         if events is None:
             self._sequence.enqueue(queue)
         else:
@@ -106,6 +109,8 @@ class BoundPlan:
     # ------------------------------------------------------------------------ memory
 
     def _new(self, operand: Operand) -> Any:
+        if self._host is not None:
+            return self._host.new(operand.nbytes)
         return self._device.pool.allocate(operand.nbytes)
 
     def _buffer(self, operand: Operand) -> Any:
@@ -163,6 +168,11 @@ class BoundPlan:
         if isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory:
             self._rebind(operand, tensor.buffer)
             return
+        if self._host is not None:
+            in_place = self._host.over(operand, tensor, read_only=True)
+            if in_place is not None:
+                self._rebind(operand, in_place)
+                return
         buffer = self._own_input(operand)
         self._rebind(operand, buffer)
         array = tensor.numpy()
@@ -172,13 +182,30 @@ class BoundPlan:
 
     # ----------------------------------------------------------------------- outputs
 
-    def _bind_outputs(self, given: Sequence[Tensor | None]) -> None:
-        """Lets kernels write straight to tensors of this device that the caller gives."""
+    def _bind_outputs(self, given: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> None:
+        """Lets kernels write straight to tensors that the caller gives and the device can reach."""
         for index, owner in enumerate(self.plan.program.owned):
             if owner is not None:
-                target = given[index]
-                mine = self._is_mine(target)
-                self._rebind(owner, target.buffer if mine else self._own_outputs[index])  # type: ignore[union-attr]  # mine
+                reached = self._reached(index, given[index], inputs)
+                self._direct[index] = reached is not None
+                self._rebind(owner, self._own_outputs[index] if reached is None else reached)
+
+    def _reached(self, index: int, target: Tensor | None, inputs: Sequence[Tensor]) -> Any:
+        """The buffer of a tensor that kernels can write to, or ``None``."""
+        if isinstance(target, OpenClTensor):
+            return target.buffer if self._is_mine(target) else None
+        operand = self.plan.program.outputs[index]
+        if self._host is None or not isinstance(target, HostTensor) or operand is None:
+            return None
+        array = target.numpy()
+        if array.dtype != operand.dtype or array.shape != operand.shape:
+            return None
+        if any(
+            isinstance(tensor, HostTensor) and np.may_share_memory(array, tensor.numpy())
+            for tensor in inputs
+        ):
+            return None
+        return self._host.over(index, target)
 
     def _is_mine(self, tensor: Tensor | None) -> bool:
         return isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory
@@ -190,6 +217,8 @@ class BoundPlan:
         operand = self.plan.program.outputs[index]
         if operand is None:
             raise TypeError("a program of this device has all outputs")
+        if target is not None and self._direct[index]:
+            return target
         buffer = self._buffer(operand)
         if target is not None and not self._is_mine(target):
             if operand.nbytes:
@@ -200,6 +229,10 @@ class BoundPlan:
         if operand.const is None and self.plan.program.owned[index] is None:
             self._copy(queue, buffer, own, operand.nbytes)
             buffer = own
+        if target is None and self._host is not None:
+            in_place = self._host.tensor(buffer, operand.shape, operand.dtype)
+            if in_place is not None:
+                return in_place
         if target is None:
             return OpenClTensor(buffer, operand.shape, operand.dtype, self._device, self._name)
         if target.buffer is not buffer:  # type: ignore[attr-defined]  # a tensor of this device

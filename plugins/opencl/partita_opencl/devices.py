@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.plugin import DeviceInfo
+from partita.tensor import HOST
 
 if TYPE_CHECKING:
     from partita_opencl.buffers import BufferPool
@@ -57,7 +58,7 @@ class Device:
 
     Attributes:
         id: Its number among all devices, as text.
-        memory: Memory id of its tensors.
+        memory: Memory id of its buffers.
         handle: The ``pyopencl.Device``.
         limits: What kernels must respect.
     """
@@ -80,6 +81,13 @@ class Device:
 
         kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
         return next((name for bit, name in kinds if self.handle.type & bit), "accelerator")
+
+    @functools.cached_property
+    def shares_host(self) -> bool:
+        """Whether kernels work on host arrays in place."""
+        from partita_opencl.host_memory import works_in_host_memory
+
+        return works_in_host_memory(self)
 
     @property
     def identity(self) -> str:
@@ -147,7 +155,7 @@ class Device:
             f"{plugin_name}.{self.id}",
             self.handle.name.strip(),
             kind=self.kind,
-            memory=self.memory,
+            memory=HOST if self.shares_host else self.memory,
             memory_bytes=self.limits.memory_bytes,
             driver=f"{platform.name.strip()} {self.handle.driver_version.strip()}",
             details={

@@ -9,7 +9,7 @@ import partita
 from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
 from partita.query import QueryResult
-from partita.tensor import Tensor
+from partita.tensor import HOST, Tensor
 from partita_opencl.properties import OpenClProperties
 
 
@@ -54,10 +54,11 @@ class OpenClPlugin(DevicePlugin):
         )
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
-        """Only tensors of the same device are read in place."""
+        """Tensors of the same device, and host tensors where the device is the host's processor."""
         from partita_opencl.devices import find_device
 
-        return memory == find_device(device_id).memory
+        device = find_device(device_id)
+        return memory == device.memory or (memory == HOST and device.shares_host)
 
     def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
         """Uploads a tensor; one that lies on the device already is returned as it is."""

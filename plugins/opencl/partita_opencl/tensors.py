@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.tensor import Tensor
+from partita.tensor import HOST, Tensor
 from partita_opencl.buffers import raw
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class OpenClTensor(Tensor):
 
 
 def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
-    """The tensor in the device's memory; the same one if it lies there already.
+    """The tensor in the device's memory; the same one if the device reads it where it lies.
 
     The memory comes from the device's pool and returns to it with the end of the tensor, so that
     uploading in every run allocates nothing.
@@ -63,7 +63,7 @@ def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
     """
     import pyopencl as cl
 
-    if tensor.memory == device.memory:
+    if tensor.memory == device.memory or (tensor.memory == HOST and device.shares_host):
         return tensor
     array = np.ascontiguousarray(tensor.numpy())
     buffer = device.pool.take(array.nbytes)

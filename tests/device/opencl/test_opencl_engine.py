@@ -108,6 +108,7 @@ def device_tensor(array):
     return core().transfer_to("OPENCL", HostTensor(array))
 
 
+@pytest.mark.usefixtures("apart")
 def test_tensors_go_to_the_device_and_back():
     for array in (floats(3, 4), int64s(7)[0:1].reshape(()), np.zeros((0, 3), np.float32)):
         tensor = device_tensor(array)
@@ -117,6 +118,7 @@ def test_tensors_go_to_the_device_and_back():
         assert core().transfer_to("OPENCL", tensor) is tensor
 
 
+@pytest.mark.usefixtures("apart")
 def test_uploads_use_memory_again():
     size = 123_457
     first = device_tensor(np.zeros(size, np.float32))
@@ -126,12 +128,14 @@ def test_uploads_use_memory_again():
     assert device_tensor(np.ones(size, np.float32)).buffer is buffer
 
 
+@pytest.mark.usefixtures("apart")
 def test_only_own_memory_is_shared():
     assert core().can_share("OPENCL", "opencl:0")
     assert not core().can_share("OPENCL", "host")
     assert not core().can_share("OPENCL", "opencl:7")
 
 
+@pytest.mark.usefixtures("apart")
 def test_runners_take_and_make_device_tensors():
     model, feeds = residual_network()
     runner = compiled(model).create_runner()
@@ -149,6 +153,7 @@ def test_runners_take_and_make_device_tensors():
     runner.close()
 
 
+@pytest.mark.usefixtures("apart")
 def test_results_go_to_given_tensors():
     model, feeds = residual_network()
     runner = compiled(model).create_runner()
@@ -164,6 +169,7 @@ def test_results_go_to_given_tensors():
     np.testing.assert_allclose(again[0].numpy(), wanted[0], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("apart")
 def test_results_that_are_constants_go_to_given_tensors():
     nodes = [helper.make_node("Shape", ["x"], ["dims"]), helper.make_node("Neg", ["x"], ["y"])]
     model = build(nodes, {"x": floats(2, 3)}, ["dims", "y"])
@@ -189,6 +195,7 @@ def test_profiles_name_every_operation():
     assert not quiet.profiling_info
 
 
+@pytest.mark.usefixtures("apart")
 def test_what_a_device_is():
     info = core().device_info("OPENCL")
     assert info.device == "OPENCL.0"

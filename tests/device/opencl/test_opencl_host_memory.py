@@ -1,0 +1,174 @@
+"""Devices that work in host memory: kernels read and write callers' arrays, and nothing is copied.
+
+On machines whose first OpenCL device has a memory of its own, the same tests show that it says so.
+"""
+
+import gc
+import weakref
+
+import numpy as np
+import pyopencl as cl
+import pytest
+from onnx import helper
+
+from partita import HostTensor
+from partita_opencl import host_memory
+from partita_opencl.devices import find_device
+from partita_opencl.host_memory import ALIGNMENT, HostBuffers, aligned_bytes, works_in_host_memory
+
+from .comparison import build, compiled, core, floats
+
+
+def aligned(array):
+    copy = aligned_bytes(array.nbytes).view(array.dtype).reshape(array.shape)
+    copy[:] = array
+    return copy
+
+
+def shares():
+    return find_device("").shares_host
+
+
+def chain(shape=(3, 50)):
+    nodes = [helper.make_node("Neg", ["x"], ["n"]), helper.make_node("Exp", ["n"], ["y"])]
+    return build(nodes, {"x": floats(*shape)}, ["y"])
+
+
+@pytest.fixture
+def copies(monkeypatch):
+    """The sizes of all copies that are enqueued."""
+    seen = []
+    enqueue = cl.enqueue_copy
+
+    def counted(queue, target, source, **kwargs):
+        seen.append(getattr(source, "nbytes", None) or source.size)
+        return enqueue(queue, target, source, **kwargs)
+
+    monkeypatch.setattr(cl, "enqueue_copy", counted)
+    return seen
+
+
+def test_a_processor_s_device_shares_host_memory_and_says_so():
+    device, info = find_device(""), core().device_info("OPENCL")
+    is_cpu = bool(device.handle.type & cl.device_type.CPU)
+    if not is_cpu:
+        assert not device.shares_host
+    assert (info.memory == "host") == device.shares_host
+    assert core().can_share("OPENCL", "host") == device.shares_host
+    tensor = HostTensor(floats(4))
+    assert (core().transfer_to("OPENCL", tensor) is tensor) == device.shares_host
+    assert core().can_share("OPENCL", "opencl:0")
+
+
+def test_nothing_is_copied_and_addresses_stay(copies):
+    runner = compiled(chain()).create_runner()
+    x, y = aligned(floats(3, 50)), aligned(np.zeros((3, 50), np.float32))
+    given, wanted = HostTensor(x), HostTensor(y)
+    for seed in range(3):
+        x[:] = floats(3, 50, seed=seed)
+        found = runner.run([given], [wanted])
+        assert found[0] is wanted
+        np.testing.assert_allclose(y, np.exp(-x), rtol=1e-5)
+    if shares():
+        assert copies == []
+        (bound,) = runner._bound.values()
+        arrays = [array.ctypes.data for array, _ in bound._host._made.values()]
+        assert sorted(arrays) == sorted([x.ctypes.data, y.ctypes.data])
+    else:
+        assert len(copies) == 6
+
+
+def test_results_of_its_own_are_host_tensors_that_stay_until_the_next_run(copies):
+    runner = compiled(chain()).create_runner()
+    x = HostTensor(aligned(floats(3, 50)))
+    (first,) = runner.run([x])
+    np.testing.assert_allclose(first.numpy(), np.exp(-x.numpy()), rtol=1e-5)
+    if shares():
+        assert first.memory == "host"
+        assert first.numpy() is first.numpy()
+        assert first.numpy().ctypes.data % ALIGNMENT == 0
+        assert copies == []
+    other = HostTensor(aligned(floats(3, 50, seed=5)))
+    (second,) = runner.run([other])
+    np.testing.assert_allclose(second.numpy(), np.exp(-other.numpy()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 60, 64])
+def test_memory_that_kernels_cannot_take_is_copied(offset):
+    runner = compiled(chain()).create_runner()
+    block = aligned_bytes(600 + offset)
+    x = block[offset : offset + 600].view(np.float32).reshape(3, 50)
+    x[:] = floats(3, 50)
+    target = aligned_bytes(600 + offset)[offset : offset + 600].view(np.float32).reshape(3, 50)
+    found = runner.run([HostTensor(x)], [HostTensor(target)])[0]
+    np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+    np.testing.assert_allclose(target, np.exp(-x), rtol=1e-5)
+
+
+def test_what_is_read_only_is_read_and_never_written():
+    runner = compiled(chain()).create_runner()
+    x = aligned(floats(3, 50))
+    x.flags.writeable = False
+    found = runner.run([HostTensor(x)])[0]
+    np.testing.assert_allclose(found.numpy(), np.exp(-x), rtol=1e-5)
+    np.testing.assert_array_equal(x, floats(3, 50))
+
+
+def test_an_output_that_lies_in_an_input_is_written_last():
+    nodes = [
+        helper.make_node("Exp", ["x"], ["y"]),
+        helper.make_node("Transpose", ["x"], ["z"]),
+    ]
+    runner = compiled(build(nodes, {"x": floats(8, 8)}, ["y", "z"])).create_runner()
+    x = aligned(floats(8, 8))
+    before = x.copy()
+    y, z = runner.run([HostTensor(x)], [HostTensor(x), None])
+    np.testing.assert_allclose(y.numpy(), np.exp(before), rtol=1e-5)
+    np.testing.assert_array_equal(z.numpy(), before.T)
+
+
+def test_an_array_is_let_go_with_the_next_one():
+    runner = compiled(chain()).create_runner()
+    one = HostTensor(aligned(floats(3, 50)))
+    gone = weakref.ref(one.numpy())
+    runner.run([one])
+    del one
+    runner.run([HostTensor(aligned(floats(3, 50)))])
+    gc.collect()
+    assert gone() is None
+
+
+def test_results_larger_than_the_largest_buffer_are_refused():
+    from dataclasses import replace
+
+    from partita.errors import DeviceMemoryError
+    from partita_opencl.devices import Device
+
+    device = Device(0, find_device("").handle)
+    device.limits = replace(device.limits, allocation_bytes=1000)
+    buffers = HostBuffers(device)
+    assert buffers.over("x", HostTensor(aligned(floats(300)))) is None
+    with pytest.raises(DeviceMemoryError, match="largest buffer"):
+        buffers.new(1200)
+
+
+def test_a_driver_that_copies_is_found_out(monkeypatch):
+    """One whose buffers start as the array and go their own way."""
+    device = find_device("")
+    if not device.limits.is_cpu:
+        assert not works_in_host_memory(device)
+        return
+    assert works_in_host_memory(device)
+
+    def copying(device, array, *, read_only=False):
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return cl.Buffer(device.context, flags, hostbuf=array)
+
+    monkeypatch.setattr(host_memory, "buffer_over", copying)
+    assert not works_in_host_memory(device)
+
+    def refusing(device, array, *, read_only=False):
+        raise cl.LogicError("clCreateBuffer", cl.status_code.INVALID_HOST_PTR, "no")
+
+    monkeypatch.setattr(host_memory, "buffer_over", refusing)
+    assert not works_in_host_memory(device)
