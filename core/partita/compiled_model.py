@@ -7,7 +7,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from partita import blob
+from partita.cache import code_stamp_of
 from partita.errors import PropertyError
 from partita.explain import Explanation
 from partita.model import Model, Port, find_port
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from partita.layout import Layout
     from partita.properties import DeviceProperties
     from partita.request import InferRequest, InferResult
+
+
+Array = np.ndarray[Any, Any]
 
 
 class Repetition(abc.ABC):
@@ -101,6 +107,7 @@ class CompiledModel(abc.ABC):
         self.device = device
         self.inputs: tuple[Port, ...] = model.inputs
         self.outputs: tuple[Port, ...] = model.outputs
+        self.loaded_from_cache = False
         self._of_thread = threading.local()
 
     @abc.abstractmethod
@@ -151,17 +158,32 @@ class CompiledModel(abc.ABC):
         """(optional) Where every operation runs and why (defaults to all on the one device)."""
         return Explanation.single_device(self.model, self.device)
 
+    def export_state(self) -> Mapping[str, Array]:
+        """(optional) Arrays that took long to compute, by name (defaults to none).
+
+        They are stored with the model when it is exported or cached, and handed to
+        :meth:`partita.DevicePlugin.restore_model`.
+        """
+        return {}
+
     def export_model(self) -> bytes:
-        """(optional) Everything that ``Core.import_model`` needs (defaults to model + properties).
+        """(optional) Everything that ``Core.import_model`` needs (defaults to what it knows).
+
+        That is the model, its properties, :meth:`export_state`, and of which code that is.
 
         Raises:
             BlobError: The model is too large for one protobuf (2 GiB).
         """
         return blob.pack(
             device=self.device.partition(".")[0],
-            header={"properties": self.properties.model_dump(mode="json", exclude_unset=True)},
+            header={"properties": self.exported_properties(), "code": code_stamp_of(self)},
             model=self.model,
+            arrays=self.export_state(),
         )
+
+    def exported_properties(self) -> dict[str, Any]:
+        """The properties that belong to the model wherever it is imported."""
+        return self.properties.model_dump(mode="json", exclude_unset=True, exclude={"CACHE_DIR"})
 
     def get_property(self, name: str) -> Any:
         """A setting that the model was compiled with, or a fact about it.
@@ -182,6 +204,7 @@ class CompiledModel(abc.ABC):
     def _facts(self) -> dict[str, Any]:
         facts = {
             "NETWORK_NAME": self.model.name,
+            "LOADED_FROM_CACHE": self.loaded_from_cache,
             "EXECUTION_DEVICES": self.execution_devices,
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.optimal_number_of_infer_requests,
             **self.extra_properties(),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from partita import blob as blobs
 from partita import device_string
+from partita.cache import ModelCache, code_stamp_of, key_of
 from partita.compiled_model import CompiledModel
 from partita.errors import (
     BlobError,
@@ -139,8 +140,38 @@ class Core:
             CompileError: The device failed.
         """
         plugin, properties = self._target(device_name, config)
+        folder = properties.CACHE_DIR
+        if "CACHE_DIR" not in properties.model_fields_set:
+            folder = self._own.CACHE_DIR
+        if folder:
+            return self._cached(plugin, properties, ModelCache(folder), model)
+        return self._compile(plugin, properties, model)
+
+    def _compile(
+        self, plugin: DevicePlugin, properties: DeviceProperties, model: Any
+    ) -> CompiledModel:
         own = model.clone() if isinstance(model, Model) else self.read_model(model)
         return self._compiled(plugin, own.name, lambda: plugin.compile_model(own, properties))
+
+    def _cached(
+        self, plugin: DevicePlugin, properties: DeviceProperties, cache: ModelCache, model: Any
+    ) -> CompiledModel:
+        """The compiled model out of the cache, or a new one that is put there."""
+        key = key_of(plugin.identity(properties), model)
+        try:
+            found = cache.load(key)
+            if found is not None:
+                compiled = self._import(plugin, found, properties)
+                compiled.loaded_from_cache = True
+                return compiled
+        except PartitaError as error:
+            _log.warning("A cached model is not used and compiled again: %s", error)
+        compiled = self._compile(plugin, properties, model)
+        try:
+            cache.store(key, compiled.export_model())
+        except PartitaError as error:
+            _log.warning("The compiled model is not cached: %s", error)
+        return compiled
 
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Restores what ``CompiledModel.export_model`` wrote, from bytes or a binary stream.
@@ -150,9 +181,15 @@ class Core:
         """
         plugin, properties = self._target(device_name, config)
         data = model.read() if hasattr(model, "read") else model
+        return self._import(plugin, data, properties)
+
+    def _import(
+        self, plugin: DevicePlugin, data: Any, properties: DeviceProperties
+    ) -> CompiledModel:
         if type(plugin).import_model is not DevicePlugin.import_model:
             return self._compiled(plugin, "", lambda: plugin.import_model(data, properties))
-        header, restored = blobs.unpack(data, plugin.device_name)
+        blob = blobs.unpack(data, plugin.device_name)
+        header, model = blob.header, blob.model
         try:
             stored = validate(
                 plugin.properties_type, normalise(header.get("properties")), "The blob"
@@ -162,7 +199,28 @@ class Core:
         merged = validate(
             plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
         )
-        return self._compiled(plugin, restored.name, lambda: plugin.compile_model(restored, merged))
+        state = blob.arrays if header.get("code") == code_stamp_of(plugin) else {}
+        return self._compiled(
+            plugin, model.name, lambda: plugin.restore_model(model, merged, state)
+        )
+
+    def restore_model(
+        self, model: Model, device_name: str, config: Config, state: Mapping[str, Any]
+    ) -> CompiledModel:
+        """Compiles a model by the state that :meth:`CompiledModel.export_state` gave earlier.
+
+        For plugins that are made of other devices. The state must come from the same model and the
+        same version of the device's plugin.
+        """
+        plugin, properties = self._target(device_name, config)
+        return self._compiled(
+            plugin, model.name, lambda: plugin.restore_model(model, properties, state)
+        )
+
+    def identity(self, device_name: str, config: Config = None) -> str:
+        """What compiled models of a device hang on besides the model, as a key for caches."""
+        plugin, properties = self._target(device_name, config)
+        return plugin.identity(properties)
 
     def _compiled(
         self, plugin: DevicePlugin, model: str, make: Callable[[], CompiledModel]

@@ -97,6 +97,29 @@ class DevicePlugin(abc.ABC):
 
         raise CompileError(f"Device '{self.device_name}' cannot import compiled models.")
 
+    def restore_model(
+        self, model: Model, properties: DeviceProperties, state: Mapping[str, Any]
+    ) -> CompiledModel:
+        """(optional) Compiles a model faster by what it knows already (defaults to compiling).
+
+        Args:
+            model: The model.
+            properties: The properties.
+            state: What :meth:`CompiledModel.export_state` returned when the same version of this
+                plugin had compiled the same model; read-only, perhaps a mapped file. Empty if the
+                version is another one.
+        """
+        return self.compile_model(model, properties)
+
+    def identity(self, properties: DeviceProperties) -> str:
+        """(optional) What compiled models hang on besides the model, as a key for caches.
+
+        Defaults to the plugin's code, the device's name and driver, and the properties.
+        """
+        from partita.cache import identity_of
+
+        return identity_of(self, properties)
+
     def can_share(self, memory: str, device_id: str = "") -> bool:
         """(optional) Whether runners read tensors of this memory in place (defaults to host)."""
         return memory == HOST
@@ -130,10 +153,17 @@ class CoreAPI(Protocol):
     ) -> CompiledModel:
         """Compiles a model for one device."""
 
-    def import_model(
-        self, blob: bytes, device_name: str, config: Mapping[str, Any] | None = None
+    def restore_model(
+        self,
+        model: Model,
+        device_name: str,
+        config: Mapping[str, Any] | None,
+        state: Mapping[str, Any],
     ) -> CompiledModel:
-        """Restores an exported model on one device."""
+        """Compiles a model for one device by the state of an earlier compile."""
+
+    def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
+        """What compiled models of one device hang on besides the model."""
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes one device."""

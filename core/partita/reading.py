@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.model import Model
 from partita.shapes import forget_meaningless_dims, infer_shapes
-from partita.weights import check_weights, densify
+from partita.weights import check_weights, densify, tensors_of
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
 
-def read_model(source: Any) -> Model:
+def read_model(source: Any, infer: bool = True) -> Model:
     """Reads an ONNX model and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
@@ -27,6 +27,8 @@ def read_model(source: Any) -> Model:
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
             or a ``Model`` (returned as it is).
+        infer: Infer shapes; without it the model's own are believed, which is right for what
+            :meth:`Model.to_onnx` made of a model that was read.
 
     Raises:
         ModelNotFoundError: The path does not exist.
@@ -38,7 +40,7 @@ def read_model(source: Any) -> Model:
     import onnx_ir as ir
 
     if isinstance(source, ir.Model):
-        return _tidy(source, "the model")
+        return _tidy(source, "the model", infer)
     folder: Path | None = None
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the ModelProto"
@@ -64,7 +66,19 @@ def read_model(source: Any) -> Model:
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = path.stem if folder is not None else "model"
-    return _tidy(ir_model, origin)
+    return _tidy(ir_model, origin, infer)
+
+
+def external_files(data: bytes, path: Path) -> list[Path]:
+    """The files beside a model that hold its weights, each once; sound or not."""
+    proto = _parse(data, f"'{path}'")
+    names = {
+        entry.value
+        for tensor in tensors_of(proto)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return [file for name in sorted(names) if (file := path.parent / name).is_file()]
 
 
 def _root(error: BaseException) -> str:
@@ -122,14 +136,15 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def _tidy(ir_model: ir.Model, origin: str) -> Model:
+def _tidy(ir_model: ir.Model, origin: str, infer: bool) -> Model:
     try:
         _simplify(ir_model)
         _check_wiring(ir_model, origin)
         _sort(ir_model.graph, origin)
         forget_meaningless_dims(ir_model.graph)
         _name_nodes(ir_model.graph)
-        infer_shapes(ir_model)
+        if infer:
+            infer_shapes(ir_model)
     except PartitaError:
         raise
     except Exception as error:  # onnx-ir's passes trust their input

@@ -53,7 +53,7 @@ def infer_shapes(ir_model: ir.Model) -> None:
     whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
     that holds numbers only, though the inputs do not, just the rank counts.
     """
-    proto = _without_large_weights(ir_model)
+    proto = without_large_weights(ir_model)
     claims = {info.name: info for info in proto.graph.value_info}
     del proto.graph.value_info[:]
     for output in proto.graph.output:
@@ -85,7 +85,7 @@ def infer_shapes(ir_model: ir.Model) -> None:
     _take_over(ir_model, inferred)
 
 
-def _without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
+def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
     """The model as a protobuf in which large weights of the main graph are inputs instead."""
     import onnx_ir as ir
 

@@ -24,6 +24,20 @@ def check_weights(proto: onnx.ModelProto, folder: Path | None, origin: str) -> N
     """
     from onnx import TensorProto
 
+    for tensor in tensors_of(proto):
+        where = f"Tensor '{tensor.name}' of {origin}"
+        nbytes = _bytes_of(tensor, where)
+        if tensor.data_location == TensorProto.EXTERNAL:
+            _check_file(tensor, nbytes, folder, where)
+        elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+            raise ModelFormatError(
+                f"{where} has {len(tensor.raw_data)} bytes; its shape {list(tensor.dims)} and type "
+                f"take {nbytes}."
+            )
+
+
+def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
+    """All tensors that a model holds: initializers and attributes, the parts of sparse ones too."""
     graphs = list(_graphs(proto.graph))
     nodes = [node for graph in graphs for node in graph.node]
     nodes += [node for function in proto.functions for node in function.node]
@@ -34,17 +48,7 @@ def check_weights(proto: onnx.ModelProto, folder: Path | None, origin: str) -> N
             tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
             if attribute.HasField("sparse_tensor"):
                 sparse.append(attribute.sparse_tensor)
-    tensors += [part for tensor in sparse for part in (tensor.values, tensor.indices)]
-    for tensor in tensors:
-        where = f"Tensor '{tensor.name}' of {origin}"
-        nbytes = _bytes_of(tensor, where)
-        if tensor.data_location == TensorProto.EXTERNAL:
-            _check_file(tensor, nbytes, folder, where)
-        elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
-            raise ModelFormatError(
-                f"{where} has {len(tensor.raw_data)} bytes; its shape {list(tensor.dims)} and type "
-                f"take {nbytes}."
-            )
+    return tensors + [part for tensor in sparse for part in (tensor.values, tensor.indices)]
 
 
 def densify(proto: onnx.ModelProto, origin: str) -> onnx.ModelProto:

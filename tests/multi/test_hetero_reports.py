@@ -84,7 +84,7 @@ def test_a_blob_with_foreign_properties_is_refused():
     core = core_with(FakeDevice("A"))
     forged = blob.pack(
         device="HETERO",
-        header={"properties": {"COLOUR": "red"}, "placement": {}},
+        header={"properties": {"COLOUR": "red"}, "placement": []},
         model=core.read_model(CHAIN),
     )
     with pytest.raises(BlobError, match=r"properties are damaged.*COLOUR"):

@@ -9,6 +9,7 @@ from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
 from partita.lowering.fusion import fuse, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
+from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
 from partita.lowering.specialise import Specialiser, Target
 
@@ -25,6 +26,7 @@ __all__ = [
     "Node",
     "OpRecord",
     "Operand",
+    "Prepacked",
     "Program",
     "Specialiser",
     "Step",

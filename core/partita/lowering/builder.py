@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Step, plain
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Builder:
     def __init__(
         self,
         operand_of: Callable[[Value], Operand],
-        prepacked: dict[Any, tuple[Array, Array]],
+        prepacked: Prepacked,
         body: Callable[[Graph, Sequence[Value]], Specialiser],
         options: Any = None,
     ) -> None:
@@ -208,18 +209,14 @@ class Builder:
 
         Args:
             x: The constant.
-            key: Tells one transformation of it from another; hashable.
+            key: Tells one transformation of it from another; a string, a number, or a tuple of
+                these, so that results can be kept for other processes (:class:`Prepacked`).
             fn: The transformation.
         """
         array = self.value(x)
         if not x.lasting:
             return self.constant(fn(array))
-        full_key = (array.ctypes.data, array.shape, array.dtype, key)
-        found = self._prepacked.get(full_key)
-        if found is None:
-            # The source is kept beside the result: its address is the key.
-            found = self._prepacked[full_key] = (array, plain(np.asarray(fn(array))))
-        packed = found[1]
+        packed = self._prepacked.get(array, key, fn)
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
 
     def subgraph(self, graph: Graph) -> Subgraph:

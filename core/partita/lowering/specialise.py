@@ -19,6 +19,7 @@ import numpy as np
 
 from partita.lowering.builder import Emitter
 from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, Program, plain
 from partita.lowering.walk import MoreValueInputs, Walk
 
@@ -53,7 +54,7 @@ class Target:
     fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
     refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
     options: Any = None
-    prepacked: dict[Any, tuple[Array, Array]] = field(default_factory=dict)
+    prepacked: Prepacked = field(default_factory=Prepacked)
 
 
 class Specialiser:

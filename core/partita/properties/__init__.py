@@ -23,12 +23,14 @@ __all__ = [
     "CoreProperties",
     "DeviceProperties",
     "Property",
+    "cache_dir",
     "device",
     "enable_profiling",
     "execution_devices",
     "hetero",
     "hint",
     "inference_num_threads",
+    "loaded_from_cache",
     "model_name",
     "normalise",
     "num_streams",
@@ -41,7 +43,9 @@ __all__ = [
 enable_profiling = Property("PERF_COUNT")
 inference_num_threads = Property("INFERENCE_NUM_THREADS")
 num_streams = Property("NUM_STREAMS")
+cache_dir = Property("CACHE_DIR")
 execution_devices = Property("EXECUTION_DEVICES")
+loaded_from_cache = Property("LOADED_FROM_CACHE")
 model_name = Property("NETWORK_NAME")
 optimal_number_of_infer_requests = Property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
 supported_properties = Property("SUPPORTED_PROPERTIES")
@@ -63,6 +67,9 @@ class DeviceProperties(BaseModel):
 
     DEVICE_ID: str = Field("", description="Which device of this plugin, as in NAME.ID.")
     PERF_COUNT: bool = Field(False, description="Measure every operation while inferring.")
+    CACHE_DIR: str = Field(
+        "", description="Folder for compiled models, instead of Core's; empty: they are not kept."
+    )
 
 
 class CoreProperties(BaseModel):
@@ -75,6 +82,7 @@ class CoreProperties(BaseModel):
         pattern="^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$",
         description="Level of the 'partita' logger.",
     )
+    CACHE_DIR: str = Field("", description="Folder for compiled models; empty: they are not kept.")
 
 
 PropertiesT = TypeVar("PropertiesT", DeviceProperties, CoreProperties)

@@ -23,6 +23,7 @@ from partita.layout import LaidOutTensor, Layout, stored_as
 from partita.lowering import (
     Array,
     Graph,
+    Prepacked,
     Specialiser,
     Target,
     expand_functions,
@@ -53,12 +54,24 @@ from partita_cpu.team import Team, team_of
 class CpuCompiledModel(CompiledModel):
     """A model lowered, folded and fused; programs for its shapes are made when they occur.
 
+    Args:
+        model: The model.
+        properties: Validated properties.
+        device: The name under which the device is registered.
+        state: What :meth:`export_state` returned for the same model.
+
     Raises:
         UnsupportedOpError: An operation is not taken.
         CompileError: An operation cannot be computed for the model's shapes.
     """
 
-    def __init__(self, model: Model, properties: DeviceProperties, device: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        properties: DeviceProperties,
+        device: str,
+        state: Mapping[str, Array] | None = None,
+    ) -> None:
         super().__init__(model, properties, device)
         if not isinstance(properties, CpuProperties):
             raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
@@ -68,7 +81,12 @@ class CpuCompiledModel(CompiledModel):
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
         choice = choose(properties, self._threads)
-        target = Target(emitter_for, refine=_refine_for(choice), options=choice)
+        target = Target(
+            emitter_for,
+            refine=_refine_for(choice),
+            options=choice,
+            prepacked=Prepacked(state),
+        )
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
@@ -97,6 +115,10 @@ class CpuCompiledModel(CompiledModel):
         other.specialiser = with_layouts(self.specialiser, layouts)
         other._prepare()
         return other
+
+    def export_state(self) -> Mapping[str, Array]:
+        """Weights in the order in which kernels read them; packing is most of compiling."""
+        return self.specialiser.target.prepacked.state()
 
     def create_runner(self) -> Runner:
         """A runner; runners take turns among the streams' threads."""

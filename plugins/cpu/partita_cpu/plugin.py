@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import partita
 from partita.plugin import DeviceInfo, DevicePlugin
@@ -45,6 +45,14 @@ class CpuPlugin(DevicePlugin):
         from partita_cpu.engine import CpuCompiledModel
 
         return CpuCompiledModel(model, properties, self.device_name)
+
+    def restore_model(
+        self, model: partita.Model, properties: DeviceProperties, state: Mapping[str, Any]
+    ) -> partita.CompiledModel:
+        """Compiles with the weights packed already."""
+        from partita_cpu.engine import CpuCompiledModel
+
+        return CpuCompiledModel(model, properties, self.device_name, state)
 
 
 def _version(package: str) -> str:

@@ -79,6 +79,7 @@ class Compilation:
         self._inexact: dict[tuple[int, str], Reason] | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._memories: dict[str, str] = {}
+        self._states: Mapping[str, Mapping[str, Any]] = {}
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
 
@@ -137,6 +138,31 @@ class Compilation:
                 break
             self.choice = self._choose({**out, **inexact}, remarks)
         return inexact
+
+    def restore(
+        self,
+        placement: Placement,
+        states: Mapping[str, Mapping[str, Any]],
+        notes: Sequence[str] = (),
+    ) -> Assembly:
+        """Compiles a placement that an earlier compile found; asks no device what it takes.
+
+        Args:
+            placement: The placement.
+            states: Device to what its compiled submodels had exported.
+            notes: What to say in the explanation.
+        """
+        with self._lock:
+            self._states = states
+            excluded: dict[tuple[int, str], Reason] = {}
+            remarks = list(notes)
+            assembly = self.build(placement, excluded, remarks)
+            self._states = {}
+            if assembly is None:
+                return self._assemble(excluded, remarks)
+            self._forget_old(assembly.submodels)
+            self._report(assembly)
+            return assembly
 
     def place(
         self,
@@ -296,8 +322,11 @@ class Compilation:
                 config = self.devices.config(piece.device)
                 if counted:
                     config["PERF_COUNT"] = True
-                self._done[piece.key, counted] = core.compile_model(
-                    models[index], piece.device, config
+                state = self._states.get(piece.device)
+                self._done[piece.key, counted] = (
+                    core.restore_model(models[index], piece.device, config, state)
+                    if state
+                    else core.compile_model(models[index], piece.device, config)
                 )
             except PartitaError as error:
                 return error

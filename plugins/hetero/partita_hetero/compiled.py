@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from partita import blob
 from partita.compiled_model import CompiledModel, Runner
 from partita.errors import DeviceNotFoundError
 from partita.explain import Explanation
@@ -121,18 +120,10 @@ class HeteroCompiledModel(CompiledModel):
         return {"HETERO_NUMBER_OF_SUBMODELS": len(self.assembly.submodels)}
 
     def export_model(self) -> bytes:
-        """The model with its placement; importing compiles the same submodels again."""
-        placement = {
-            op.name: op.device for op in self.assembly.explanation.ops if op.subgraph is not None
-        }
-        return blob.pack(
-            device=self.device,
-            header={
-                "properties": self.properties.model_dump(mode="json", exclude_unset=True),
-                "placement": placement,
-            },
-            model=self.model,
-        )
+        """The model, its placement, and what its devices keep of their submodels."""
+        from partita_hetero.export import export
+
+        return export(self)
 
     # ------------------------------------------------------------------------ failures
 

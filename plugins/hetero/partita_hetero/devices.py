@@ -89,11 +89,17 @@ class DeviceList:
         for name, settings in nested.items():
             if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
                 config |= settings
-        return config | self._overrides.get(device, {})
+        config |= self._overrides.get(device, {})
+        return {"CACHE_DIR": "", **config}  # what is cached is the whole model
 
     def override(self, device: str, key: str, value: Any) -> None:
         """Sets a property of a device, over what the user set, for what is compiled from now on."""
         self._overrides.setdefault(device, {})[key] = value
+
+    @property
+    def overrides(self) -> dict[str, dict[str, Any]]:
+        """What :meth:`override` was told, by device."""
+        return {device: dict(values) for device, values in self._overrides.items()}
 
     def _memory_limits(self) -> dict[str, int]:
         """Limits by the name that each device has in the list."""

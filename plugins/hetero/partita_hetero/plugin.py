@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -48,26 +49,20 @@ class HeteroPlugin(DevicePlugin):
         return HeteroCompiledModel(Compilation(model, self._devices(properties)))
 
     def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
-        """Compiles an exported model with the placement that it had."""
-        from partita import blob as blobs
-        from partita.errors import BlobError, PropertyError
-        from partita.properties import validate
-        from partita_hetero.compilation import Compilation
-        from partita_hetero.compiled import HeteroCompiledModel
+        """Restores the placement and, where devices kept something, what they had computed."""
+        from partita_hetero.export import restore
 
-        header, model = blobs.unpack(blob, self.device_name)
-        stored, placement = header.get("properties"), header.get("placement")
-        if not isinstance(stored, dict) or not isinstance(placement, dict):
-            raise BlobError("The exported model's header lacks its properties or its placement.")
-        try:
-            base = validate(HeteroProperties, stored, "The exported model")
-        except PropertyError as error:
-            raise BlobError(f"The exported model's properties are damaged: {error}") from error
-        merged = validate(
-            HeteroProperties, properties.model_dump(exclude_unset=True), "The exported model", base
-        )
-        pins = {str(name): str(device) for name, device in placement.items()}
-        return HeteroCompiledModel(Compilation(model, self._devices(merged), pins))
+        return restore(blob, properties, self.device_name, self._devices)
+
+    def identity(self, properties: DeviceProperties) -> str:
+        """All that the devices' own compiled models hang on, too, and files that properties name."""
+        from partita.cache import files_content
+
+        devices = self._devices(properties)
+        named = devices.properties
+        parts = [self._core.identity(name, devices.config(name)) for name in devices.names]
+        files = files_content(named.HETERO_PLACEMENT_LOCK, named.HETERO_ACCURACY_INPUTS)
+        return json.dumps([super().identity(properties), devices.names, parts, files])
 
     def _devices(self, properties: DeviceProperties) -> DeviceList:
         from partita_hetero.devices import DeviceList

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 
 import numpy as np
@@ -12,6 +11,7 @@ from toy_device import ToyDevice, core_with
 
 from partita import blob
 from partita.errors import BlobError
+from partita.fingerprint import array_fingerprint, fingerprint
 from partita.reading import read_model
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -30,17 +30,21 @@ def refused(data, said, device="TOY"):
     assert said in str(caught.value)
 
 
-def forge(head, payload=b"", version=1):
+def forge(head, payload=b"", version=2, arrays=()):
     """A blob whose checksum is right, whatever it holds."""
-    head = head if isinstance(head, bytes) else json.dumps(head).encode()
-    digest = hashlib.sha256(head + payload).digest()
+    if not isinstance(head, bytes):
+        content = {"header": head, "model": len(payload), "arrays": list(arrays)}
+        head = json.dumps(content).encode()
+    digest = fingerprint(head + fingerprint(payload))
     return blob._PREFIX.pack(blob._MAGIC, version, len(head), digest, len(payload)) + head + payload
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_round_trip(packed, kind):
-    header, model = blob.unpack(kind(packed), "TOY")
-    assert header == {"properties": {"LEVEL": 3}, "device": "TOY"}
+    content = blob.unpack(kind(packed), "TOY")
+    model = content.model
+    assert not content.arrays
+    assert content.header == {"properties": {"LEVEL": 3}, "device": "TOY"}
     assert [(op.name, op.affinity) for op in model.ops] == [
         ("matmul", "GPU"),
         ("bias", None),
@@ -75,7 +79,7 @@ def test_what_is_no_blob():
 
 
 def test_another_version_or_device(packed):
-    refused(forge({"device": "TOY"}, version=2), "has format 2; this version reads 1. Export it ag")
+    refused(forge({"device": "TOY"}, version=1), "has format 1; this version reads 2. Export it ag")
     refused(packed, "was exported from device 'TOY', not from 'CPU'", device="CPU")
 
 
@@ -85,6 +89,8 @@ def test_another_version_or_device(packed):
         (b"{", b"", "header is damaged"),
         (b"\xff\xfe", b"", "header is damaged"),
         (b"[" * 100_000, b"", "header is damaged"),
+        (b"[]", b"", "header is damaged"),
+        (b"{}", b"", "header is damaged"),
         ([1], b"", "was exported from device '[1]'"),
         ({}, b"", "was exported from device 'None'"),
         ({"device": "TOY"}, b"", "holds no graph"),
@@ -114,3 +120,61 @@ def test_a_model_too_large_for_a_blob(monkeypatch):
     with pytest.raises(BlobError, match=r"Model 'affine' cannot be exported: it has 0.0 GiB of w"):
         blob.pack("TOY", {}, read_model(affine()))
     assert read_model(affine()).weight_bytes == 60
+
+
+def test_arrays_of_all_kinds_come_back_as_views_of_the_blob():
+    import ml_dtypes
+
+    arrays = {
+        "f": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "turned": np.arange(6, dtype=np.int64).reshape(2, 3).T,
+        "b": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "empty": np.zeros((0, 4), np.uint8),
+        "scalar": np.array(True),
+    }
+    data = bytearray(blob.pack("TOY", {}, read_model(affine()), arrays))
+    back = blob.unpack(data, "TOY").arrays
+    assert list(back) == list(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name], array)
+        assert back[name].dtype == array.dtype
+    where = np.frombuffer(data, np.uint8)
+    assert np.shares_memory(back["f"], where)
+    assert (back["f"].ctypes.data - where.ctypes.data) % 64 == 0, "aligned in a mapped file"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["a", "float32", [2], 8],  # ends behind the blob
+        ["a", "float32", [-2], 0],
+        ["a", "float32", [2], -8],
+        ["a", "O", [1], 0],
+        ["a", "no type", [1], 0],
+        ["a", "float32", "two", 0],
+        ["a"],
+        3,
+    ],
+)
+def test_forged_arrays(entry):
+    data = forge({"device": "TOY"}, neg().SerializeToString()[:0] + b"x" * 12, arrays=[entry])
+    refused(data, "header is damaged")
+
+
+def test_fingerprints_tell_contents_apart():
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, 300_000, dtype=np.uint8)
+    known = {fingerprint(data)}
+    for position in (0, 1, 65_535, 65_536, 131_080, 262_143, 262_144, 299_999):
+        for bit in (1, 128):
+            changed = data.copy()
+            changed[position] ^= bit
+            known.add(fingerprint(changed))
+    swapped = data.copy()
+    swapped[:65_536], swapped[65_536:131_072] = data[65_536:131_072], data[:65_536]
+    known |= {fingerprint(swapped), fingerprint(data[:-1]), fingerprint(b""), fingerprint(b"\0")}
+    assert len(known) == 21
+    assert fingerprint(data.tobytes()) == fingerprint(data)
+    f = np.arange(6, dtype=np.float32)
+    names = [f, f.reshape(2, 3), f.view(np.int32), f[::-1], f.reshape(2, 3).T]
+    assert len({array_fingerprint(array) for array in names}) == 5

@@ -60,7 +60,7 @@ def test_text_is_converted(key, given, expected):
     [
         ({"THREDS": 1}, "Device 'SAMPLE' has no property 'THREDS'. Did you mean 'THREADS'?"),
         ({"threads": 1}, "has no property 'threads'. Did you mean 'THREADS'?"),
-        ({"XYZ": 1}, "has no property 'XYZ'. It accepts DEVICE_ID (str), PERF_COUNT (bool), THR"),
+        ({"XYZ": 1}, "has no property 'XYZ'. It accepts DEVICE_ID (str), PERF_COUNT (bool), CAC"),
         ({"XYZ": 1}, "SPEED (FAST | SAFE)"),
         ({"THREADS": "many"}, "'THREADS' of Device 'SAMPLE' cannot be 'many': Input should be a v"),
         ({"THREADS": 1.5}, "cannot be 1.5"),
@@ -185,7 +185,8 @@ def test_what_a_device_accepts(core):
     assert core.accepts_property("TOY", "LEVEL")
     assert not core.accepts_property("TOY", "SERIAL")
     assert not core.accepts_property("TOY", "NONSENSE")
-    assert core.writable_properties("TOY") == ["DEVICE_ID", "PERF_COUNT", "LEVEL", "FLAVOUR"]
+    own = ["LEVEL", "FLAVOUR"]
+    assert core.writable_properties("TOY") == ["DEVICE_ID", "PERF_COUNT", "CACHE_DIR", *own]
 
 
 def test_nothing_is_half_applied(core):

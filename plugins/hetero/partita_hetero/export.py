@@ -1,0 +1,162 @@
+"""The exported HETERO model: placement with its reasons, and what the devices keep."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from partita import blob as blobs
+from partita.errors import BlobError, PartitaError, PropertyError
+from partita.explain import Candidate, Decision
+from partita.properties import DeviceProperties, validate
+from partita.query import Reason, ReasonCode
+from partita_hetero.affinity import Placement
+from partita_hetero.compilation import Compilation
+from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.devices import DeviceList
+from partita_hetero.properties import HeteroProperties
+
+if TYPE_CHECKING:
+    from partita.model import Model
+
+
+def export(compiled: HeteroCompiledModel) -> bytes:
+    """Writes everything that importing needs, so that it asks no device and measures nothing.
+
+    What each device keeps of its submodels (packed weights) is stored once per device and named by
+    content, so that it serves another cut of the model too.
+    """
+    assembly, devices = compiled.assembly, compiled.compilation.devices
+    rows = [
+        {
+            "name": op.name,
+            "device": op.device if op.subgraph is not None else None,
+            "reason": _pair(op.reason),
+            "refused": {device: _pair(reason) for device, reason in op.refused.items()},
+        }
+        for op in assembly.explanation.ops
+    ]
+    decision = assembly.explanation.decision
+    arrays: dict[str, Any] = {}
+    made_by: dict[str, str] = {}
+    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+        state = part.export_state()
+        arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
+        if state and piece.device not in made_by:
+            made_by[piece.device] = _stamp(devices, piece.device)
+    header = {
+        "properties": compiled.exported_properties(),
+        "placement": rows,
+        "notes": list(assembly.explanation.notes),
+        "decision": None if decision is None else asdict(decision),
+        "overrides": devices.overrides,
+        "devices": made_by,
+    }
+    return blobs.pack(compiled.device, header, compiled.model, arrays)
+
+
+def restore(
+    blob: Any,
+    properties: DeviceProperties,
+    own_name: str,
+    devices_of: Callable[[DeviceProperties], DeviceList],
+) -> HeteroCompiledModel:
+    """Reads it back.
+
+    Args:
+        blob: What :func:`export` wrote, in memory or mapped.
+        properties: Those of this call, which override the stored ones.
+        own_name: The name that HETERO is registered under.
+        devices_of: Makes the device list of properties.
+
+    Raises:
+        BlobError: The blob is damaged, foreign, or does not fit its own model.
+        DeviceError: A device of the placement is not there.
+    """
+    content = blobs.unpack(blob, own_name)
+    header = content.header
+    stored, rows = header.get("properties"), header.get("placement")
+    if not isinstance(stored, dict) or not isinstance(rows, list):
+        raise BlobError("The exported model's header lacks its properties or its placement.")
+    try:
+        base = validate(HeteroProperties, stored, "The exported model")
+    except PropertyError as error:
+        raise BlobError(f"The exported model's properties are damaged: {error}") from error
+    own = properties.model_dump(exclude_unset=True)
+    devices = devices_of(validate(HeteroProperties, own, "The exported model", base))
+    try:
+        placement = _placement(content.model, rows)
+        notes = [str(note) for note in header.get("notes", [])]
+        for name, values in header.get("overrides", {}).items():
+            for key, value in values.items():
+                devices.override(str(name), str(key), value)
+        decision = _decision(header.get("decision"))
+        made_by = {str(name): str(stamp) for name, stamp in header.get("devices", {}).items()}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BlobError(f"The exported model's placement is damaged: {error}") from error
+    names = [op.name for op in content.model.ops]
+    pins = {n: d for n, d in zip(names, placement.device, strict=True) if d is not None}
+    compilation = Compilation(content.model, devices, pins)
+    states = _states(devices, made_by, content.arrays)
+    assembly = compilation.restore(placement, states, notes)
+    explanation = replace(assembly.explanation, decision=decision)
+    return HeteroCompiledModel(compilation, replace(assembly, explanation=explanation))
+
+
+def _placement(model: Model, rows: list[Any]) -> Placement:
+    """The placement in the order of the model's operations."""
+    by_name = {str(row["name"]): row for row in rows}
+    names = [op.name for op in model.ops]
+    if set(names) != set(by_name):
+        raise ValueError("it is of other operations")
+    placement = Placement([], [], [])
+    for name in names:
+        row = by_name[name]
+        placement.device.append(None if row["device"] is None else str(row["device"]))
+        placement.reason.append(_reason(row["reason"]))
+        placement.refused.append({str(d): _reason(why) for d, why in row["refused"].items()})
+    return placement
+
+
+def _states(
+    devices: DeviceList, made_by: Mapping[str, str], arrays: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """What was kept, for those devices that are still what they were."""
+    states: dict[str, dict[str, Any]] = {}
+    for device, stamp in made_by.items():
+        try:
+            same = device in devices.names and _stamp(devices, device) == stamp
+        except PartitaError:
+            same = False  # the placement will say what is wrong with the device
+        if same:
+            prefix = f"{device}/"
+            states[device] = {
+                name.removeprefix(prefix): array
+                for name, array in arrays.items()
+                if name.startswith(prefix)
+            }
+    return states
+
+
+def _stamp(devices: DeviceList, device: str) -> str:
+    identity = devices.core.identity(device, devices.config(device))
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _decision(stored: Any) -> Decision | None:
+    """How the placement was decided when it was, for reports."""
+    if stored is None:
+        return None
+    candidates = [Candidate(**candidate) for candidate in stored["candidates"]]
+    return Decision(**{**stored, "candidates": candidates})
+
+
+def _pair(reason: Reason) -> list[str]:
+    return [str(reason.code), reason.detail]
+
+
+def _reason(pair: Any) -> Reason:
+    code, detail = pair
+    return Reason(ReasonCode(code), str(detail))

@@ -1,0 +1,74 @@
+"""Transformed weights: made once, kept by content, restored only where they belong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita.lowering import Prepacked
+
+
+def counting(fn):
+    def counted(array):
+        counted.calls += 1
+        return fn(array)
+
+    counted.calls = 0
+    return counted
+
+
+W = np.arange(10_000, dtype=np.float32).reshape(100, 100)
+
+
+def test_made_once_for_each_constant_and_key():
+    double, triple = counting(lambda a: a * 2), counting(lambda a: a * 3)
+    prepacked = Prepacked()
+    for _ in range(3):
+        np.testing.assert_array_equal(prepacked.get(W, "double", double), W * 2)
+        np.testing.assert_array_equal(prepacked.get(W, ("times", 3.0), triple), W * 3)
+    assert (double.calls, triple.calls) == (1, 1)
+
+
+def test_restored_by_content_in_another_place():
+    first = Prepacked()
+    first.get(W, ("tiles", (1, 2)), lambda a: a * 2)
+    again = counting(lambda a: a * 2)
+    second = Prepacked(first.state())
+    same = W.copy()
+    np.testing.assert_array_equal(second.get(same, ("tiles", (1, 2)), again), W * 2)
+    assert again.calls == 0
+    assert second.get(same, ("tiles", (1, 2)), again).ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        W + (np.arange(W.size) == 9_999).reshape(W.shape).astype(np.float32),
+        W.reshape(50, 200),
+        W.view(np.int32),
+        -W,
+    ],
+)
+def test_another_constant_is_not_confused_with_it(other):
+    first = Prepacked()
+    first.get(W, "double", lambda a: a * 2)
+    again = counting(lambda a: a * 2)
+    np.testing.assert_array_equal(Prepacked(first.state()).get(other, "double", again), other * 2)
+    assert again.calls == 1
+
+
+def test_small_results_and_keys_of_this_process_only_are_not_kept():
+    prepacked = Prepacked()
+    prepacked.get(W[:2], "small", lambda a: a * 2)
+    prepacked.get(W, ("object", object()), lambda a: a * 2)
+    assert not prepacked.state()
+
+
+def test_what_is_restored_may_be_read_only_and_unaligned():
+    first = Prepacked()
+    first.get(W, "double", lambda a: a * 2)
+    ((name, array),) = first.state().items()
+    raw = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:].view(np.float32).reshape(W.shape)
+    got = Prepacked({name: raw}).get(W, "double", lambda a: None)
+    np.testing.assert_array_equal(got, W * 2)
+    assert got.flags.writeable, "numba compiles kernels once more for read-only arrays"
