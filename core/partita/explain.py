@@ -26,6 +26,10 @@ class OpPlacement:
             own (constant, or unused).
         reason: Why it is there.
         refused: Device to its reason, for those asked before this one that did not take it.
+        own_us: What it takes there, with what is always computed along, where that is known.
+        alternative: The next best device that takes it, where that is known.
+        extra_us: What the whole run would take longer with it there, where that is known.
+        change: What would change its place.
     """
 
     name: str
@@ -34,6 +38,19 @@ class OpPlacement:
     subgraph: int | None
     reason: Reason
     refused: Mapping[str, Reason] = field(default_factory=dict)
+    own_us: float | None = None
+    alternative: str = ""
+    extra_us: float | None = None
+    change: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """The next best device and what it would cost, in words."""
+        if self.extra_us is None:
+            return self.alternative
+        if abs(self.extra_us) >= 10_000:
+            return f"{self.alternative} {self.extra_us / 1e3:+.1f} ms"
+        return f"{self.alternative} {self.extra_us:+.1f} us"
 
     @property
     def why(self) -> str:
@@ -197,22 +214,25 @@ class Explanation:
         return text + (f", {unknown} of unknown size)" if unknown else ")")
 
     def __str__(self) -> str:
-        rows = [("op", "type", "device", "sub", "why")]
+        rows: list[tuple[str, ...]]
+        rows = [("op", "type", "device", "sub", "elsewhere", "what would change it", "why")]
         rows += [
             (
                 op.name,
                 op.op_type,
                 op.device,
                 "" if op.subgraph is None else str(op.subgraph),
+                op.elsewhere,
+                op.change,
                 op.why,
             )
             for op in self.ops
         ]
-        widths = [min(48, max(len(row[i]) for row in rows)) for i in range(4)]
+        shown = [i for i in range(7) if i < 4 or any(row[i] for row in rows[1:]) or i == 6]
+        rows = [tuple(row[i] for i in shown) for row in rows]
+        widths = [min(48, max(map(len, column))) for column in zip(*rows, strict=True)][:-1]
         lines = [
-            "  ".join(
-                [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]
-            )
+            "  ".join([*map(str.ljust, row, widths), row[-1]])  # the last column is not padded
             for row in rows
         ]
         decided = self.decision.lines() if self.decision else []

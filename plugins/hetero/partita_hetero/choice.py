@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 from partita.explain import Candidate, Decision
 from partita.query import Reason, ReasonCode
 from partita_hetero.affinity import Wishes
 from partita_hetero.planner.timeline import Span, Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """An operation on another device than the one that it got.
+
+    Attributes:
+        own_us: What it takes where it is, with those that are always computed along.
+        device: The next best device; empty if no other takes it.
+        extra_us: What the whole run would take longer with it there.
+        change: What would change its place.
+    """
+
+    own_us: float
+    device: str
+    extra_us: float | None
+    change: str
 
 
 @dataclass(frozen=True)
@@ -20,11 +37,13 @@ class Choice:
         wishes: Operation to device and reason; operations that are missing go by priority.
         decision: What was compared.
         predicted: The run that the cost model foresees, if it was asked.
+        elsewhere: For each operation what it would cost elsewhere.
     """
 
     wishes: Wishes
     decision: Decision
     predicted: Timeline | None = None
+    elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
 
 
 def store(choice: Choice) -> dict[str, Any]:
@@ -35,6 +54,7 @@ def store(choice: Choice) -> dict[str, Any]:
             for op, (device, reason) in choice.wishes.items()
         ],
         "decision": asdict(choice.decision),
+        "elsewhere": [[op, *astuple(other)] for op, other in choice.elsewhere.items()],
         "predicted": None if choice.predicted is None else asdict(choice.predicted),
     }
 
@@ -54,6 +74,7 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
         fields = dict(data["decision"])
         fields["candidates"] = [Candidate(**one) for one in fields["candidates"]]
         decision = replace(Decision(**fields), from_database=True)
+        elsewhere = {int(op): Elsewhere(*facts) for op, *facts in data["elsewhere"]}
         predicted = data["predicted"]
         if predicted is not None:
             spans = tuple(Span(**span) for span in predicted["spans"])
@@ -64,4 +85,4 @@ def restore(data: Mapping[str, Any], ops: int) -> Choice | None:
         return None
     if not all(0 <= op < ops for op in wishes):
         return None
-    return Choice(wishes, decision, predicted)
+    return Choice(wishes, decision, predicted, elsewhere)

@@ -18,12 +18,22 @@ from partita.errors import (
     PartitaError,
     PluginError,
 )
-from partita.explain import Boundary, Explanation, OpPlacement
+from partita.explain import Boundary, Explanation
 from partita.layout import Layout
 from partita.model import Model, is_static, numpy_dtype, value_shape
 from partita.query import QueryResult, Reason, ReasonCode
 from partita.tensor import HOST
-from partita_hetero import affinity, dot, graph, limits, partition, submodels, transfer, wanted
+from partita_hetero import (
+    affinity,
+    dot,
+    explaining,
+    graph,
+    limits,
+    partition,
+    submodels,
+    transfer,
+    wanted,
+)
 from partita_hetero.affinity import Placement
 from partita_hetero.agreement import Negotiation, Settlement
 from partita_hetero.assembly import Assembly, plan_arena
@@ -399,18 +409,9 @@ class Compilation:
         notes: Sequence[str],
         choice: Choice | None,
     ) -> Explanation:
-        home = {op: piece.number for piece in pieces for op in piece.ops}
-        rows = [
-            OpPlacement(
-                node.name or "",
-                node.op_type,
-                placement.device[index] or "-",
-                home.get(index),
-                placement.reason[index],
-                placement.refused[index],
-            )
-            for index, node in enumerate(self.wiring.nodes)
-        ]
+        rows = explaining.rows(
+            self.wiring, placement, pieces, choice, self.devices.names, self._answers
+        )
         devices = [piece.device for piece in pieces]
         decision = choice.decision if choice else None
         return Explanation(self.model.name, rows, devices, boundaries, list(notes), decision)

@@ -6,10 +6,11 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import partita
+from partita.errors import PlanError
 from partita.explain import Decision
 from partita.progress import Advance, progress
 from partita.properties.hint import PerformanceMode
@@ -25,6 +26,7 @@ from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.table import LAST_RESORT, CostTable, DeviceCosts
 from partita_hetero.cost.trial import made_up_inputs
 from partita_hetero.planner.plan import Objective, Plan
+from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.solve import solve
 from partita_hetero.properties import HeteroProperties
 
@@ -83,6 +85,23 @@ class Scheduler:
             database.add_decision(key, store(choice))
             return choice
 
+    def problem(self) -> Problem:
+        """The placement problem of the model, with costs as they are measured now.
+
+        Raises:
+            PlanError: Nothing can be measured.
+        """
+        obstacle = self._obstacle()
+        if obstacle:
+            raise PlanError(f"Nothing can be measured: give --shape. {obstacle}")
+        with Database() as database:
+            table = self._table(self._describe(database))
+            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
+            with progress(what, len(table.devices)) as advance:
+                contest = self._contest(table, database, advance, itertools.count(1))
+            contest.close()
+            return contest.problem()
+
     def _obstacle(self) -> str:
         """Why nothing can be measured; empty if it can."""
         for port in self._compilation.model.inputs:
@@ -107,7 +126,8 @@ class Scheduler:
         for name in names:
             info = self._core.device_info(name)
             key = database.add_device(self._core.fingerprint(name, self._devices.config(name)))
-            described.append(DeviceCosts(name, key, info.kind, info.memory_bytes))
+            room = self._devices.memory_limits.get(name, info.memory_bytes)
+            described.append(DeviceCosts(name, key, info.kind, room))
         return described
 
     def _key(self, devices: Sequence[DeviceCosts]) -> str:
@@ -120,6 +140,7 @@ class Scheduler:
             "executor": properties.HETERO_EXECUTOR,
             "objective": self._objective,
             "pins": {str(op): device for op, device in self._compilation.pins.items()},
+            "memory": self._devices.memory_limits,
             "out": sorted(f"{op} {device}" for op, device in self._out),
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
@@ -174,6 +195,20 @@ class Scheduler:
     # ----------------------------------------------------------------------- the decision
 
     def _decide(self, table: CostTable, database: Database, advance: Advance) -> Choice:
+        steps = itertools.count(1)
+        contest = self._contest(table, database, advance, steps)
+        plan: Plan | None = None
+        for _ in range(ROUNDS):
+            advance(next(steps))
+            plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
+            if not contest.enter_plan(plan):
+                break
+        return contest.settle(plan)
+
+    def _contest(
+        self, table: CostTable, database: Database, advance: Advance, steps: Iterator[int]
+    ) -> Contest:
+        """Fills the table; each device that can has run what it takes of the model."""
         inputs = made_up_inputs(self._compilation.model)
         profile = Profile(self._compilation, table, database, self._signatures)
         for device in table.devices:
@@ -187,18 +222,11 @@ class Scheduler:
         contest = Contest(
             self._compilation, self._out, self._remarks, table, profile, self._objective, inputs
         )
-        steps = itertools.count(1)
         for device in table.devices:
             advance(next(steps))
             if device.kind != "reference":
                 contest.enter_device(device)
-        plan: Plan | None = None
-        for _ in range(ROUNDS):
-            advance(next(steps))
-            plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
-            if not contest.enter_plan(plan):
-                break
-        return contest.settle(plan)
+        return contest
 
 
 def objective_of(properties: HeteroProperties) -> Objective:

@@ -49,7 +49,7 @@ def gather(
         DeviceError: An affinity or a pin names a device that cannot be used.
     """
     properties = devices.properties
-    spelling = _Spelling(devices)
+    spelling = Spelling(devices)
     facts = [OpFacts(op.name, op.op_type, op.domain, op.node.metadata_props) for op in model.ops]
     ruled = {
         op: Pin(spelling.of(pin.device, f"The {pin.why}"), pin.why, pin.hard)
@@ -75,7 +75,7 @@ def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> di
         UnsupportedOpError: The model has no such operation.
         DeviceError: A device cannot be used.
     """
-    spelling = _Spelling(devices)
+    spelling = Spelling(devices)
     names = {name: index for index, name in enumerate(wiring.names())}
     result = {}
     for name, device in pins.items():
@@ -86,7 +86,7 @@ def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> di
     return result
 
 
-class _Spelling:
+class Spelling:
     """Finds the name that a device has in the list, whatever it is called."""
 
     def __init__(self, devices: DeviceList) -> None:
@@ -126,7 +126,7 @@ def _from_lock(
 ) -> tuple[dict[int, Pin], list[str]]:
     """Pins of a lock file, and what of it no longer holds."""
     lock = locks.load(path)
-    spelling = _Spelling(devices)
+    spelling = Spelling(devices)
     spelled = {device: spelling.in_list(device) for device in lock.devices}
     placed = [
         name

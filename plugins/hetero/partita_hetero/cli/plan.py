@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from partita import device_string
+from partita import Core, device_string
 from partita.cli.arguments import (
     MODEL_HELP,
     Commands,
@@ -17,14 +17,19 @@ from partita.cli.arguments import (
     add_pins,
     add_shapes,
     positive_float,
+    properties_of,
 )
+from partita.cli.feeds import reshape
 from partita.cli.output import Output
 from partita.errors import PlanError
-from partita_hetero.pins import read_rules
+from partita.zoo.naming import resolve
+from partita.zoo.store import Store
+from partita_hetero.pins import PinRule, read_rules
 from partita_hetero.sizes import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from partita.model import Model
+    from partita_hetero.devices import DeviceList
     from partita_hetero.planner.problem import Problem
     from partita_hetero.planner.summary import PlanSummary
     from partita_hetero.planning import Planned
@@ -85,7 +90,11 @@ def add_parser(commands: Commands) -> None:
         help="how long to search (default: 10)",
     )
     parser.add_argument(
-        "--lock", type=Path, metavar="PLAN.toml", help="write the placement as a lock file"
+        "--lock",
+        type=Path,
+        dest="write_lock",
+        metavar="PLAN.toml",
+        help="write the placement as a lock file",
     )
     parser.add_argument(
         "--gantt", type=Path, metavar="PLAN.html", help="write a chart of the predicted run"
@@ -108,17 +117,17 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
-    parsed = device_string.parse(args.device)
-    wishes = Wishes(
-        parsed.priorities or (),
-        read_rules(args.pins),
-        dict(args.memory),
-        args.objective,
-        args.time_limit,
-    )
-    problem, model, drivers = _problem(args, out)
-    planned = make_plan(problem, wishes)
-    _write(args, planned, model, drivers, out)
+    rules = read_rules(args.pins)
+    if args.costs is not None:
+        setting = _from_table(args, out)
+        names = device_string.parse(args.device).priorities or ()
+        wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
+    else:
+        setting = _measured(args, out)
+        rules = [setting.respelled(rule) for rule in rules]
+        wishes = Wishes((), rules, {}, args.objective, args.time_limit)
+    planned = make_plan(setting.problem, wishes)
+    _write(args, setting, planned, out)
     if args.json:
         out.json(planned.summary)
     else:
@@ -126,44 +135,88 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
-def _problem(
-    args: argparse.Namespace, out: Output
-) -> tuple[Problem, Model | None, Mapping[str, str]]:
-    """What to solve, the model if it is at hand, and the drivers of the devices."""
+@dataclass(frozen=True)
+class _Setting:
+    """What is planned for.
+
+    Attributes:
+        problem: What everything costs.
+        model: The model, if it is at hand.
+        devices: The devices, if they are.
+    """
+
+    problem: Problem
+    model: Model | None = None
+    devices: DeviceList | None = None
+
+    @property
+    def drivers(self) -> dict[str, str]:
+        """Device to its driver, where known."""
+        from partita_hetero.wanted import driver_of
+
+        if self.devices is None:
+            return {}
+        names = (device.name for device in self.problem.devices)
+        return {name: driver_of(self.devices, name) for name in names}
+
+    def respelled(self, rule: PinRule) -> PinRule:
+        """A pin with its device named as in the device list."""
+        from partita_hetero.wanted import Spelling
+
+        if self.devices is None:
+            return rule
+        name = Spelling(self.devices).of(rule.device, f"The pin '{rule}'")
+        return rule.model_copy(update={"device": name})
+
+
+def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
+    """What a cost table says; the model only adds the digest of its graph."""
     from partita_hetero.planner import table
 
-    if args.costs is None:
-        raise PlanError("Give --costs.")
-    return table.load(args.costs), _read_model(args, out), {}
+    model = None if args.model is None else _read_model(args, Core(), out)
+    return _Setting(table.load(args.costs), model)
 
 
-def _read_model(args: argparse.Namespace, out: Output) -> Model | None:
-    from partita import Core
-    from partita.cli.feeds import reshape
-    from partita.zoo.naming import resolve
-    from partita.zoo.store import Store
+def _measured(args: argparse.Namespace, out: Output) -> _Setting:
+    """What the model costs on the devices of this machine, measured now or before."""
+    from partita_hetero.compiled import HeteroCompiledModel
+    from partita_hetero.schedule import Scheduler
 
-    if args.model is None:
-        return None
-    model = Core().read_model(resolve(args.model, Store(notify=out.note)).source)
+    core = Core()
+    if not core.accepts_property(args.device, "HETERO_SCHEDULE"):
+        raise PlanError(f"'{args.device}' is one device; a plan is for 'HETERO:{args.device},...'.")
+    model = _read_model(args, core, out)
+    config: dict[str, Any] = {**properties_of(args), "HETERO_SCHEDULE": "PRIORITY"}
+    if args.memory:
+        config["HETERO_MEMORY_LIMITS"] = dict(args.memory)
+    if args.objective == "PARALLEL":
+        config["HETERO_EXECUTOR"] = "PARALLEL"
+    if args.objective == "THROUGHPUT":
+        config["PERFORMANCE_HINT"] = "THROUGHPUT"
+    compiled = core.compile_model(model, args.device, config)
+    if not isinstance(compiled, HeteroCompiledModel):
+        raise TypeError(f"HETERO compiles to {type(compiled).__name__}.")
+    compilation = compiled.compilation
+    return _Setting(Scheduler(compilation, {}, []).problem(), model, compilation.devices)
+
+
+def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
+    named = resolve(args.model, Store(notify=out.note))
+    model = core.read_model(named.source)
+    if named.sample is not None and not args.shapes:
+        return model.reshape(named.sample().shapes)
     return reshape(model, args.shapes)
 
 
-def _write(
-    args: argparse.Namespace,
-    planned: Planned,
-    model: Model | None,
-    drivers: Mapping[str, str],
-    out: Output,
-) -> None:
+def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: Output) -> None:
     from partita_hetero.planner import table
 
     if args.save_costs:
-        table.save(planned.problem, args.save_costs)
+        table.save(setting.problem.with_pins(()), args.save_costs)
         out.note(f"wrote {args.save_costs}")
-    if args.lock:
-        planned.lock(model, drivers).save(args.lock)
-        out.note(f"wrote {args.lock}")
+    if args.write_lock:
+        planned.lock(setting.model, setting.drivers).save(args.write_lock)
+        out.note(f"wrote {args.write_lock}")
     if args.trace:
         trace = planned.plan.timeline.to_chrome_trace()
         args.trace.write_text(json.dumps(trace), encoding="utf-8")

@@ -15,13 +15,13 @@ from partita.explain import Candidate, Decision
 from partita.query import Reason, ReasonCode
 from partita.tensor import Tensor
 from partita_hetero.affinity import Placement, Wishes
-from partita_hetero.choice import Choice
+from partita_hetero.choice import Choice, Elsewhere
 from partita_hetero.cost.profile import Profile
 from partita_hetero.cost.table import CostTable, DeviceCosts
 from partita_hetero.cost.trial import Run, Trial
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
-from partita_hetero.planner.reasons import reasons
+from partita_hetero.planner.reasons import TaskReason, reasons
 from partita_hetero.planner.simulate import objective_value, simulate
 
 if TYPE_CHECKING:
@@ -150,14 +150,18 @@ class Contest:
             self._correct(entry)
         return entry is not None
 
+    def close(self) -> None:
+        """Frees what requests hold."""
+        for entry in self._entries.values():
+            entry.close()
+
     def settle(self, plan: Plan | None) -> Choice:
         """Lets all that work race, and keeps the fastest."""
         able = [entry for entry in self._entries.values() if entry.trial is not None]
         self._race(able)
         chosen = min(able, key=_rank, default=None)
         decision = self._decision(chosen, plan)
-        for entry in able:
-            entry.close()
+        self.close()
         return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
 
     def _choice(self, chosen: Entry, decision: Decision) -> Choice:
@@ -168,8 +172,20 @@ class Contest:
         value = objective_value(problem, assignment, self._objective, timeline)
         order = tuple(range(len(assignment)))
         plan = Plan(tuple(assignment), self._objective, value, 0.0, chosen.name, order, timeline)
-        why = [one.reason for one in reasons(problem, plan, EXPLAINING_SECONDS)]
-        return Choice(self._wishes(assignment, why), decision, timeline)
+        why = reasons(problem, plan, EXPLAINING_SECONDS)
+        wishes = self._wishes(assignment, [one.reason for one in why])
+        return Choice(wishes, decision, timeline, self._elsewhere(problem, why))
+
+    def _elsewhere(self, problem: Problem, why: Sequence[TaskReason]) -> dict[int, Elsewhere]:
+        """What each operation, with those that share its device, would cost on the next one."""
+        found: dict[int, Elsewhere] = {}
+        for group, one in zip(self._table.groups, why, strict=True):
+            other = one.alternative
+            name = "" if other is None else problem.devices[other.device].name
+            extra = None if other is None else other.extra_us
+            there = Elsewhere(one.own_us, name, extra, one.change)
+            found |= dict.fromkeys(group.ops, there)
+        return found
 
     # ---------------------------------------------------------------------------- entering
 
