@@ -272,7 +272,7 @@ def _panel(
                 at = a + line * line_bytes + f * row
                 sums = (at, row, places, taps, p[DEPTH], b, p[PLANE_BYTES], rows)
                 ahead = b
-                if n < 4:
+                if n < 4 and not (ends and block == last_block - 1):
                     ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // 4)
                 partial = partials + n * TILE_BYTES
                 start = partial if first_tap else 0
