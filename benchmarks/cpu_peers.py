@@ -2,8 +2,8 @@
 
     python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [model ...]
 
-Models: resnet50, mobilenetv2, encoder (built here, random weights), and all names that
-`partita benchmark` takes (zoo:magika, light:squeezenet). Every contestant gets its best way
+Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
+(zoo:magika, light:squeezenet). Every contestant gets its best way
 in and out: onnxruntime an io_binding, OpenVINO and Partita a request whose tensors are set once.
 A turn is a few calls after a pause, so that threads that still spin do not disturb the next one.
 Prints the median of all calls in milliseconds, and for Partita the ratio to the peer of its class:
@@ -16,146 +16,16 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from cpu_networks import BUILT, Feeds
 
 import partita
 
-Feeds = dict[str, np.ndarray[Any, Any]]
 PAUSE = 0.02
 CALLS_PER_TURN = 6
-
-
-class Builder:
-    """Convolutional networks with random weights that keep the scale of what passes through."""
-
-    def __init__(self) -> None:
-        self.rng = np.random.default_rng(0)
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-
-    def weight(self, array: Any) -> str:
-        """The name of a new constant."""
-        name = f"w{len(self.weights)}"
-        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
-        return name
-
-    def add(self, op_type: str, *inputs: str, **attrs: Any) -> str:
-        """A node's output."""
-        name = f"{op_type}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attrs))
-        return name
-
-    def normal(self, *shape: int, fan: int) -> str:
-        """Random weights for sums of `fan` products."""
-        return self.weight(self.rng.standard_normal(shape).astype(np.float32) * fan**-0.5)
-
-    def conv(self, x: str, c: int, o: int, k: int = 1, s: int = 1, group: int = 1) -> str:
-        """A convolution of c to o channels, kernel k, stride s."""
-        w = self.normal(o, c // group, k, k, fan=c // group * k * k)
-        bias = self.weight(np.full(o, 0.01, np.float32))
-        pads = [k // 2] * 4
-        return self.add("Conv", x, w, bias, pads=pads, strides=[s, s], group=group)
-
-    def dense(self, x: str, c: int, o: int) -> str:
-        """A product with a bias."""
-        product = self.add("MatMul", x, self.normal(c, o, fan=c))
-        return self.add("Add", product, self.weight(np.full(o, 0.01, np.float32)))
-
-    def model(self, shape: Sequence[int], result: str) -> tuple[bytes, Feeds]:
-        """The model, and an input for it."""
-        graph = helper.make_graph(
-            self.nodes,
-            "net",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-            [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
-            self.weights,
-        )
-        opsets = [helper.make_opsetid("", 17)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        x = self.rng.standard_normal(shape).astype(np.float32)
-        return model.SerializeToString(), {"x": x}
-
-
-def resnet50() -> tuple[bytes, Feeds]:
-    """Version 1.5, batch 1, batch normalisation folded."""
-    b = Builder()
-    x = b.add("Relu", b.conv("x", 3, 64, 7, 2))
-    x = b.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    channels = 64
-    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
-        for block in range(blocks):
-            stride = 2 if stage and not block else 1
-            side = x if block else b.conv(x, channels, 4 * width, 1, stride)
-            y = b.add("Relu", b.conv(x, channels, width))
-            y = b.add("Relu", b.conv(y, width, width, 3, stride))
-            x = b.add("Relu", b.add("Add", b.conv(y, width, 4 * width), side))
-            channels = 4 * width
-    x = b.add("Flatten", b.add("GlobalAveragePool", x))
-    return b.model((1, 3, 224, 224), b.dense(x, 2048, 1000))
-
-
-def mobilenetv2() -> tuple[bytes, Feeds]:
-    """Width 1, batch 1, batch normalisation folded."""
-    b = Builder()
-    bounds = (b.weight(np.float32(0)), b.weight(np.float32(6)))
-
-    def relu6(y: str) -> str:
-        return b.add("Clip", y, *bounds)
-
-    x, channels = relu6(b.conv("x", 3, 32, 3, 2)), 32
-    table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2))
-    for expand, out, repeat, first in (*table, (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
-        for number in range(repeat):
-            stride, wide, y = (1 if number else first), channels * expand, x
-            if expand > 1:
-                y = relu6(b.conv(y, channels, wide))
-            y = relu6(b.conv(y, wide, wide, 3, stride, wide))
-            y = b.conv(y, wide, out)
-            x = b.add("Add", y, x) if stride == 1 and channels == out else y
-            channels = out
-    x = b.add("Flatten", b.add("GlobalAveragePool", relu6(b.conv(x, 320, 1280))))
-    return b.model((1, 3, 224, 224), b.dense(x, 1280, 1000))
-
-
-def encoder(layers: int = 4, tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
-    """Layers of a transformer encoder of BERT-base's sizes; takes embeddings."""
-    b = Builder()
-    split = b.weight(np.array([1, tokens, heads, width // heads], np.int64))
-    join = b.weight(np.array([1, tokens, width], np.int64))
-    factor = b.weight(np.float32((width // heads) ** -0.5))
-    half, one = b.weight(np.float32(0.5)), b.weight(np.float32(1))
-    root = b.weight(np.float32(2**0.5))
-
-    def norm(y: str) -> str:
-        scale = b.weight(np.ones(width, np.float32))
-        return b.add("LayerNormalization", y, scale, b.weight(np.zeros(width, np.float32)))
-
-    x = "x"
-    for _ in range(layers):
-        parts = []
-        for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
-            part = b.add("Reshape", b.dense(x, width, width), split)
-            parts.append(b.add("Transpose", part, perm=perm))
-        scores = b.add("Softmax", b.add("Mul", b.add("MatMul", *parts[:2]), factor), axis=-1)
-        mixed = b.add("Transpose", b.add("MatMul", scores, parts[2]), perm=[0, 2, 1, 3])
-        x = norm(b.add("Add", b.dense(b.add("Reshape", mixed, join), width, width), x))
-        y = b.dense(x, width, 4 * width)
-        gate = b.add("Add", b.add("Erf", b.add("Div", y, root)), one)
-        y = b.add("Mul", b.add("Mul", y, gate), half)
-        x = norm(b.add("Add", b.dense(y, 4 * width, width), x))
-    return b.model((1, tokens, width), x)
-
-
-BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
-    "resnet50": resnet50,
-    "mobilenetv2": mobilenetv2,
-    "encoder": encoder,
-}
 
 
 def load(name: str) -> tuple[bytes, Feeds]:

@@ -1,0 +1,263 @@
+"""Networks with random weights, as their papers have them, for benchmarks: batch 1.
+
+Weights keep the scale of what passes through, so that precisions can be compared at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+
+class Builder:
+    """Convolutional networks with random weights that keep the scale of what passes through."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: list[onnx.TensorProto] = []
+
+    def weight(self, array: Any) -> str:
+        """The name of a new constant."""
+        name = f"w{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def add(self, op_type: str, *inputs: str, **attrs: Any) -> str:
+        """A node's output."""
+        name = f"{op_type}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op_type, inputs, [name], name=name, **attrs))
+        return name
+
+    def normal(self, *shape: int, fan: int) -> str:
+        """Random weights for sums of `fan` products."""
+        return self.weight(self.rng.standard_normal(shape).astype(np.float32) * fan**-0.5)
+
+    def conv(self, x: str, c: int, o: int, k: int = 1, s: int = 1, group: int = 1) -> str:
+        """A convolution of c to o channels, kernel k, stride s."""
+        w = self.normal(o, c // group, k, k, fan=c // group * k * k)
+        bias = self.weight(np.full(o, 0.01, np.float32))
+        pads = [k // 2] * 4
+        return self.add("Conv", x, w, bias, pads=pads, strides=[s, s], group=group)
+
+    def conv_relu(self, x: str, c: int, o: int, k: Any = 1, s: int = 1, same: bool = True) -> str:
+        """A convolution with kernel k (of any two sizes), stride s, and Relu."""
+        down, across = (k, k) if isinstance(k, int) else k
+        w = self.normal(o, c, down, across, fan=c * down * across // 2)
+        pads = [down // 2, across // 2] * 2 if same else [0] * 4
+        bias = self.weight(np.full(o, 0.01, np.float32))
+        return self.add("Relu", self.add("Conv", x, w, bias, pads=pads, strides=[s, s]))
+
+    def normalised(self, x: str, c: int) -> str:
+        """Batch normalisation and Relu."""
+        rows = [self.rng.uniform(0.8, 1.2, c) for _ in range(2)]
+        means = [self.rng.uniform(-0.1, 0.1, c) for _ in range(2)]
+        numbers = [rows[0], means[0], means[1], rows[1]]
+        inputs = [self.weight(row.astype(np.float32)) for row in numbers]
+        return self.add("Relu", self.add("BatchNormalization", x, *inputs))
+
+    def pool(self, op_type: str, x: str, k: int, s: int, pad: int = 0) -> str:
+        """A pooling with kernel k and stride s."""
+        return self.add(op_type, x, kernel_shape=[k, k], strides=[s, s], pads=[pad] * 4)
+
+    def dense(self, x: str, c: int, o: int) -> str:
+        """A product with a bias."""
+        product = self.add("MatMul", x, self.normal(c, o, fan=c))
+        return self.add("Add", product, self.weight(np.full(o, 0.01, np.float32)))
+
+    def model(self, shape: Sequence[int], result: str) -> tuple[bytes, Feeds]:
+        """The model, and an input for it."""
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+            [helper.make_tensor_value_info(result, TensorProto.FLOAT, None)],
+            self.weights,
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        x = self.rng.standard_normal(shape).astype(np.float32)
+        return model.SerializeToString(), {"x": x}
+
+
+def resnet50() -> tuple[bytes, Feeds]:
+    """Version 1.5, batch 1, batch normalisation folded."""
+    b = Builder()
+    x = b.add("Relu", b.conv("x", 3, 64, 7, 2))
+    x = b.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    channels = 64
+    for stage, (width, blocks) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            side = x if block else b.conv(x, channels, 4 * width, 1, stride)
+            y = b.add("Relu", b.conv(x, channels, width))
+            y = b.add("Relu", b.conv(y, width, width, 3, stride))
+            x = b.add("Relu", b.add("Add", b.conv(y, width, 4 * width), side))
+            channels = 4 * width
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    return b.model((1, 3, 224, 224), b.dense(x, 2048, 1000))
+
+
+def mobilenetv2() -> tuple[bytes, Feeds]:
+    """Width 1, batch 1, batch normalisation folded."""
+    b = Builder()
+    bounds = (b.weight(np.float32(0)), b.weight(np.float32(6)))
+
+    def relu6(y: str) -> str:
+        return b.add("Clip", y, *bounds)
+
+    x, channels = relu6(b.conv("x", 3, 32, 3, 2)), 32
+    table = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2))
+    for expand, out, repeat, first in (*table, (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)):
+        for number in range(repeat):
+            stride, wide, y = (1 if number else first), channels * expand, x
+            if expand > 1:
+                y = relu6(b.conv(y, channels, wide))
+            y = relu6(b.conv(y, wide, wide, 3, stride, wide))
+            y = b.conv(y, wide, out)
+            x = b.add("Add", y, x) if stride == 1 and channels == out else y
+            channels = out
+    x = b.add("Flatten", b.add("GlobalAveragePool", relu6(b.conv(x, 320, 1280))))
+    return b.model((1, 3, 224, 224), b.dense(x, 1280, 1000))
+
+
+def encoder(layers: int = 4, tokens: int = 128, width: int = 768, heads: int = 12) -> Any:
+    """Layers of a transformer encoder of BERT-base's sizes; takes embeddings."""
+    b = Builder()
+    split = b.weight(np.array([1, tokens, heads, width // heads], np.int64))
+    join = b.weight(np.array([1, tokens, width], np.int64))
+    factor = b.weight(np.float32((width // heads) ** -0.5))
+    half, one = b.weight(np.float32(0.5)), b.weight(np.float32(1))
+    root = b.weight(np.float32(2**0.5))
+
+    def norm(y: str) -> str:
+        scale = b.weight(np.ones(width, np.float32))
+        return b.add("LayerNormalization", y, scale, b.weight(np.zeros(width, np.float32)))
+
+    x = "x"
+    for _ in range(layers):
+        parts = []
+        for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
+            part = b.add("Reshape", b.dense(x, width, width), split)
+            parts.append(b.add("Transpose", part, perm=perm))
+        scores = b.add("Softmax", b.add("Mul", b.add("MatMul", *parts[:2]), factor), axis=-1)
+        mixed = b.add("Transpose", b.add("MatMul", scores, parts[2]), perm=[0, 2, 1, 3])
+        x = norm(b.add("Add", b.dense(b.add("Reshape", mixed, join), width, width), x))
+        y = b.dense(x, width, 4 * width)
+        gate = b.add("Add", b.add("Erf", b.add("Div", y, root)), one)
+        y = b.add("Mul", b.add("Mul", y, gate), half)
+        x = norm(b.add("Add", b.dense(y, 4 * width, width), x))
+    return b.model((1, tokens, width), x)
+
+
+def squeezenet() -> tuple[bytes, Feeds]:
+    """Version 1.0."""
+    b = Builder()
+    x, channels = b.pool("MaxPool", b.conv_relu("x", 3, 96, 7, 2, same=False), 3, 2), 96
+    for number, width in enumerate((16, 16, 32, 32, 48, 48, 64, 64)):
+        squeezed = b.conv_relu(x, channels, width)
+        parts = [b.conv_relu(squeezed, width, 4 * width, k) for k in (1, 3)]
+        x, channels = b.add("Concat", *parts, axis=1), 8 * width
+        if number in (2, 6):
+            x = b.pool("MaxPool", x, 3, 2)
+    x = b.add("GlobalAveragePool", b.conv_relu(x, channels, 1000))
+    return b.model((1, 3, 224, 224), b.add("Flatten", x))
+
+
+def densenet121() -> tuple[bytes, Feeds]:
+    """Growth 32; the normalisation after each 1x1 convolution folded."""
+    b = Builder()
+    x, channels = b.pool("MaxPool", b.conv_relu("x", 3, 64, 7, 2), 3, 2, 1), 64
+    for number, count in enumerate((6, 12, 24, 16)):
+        for _ in range(count):
+            y = b.conv_relu(b.normalised(x, channels), channels, 128)
+            x = b.add("Concat", x, b.conv(y, 128, 32, 3), axis=1)
+            channels += 32
+        x = b.normalised(x, channels)
+        if number < 3:
+            x = b.pool("AveragePool", b.conv(x, channels, channels // 2), 2, 2)
+            channels //= 2
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    return b.model((1, 3, 224, 224), b.dense(x, channels, 1000))
+
+
+def inception_v3() -> tuple[bytes, Feeds]:
+    """Without the auxiliary classifier, batch normalisation folded."""
+    b = Builder()
+
+    def chain(x: str, c: int, *steps: tuple[int, Any]) -> str:
+        for o, k in steps:
+            x, c = b.conv_relu(x, c, o, k), o
+        return x
+
+    def join(*parts: str) -> str:
+        return b.add("Concat", *parts, axis=1)
+
+    x = b.conv_relu(b.conv_relu("x", 3, 32, 3, 2, same=False), 32, 32, 3, same=False)
+    x = b.pool("MaxPool", b.conv_relu(x, 32, 64, 3), 3, 2)
+    x = b.conv_relu(b.conv_relu(x, 64, 80), 80, 192, 3, same=False)
+    x, c = b.pool("MaxPool", x, 3, 2), 192
+    for width in (32, 64, 64):
+        pooled = chain(b.pool("AveragePool", x, 3, 1, 1), c, (width, 1))
+        double = chain(x, c, (64, 1), (96, 3), (96, 3))
+        x = join(chain(x, c, (64, 1)), chain(x, c, (48, 1), (64, 5)), double, pooled)
+        c = 224 + width
+    double = b.conv_relu(chain(x, c, (64, 1), (96, 3)), 96, 96, 3, 2, same=False)
+    x = join(b.conv_relu(x, c, 384, 3, 2, same=False), double, b.pool("MaxPool", x, 3, 2))
+    c = 768
+    for n in (128, 160, 160, 192):
+        once = chain(x, c, (n, 1), (n, (1, 7)), (192, (7, 1)))
+        twice = chain(x, c, (n, 1), (n, (7, 1)), (n, (1, 7)), (n, (7, 1)), (192, (1, 7)))
+        pooled = chain(b.pool("AveragePool", x, 3, 1, 1), c, (192, 1))
+        x = join(chain(x, c, (192, 1)), once, twice, pooled)
+    short = b.conv_relu(chain(x, c, (192, 1)), 192, 320, 3, 2, same=False)
+    long = chain(x, c, (192, 1), (192, (1, 7)), (192, (7, 1)))
+    long = b.conv_relu(long, 192, 192, 3, 2, same=False)
+    x, c = join(short, long, b.pool("MaxPool", x, 3, 2)), 1280
+    for _ in range(2):
+        once = chain(x, c, (384, 1))
+        twice = chain(x, c, (448, 1), (384, 3))
+        pairs = [chain(y, 384, (384, k)) for y in (once, twice) for k in ((1, 3), (3, 1))]
+        pooled = chain(b.pool("AveragePool", x, 3, 1, 1), c, (192, 1))
+        x = join(chain(x, c, (320, 1)), *pairs, pooled)
+        c = 2048
+    x = b.add("Flatten", b.add("GlobalAveragePool", x))
+    return b.model((1, 3, 299, 299), b.dense(x, c, 1000))
+
+
+def pp_lcnet() -> tuple[bytes, Feeds]:
+    """Width 1, batch normalisation folded."""
+    b = Builder()
+
+    def gated(x: str, c: int) -> str:
+        """Squeeze and excitation."""
+        y = b.add("Relu", b.conv(b.add("GlobalAveragePool", x), c, c // 4))
+        y = b.add("HardSigmoid", b.conv(y, c // 4, c), alpha=0.2, beta=0.5)
+        return b.add("Mul", x, y)
+
+    x, c = b.add("HardSwish", b.conv("x", 3, 16, 3, 2)), 16
+    table = [(3, 32, 1), (3, 64, 2), (3, 64, 1), (3, 128, 2), (3, 128, 1), (3, 256, 2)]
+    for k, o, s in [*table, *[(5, 256, 1)] * 5, (5, 512, 2), (5, 512, 1)]:
+        x = b.add("HardSwish", b.conv(x, c, c, k, s, c))
+        if o == 512:
+            x = gated(x, c)
+        x, c = b.add("HardSwish", b.conv(x, c, o)), o
+    x = b.add("HardSwish", b.conv(b.add("GlobalAveragePool", x), c, 1280))
+    return b.model((1, 3, 224, 224), b.dense(b.add("Flatten", x), 1280, 1000))
+
+
+BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
+    "resnet50": resnet50,
+    "inception_v3": inception_v3,
+    "densenet121": densenet121,
+    "squeezenet": squeezenet,
+    "mobilenetv2": mobilenetv2,
+    "pp_lcnet": pp_lcnet,
+    "encoder": encoder,
+}
