@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import partita
@@ -19,9 +20,8 @@ class PacedDevice(FakeDevice):
         times: Operator to seconds.
         launch: Seconds of each run on top.
         copy: Seconds of each tensor that is brought here or away; needs a memory of its own.
-        parts: Seconds of each run on top of a submodel that is not the whole model: what makes
-            every plan a lie.
-        whole: How many operations the whole model has, for that.
+        parts: Seconds of each run on top, for submodels that hold some but not all of the
+            operators it has times for: what makes every plan a lie.
         counts: Whether it has counters.
         driver: Its version.
         breaks_on: Operators that it claims and cannot compile.
@@ -35,7 +35,6 @@ class PacedDevice(FakeDevice):
         launch=0.0,
         copy=0.0,
         parts=0.0,
-        whole=0,
         counts=False,
         driver="1",
         fails_on=(),
@@ -43,8 +42,9 @@ class PacedDevice(FakeDevice):
     ):
         super().__init__(name, **options)
         self.times, self.launch, self.copy = times or {}, launch, copy
-        self.parts, self.whole, self.counts, self.driver = parts, whole, counts, driver
+        self.parts, self.counts, self.driver = parts, counts, driver
         self.fails_on = set(fails_on)
+        self.busy = threading.Lock()  # it does one thing at a time
 
     def device_info(self, device_id):
         return DeviceInfo(
@@ -90,10 +90,10 @@ class PacedRunner(FakeRunner):
         plugin = self.plugin
         if any(op_type in plugin.fails_on for _, op_type in self._ops):
             raise InferError(f"{plugin.device_name} cannot run it after all")
-        seconds = plugin.launch + sum(plugin.times.get(op_type, 0.0) for _, op_type in self._ops)
-        if len(self._ops) < plugin.whole:
-            seconds += plugin.parts
-        time.sleep(seconds)
+        timed = [plugin.times[op_type] for _, op_type in self._ops if op_type in plugin.times]
+        partial = 0 < len(timed) < len(plugin.times)
+        with plugin.busy:
+            time.sleep(plugin.launch + sum(timed) + partial * plugin.parts)
         results = super().run(inputs)
         if plugin.memory == "host":
             return results

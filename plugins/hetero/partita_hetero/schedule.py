@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import partita
-from partita.errors import PlanError
+from partita.errors import InfeasiblePlanError, PlanError
 from partita.explain import Decision
 from partita.progress import Advance, progress
 from partita.properties.hint import PerformanceMode
@@ -76,8 +76,11 @@ class Scheduler:
             if choice:
                 return choice
             table = self._table(devices)
-            if all(len(devices) - len(refusals) <= 1 for refusals in table.refusals):
-                note = "COST has nothing to decide: one device takes each operation."
+            if all(
+                index in table.pins or len(devices) - len(refusals) <= 1
+                for index, refusals in enumerate(table.refusals)
+            ):
+                note = "COST has nothing to decide: only one device can take each operation."
                 return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
             what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
             with progress(what, len(devices) + ROUNDS + 1) as advance:
@@ -200,7 +203,11 @@ class Scheduler:
         plan: Plan | None = None
         for _ in range(ROUNDS):
             advance(next(steps))
-            plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
+            try:
+                plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
+            except InfeasiblePlanError as error:
+                contest.note(f"There is no plan: {error}")
+                break
             if not contest.enter_plan(plan):
                 break
         return contest.settle(plan)

@@ -150,6 +150,10 @@ class Contest:
             self._correct(entry)
         return entry is not None
 
+    def note(self, text: str) -> None:
+        """Adds to what the decision tells."""
+        self._profile.notes.append(text)
+
     def close(self) -> None:
         """Frees what requests hold."""
         for entry in self._entries.values():
