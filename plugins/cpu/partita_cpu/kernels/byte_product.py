@@ -1,19 +1,23 @@
 """Matrix products of bytes: rows of uint8 times panels of int8, corrected for zero points.
 
 int8 on the left and uint8 on the right are moved by 128 on the way, together with their zero
-points. Sums wrap in int32, so that it does not matter when the corrections are added.
+points. Sums wrap in int32, so that it does not matter when the corrections are added. A tile of 32
+rows and 64 columns is finished while it is in the cache: as int32, scaled to floats, or as bytes.
 """
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import round_even
 from partita_cpu.kernels.tiles import (
     PANEL,
     QUAD,
@@ -22,90 +26,252 @@ from partita_cpu.kernels.tiles import (
     multiply_byte_row,
     multiply_byte_rows,
 )
+from partita_cpu.native.choice import Choice
+from partita_cpu.native.invoke import address, call_bytes, call_plain
+from partita_cpu.native.ir.amx_bytes import STEP
+from partita_cpu.native.isa import Isa
+from partita_cpu.native.table import CONFIG, CONFIGURE, RELEASE, byte_kernels
+from partita_cpu.properties import processors
 
 SHIFT = 128
 """The distance between the ranges of int8 and uint8."""
 CHUNK = 32
-"""Rows that meet a panel while it is in the cache."""
+"""Rows of a tile."""
+FEW = 4
+"""So many rows or fewer are quicker without tiles of AMX."""
+_TILE = CHUNK * PANEL
+
+
+class Kind(enum.IntEnum):
+    """What sums become."""
+
+    SUMS = 0  # int32, as they are
+    FLOATS = 1  # sum * (scale * factor) + bias, in float32
+    LEVELS = 2  # round((sum + bias) * (scale * factor)) + zero, saturated
+
+
+@dataclass(frozen=True)
+class Result:
+    """What sums become, and by what; every tensor has one element or one per column.
+
+    Attributes:
+        kind: Which formula.
+        dtype: Of the result.
+        scale: One factor.
+        factors: More of them.
+        bias: int32 for levels, float32 for floats.
+        zero: Of the levels.
+    """
+
+    kind: Kind
+    dtype: Any
+    scale: Operand
+    factors: Operand
+    bias: Operand
+    zero: Operand
+
+
+(
+    TERMS,
+    COLUMNS,
+    QUADS,
+    ROW_SHIFT,
+    COLUMN_SHIFT,
+    KIND,
+    LOW,
+    HIGH,
+) = range(8)
+"""What the table of `multiply_bytes` holds."""
 
 
 @loop
 def pack_rows(
-    x: Any, packed: Any, totals: Any, rows: int, terms: int, shift: int, tid: int, nt: int
+    x: Any,
+    packed: Any,
+    totals: Any,
+    terms: int,
+    width: int,
+    shift: int,
+    counted: int,
+    tid: int,
+    nt: int,
 ) -> None:
-    """Rows as uint8, filled up with zeros to whole quads, and their sums."""
-    width = (terms + QUAD - 1) // QUAD * QUAD
+    """Rows as uint8, filled up with zeros to the width, and their sums if they are `counted`."""
+    rows = totals.size
+    flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * terms : (row + 1) * terms]
         target = packed[row * width : (row + 1) * width]
-        total = np.int32(0)
         for i in range(terms):
-            level = np.int32(np.int32(source[i]) + np.int32(shift))
-            target[i] = level
-            total = np.int32(total + level)
+            target[i] = np.uint8(source[i]) ^ flipped
         for i in range(terms, width):
             target[i] = 0
-        totals[row] = total
+        if counted:
+            total = np.int32(0)
+            for i in range(terms):
+                total = np.int32(total + np.int32(target[i]))
+            totals[row] = total
 
 
 @loop
-def multiply_panels(
-    packed: Any, panels: Any, sums: Any, rows: int, quads: int, count: int, tid: int, nt: int
-) -> None:
-    """``sums = packed @ panels``; ``count`` panels of weights."""
-    chunks = (rows + CHUNK - 1) // CHUNK
-    tasks = chunks * count
-    n = count * PANEL
-    for task in range(tasks * tid // nt, tasks * (tid + 1) // nt):
-        chunk, panel = task % chunks, task // chunks
-        row, end = chunk * CHUNK, min(rows, (chunk + 1) * CHUNK)
-        for k in range(row, end):
-            sums[k * n + panel * PANEL : k * n + (panel + 1) * PANEL] = 0
-        at = panel * quads * PANEL * QUAD
-        while row < end:
-            a_at, c_at = row * quads * QUAD, row * n + panel * PANEL
-            if row + ROWS <= end:
-                multiply_byte_rows(packed, a_at, quads * QUAD, panels, at, sums, c_at, n, quads)
-                row += ROWS
-            else:
-                multiply_byte_row(packed, a_at, 0, panels, at, sums, c_at, 0, quads)
-                row += 1
-
-
-@loop
-def correct_sums(
-    sums: Any,
+def multiply_bytes(
+    packed: Any,
+    panels: Any,
     row_totals: Any,
     column_totals: Any,
     row_zeros: Any,
     column_zeros: Any,
+    scale: Any,
+    factors: Any,
+    bias: Any,
+    zero: Any,
     y: Any,
-    rows: int,
-    terms: int,
-    columns: int,
-    row_shift: int,
-    column_shift: int,
+    scratch: Any,
+    kernels: Any,
+    p: Any,
     tid: int,
     nt: int,
 ) -> None:
-    """Takes the zero points off: ``sum((a - za) * (b - zb))`` from ``sum(a * b)``."""
-    width = (columns + PANEL - 1) // PANEL * PANEL
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        source, target = (
-            sums[row * width : (row + 1) * width],
-            y[row * columns : (row + 1) * columns],
-        )
-        zero = np.int32(row_zeros[row if row_zeros.size > 1 else 0] + row_shift)
-        # What a column's zero point is multiplied by.
-        rest = np.int32(terms * zero - row_totals[row])
-        if column_zeros.size == 1:
-            offset = np.int32(np.int32(column_zeros[0] + column_shift) * rest)
-            for i in range(target.size):
-                target[i] = source[i] - np.int32(zero * column_totals[i]) + offset
+    """``y = finished(sum((a - za) * (b - zb)))``, from ``sum(a * b)``.
+
+    Args:
+        packed: Rows of uint8, as many as fill tiles where kernels are native.
+        panels: Weights by panels, int8.
+        row_totals: Sum of each row.
+        column_totals: Sum of each column.
+        row_zeros: Zero point of all rows, or of each.
+        column_zeros: Zero point of all columns, or of each.
+        scale: See `Result`; so are the next three.
+        factors: One, or one per column.
+        bias: One per column.
+        zero: One.
+        y: The result, (rows, columns).
+        scratch: int32; a tile for each thread.
+        kernels: `table.byte_kernels`.
+        p: The table.
+        tid: This thread.
+        nt: All threads.
+    """
+    rows, columns, quads = row_totals.size, p[COLUMNS], p[QUADS]
+    threads = min(nt, scratch.size // _TILE)
+    chunks = (rows + CHUNK - 1) // CHUNK
+    tasks = chunks * ((columns + PANEL - 1) // PANEL)
+    if tid >= threads:
+        return
+    begin, end = tasks * tid // threads, tasks * (tid + 1) // threads
+    if begin == end:
+        return
+    native = kernels[1] != 0
+    tile = scratch[tid * _TILE : (tid + 1) * _TILE]
+    if native:
+        call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    for task in range(begin, end):
+        row, panel = task % chunks * CHUNK, task // chunks
+        count = min(CHUNK, rows - row)
+        at = panel * quads * PANEL * QUAD
+        if native and count > FEW:
+            place = address(packed) + row * quads * QUAD
+            call_bytes(
+                kernels[1 if count * 2 <= CHUNK else 2],
+                (place, quads * QUAD, address(panels) + at, quads * QUAD // STEP, address(tile)),
+            )
         else:
-            for i in range(target.size):
-                offset = np.int32(np.int32(column_zeros[i] + column_shift) * rest)
-                target[i] = source[i] - np.int32(zero * column_totals[i]) + offset
+            _fill_tile(packed, panels, tile, row, count, at, quads)
+        _finish_tile(
+            tile,
+            row_totals,
+            column_totals,
+            row_zeros,
+            column_zeros,
+            scale,
+            factors,
+            bias,
+            zero,
+            y,
+            p,
+            row,
+            count,
+            panel * PANEL,
+        )
+    if native:
+        call_plain(kernels[RELEASE], (0,))
+
+
+@loop
+def _fill_tile(
+    packed: Any, panels: Any, tile: Any, row: int, count: int, at: int, quads: int
+) -> None:
+    """The sums of some rows and one panel, without native kernels."""
+    for i in range(count * PANEL):
+        tile[i] = 0
+    step, done = quads * QUAD, 0
+    while done < count:
+        first = (row + done) * step
+        if done + ROWS <= count:
+            multiply_byte_rows(packed, first, step, panels, at, tile, done * PANEL, PANEL, quads)
+            done += ROWS
+        else:
+            multiply_byte_row(packed, first, 0, panels, at, tile, done * PANEL, 0, quads)
+            done += 1
+
+
+@loop
+def _finish_tile(
+    tile: Any,
+    row_totals: Any,
+    column_totals: Any,
+    row_zeros: Any,
+    column_zeros: Any,
+    scale: Any,
+    factors: Any,
+    bias: Any,
+    zero: Any,
+    y: Any,
+    p: Any,
+    first_row: int,
+    count: int,
+    column: int,
+) -> None:
+    """Takes the zero points off, and writes what the sums become."""
+    exist = min(PANEL, p[COLUMNS] - column)
+    totals = column_totals[column : column + exist]
+    one_zero, one_factor = column_zeros.size == 1, factors.size == 1
+    zeros = column_zeros[:1] if one_zero else column_zeros[column : column + exist]
+    scales = factors[:1] if one_factor else factors[column : column + exist]
+    terms, shift = bias[column : column + exist], np.int32(p[COLUMN_SHIFT])
+    low, high, level = np.float32(p[LOW]), np.float32(p[HIGH]), np.float32(zero[0])
+    for r in range(count):
+        row = first_row + r
+        sums = tile[r * PANEL : r * PANEL + exist]
+        begin = row * p[COLUMNS] + column
+        target = y[begin : begin + exist]
+        of_row = np.int32(row_zeros[row if row_zeros.size > 1 else 0] + p[ROW_SHIFT])
+        # What a column's zero point is multiplied by.
+        rest = np.int32(p[TERMS] * of_row - row_totals[row])
+        if one_zero:
+            offset = np.int32(np.int32(zeros[0] + shift) * rest)
+            for i in range(sums.size):
+                sums[i] = np.int32(sums[i] - np.int32(of_row * totals[i]) + offset)
+        else:
+            for i in range(sums.size):
+                offset = np.int32(np.int32(zeros[i] + shift) * rest)
+                sums[i] = np.int32(sums[i] - np.int32(of_row * totals[i]) + offset)
+        if p[KIND] == _SUMS:
+            for i in range(sums.size):
+                target[i] = sums[i]
+        elif p[KIND] == _FLOATS:
+            for i in range(sums.size):
+                factor = scale[0] * (scales[0] if one_factor else scales[i])
+                target[i] = np.float32(sums[i]) * factor + terms[i]
+        else:
+            for i in range(sums.size):
+                factor = scale[0] * (scales[0] if one_factor else scales[i])
+                value = round_even(np.float32(np.int32(sums[i] + terms[i])) * factor) + level
+                value = low if value < low else value
+                target[i] = np.int32(high if value > high else value)
+
+
+_SUMS, _FLOATS = int(Kind.SUMS), int(Kind.FLOATS)
 
 
 def signed(weights: Array) -> Array:
@@ -115,22 +281,17 @@ def signed(weights: Array) -> Array:
     return (weights.astype(np.int16) - SHIFT).astype(np.int8)
 
 
-def panels_of(weights: Array) -> Array:
-    """Panels of a matrix of bytes."""
-    return byte_panels(signed(weights))
-
-
 def totals_of(weights: Array) -> Array:
     """Sums of the columns of a matrix of bytes, as moved to int8."""
     return np.asarray(signed(weights).sum(0, dtype=np.int32))
 
 
-def pack_weights(
-    arrange: Callable[[Array], Array], weights: Array, panels: Array, totals: Array
+def _pack_weights(
+    arrange: Callable[[Array], Array], weights: Array, panels: Array, totals: Array, width: int
 ) -> None:
-    """`panels_of` and `totals_of`, for weights that only the run brings."""
+    """Panels and sums of weights that only the run brings."""
     matrix = arrange(weights)
-    panels[...] = panels_of(matrix)
+    panels[...] = byte_panels(signed(matrix), width)
     totals[...] = totals_of(matrix)
 
 
@@ -139,15 +300,38 @@ def as_is(weights: Array) -> Array:
     return weights
 
 
-def quads_of(terms: int) -> int:
-    """Quads that hold this many bytes."""
-    return -(-terms // QUAD)
+def _level(b: Builder) -> Isa:
+    return b.options.level if isinstance(b.options, Choice) else Isa.PORTABLE
+
+
+def row_bytes(b: Builder, terms: int) -> int:
+    """Bytes of a packed row."""
+    unit = STEP if _level(b) is Isa.AMX else QUAD
+    return -(-terms // unit) * unit
+
+
+def empty_rows(b: Builder, rows: int, terms: int) -> Operand:
+    """Memory for packed rows; tiles of AMX read whole chunks."""
+    count = -(-rows // CHUNK) * CHUNK if _level(b) is Isa.AMX else rows
+    return b.empty((count * row_bytes(b, terms),), np.uint8)
+
+
+def _is_packed(b: Builder, x: Operand, rows: int, terms: int) -> bool:
+    """Whether rows are as `pack_rows` would leave them, and tiles read nothing behind them."""
+    half = CHUNK // 2
+    whole = _level(b) is not Isa.AMX or rows % CHUNK in (0, half) or rows <= FEW
+    return x.dtype == np.uint8 and terms == row_bytes(b, terms) and whole
 
 
 def emit_byte_product(
-    b: Builder, x: Operand, w: Operand, x_zero: Operand | None, w_zero: Operand | None
+    b: Builder,
+    x: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None = None,
 ) -> Operand:
-    """The int32 product of bytes of any leading shape with a matrix, less their zero points.
+    """The product of bytes of any leading shape with a matrix, less their zero points.
 
     Args:
         b: The builder.
@@ -155,17 +339,54 @@ def emit_byte_product(
         w: (terms, columns), int8 or uint8.
         x_zero: One zero point, one per row, or ``None`` for 0.
         w_zero: One zero point, one per column, or ``None`` for 0.
+        result: What sums become; ``None`` for int32.
     """
     terms, columns = w.shape
     rows = math.prod(x.shape[:-1])
     shape = (*x.shape[:-1], columns)
     if not rows * columns:
-        return b.empty(shape, np.int32)
-    packed = b.empty((rows * quads_of(terms) * QUAD,), np.uint8)
-    totals = b.empty((rows,), np.int32)
-    b.call(pack_rows, b.flat(x), packed, totals, rows, terms, shift_of(x))
-    y = emit_packed_product(b, packed, totals, shift_of(x), w, as_is, terms, x_zero, w_zero)
+        return b.empty(shape, np.int32 if result is None else result.dtype)
+    y = emit_rows(b, x, w, as_is, terms, x_zero, w_zero, result)
     return b.view(y, shape)
+
+
+def emit_rows(
+    b: Builder,
+    x: Operand,
+    w: Operand,
+    arrange: Callable[[Array], Array],
+    terms: int,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None,
+) -> Operand:
+    """The product of rows of `terms` bytes with ``arrange(w)``, (rows, columns)."""
+    rows = x.size // terms if terms else math.prod(x.shape[:-1])
+    totals = row_totals_of(b, rows, w, w_zero)
+    if _is_packed(b, x, rows, terms) and not needs_row_totals(w, w_zero):
+        packed = b.flat(x)
+    else:
+        packed = empty_rows(b, rows, terms)
+        counted = int(needs_row_totals(w, w_zero))
+        sizes = (terms, row_bytes(b, terms), shift_of(x), counted)
+        b.call(pack_rows, b.flat(x), packed, totals, *sizes)
+    return emit_packed_product(
+        b, packed, totals, shift_of(x), w, arrange, terms, x_zero, w_zero, result
+    )
+
+
+def needs_row_totals(w: Operand, w_zero: Operand | None) -> bool:
+    """Whether zero points of the weights, as moved to int8, are to be taken off."""
+    if w.dtype == np.int8 and w_zero is None:
+        return False
+    return w.dtype == np.uint8 or w_zero is None or w_zero.const is None or bool(w_zero.const.any())
+
+
+def row_totals_of(b: Builder, rows: int, w: Operand, w_zero: Operand | None) -> Operand:
+    """Memory for the sums of rows; zeros where they do not count."""
+    if needs_row_totals(w, w_zero):
+        return b.empty((rows,), np.int32)
+    return b.constant(np.zeros(rows, np.int32))
 
 
 def shift_of(x: Operand) -> int:
@@ -183,26 +404,50 @@ def emit_packed_product(
     terms: int,
     x_zero: Operand | None,
     w_zero: Operand | None,
+    result: Result | None = None,
 ) -> Operand:
     """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
-    rows, quads = row_totals.size, quads_of(terms)
+    rows, width, level = row_totals.size, row_bytes(b, terms), _level(b)
     columns = w.size // terms if terms else w.shape[-1]
-    count = -(-columns // PANEL)
     if w.const is not None:
         key = f"of bytes {arrange.__name__}"
-        panels = b.prepack(w, f"panels {key}", lambda array: panels_of(arrange(array)))
-        totals = b.prepack(w, f"totals {key}", lambda array: totals_of(arrange(array)))
+        panels = b.prepack(w, f"panels {width} {key}", lambda a: _panels(arrange(a), width))
+        totals = b.prepack(w, f"totals {key}", lambda a: totals_of(arrange(a)))
     else:
-        panels = b.empty((count * quads * QUAD * PANEL,), np.int8)
+        panels = b.empty((-(-columns // PANEL) * width * PANEL,), np.int8)
         totals = b.empty((columns,), np.int32)
-        b.call_numpy(pack_weights, arrange, w, panels, totals)
-    sums = b.empty((rows * count * PANEL,), np.int32)
-    work = rows * terms * columns // QUAD
-    b.call(multiply_panels, packed, panels, sums, rows, quads, count, work=work)
-    none = b.constant(np.zeros(1, np.int32))
+        b.call_numpy(_pack_weights, arrange, w, panels, totals, width)
+    none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
+    if result is None:
+        bias = b.constant(np.zeros(columns, np.int32))
+        result = Result(Kind.SUMS, np.int32, one, one, bias, none)
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
+    limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
     column_shift = -SHIFT if w.dtype == np.uint8 else 0
-    y = b.empty((rows, columns), np.int32)
-    tensors = (sums, row_totals, totals, *zeros, b.flat(y))
-    b.call(correct_sums, *tensors, rows, terms, columns, shift, column_shift)
+    sizes = (terms, columns, width // QUAD, shift, column_shift, result.kind)
+    y = b.empty((rows, columns), result.dtype)
+    finish = (result.scale, result.factors, result.bias, result.zero)
+    b.call(
+        multiply_bytes,
+        packed,
+        panels,
+        row_totals,
+        totals,
+        *zeros,
+        *(b.flat(operand) for operand in finish),
+        b.flat(y),
+        b.empty((_threads(b) * _TILE,), np.int32),
+        b.constant(byte_kernels(level)),
+        b.constant(np.array([*sizes, limits.min, limits.max], np.int64)),
+        work=rows * terms * columns // (4 * QUAD if level is Isa.AMX else QUAD),
+        exec_type="amx_int8" if level is Isa.AMX else "",
+    )
     return y
+
+
+def _panels(matrix: Array, width: int) -> Array:
+    return byte_panels(signed(matrix), width)
+
+
+def _threads(b: Builder) -> int:
+    return b.options.threads if isinstance(b.options, Choice) else processors()

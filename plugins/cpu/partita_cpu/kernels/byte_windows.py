@@ -7,11 +7,27 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.byte_product import emit_packed_product, quads_of, shift_of
+from partita_cpu.kernels.byte_product import (
+    Result,
+    emit_packed_product,
+    emit_rows,
+    empty_rows,
+    needs_row_totals,
+    row_bytes,
+    row_totals_of,
+    shift_of,
+)
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.movement import transposed
-from partita_cpu.kernels.tiles import QUAD
 from partita_cpu.kernels.window import resolve
+
+
+@loop(inline=True)
+def _copy_run(x: Any, start: int, n: int, packed: Any, at: int, shift: int) -> None:
+    """Some levels from one array to the other, as uint8."""
+    flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
+    for i in range(n):
+        packed[np.uint64(at + i)] = np.uint8(x[np.uint64(start + i)]) ^ flipped
 
 
 @loop
@@ -23,52 +39,56 @@ def gather_windows(
     table: Any,
     images: int,
     channels: int,
+    length: int,
     shift: int,
+    counted: int,
     tid: int,
     nt: int,
 ) -> None:
     """The windows of pixels with channels last as rows of uint8, and the rows' sums.
 
-    Rows are filled up with zeros to whole quads; padding is the zero point. ``table`` is that of
-    the window.
+    Rows are filled up with zeros to `length`; padding is the zero point. ``table`` is that of
+    the window. Sums are left out unless ``counted``.
     """
     depth, height, width = table[0], table[1], table[2]
     out_d, out_h, out_w = table[15], table[16], table[17]
+    across, next_to = table[5], table[11]
     pixels = out_d * out_h * out_w
-    terms = table[3] * table[4] * table[5] * channels
-    length = (terms + QUAD - 1) // QUAD * QUAD
-    blank = np.int32(zero[0]) + np.int32(shift)
+    run = across * channels
+    blank = np.int32(np.int32(zero[0]) + np.int32(shift))
     rows = images * pixels
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         image, pixel = row // pixels, row % pixels
         od, rest = pixel // (out_h * out_w), pixel % (out_h * out_w)
         oh, ow = rest // out_w, rest % out_w
-        target = packed[row * length : (row + 1) * length]
-        total = np.int32(0)
-        at = 0
+        first = ow * table[8] - table[14]
+        whole = next_to == 1 and first >= 0 and first + across <= width
+        at = row * length
         for kd in range(table[3]):
             d = od * table[6] + kd * table[9] - table[12]
             for kh in range(table[4]):
                 h = oh * table[7] + kh * table[10] - table[13]
-                for kw in range(table[5]):
-                    w = ow * table[8] + kw * table[11] - table[14]
-                    inside = 0 <= d < depth and 0 <= h < height and 0 <= w < width
-                    tap = target[at : at + channels]
-                    if inside:
-                        start = (((image * depth + d) * height + h) * width + w) * channels
-                        source = x[start : start + channels]
-                        for i in range(tap.size):
-                            level = np.int32(np.int32(source[i]) + np.int32(shift))
-                            tap[i] = level
-                            total = np.int32(total + level)
+                inside = 0 <= d < depth and 0 <= h < height
+                line = ((image * depth + d) * height + h) * width
+                if inside and whole:
+                    _copy_run(x, (line + first) * channels, run, packed, at, shift)
+                    at += run
+                    continue
+                for kw in range(across):
+                    w = first + kw * next_to
+                    if inside and 0 <= w < width:
+                        _copy_run(x, (line + w) * channels, channels, packed, at, shift)
                     else:
-                        for i in range(tap.size):
-                            tap[i] = blank
-                        total = np.int32(total + blank * channels)
+                        for i in range(at, at + channels):
+                            packed[np.uint64(i)] = blank
                     at += channels
-        for i in range(terms, length):
-            target[i] = 0
-        totals[row] = total
+        for i in range(at, (row + 1) * length):
+            packed[i] = 0
+        if counted:
+            total = np.int32(0)
+            for i in range(row * length, at):
+                total = np.int32(total + np.int32(packed[np.uint64(i)]))
+            totals[row] = total
 
 
 def taps_first(weights: Array) -> Array:
@@ -78,22 +98,38 @@ def taps_first(weights: Array) -> Array:
 
 
 def emit_byte_convolution(
-    b: Builder, node: Node, x: Operand, w: Operand, x_zero: Operand | None, w_zero: Operand | None
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None = None,
 ) -> Operand:
-    """The int32 convolution of bytes less their zero points, of one group; channels second."""
+    """The convolution of bytes less their zero points, of one group; channels second.
+
+    Sums are int32, unless `result` says what they become.
+    """
     window = resolve(node, x.shape[2:], w.shape[2:])
     images, channels, outputs = x.shape[0], x.shape[1], w.shape[0]
     shape = (images, outputs, *window.out_shape)
     rows, terms = images * window.pixels, window.taps * channels
     if not rows * outputs:
-        return b.empty(shape, np.int32)
+        return b.empty(shape, np.int32 if result is None else result.dtype)
     spatial = range(2, x.ndim)
     last = transposed(b, x, (0, *spatial, 1))
-    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
-    packed = b.empty((rows * quads_of(terms) * QUAD,), np.uint8)
-    totals = b.empty((rows,), np.int32)
-    args = (b.constant(window.table), images, channels, shift_of(x))
-    b.call(gather_windows, b.flat(last), zero, packed, totals, *args)
-    y = emit_packed_product(b, packed, totals, shift_of(x), w, taps_first, terms, x_zero, w_zero)
+    if window.is_pointwise:
+        y = emit_rows(b, last, w, taps_first, channels, x_zero, w_zero, result)
+    else:
+        zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
+        packed = empty_rows(b, rows, terms)
+        totals = row_totals_of(b, rows, w, w_zero)
+        counted = int(needs_row_totals(w, w_zero))
+        sizes = (images, channels, row_bytes(b, terms), shift_of(x), counted)
+        b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
+        shift = shift_of(x)
+        y = emit_packed_product(
+            b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result
+        )
     y = b.view(y, (images, *window.out_shape, outputs))
     return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))

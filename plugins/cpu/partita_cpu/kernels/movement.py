@@ -11,6 +11,7 @@ from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.movement_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.table import INDICES, INT64, kernel
+from partita_cpu.native.turning import emit_turn
 
 
 def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
@@ -19,6 +20,9 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
     moving = [axis for axis in perm if x.shape[axis] != 1]
     if moving == sorted(moving):
         return b.view(x, shape)
+    turned = emit_turn(b, x, perm)
+    if turned is not None:
+        return turned
     y = b.empty(shape, x.dtype)
     steps = strides_of(x.shape)
     copy_box(b, x, y, shape, [steps[axis] for axis in perm], strides_of(shape))

@@ -14,7 +14,7 @@ import numpy as np
 from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.byte_product import emit_byte_product
+from partita_cpu.kernels.byte_product import Kind, Result, emit_byte_product
 from partita_cpu.kernels.byte_windows import emit_byte_convolution
 from partita_cpu.kernels.convolution import conv
 from partita_cpu.kernels.elementwise_binary import multiply
@@ -78,12 +78,18 @@ def _left_shape(x: Operand, zero: Operand | None) -> tuple[int, ...]:
     return (zero.size, 1) if x.ndim > 1 else (zero.size,)
 
 
+def _is_one_product(x: Operand, w: Operand, x_zero: Operand | None) -> bool:
+    """Whether a product is one of rows with one matrix."""
+    rows = x.size // max(x.shape[-1], 1)
+    return w.ndim <= 2 and (x_zero is None or x_zero.size in (1, rows))
+
+
 def emit_integer_product(
     b: Builder, x: Operand, w: Operand, x_zero: Operand | None, w_zero: Operand | None
 ) -> Operand:
     """The int32 matrix product of 8-bit tensors less their zero points."""
-    matrix = b.view(w, (w.size, 1)) if w.ndim == 1 else w
-    if matrix.ndim == 2 and (x_zero is None or x_zero.size in (1, x.size // max(x.shape[-1], 1))):
+    if _is_one_product(x, w, x_zero):
+        matrix = b.view(w, (w.size, 1)) if w.ndim == 1 else w
         y = emit_byte_product(b, x, matrix, x_zero, w_zero)
         return b.view(y, y.shape[:-1]) if w.ndim == 1 else y
     left = _without_zero(b, x, x_zero, _left_shape(x, x_zero))
@@ -137,6 +143,23 @@ def scale_columns(
                 target[i] = np.float32(source[i]) * (scale * column_scales[i]) + bias[i]
 
 
+def _emit_scaled(
+    b: Builder,
+    x: Operand,
+    w: Operand,
+    zeros: tuple[Operand | None, Operand | None],
+    scales: tuple[Operand, Operand],
+    bias: Operand | None,
+) -> Operand:
+    """The product of bytes times a scale of x and one, or one per column, of w."""
+    if w.ndim == 2 and scales[1].size in (1, w.shape[1]) and _is_one_product(x, w, zeros[0]):
+        none = b.constant(np.zeros(1, np.int32))
+        term = b.constant(np.zeros(w.shape[1], np.float32)) if bias is None else bias
+        result = Result(Kind.FLOATS, np.float32, *scales, term, none)
+        return emit_byte_product(b, x, w, *zeros, result)
+    return _scaled(b, emit_integer_product(b, x, w, *zeros), *scales, bias)
+
+
 def _scaled(
     b: Builder, sums: Operand, x_scale: Operand, w_scale: Operand, bias: Operand | None
 ) -> Operand:
@@ -179,7 +202,7 @@ def matmul_integer_to_float(
     bias: Operand | None = None,
 ) -> Operand:
     """The scaled matrix product of 8-bit integers in float32."""
-    return _scaled(b, emit_integer_product(b, x, w, x_zero, w_zero), x_scale, w_scale, bias)
+    return _emit_scaled(b, x, w, (x_zero, w_zero), (x_scale, w_scale), bias)
 
 
 @kernel("DynamicQuantizeMatMul", domain="com.microsoft", dtypes={0: F32, 1: BYTES, 2: F32})
@@ -196,7 +219,7 @@ def dynamic_quantize_matmul(
     if x.size == 0:
         return b.constant(np.zeros((*x.shape[:-1], w.shape[-1]), np.float32))
     quantized, scale, zero = emit_dynamic_quantize(b, x)
-    return _scaled(b, emit_integer_product(b, quantized, w, zero, w_zero), scale, w_scale, bias)
+    return _emit_scaled(b, quantized, w, (zero, w_zero), (scale, w_scale), bias)
 
 
 @loop
@@ -246,6 +269,20 @@ def _now_or_later(
     return result
 
 
+def _factors(b: Builder, scales: Sequence[Operand]) -> Operand:
+    """From sums to levels: one factor, or one per column."""
+    return _now_or_later(b, combine_scales, scales, (max(s.size for s in scales[:2]),))
+
+
+def _levels(
+    b: Builder, columns: int, scales: Sequence[Operand], bias: Operand | None, zero: Operand
+) -> Result:
+    """Sums of bytes quantised again as soon as they are known."""
+    terms = b.constant(np.zeros(columns, np.int32)) if bias is None else bias
+    one = b.constant(np.ones(1, np.float32))
+    return Result(Kind.LEVELS, zero.dtype, one, _factors(b, scales), terms, zero)
+
+
 def _requantized(
     b: Builder,
     sums: Operand,
@@ -257,7 +294,7 @@ def _requantized(
     y = b.empty(sums.shape, zero.dtype)
     if y.size == 0:
         return y
-    factor = _now_or_later(b, combine_scales, scales, (max(s.size for s in scales[:2]),))
+    factor = _factors(b, scales)
     channels = extents[1]
     terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)
     limits = np.iinfo(zero.dtype)
@@ -285,11 +322,19 @@ def quantized_matmul(
     y_zero: Operand,
 ) -> Operand:
     """The matrix product of quantised tensors, quantised again."""
+    scales = x_scale, w_scale, y_scale
+    if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and _is_one_product(x, w, x_zero):
+        result = _levels(b, w.shape[1], scales, None, y_zero)
+        return emit_byte_product(b, x, w, x_zero, w_zero, result)
     sums = emit_integer_product(b, x, w, x_zero, w_zero)
     n = sums.shape[-1] if sums.ndim else 1
     rows = sums.size // n if n else 0
     extents = (rows, n, 1) if w_scale.size > 1 else (rows, 1, n)
-    return _requantized(b, sums, None, (x_scale, w_scale, y_scale), y_zero, extents)
+    return _requantized(b, sums, None, scales, y_zero, extents)
+
+
+def _is_one_group(node: Node, x: Operand, w: Operand) -> bool:
+    return bool(node.attrs.get("group", 1) == 1 and x.shape[1] == w.shape[1])
 
 
 def _integer_conv(
@@ -301,7 +346,7 @@ def _integer_conv(
     w_zero: Operand | None,
 ) -> Operand:
     """The sums of a convolution of 8-bit tensors: exact, in int32 or a float type."""
-    if node.attrs.get("group", 1) == 1 and x.shape[1] == w.shape[1]:
+    if _is_one_group(node, x, w):
         return emit_byte_convolution(b, node, x, w, x_zero, w_zero)
     shape = () if w_zero is None else (w_zero.size, *[1] * (w.ndim - 1))
     image = _without_zero(b, x, x_zero, ())
@@ -341,6 +386,10 @@ def quantized_conv(
     bias: Operand | None = None,
 ) -> Operand:
     """The convolution of quantised tensors, quantised again."""
+    scales = x_scale, w_scale, y_scale
+    if _is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
+        result = _levels(b, w.shape[0], scales, bias, y_zero)
+        return emit_byte_convolution(b, node, x, w, x_zero, w_zero, result)
     sums = _integer_conv(b, node, x, w, x_zero, w_zero)
     extents = (sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
-    return _requantized(b, sums, bias, (x_scale, w_scale, y_scale), y_zero, extents)
+    return _requantized(b, sums, bias, scales, y_zero, extents)

@@ -180,10 +180,13 @@ def float_panels(weights: Array) -> Array:
     return np.ascontiguousarray(full.reshape(terms, count, PANEL).swapaxes(0, 1)).reshape(-1)
 
 
-def byte_panels(weights: Array) -> Array:
-    """Panels of an int8 matrix (terms, columns), quads of terms together, zeros around; flat."""
+def byte_panels(weights: Array, width: int = 0) -> Array:
+    """Panels of an int8 matrix (terms, columns), quads of terms together, zeros around; flat.
+
+    A column has `width` terms, if that is more than fill its quads.
+    """
     terms, columns = weights.shape
-    quads, count = -(-terms // QUAD), -(-columns // PANEL)
+    quads, count = max(-(-terms // QUAD), width // QUAD), -(-columns // PANEL)
     full = np.zeros((quads * QUAD, count * PANEL), np.int8)
     full[:terms, :columns] = weights
     panels = full.reshape(quads, QUAD, count, PANEL).transpose(2, 0, 3, 1)

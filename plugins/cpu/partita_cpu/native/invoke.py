@@ -53,6 +53,12 @@ call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""
 
+call_bytes = calling(*[_I64] * 5)
+"""Calls a kernel for products of bytes; see `ir.amx_bytes.PARAMETERS`."""
+
+call_turn = calling(*[_I64] * 4)
+"""Calls a kernel that turns a block; see `ir.turn.PARAMETERS`."""
+
 call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
 

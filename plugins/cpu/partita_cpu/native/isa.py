@@ -43,7 +43,7 @@ REQUIRED: dict[Isa, frozenset[str]] = {
     Isa.AVX512: frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq"}),
     Isa.AMX: frozenset(
         {"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"}
-        | {"amx-tile", "amx-bf16"}
+        | {"amx-tile", "amx-bf16", "amx-int8"}
     ),
 }
 """Features, as LLVM names them, that kernels of a level are compiled for."""

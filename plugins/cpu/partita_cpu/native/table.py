@@ -98,6 +98,21 @@ def tile_kernels(
 
 
 @functools.cache
+def byte_kernels(level: Isa) -> Array:
+    """The kernels that a product of bytes needs: in place 1 and 2 those for 16 and 32 rows.
+
+    All are 0 where a level has none.
+    """
+    table = np.zeros(SLOTS, np.int64)
+    if level is Isa.AMX:
+        known = objects.addresses(level)
+        table[1], table[2] = known["bytes_1"], known["bytes_2"]
+        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+        table[CONFIG] = _config.ctypes.data
+    return table
+
+
+@functools.cache
 def window_kernels(level: Isa, kind: str, half: bool = False) -> Array:
     """The window kernels by number of pixels; 0 in unused places.
 

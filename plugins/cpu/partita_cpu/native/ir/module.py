@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir import amx, finish, fma, masked, narrow
+from partita_cpu.native.ir import amx, amx_bytes, finish, fma, masked, narrow
 from partita_cpu.native.ir.text import Function
+from partita_cpu.native.ir.turn import turn
 from partita_cpu.native.ir.window import window
 from partita_cpu.native.isa import Isa
 
@@ -25,6 +26,7 @@ def functions(level: Isa) -> list[Function]:
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, half_out=False))
+    made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     return made + _matrix_functions() if level is Isa.AMX else made
@@ -43,6 +45,7 @@ def _matrix_functions() -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
         made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
+    made += [amx_bytes.byte_tile(f"bytes_{halves}", halves) for halves in (1, 2)]
     return made
 
 
@@ -53,5 +56,6 @@ def text(level: Isa) -> str:
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
     parts.append(narrow.declarations(lanes))
     if level is Isa.AMX:
-        parts += [amx.declarations(), finish.declarations(lanes), narrow.half_declarations()]
+        parts += [amx.declarations(), amx_bytes.DECLARATIONS]
+        parts += [finish.declarations(lanes), narrow.half_declarations()]
     return "\n".join(parts)

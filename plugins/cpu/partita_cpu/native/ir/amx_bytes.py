@@ -1,0 +1,62 @@
+"""Tiles of a product of bytes on AMX: 16 or 32 rows of uint8 times a panel of int8, int32 sums.
+
+A panel is 64 columns wide and holds its terms by fours: (quad, column, 4). Sixteen quads of sixteen
+columns are a tile register; their rows lie a whole panel row apart.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.native.ir.text import Function
+
+PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, ptr %tile"
+"""a: the first row of bytes; the others follow at distances of lda, all 16 or 32 of them. b: the
+panel. steps: how many times 64 terms. tile: where the sums go, 64 to a row."""
+
+STEP = 64
+"""Terms that one instruction takes."""
+
+COLUMNS = 64
+_ROW_BYTES = 256
+_STEP_BYTES = 16 * _ROW_BYTES
+_SIDE = 64
+
+
+def byte_tile(name: str, halves: int) -> Function:
+    """``tile = a @ b`` for `16 * halves` rows: 16 at once with all columns, or 32 with half."""
+    f = Function(name, PARAMETERS)
+    below = f.let("shl i64 %lda, 4")
+    across = 4 // halves
+    for first in range(0, 4, across):
+        _pass(f, [0, *[below] * (halves - 1)], list(range(first, first + across)))
+    f.do("ret void")
+    return f
+
+
+def _pass(f: Function, rows: list[str | int], columns: list[int]) -> None:
+    """Sums of one or two times 16 rows and some quarters of the panel, kept in tiles 0 to 3."""
+    a_tile, b_tile = 4, 4 + len(rows)
+    cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
+    for c in range(len(cells)):
+        f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+
+    def step(_: str, values: list[str]) -> list[str]:
+        a, b = values
+        for i, down in enumerate(rows):
+            place = f.at(a, down) if down else a
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {a_tile + i}, ptr {place}, i64 %lda)")
+        for j, column in enumerate(columns):
+            to, place = b_tile + j % 2, f.at(b, _SIDE * column)
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {to}, ptr {place}, i64 {_ROW_BYTES})")
+            for i in range(len(rows)):
+                c = i * len(columns) + j
+                f.do(f"call void @llvm.x86.tdpbusd(i8 {c}, i8 {a_tile + i}, i8 {to})")
+        return [f.at(a, STEP), f.at(b, _STEP_BYTES)]
+
+    f.loop("%steps", [("ptr", "%a"), ("ptr", "%b")], step)
+    for c, (i, j) in enumerate(cells):
+        place = f.at("%tile", 16 * _ROW_BYTES * i + _SIDE * columns[j])
+        f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {place}, i64 {_ROW_BYTES})")
+
+
+DECLARATIONS = "declare void @llvm.x86.tdpbusd(i8 immarg, i8 immarg, i8 immarg)\n"
+"""What the kernels call beside what `amx.declarations` has."""

@@ -1,0 +1,81 @@
+"""Products of bytes and turned planes, on memory that ends where the tensors end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita_cpu.kernels.byte_product import CHUNK, Kind, multiply_bytes
+from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
+from partita_cpu.native.ir.amx_bytes import STEP
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.objects import addresses
+from partita_cpu.native.table import byte_kernels
+from partita_cpu.native.turning import turn_planes
+
+LEVELS = [level for level in Isa if level <= detected()]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 70])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (200, 63)])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_products(level, rows, terms, columns, kind, guarded):
+    rng = np.random.default_rng(rows + terms)
+    unit = STEP if level is Isa.AMX else QUAD
+    width = -(-terms // unit) * unit
+    height = -(-rows // CHUNK) * CHUNK if level is Isa.AMX else rows
+    x = np.zeros((height, width), np.uint8)
+    x[:rows, :terms] = rng.integers(0, 256, (rows, terms))
+    w = rng.integers(-128, 128, (terms, columns)).astype(np.int8)
+    row_zero, zeros = 128, rng.integers(-9, 9, columns).astype(np.int32)
+    scale, factors = np.float32(0.5), rng.random(columns).astype(np.float32)
+    dtype = {Kind.SUMS: np.int32, Kind.FLOATS: np.float32, Kind.LEVELS: np.int8}[kind]
+    if kind is Kind.FLOATS:
+        bias = rng.standard_normal(columns).astype(np.float32)
+    else:
+        bias = rng.integers(-50, 50, columns).astype(np.int32)
+    y = guarded.array(np.full((rows, columns), 7, dtype))
+    table = np.array([terms, columns, width // QUAD, 0, 0, kind, -128, 127], np.int64)
+    threads = 2
+    sums = (x[:rows, :terms].astype(np.int64) - row_zero) @ (w.astype(np.int64) - zeros)
+    for tid in range(threads):
+        multiply_bytes(
+            guarded.array(x).reshape(-1),
+            guarded.array(byte_panels(w, width)),
+            guarded.array(x[:rows].sum(1, dtype=np.int32)),
+            guarded.array(w.sum(0, dtype=np.int32)),
+            np.array([row_zero], np.int32),
+            guarded.array(zeros),
+            np.array([scale]),
+            guarded.array(factors),
+            guarded.array(bias),
+            np.array([3], np.int32),
+            y.reshape(-1),
+            np.full(threads * CHUNK * PANEL, -1, np.int32),
+            byte_kernels(level),
+            table,
+            tid,
+            threads,
+        )
+    if kind is Kind.SUMS:
+        np.testing.assert_array_equal(y, sums)
+    elif kind is Kind.FLOATS:
+        np.testing.assert_allclose(y, sums * (scale * factors) + bias, rtol=1e-6, atol=1e-5)
+    else:
+        exact = (sums + bias).astype(np.float32) * (scale * factors)
+        np.testing.assert_array_equal(y, np.clip(np.round(exact) + 3, -128, 127))
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level is not Isa.PORTABLE])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.int32])
+@pytest.mark.parametrize("shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 3, 20)])
+def test_turned_planes(level, dtype, shape, guarded):
+    x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    planes, rows, columns = shape
+    y = guarded.array(np.zeros((planes, columns, rows), dtype))
+    kernel = addresses(level)[f"turn_{8 * x.itemsize}"]
+    for tid in range(3):
+        source = guarded.array(x, at_end=tid != 0).reshape(-1)
+        turn_planes(source, y.reshape(-1), rows, columns, kernel, tid, 3)
+    np.testing.assert_array_equal(y, x.swapaxes(1, 2))
