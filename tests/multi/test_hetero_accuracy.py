@@ -143,6 +143,13 @@ def test_raised_precision_is_remembered_too(compiled):
     assert error_of(model) <= 1e-5
 
 
+def test_raised_precision_goes_into_an_exported_model(compiled):
+    other = LossyDevice("B", {"Relu": 1.0, "Neg": 1.0, "Abs": 1.0})
+    model = compiled((lossy(precise=True), other), 1e-5)
+    again = model.core.import_model(model.export_model(), "HETERO")
+    assert error_of(again) <= 1e-5
+
+
 def test_samples_and_reference_that_cannot_be_used(compiled, folder):
     devices = (lossy(), FakeDevice("B"))
     with pytest.raises(InputError, match=r"HETERO_ACCURACY_INPUTS: .*none.npz' cannot"):

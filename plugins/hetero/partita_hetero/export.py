@@ -35,6 +35,7 @@ def export(compiled: HeteroCompiledModel) -> bytes:
             "device": op.device if op.subgraph is not None else None,
             "reason": _pair(op.reason),
             "refused": {device: _pair(reason) for device, reason in op.refused.items()},
+            "elsewhere": [op.own_us, op.alternative, op.extra_us, op.change],
         }
         for op in assembly.explanation.ops
     ]
@@ -92,6 +93,7 @@ def restore(
         for name, values in header.get("overrides", {}).items():
             for key, value in values.items():
                 devices.override(str(name), str(key), value)
+        told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
         decision = _decision(header.get("decision"))
         made_by = {str(name): str(stamp) for name, stamp in header.get("devices", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -101,7 +103,11 @@ def restore(
     compilation = Compilation(content.model, devices, pins)
     states = _states(devices, made_by, content.arrays)
     assembly = compilation.restore(placement, states, notes)
-    explanation = replace(assembly.explanation, decision=decision)
+    ops = [
+        replace(op, **told[op.name]) if pins.get(op.name, "-") == op.device else op
+        for op in assembly.explanation.ops
+    ]
+    explanation = replace(assembly.explanation, decision=decision, ops=ops)
     return HeteroCompiledModel(compilation, replace(assembly, explanation=explanation))
 
 
@@ -151,6 +157,17 @@ def _decision(stored: Any) -> Decision | None:
         return None
     candidates = [Candidate(**candidate) for candidate in stored["candidates"]]
     return Decision(**{**stored, "candidates": candidates})
+
+
+def _elsewhere(stored: Any) -> dict[str, Any]:
+    """What was known of an operation on other devices."""
+    own_us, alternative, extra_us, change = stored
+    return {
+        "own_us": None if own_us is None else float(own_us),
+        "alternative": str(alternative),
+        "extra_us": None if extra_us is None else float(extra_us),
+        "change": str(change),
+    }
 
 
 def _pair(reason: Reason) -> list[str]:
