@@ -71,6 +71,7 @@ class Boundary:
         how: ``"shared"`` (no copy), ``"upload"``, ``"download"``, or ``"host"`` (both).
         nbytes: Size, or ``None`` while the shape is not known.
         layout: The layout that both sides have agreed on; empty for C order of the tensor's type.
+        casts: Changes of the elements' type on the way, in order, with the device that makes them.
     """
 
     value: str
@@ -79,6 +80,7 @@ class Boundary:
     how: str
     nbytes: int | None
     layout: str = ""
+    casts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,9 @@ class Explanation:
             f"subgraph{'' if len(self.subgraph_devices) == 1 else 's'}; "
             f"{len(inner)} tensors cross ({shared} shared, {copied / 1e6:.2f} MB copied"
         )
-        return text + (f", {unknown} of unknown size)" if unknown else ")")
+        casts = sum(len(b.casts) for b in self.boundaries)
+        text += f", {unknown} of unknown size" if unknown else ""
+        return text + (f", {casts} cast{'' if casts == 1 else 's'})" if casts else ")")
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]]

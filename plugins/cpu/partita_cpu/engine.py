@@ -40,7 +40,7 @@ from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
 from partita_cpu.kernels.table import emitter_for
-from partita_cpu.layout import channels_last, ports_to_lay_out, with_layouts
+from partita_cpu.layout import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.native.choice import Choice, choose
 from partita_cpu.precision import keep_halves
 from partita_cpu.properties import CpuProperties
@@ -233,15 +233,21 @@ class CpuRunner(Runner):
         return LaidOutTensor(array, dtype or array.dtype, layout)
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
-        """One record per operation of the model, in its order."""
+        """One record per operation of the model, in its order, then the changes of layout."""
         if self._times is None:
             return ()
-        known = {name for name, _ in self._ops}
+        ops = [*self._ops]
+        known = {name for name, _ in ops}
         real: dict[str, int] = {}
         cpu: dict[str, int] = {}
         kinds: dict[str, str] = {}
         for op, real_ns, cpu_ns in self._times:
-            name = op.name if op.name in known else next((n for n in op.origins if n in known), "")
+            name = next((n for n in (op.name, *op.origins) if n in known), "")
+            if op.op_type in REORDERS and op.exec_type != "view":
+                name = f"permute {op.name}"
+                if name not in known:
+                    known.add(name)
+                    ops.append((name, "Permute"))
             real[name] = real.get(name, 0) + real_ns
             cpu[name] = cpu.get(name, 0) + cpu_ns
             if op.exec_type != "constant" and kinds.get(name, "view") == "view":
@@ -252,7 +258,7 @@ class CpuRunner(Runner):
             )
             if name in kinds
             else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
-            for name, kind in self._ops
+            for name, kind in ops
         ]
 
     def close(self) -> None:

@@ -18,7 +18,10 @@ from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.ports import converted_ports, with_ports_last
 from partita.lowering.specialise import Spec
 
-__all__ = ["DOMAIN", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
+__all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
+
+REORDERS = ("ToChannelsLast", "ToChannelsFirst")
+"""Operators that change the order of axes in memory and nothing else."""
 
 CHANNELS_LAST = Layout((0, 2, 3, 1), SINGLE)
 """How images lie in memory inside of programs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from partita.compiled_model import CompiledModel
@@ -71,11 +71,14 @@ class Settlement:
         layouts: The layout of every value that crosses in one.
         compiled: The compiled model of each submodel, with ports in these layouts.
         failures: Submodels whose devices could not do what they had named, with their errors.
+        casts: By submodel and value: what its device does to the elements' type where they enter
+            or leave it, since the other side was not for the type that it computes in.
     """
 
     layouts: dict[str, Layout]
     compiled: list[CompiledModel]
     failures: list[tuple[Submodel, PartitaError]]
+    casts: dict[tuple[int, str], str] = field(default_factory=dict)
 
 
 class Negotiation:
@@ -119,7 +122,7 @@ class Negotiation:
                 result.append(self._with(part, ports_of(part, agreed)))
             except Exception as error:  # noqa: BLE001  # whatever a broken device raises
                 failures.append((piece, _as_compile_error(piece, error)))
-        return Settlement(agreed, result, failures)
+        return Settlement(agreed, result, failures, _casts(pieces, compiled, offers, agreed))
 
     def _offers_of(self, part: CompiledModel) -> Offers:
         if part not in self._offers:
@@ -134,6 +137,25 @@ class Negotiation:
         if key not in made:
             made[key] = part.with_layouts(layouts)
         return made[key]
+
+
+def _casts(
+    pieces: Sequence[Submodel],
+    compiled: Sequence[CompiledModel],
+    offers: Sequence[Offers],
+    agreed: Mapping[str, Layout],
+) -> dict[tuple[int, str], str]:
+    """A device names its own element type first."""
+    found = {}
+    for piece, part, (takes, gives) in zip(pieces, compiled, offers, strict=True):
+        for port in (*part.inputs, *part.outputs):
+            layouts = (takes if port.is_input else gives).get(port.name)
+            if not layouts or port.name in agreed or layouts[0].dtype == port.dtype:
+                continue
+            types = [str(port.dtype), str(layouts[0].dtype)]
+            way = " to ".join(types if port.is_input else reversed(types))
+            found[piece.number, port.name] = f"{way} on {piece.device}"
+    return found
 
 
 def _as_compile_error(piece: Submodel, error: Exception) -> PartitaError:

@@ -369,6 +369,7 @@ class Compilation:
             self._can_share,
             _sizes(self.model, settlement.layouts),
             settlement.layouts,
+            settlement.casts,
         )
         initializers = self.model.ir.graph.initializers
         constants = {

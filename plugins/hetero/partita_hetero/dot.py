@@ -51,7 +51,7 @@ def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
         source = "inputs" if edge.source is None else f"s{edge.source}"
         target = "outputs" if edge.target is None else f"s{edge.target}"
         size = "" if edge.nbytes is None else f"\n{edge.nbytes} bytes"
-        how = f"{edge.how}, {edge.layout}" if edge.layout else edge.how
+        how = ", ".join([edge.how, *([edge.layout] if edge.layout else []), *edge.casts])
         lines.append(
             f"  {source} -> {target} [label={_quote(f'{edge.value}{size}{chr(10)}{how}')}];"
         )

@@ -95,6 +95,7 @@ def plan(
     can_share: Callable[[str, str], bool],
     nbytes: Mapping[str, int | None],
     layouts: Mapping[str, Layout] | None = None,
+    casts: Mapping[tuple[int, str], str] | None = None,
 ) -> Plan:
     """Decides for every edge how its tensor passes.
 
@@ -109,7 +110,9 @@ def plan(
         can_share: Whether a device reads a memory in place.
         nbytes: Sizes of values, where known.
         layouts: Layouts of the values that cross in one.
+        casts: By submodel and value, how its device changes the elements' type at the boundary.
     """
+    cast = casts or {}
     laid_out = {name: layout.name for name, layout in (layouts or {}).items()}
     builder = _Builder(memory_of, can_share)
     for name in model_inputs:
@@ -129,6 +132,7 @@ def plan(
                     how,
                     nbytes.get(name),
                     laid_out.get(name, ""),
+                    _casts_at(cast, name, source_of.get(name), submodel.number),
                 )
             )
         memory = memory_of(submodel.device)
@@ -142,7 +146,9 @@ def plan(
             continue
         slot, how = builder.to_host(name)
         outputs.append(slot)
-        boundaries.append(Boundary(name, source_of.get(name), None, how, nbytes.get(name)))
+        source = source_of.get(name)
+        at = _casts_at(cast, name, source, None)
+        boundaries.append(Boundary(name, source, None, how, nbytes.get(name), casts=at))
     written = [slot for step in builder.steps if isinstance(step, RunStep) for slot in step.writes]
     return Plan(
         builder.steps,
@@ -152,6 +158,13 @@ def plan(
         [slot for slot in written if builder.memory[slot] == HOST],
         boundaries,
     )
+
+
+def _casts_at(
+    casts: Mapping[tuple[int, str], str], name: str, source: int | None, target: int | None
+) -> tuple[str, ...]:
+    ends = [number for number in (source, target) if number is not None]
+    return tuple(casts[number, name] for number in ends if (number, name) in casts)
 
 
 class _Builder:

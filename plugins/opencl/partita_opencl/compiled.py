@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from partita import CompiledModel, Model, ProfilingInfo, Runner, Tensor
+from partita import CompiledModel, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.errors import CompileError, DeviceMemoryError
+from partita.layout import Layout
 from partita.lowering import (
     Array,
     OpRecord,
@@ -28,11 +30,12 @@ from partita_opencl.binding import BoundPlan
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
-from partita_opencl.halves import compute_in_half
+from partita_opencl.halves import CASTS, cast_name, casts, compute_in_half, half_ports
 from partita_opencl.plan import Constants, Plan
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
 from partita_opencl.table import emitter_for
+from partita_opencl.tensors import as_agreed, in_memory
 from partita_opencl.trial import objection
 from partita_opencl.tuning import Tuning
 
@@ -69,9 +72,10 @@ class OpenClCompiledModel(CompiledModel):
         toolkit = Target(emitter_for(self._tuning, device), allow_split=False, fold=fold)
         fold_constants(graph, toolkit)
         fuse(graph, accepts=takes)
-        if half:
-            compute_in_half(graph)
-        self.specialiser = Specialiser(graph, toolkit)
+        self._half = half
+        self._graph = graph
+        self.laid_out: Mapping[Port, Layout] = {}
+        self.specialiser = self._specialiser(toolkit)
         self._weights = Constants(self.target)
         self._plans: OrderedDict[int, Plan] = OrderedDict()
         self._lock = threading.Lock()
@@ -81,6 +85,33 @@ class OpenClCompiledModel(CompiledModel):
     def optimal_number_of_infer_requests(self) -> int:
         """Two where host and device work side by side, so that copies overlap computing."""
         return 1 if self.target.limits.is_cpu else 2
+
+    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+        """Halves, where the model is computed in them."""
+        return half_ports(self._graph, self.inputs, self.outputs) if self._half else {}
+
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> OpenClCompiledModel:
+        """The same with halves at some ports; weights are shared."""
+        other = copy.copy(self)
+        CompiledModel.__init__(other, self.model, self.properties, self.device)
+        other.laid_out = dict(layouts)
+        other.specialiser = other._specialiser(self.specialiser.target)
+        other._plans = OrderedDict()
+        other._lock = threading.Lock()
+        other._prepare()
+        return other
+
+    def _specialiser(self, toolkit: Target) -> Specialiser:
+        """Programs of the graph in the precision that was asked for."""
+        graph = self._graph
+        if self._half:
+            graph = graph.copy()
+            compute_in_half(
+                graph,
+                [port.index for port in self.laid_out if port.is_input],
+                [port.index for port in self.laid_out if not port.is_input],
+            )
+        return Specialiser(graph, toolkit)
 
     def create_runner(self) -> Runner:
         """A runner with a queue and kernels of its own."""
@@ -99,10 +130,14 @@ class OpenClCompiledModel(CompiledModel):
             self._plans.move_to_end(id(program))
             return found
 
+    def _memory_dtype(self, port: Port) -> np.dtype[Any] | None:
+        layout = self.laid_out.get(port)
+        return port.dtype if layout is None else layout.dtype
+
     def _prepare(self) -> None:
         """Plans and builds now, if the shapes are known now."""
         specs: list[Spec] = [
-            (port.shape, port.dtype)  # type: ignore[misc]  # static shapes are numbers
+            (port.shape, self._memory_dtype(port))  # type: ignore[misc]  # static
             for port in self.inputs
             if port.is_static and port.dtype is not None
         ]
@@ -146,6 +181,9 @@ class OpenClRunner(Runner):
         """Computes the outputs; see :class:`~partita.Runner`. Host tensors are uploaded."""
         import pyopencl as cl
 
+        layouts, wanted = self._compiled.laid_out, outputs
+        if layouts:
+            inputs, outputs = self._as_in_memory(inputs, outputs)
         specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
         program = self._compiled.specialiser.program(specs, lambda i: inputs[i].numpy())
         plan = self._compiled.plan(program)
@@ -159,18 +197,54 @@ class OpenClRunner(Runner):
                 (op, kernel, (event.profile.end - event.profile.start) / 1e3)
                 for op, kernel, event in events
             ]
-        return results
+        return results if not layouts else self._as_agreed(results, outputs, wanted)
+
+    def _as_in_memory(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> tuple[list[Tensor], list[Tensor | None] | None]:
+        """The tensors with the types that they have in memory."""
+        ports, layouts = self._compiled.inputs, self._compiled.laid_out
+        stored = [
+            in_memory(tensor, layouts.get(port)) for port, tensor in zip(ports, inputs, strict=True)
+        ]
+        if outputs is None:
+            return stored, None
+        targets = [
+            None if tensor is None else in_memory(tensor, layouts.get(port))
+            for port, tensor in zip(self._compiled.outputs, outputs, strict=True)
+        ]
+        return stored, targets
+
+    def _as_agreed(
+        self,
+        results: Sequence[Tensor],
+        given: Sequence[Tensor | None] | None,
+        wanted: Sequence[Tensor | None] | None,
+    ) -> list[Tensor]:
+        """The tensors with the types of their ports, in their layouts; those given as given."""
+        agreed = []
+        for port, tensor in zip(self._compiled.outputs, results, strict=True):
+            if given is not None and wanted is not None and tensor is given[port.index]:
+                agreed.append(wanted[port.index] or tensor)
+            else:
+                layout = self._compiled.laid_out.get(port)
+                agreed.append(as_agreed(tensor, port.dtype, layout))
+        return agreed
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model: kernel time on the device, by its own clock."""
         if not self._profiles:
             return ()
         ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
+        ops += [(name, "Permute") for name in casts(self._compiled.specialiser.graph)]
         known = {name for name, _ in ops}
         spent: dict[str, float] = {}
         kernels: dict[str, dict[str, None]] = {}
         for op, kernel, time in self._times:
-            name = op.name if op.name in known else next((n for n in op.origins if n in known), "")
+            if op.op_type in CASTS:
+                name = cast_name(op.op_type, op.name)
+            else:
+                name = next((n for n in (op.name, *op.origins) if n in known), "")
             spent[name] = spent.get(name, 0.0) + time
             kernels.setdefault(name, {})[kernel] = None
         return [

@@ -7,11 +7,13 @@ operation is emitted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
 
+from partita import Port
+from partita.layout import Layout
 from partita.lowering import Array, Graph, Node, Operand, Value
 from partita.lowering.table import Entry
 from partita_opencl.expressions import BINARY
@@ -21,6 +23,9 @@ from partita_opencl.steps import Line
 HALF = np.dtype(np.float16)
 SINGLE = np.dtype(np.float32)
 
+_FLOAT16 = 10
+"""ONNX's number of the type."""
+
 _SCALARS = frozenset({*BINARY, "Clip", "Pow", "Sum", "Where"})
 """Operations whose single-element constants stay float32: float16 makes 0 of an epsilon."""
 
@@ -28,27 +33,81 @@ _STATISTICS = frozenset({"BatchNormalization"})
 """Operations whose weights the host makes other weights of first."""
 
 
-def compute_in_half(graph: Graph) -> None:
-    """Puts conversions behind the inputs and before the outputs of a graph."""
+def compute_in_half(
+    graph: Graph, half_inputs: Collection[int] = (), half_outputs: Collection[int] = ()
+) -> None:
+    """Puts conversions behind the inputs and before the outputs of a graph.
+
+    Args:
+        graph: Changed in place.
+        half_inputs: Inputs that callers bring as halves.
+        half_outputs: Outputs that callers take as halves.
+    """
     narrowed: dict[Value, Value] = {}
-    for value in graph.inputs:
-        if value.dtype == SINGLE:
-            narrowed[value] = Value(value.name, HALF, value.shape)
+    before = []
+    for index, value in enumerate(graph.inputs):
+        if value.dtype != SINGLE:
+            continue
+        narrowed[value] = Value(value.name, HALF, value.shape)
+        if index in half_inputs:
+            graph.inputs[index] = narrowed[value]
+        else:
+            before.append(_conversion("Narrow", value, narrowed[value]))
     for node in graph.nodes:
         node.inputs = [narrowed.get(v, v) if v is not None else None for v in node.inputs]
-    before = [_conversion("Narrow", old, new) for old, new in narrowed.items()]
     after: list[Node] = []
     widened: dict[Value, Value] = {}
-    for value in graph.outputs:
-        if value.producer is not None and value.dtype in (SINGLE, None) and value not in widened:
-            widened[value] = Value(value.name, value.dtype, value.shape)
-            after.append(_conversion("Widen", value, widened[value]))
-    graph.outputs = [widened.get(value, value) for value in graph.outputs]
+    for index, value in enumerate(graph.outputs):
+        if index in half_outputs:
+            graph.outputs[index] = Value(value.name, HALF, value.shape)
+            after.append(_as_half(value, graph.outputs[index]))
+        elif value.producer is not None and value.dtype in (SINGLE, None):
+            if value not in widened:
+                widened[value] = Value(value.name, value.dtype, value.shape)
+                after.append(_conversion("Widen", value, widened[value]))
+            graph.outputs[index] = widened[value]
     graph.nodes = [*before, *graph.nodes, *after]
 
 
+def half_ports(
+    graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]
+) -> dict[Port, Sequence[Layout]]:
+    """The ports of a graph, before :func:`compute_in_half`, that halves could come in and go out.
+
+    What is passed through stays as it is, and so do scalars, which may be numbers of kernels.
+    """
+    computed = {v for node in graph.nodes for v in node.outputs if v is not None}
+    found: dict[Port, Sequence[Layout]] = {}
+    for port, value in zip((*inputs, *outputs), (*graph.inputs, *graph.outputs), strict=True):
+        if port.dtype != SINGLE or not port.shape or not (port.is_input or value in computed):
+            continue
+        found[port] = (Layout(tuple(range(len(port.shape))), HALF),)
+    return found
+
+
+def _as_half(source: Value, target: Value) -> Node:
+    """The value as it is in memory; converted only if an operator left it in float32."""
+    return Node(
+        "Cast", [source], [target], {"to": _FLOAT16}, version=13, name=target.name, origins=()
+    )
+
+
 def _conversion(op_type: str, source: Value, target: Value) -> Node:
-    return Node(op_type, [source], [target], domain="partita", name=source.name, origins=())
+    return Node(op_type, [source], [target], domain="partita", name=target.name, origins=())
+
+
+CASTS = {"Narrow": "float32 to float16", "Widen": "float16 to float32"}
+"""What the conversions at ports do."""
+
+
+def casts(graph: Graph) -> list[str]:
+    """The names, for profiles, of the conversions that a graph got."""
+    return [cast_name(node.op_type, node.name) for node in graph.nodes if node.op_type in CASTS]
+
+
+def cast_name(op_type: str, name: str) -> str:
+    """The name of a conversion in profiles."""
+    return f"permute {name} ({CASTS[op_type]})"
 
 
 def narrowed(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.tensor import HOST, Tensor
+from partita.layout import LaidOutTensor, Layout, stored_as
+from partita.tensor import HOST, HostTensor, Tensor
 from partita_opencl.buffers import raw
 
 if TYPE_CHECKING:
@@ -23,9 +24,12 @@ class OpenClTensor(Tensor):
         dtype: Element type.
         owner: The device whose memory it is.
         device: The device's name, e.g. ``"OPENCL.0"``.
+        layout: What the buffer holds, if it is something else than C order of ``dtype``.
     """
 
-    __slots__ = ("__weakref__", "_owner", "buffer", "device", "dtype", "memory", "shape")
+    __slots__ = (
+        *("__weakref__", "_owner", "buffer", "device", "dtype", "layout", "memory", "shape"),
+    )
 
     def __init__(
         self,
@@ -34,8 +38,10 @@ class OpenClTensor(Tensor):
         dtype: np.dtype[Any],
         owner: Device,
         device: str,
+        layout: Layout | None = None,
     ) -> None:
         self.buffer = buffer
+        self.layout = layout
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -44,12 +50,47 @@ class OpenClTensor(Tensor):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements in host memory."""
+        stored = self.stored()
+        return stored if self.layout is None else self.layout.plain(stored, self.dtype)
+
+    def stored(self) -> np.ndarray[Any, Any]:
+        """A copy of what the buffer holds."""
         import pyopencl as cl
 
-        array = np.empty(self.shape, self.dtype)
+        layout = self.layout
+        if layout is None:
+            array = np.empty(self.shape, self.dtype)
+        else:
+            array = np.empty(layout.shape_in_memory(self.shape), layout.dtype)
         if array.nbytes:
             cl.enqueue_copy(self._owner.transfers, raw(array), self.buffer, is_blocking=True)
         return array
+
+    def retyped(self, dtype: np.dtype[Any], layout: Layout | None) -> OpenClTensor:
+        """The same buffer under another type."""
+        return OpenClTensor(self.buffer, self.shape, dtype, self._owner, self.device, layout)
+
+
+def in_memory(tensor: Tensor, layout: Layout | None) -> Tensor:
+    """What a tensor that was agreed to come in a layout holds, as a plain tensor; no copy.
+
+    Raises:
+        InferError: It comes in another layout.
+    """
+    if tensor.layout == layout and isinstance(tensor, OpenClTensor):
+        return tensor if layout is None else tensor.retyped(layout.dtype, None)
+    if layout is None and tensor.layout is None:
+        return tensor
+    return HostTensor(stored_as(tensor, layout))
+
+
+def as_agreed(tensor: Tensor, dtype: np.dtype[Any] | None, layout: Layout | None) -> Tensor:
+    """The reverse of :func:`in_memory`."""
+    if layout is None or dtype is None:
+        return tensor
+    if isinstance(tensor, OpenClTensor):
+        return tensor.retyped(dtype, layout)
+    return LaidOutTensor(tensor.numpy(), dtype, layout)
 
 
 def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
@@ -63,13 +104,13 @@ def upload(tensor: Tensor, device: Device, plugin_name: str) -> Tensor:
     """
     import pyopencl as cl
 
-    if tensor.memory == device.memory or (tensor.memory == HOST and device.shares_host):
+    if tensor.memory == device.memory or (device.shares_host and tensor.memory.startswith(HOST)):
         return tensor
-    array = np.ascontiguousarray(tensor.numpy())
+    array = np.ascontiguousarray(tensor.stored())
     buffer = device.pool.take(array.nbytes)
     if array.nbytes:
         cl.enqueue_copy(device.transfers, buffer, raw(array), is_blocking=True)
     name = f"{plugin_name}.{device.id}"
-    uploaded = OpenClTensor(buffer, tensor.shape, tensor.dtype, device, name)
+    uploaded = OpenClTensor(buffer, tensor.shape, tensor.dtype, device, name, tensor.layout)
     weakref.finalize(uploaded, device.pool.give, buffer).atexit = False
     return uploaded
