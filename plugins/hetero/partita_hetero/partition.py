@@ -4,29 +4,18 @@ Parts are made in an order in which they can run, each by taking everything of o
 ready, transitively; so no part ever waits for a later one and the quotient graph is acyclic by
 construction. Among the devices with something ready, the one is taken whose operations have the
 longest way to the end, counted in changes of device: with two devices that gives the fewest parts
-that any order of alternation can give. Time is linear in operations and edges.
+that any order of alternation can give. With more devices parts may be left that can be joined;
+:mod:`partita_hetero.merging` does that. Time is linear in operations and edges.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
-Device = TypeVar("Device", bound=Hashable)
+from partita_hetero import merging
+from partita_hetero.merging import Device, Part
 
-
-@dataclass(frozen=True, slots=True)
-class Part(Generic[Device]):
-    """Operations that become one submodel.
-
-    Attributes:
-        device: Where it runs.
-        ops: Indices of its operations, ascending.
-    """
-
-    device: Device
-    ops: tuple[int, ...]
+__all__ = ["Part", "changes_to_end", "partition"]
 
 
 def partition(
@@ -51,7 +40,7 @@ def partition(
     parts = _take_by_device(preds, succs, affinity)
     if not merge_islands:
         parts = [island for part in parts for island in _islands(part, succs)]
-    return _delay_and_merge(parts, succs, merge_islands)
+    return merging.join_parts(_delay_and_merge(parts, succs, merge_islands), succs, merge_islands)
 
 
 def changes_to_end(succs: Sequence[Sequence[int]], affinity: Sequence[Device | None]) -> list[int]:

@@ -62,6 +62,45 @@ def test_never_fewer_parts_than_the_longest_alternation(graph):
     assert len(parts) >= 1 + max(changes_to_end(succs, affinity))
 
 
+def ways(preds, parts):
+    """For each part those that read from it."""
+    home = {op: index for index, part in enumerate(parts) for op in part.ops}
+    readers = [set() for _ in parts]
+    for op, sources in enumerate(preds):
+        for source in sources:
+            if op in home and source in home and home[op] != home[source]:
+                readers[home[source]].add(home[op])
+    return readers
+
+
+def leads_through_others(readers, first, last):
+    """Whether a third part must run after the first and before the last."""
+    seen, stack = set(), [part for part in readers[first] if part != last]
+    while stack:
+        part = stack.pop()
+        if last in readers[part]:
+            return True
+        if part not in seen:
+            seen.add(part)
+            stack += readers[part]
+    return False
+
+
+@settings(max_examples=400, deadline=None)
+@given(placed_graphs(), st.booleans())
+def test_no_two_parts_are_left_that_could_be_one(graph, merge_islands):
+    count, edges, affinity = graph
+    preds, succs = wire(count, edges)
+    parts = partition(preds, succs, affinity, merge_islands)
+    readers = ways(preds, parts)
+    for last in range(len(parts)):
+        for first in range(last):
+            if parts[first].device == parts[last].device and (
+                merge_islands or last in readers[first]
+            ):
+                assert leads_through_others(readers, first, last), (parts[first], parts[last])
+
+
 def fewest_parts(preds, affinity):
     """Breadth-first search over sets of operations done; only for tiny graphs."""
     count = len(preds)
@@ -118,6 +157,19 @@ NAMED = {
     "islands of one device": ([], "AAA", 1),
     "late join": ([(1, 2), (0, 2)], "ABA", 2),
     "two cuts that would form a cycle": ([(0, 1), (2, 3)], "ABBA", 3),
+    "cycles through four devices": (
+        [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (0, 4), (1, 5), (2, 6)],
+        "ABCDABCD",
+        8,
+    ),
+    "one output to two parts of one device": ([(0, 1), (0, 2), (1, 3), (3, 2)], "ABBC", 4),
+    "one output to two parts that can be one": ([(0, 1), (0, 2), (1, 3), (2, 3)], "ABBA", 3),
+    "parts between which others run that do not matter": ([(0, 1), (2, 3)], "ABCA", 3),
+    "a ladder of two devices": (
+        [(0, 2), (1, 3), (2, 4), (3, 5), (0, 3), (1, 2), (2, 5), (3, 4)],
+        "ABABAB",
+        6,
+    ),
 }
 
 
