@@ -185,12 +185,12 @@ def loop_model():
     return model_of(
         [
             node("Relu", ["x"], "h"),
-            helper.make_node("Loop", ["n", "", "h"], ["last", "totals"], name="loop", body=step),
+            helper.make_node("Loop", ["n", "yes", "h"], ["last", "totals"], name="loop", body=step),
             node("Neg", ["last"], "y"),
-            node("Exp", ["totals"], "z"),
+            node("Abs", ["totals"], "z"),
         ],
         ["y", "z"],
-        initializers=[("n", np.array(3, np.int64))],
+        initializers=[("n", np.array(3, np.int64)), ("yes", np.array(True))],
     )
 
 
