@@ -419,7 +419,7 @@ def test_wrong_usage_is_exit_code_2(argv, capsys):
 
 @pytest.mark.parametrize(
     "command",
-    [(name.replace("_", "-"),) for name in (*entry.COMMANDS, "plan")]
+    [(name.replace("_", "-"),) for name in (*entry.COMMANDS, "plan", "report")]
     + [("zoo", a) for a in ("list", "get", "info")],
 )
 def test_help_has_examples(command, capsys):

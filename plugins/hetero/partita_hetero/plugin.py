@@ -80,5 +80,5 @@ def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:
 
 @partita.hookimpl
 def command_modules() -> Iterable[str]:
-    """Registers ``partita plan``."""
-    return ["partita_hetero.cli.plan"]
+    """Registers ``partita plan`` and ``partita report``."""
+    return ["partita_hetero.cli.plan", "partita_hetero.cli.report"]

@@ -97,7 +97,10 @@ def add_parser(commands: Commands) -> None:
         help="write the placement as a lock file",
     )
     parser.add_argument(
-        "--gantt", type=Path, metavar="PLAN.html", help="write a chart of the predicted run"
+        "--gantt",
+        type=Path,
+        metavar="PLAN.html",
+        help="write a chart of the predicted run, as a page or as .svg",
     )
     parser.add_argument(
         "--trace",
@@ -217,6 +220,14 @@ def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: O
     if args.write_lock:
         planned.lock(setting.model, setting.drivers).save(args.write_lock)
         out.note(f"wrote {args.write_lock}")
+    if args.gantt:
+        from partita_hetero.planner.gantt import to_html, to_svg
+
+        runs = [planned.plan.timeline]
+        svg = args.gantt.suffix.lower() == ".svg"
+        page = to_svg(runs) if svg else to_html(runs, f"Plan of {planned.summary.model}")
+        args.gantt.write_text(page, encoding="utf-8")
+        out.note(f"wrote {args.gantt}")
     if args.trace:
         trace = planned.plan.timeline.to_chrome_trace()
         args.trace.write_text(json.dumps(trace), encoding="utf-8")

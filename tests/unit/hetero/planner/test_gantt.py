@@ -1,0 +1,71 @@
+"""The chart: spans lie where their times say, and names are escaped."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from partita_hetero.planner.gantt import to_html, to_svg
+from partita_hetero.planner.timeline import Span, Timeline
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def bars(svg):
+    """Left edge, width, top and tooltip of each span."""
+    root = ElementTree.fromstring(svg)  # noqa: S314  # made by ourselves
+    found = []
+    for rect in root.iter(f"{SVG}rect"):
+        title = rect.find(f"{SVG}title")
+        if title is not None:
+            found.append((*(float(rect.get(key)) for key in ("x", "width", "y")), title.text))
+    return found
+
+
+def test_spans_lie_where_their_times_say():
+    timeline = Timeline(
+        (
+            Span("A", "first", 0, 250),
+            Span("A", "moved", 250, 500, "transfer", 4096),
+            Span("B", "second", 500, 1000),
+        ),
+        "predicted",
+    )
+    first, moved, second = bars(to_svg([timeline], width=1140))
+    assert first[:2] == (120, 250)
+    assert moved[:2] == (370, 250)
+    assert second[:2] == (620, 500)
+    assert first[2] == moved[2] < second[2]
+    assert moved[3] == "moved (transfer): 0.25 ms from 0.25 ms, 4,096 bytes"
+
+
+def test_runs_share_one_axis():
+    short = Timeline((Span("A", "op", 0, 100),), "predicted")
+    long = Timeline((Span("A", "op", 0, 200),), "measured")
+    first, second = bars(to_svg([short, long], width=1140))
+    assert first[1] == pytest.approx(500)
+    assert second[1] == pytest.approx(1000)
+    assert first[2] < second[2]
+
+
+def test_spans_that_overlap_get_lanes_of_their_own():
+    spans = (Span("A", "x", 0, 10), Span("A", "y", 5, 15), Span("A", "z", 10, 20))
+    x, y, z = sorted(bars(to_svg([Timeline(spans)])), key=lambda bar: bar[3])
+    assert x[2] == z[2]
+    assert y[2] > x[2]
+
+
+def test_names_are_escaped_and_nothing_is_a_chart_too():
+    page = to_html([Timeline((Span("A", "<b>&", 0, 10),), "a<b")], "T & Co")
+    assert "<title>T &amp; Co</title>" in page
+    assert "&lt;b&gt;&amp; (compute)" in page
+    assert "<b>&" not in page
+    assert bars(to_svg([])) == []
+    assert bars(to_svg([Timeline((), devices=("A",))])) == []
+
+
+def test_the_page_tells_loads():
+    page = to_html([Timeline((Span("A", "x", 0, 5), Span("B", "y", 5, 20)), "run")], "T")
+    assert "<td>A</td><td>5 us</td><td>25%</td>" in page
+    assert "<td>B</td><td>15 us</td><td>75%</td>" in page
