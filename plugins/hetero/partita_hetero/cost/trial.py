@@ -66,35 +66,48 @@ class Trial:
 
         self.assembly = assembly
         self._inputs = list(inputs)
+        properties = compilation.devices.properties
+        plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
         self._compiled = HeteroCompiledModel(compilation, assembly)
-        self._compiled.properties = compilation.devices.properties.model_copy(
-            update={"STRICT": True, "PERF_COUNT": True}  # failures show, and steps are timed
-        )
+        self._compiled.properties = plain  # a failure shows, instead of moving something
         self._runner = HeteroRunner(self._compiled)
+        timed = HeteroCompiledModel(compilation, assembly)
+        timed.properties = plain.model_copy(update={"PERF_COUNT": True})
+        self._timed = HeteroRunner(timed)
 
     def run(self) -> float:
-        """Runs once; returns the seconds."""
+        """Runs once, as an application would; returns the seconds."""
         start = time.perf_counter()
         self._runner.run(self._inputs)
         return time.perf_counter() - start
 
     def measure(self, effort: Effort = EFFORT) -> Run:
-        """Runs several times and notes when each submodel ran."""
+        """Runs several times, in turns as an application would and noting each submodel's time."""
         parts: dict[int, list[float]] = {piece.number: [] for piece in self.assembly.submodels}
+        watched: list[float] = []
 
         def once() -> float:
             seconds = self.run()
-            for number, taken in self._runner.part_seconds().items():
+            watched.append(self._run_timed())
+            for number, taken in self._timed.part_seconds().items():
                 parts[number].append(taken)
             return seconds
 
         times = repeat(once, effort)
+        runs = len(times)
+        whole = statistics.median(times)
+        slowed = max(1.0, statistics.median(watched[-runs:]) / whole)  # by being watched
         return Run(
-            statistics.median(times),
-            {number: statistics.median(taken[-len(times) :]) for number, taken in parts.items()},
-            self._runner.timeline(),
-            len(times),
+            whole,
+            {number: statistics.median(taken[-runs:]) / slowed for number, taken in parts.items()},
+            self._timed.timeline(),
+            runs,
         )
+
+    def _run_timed(self) -> float:
+        start = time.perf_counter()
+        self._timed.run(self._inputs)
+        return time.perf_counter() - start
 
     def count(self, effort: Effort = COUNTED) -> dict[int, dict[str, float]]:
         """Runs several times; what the devices' own counters say, by submodel and operation.
@@ -104,11 +117,11 @@ class Trial:
         counted: list[dict[int, dict[str, float]]] = []
 
         def once() -> float:
-            seconds = self.run()
+            seconds = self._run_timed()
             counted.append(
                 {
                     number: {info.node_name: info.real_time_us * 1e-6 for info in infos}
-                    for number, infos in self._runner.counters().items()
+                    for number, infos in self._timed.counters().items()
                 }
             )
             return seconds
@@ -155,3 +168,4 @@ class Trial:
     def close(self) -> None:
         """Frees what the requests hold."""
         self._runner.close()
+        self._timed.close()
