@@ -301,3 +301,18 @@ def test_importing_partita_and_making_a_core_loads_no_engine():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_fingerprint_holds_what_decides_how_fast_a_device_is(core):
+    core.register_plugin("partita_cpu", "CPU2")
+    one = core.fingerprint("CPU")
+    assert one["device"] == core.device_info("CPU").full_name
+    assert one["driver"] == core.device_info("CPU").driver
+    assert one["plugin"].startswith("partita ")
+    assert core.fingerprint("CPU2") == one
+    assert core.fingerprint("CPU", {"PERF_COUNT": True}) == one
+    assert core.fingerprint("CPU", {"INFERENCE_NUM_THREADS": 1}) != one
+    core.set_property("CPU2", {"INFERENCE_NUM_THREADS": 1})
+    assert core.fingerprint("CPU2") == core.fingerprint("CPU", {"INFERENCE_NUM_THREADS": 1})
+    core.register_plugin(ToyDevice())
+    assert core.fingerprint("TOY")["plugin"] == ""
