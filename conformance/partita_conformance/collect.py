@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from partita import zoo
+from partita.zoo.store import Store
 from partita_conformance import (  # noqa: F401  # importing a suite registers its checks
     suite_async,
     suite_blob,
@@ -33,12 +35,14 @@ class Selection:
     Attributes:
         patterns: Check names, with ``*`` and ``?``; none selects all.
         draws: Random models per operator.
-        cuts: Random cuts per network.
+        cuts: Random cuts per network and model.
+        models: Models to cut besides those that are made on the spot, e.g. ``"zoo:magika"``.
     """
 
     patterns: tuple[str, ...] = ()
     draws: int = 4
     cuts: int = 4
+    models: tuple[str, ...] = ()
 
     def takes(self, name: str) -> bool:
         """Whether a check is selected."""
@@ -49,6 +53,13 @@ class Selection:
         """Whether a pattern may select node cases, which take seconds to make."""
         starts = {pattern.partition("/")[0] for pattern in self.patterns}
         return not starts or any(fnmatchcase("operators", start) for start in starts)
+
+
+def model_names(given: Sequence[str]) -> tuple[str, ...]:
+    """The models that options name: as they are, and for ``"zoo"`` all that are in the cache."""
+    store = Store()
+    cached = [f"zoo:{name}" for name in zoo.names() if store.cached(name)]
+    return tuple(name for one in given for name in (cached if one == "zoo" else [one]))
 
 
 def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]:
@@ -63,7 +74,7 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         cases = load(cases_file) if cases_file is not None else node_cases()
     everything = [
         *registered(),
-        *hetero_checks(selection.cuts),
+        *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
         *operator_checks(cases),
     ]

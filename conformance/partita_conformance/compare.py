@@ -10,7 +10,8 @@ import numpy as np
 from partita_conformance.checks import ConformanceError
 
 _TOLERANCES = {"float16": (4e-3, 2e-3), "bfloat16": (2**-6, 2e-2), "float64": (1e-6, 1e-9)}
-_OF_LARGEST = 3e-5  # sums that cancel keep an error of this share of the largest element
+OF_LARGEST = 3e-5
+"""Sums that cancel keep an error of this share of the largest element."""
 
 
 def compare(
@@ -20,6 +21,7 @@ def compare(
     rtol: float | None = None,
     atol: float | None = None,
     form_only: bool = False,
+    of_largest: float = OF_LARGEST,
 ) -> None:
     """Compares outputs: number, shape, dtype and elements.
 
@@ -30,6 +32,7 @@ def compare(
         rtol: Relative tolerance; by default one that fits the dtype.
         atol: Absolute tolerance, likewise.
         form_only: Do not look at elements (of random numbers).
+        of_largest: Share of the largest element that the default absolute tolerance adds.
 
     Raises:
         ConformanceError: They differ; the message says where first.
@@ -41,12 +44,13 @@ def compare(
         if isinstance(want, (list, tuple)):
             if not isinstance(have, (list, tuple)):
                 raise ConformanceError(f"{place}: {type(have).__name__}; a sequence is due.")
-            compare(have, want, place, rtol, atol, form_only)
+            compare(have, want, place, rtol, atol, form_only, of_largest)
         elif want is None or have is None:
             if want is not have:
                 raise ConformanceError(f"{place}: {have!r}; {want!r} is due.")
         else:
-            _compare_arrays(np.asarray(have), np.asarray(want), place, rtol, atol, form_only)
+            arrays = np.asarray(have), np.asarray(want)
+            _compare_arrays(*arrays, place, rtol, atol, form_only, of_largest)
 
 
 def _largest(want: np.ndarray[Any, Any]) -> float:
@@ -64,6 +68,7 @@ def _compare_arrays(
     rtol: float | None,
     atol: float | None,
     form_only: bool,
+    of_largest: float,
 ) -> None:
     if have.shape != want.shape:
         raise ConformanceError(f"{place}: shape {have.shape}; {want.shape} is due.")
@@ -75,7 +80,7 @@ def _compare_arrays(
         wrong = np.asarray(have != want)
     else:
         low, high = _TOLERANCES.get(want.dtype.name, (1e-3, 1e-5))
-        high += _OF_LARGEST * _largest(want)
+        high += of_largest * _largest(want)
         if want.dtype.kind in "iu" and rtol is None:
             low, high = 0.0, 0.0
         relative = low if rtol is None else max(rtol, low if want.dtype.name == "bfloat16" else 0)

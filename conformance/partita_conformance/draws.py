@@ -46,7 +46,7 @@ def element_type(op_type: str, number: int = 0) -> str:
     """ONNX's name, in small letters, of the type of the first input that a draw gives."""
     first = next(array for array in draw(op_type, number).inputs if array is not None)
     element = helper.np_dtype_to_tensor_dtype(first.dtype)
-    return onnx.TensorProto.DataType.Name(element).lower()
+    return str(onnx.TensorProto.DataType.Name(element)).lower()
 
 
 def draw(op_type: str, number: int, attempt: int = 0) -> Draw:

@@ -44,6 +44,9 @@ def pytest_load_initial_conftests(
     )
     group.addoption("--draws", type=int, default=4, help="random models per operator")
     group.addoption("--cuts", type=int, default=4, help="random cuts per network")
+    group.addoption(
+        "--model", action="append", default=[], metavar="NAME", help="cut it too, e.g. zoo:magika"
+    )
     group.addoption("--check-timeout", type=float, default=120, metavar="S", help="per check")
     group.addoption("--in-process", action="store_true", help="no worker process: for debuggers")
 
@@ -55,7 +58,7 @@ def session_of(config: pytest.Config) -> Session:
         UsageError: No device is given, or the expectations are wrong.
     """
     from partita_conformance.bench import Target
-    from partita_conformance.collect import Selection
+    from partita_conformance.collect import Selection, model_names
     from partita_conformance.expectations import Expectations, ExpectationsError
     from partita_conformance.session import Session
 
@@ -75,6 +78,7 @@ def session_of(config: pytest.Config) -> Session:
             tuple(config.getoption("--check")),
             config.getoption("--draws"),
             config.getoption("--cuts"),
+            model_names(config.getoption("--model")),
         ),
         expectations,
         isolate=not config.getoption("--in-process"),

@@ -1,28 +1,34 @@
-"""Suite ``hetero``: the device beside another one in HETERO, each operator, random cuts."""
+"""Suite ``hetero``: the device beside another one in HETERO: operators, networks, whole models."""
 
 from __future__ import annotations
 
 import functools
 import zlib
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import helper
 
+from partita.zoo.naming import resolve
 from partita_conformance.bench import REFERENCE, Bench
 from partita_conformance.checks import Check, DeclinedError, NotApplicableError, require
-from partita_conformance.compare import compare
+from partita_conformance.compare import OF_LARGEST, compare
 from partita_conformance.draws import GENERATORS, element_type
 from partita_conformance.models import Sample, networks
 from partita_conformance.suite_operators import telling_draw
 
+BUILTIN = ("builtin:digits", "builtin:pitch")
+"""Models that are made on the spot, which are cut in every run."""
 
-def hetero_checks(seeds: int) -> list[Check]:
-    """Every operator between two others on REFERENCE, and random sets of each network.
+
+def hetero_checks(seeds: int, models: Sequence[str] = ()) -> list[Check]:
+    """Every operator between two others on REFERENCE, and random sets of networks and models.
 
     Args:
         seeds: Random sets per network.
+        models: Names of further models to cut, e.g. ``"zoo:magika"``.
     """
     single = [
         Check(
@@ -45,7 +51,17 @@ def hetero_checks(seeds: int) -> list[Check]:
         for network in networks()
         for seed in range(seeds)
     ]
-    return [*single, *cuts]
+    whole = [
+        Check(
+            f"hetero/model/{name}/{seed}",
+            functools.partial(_random_cut_of_model, name, seed),
+            True,
+            f"a random part of '{name}' on the device",
+        )
+        for name in dict.fromkeys((*BUILTIN, *models))
+        for seed in range(seeds)
+    ]
+    return [*single, *cuts, *whole]
 
 
 def sandwich(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -81,7 +97,14 @@ def _beside(bench: Bench) -> str:
     return f"HETERO:{bench.device},{REFERENCE}"
 
 
-def _run(bench: Bench, proto: onnx.ModelProto, pinned: set[str], feeds: Any, what: str) -> None:
+def _run(
+    bench: Bench,
+    proto: onnx.ModelProto,
+    pinned: set[str],
+    feeds: Any,
+    what: str,
+    of_largest: float = OF_LARGEST,
+) -> None:
     """Compiles with some operations on the device and the others on REFERENCE; compares."""
     device = _beside(bench)
     model = bench.read(proto)
@@ -96,7 +119,7 @@ def _run(bench: Bench, proto: onnx.ModelProto, pinned: set[str], feeds: Any, wha
     for _ in range(2):
         with np.errstate(all="ignore"):
             have = compiled(feeds).to_tuple()
-        compare(have, bench.expected(proto, feeds), what)
+        compare(have, bench.expected(proto, feeds), what, of_largest=of_largest)
 
 
 def _one_operator(op: str, bench: Bench) -> None:
@@ -111,13 +134,42 @@ def _one_operator(op: str, bench: Bench) -> None:
 
 
 def _random_cut(network: Sample, seed: int, bench: Bench) -> None:
-    rng = np.random.default_rng(zlib.crc32(f"{network.name}/{seed}".encode()))
-    model = bench.read(network.proto)
+    pinned = _some_taken(bench, network.proto, network.name, seed)
+    _run(bench, network.proto, pinned, network.feeds(seed), f"{network.name} with {sorted(pinned)}")
+
+
+def _random_cut_of_model(name: str, seed: int, bench: Bench) -> None:
+    proto, feeds = _model(name)
+    model = bench.read(proto)
+    known = bench.core.query_model(model, REFERENCE)
+    unknown = sorted({op.op_type for op in model.ops if op.name not in known})
+    if unknown:
+        raise NotApplicableError(f"{REFERENCE} does not take {', '.join(unknown)} of '{name}'")
+    pinned = _some_taken(bench, proto, name, seed)
+    what = f"{name} with {len(pinned)} operations on the device"
+    # Rounding errors add up over hundreds of operations, on both devices.
+    _run(bench, proto, pinned, feeds, what, of_largest=1e-4)
+
+
+def _some_taken(bench: Bench, proto: onnx.ModelProto, name: str, seed: int) -> set[str]:
+    """Names of operations that the device takes: all of them, or a part drawn by the seed."""
+    rng = np.random.default_rng(zlib.crc32(f"{name}/{seed}".encode()))
+    model = bench.read(proto)
     answer = bench.core.query_model(model, bench.device, bench.target.config)
     taken = [op.name for op in model.ops if op.name in answer]
     if not taken:
-        raise DeclinedError(f"the device takes no operation of '{network.name}'")
+        raise DeclinedError(f"the device takes no operation of '{name}'")
     share = (1.0, 0.5, 0.3, 0.7)[seed % 4]
-    pinned = {name for name in taken if rng.random() < share} or {taken[seed % len(taken)]}
     # Operations are named by position where the model names none, so names hold for the same file.
-    _run(bench, network.proto, pinned, network.feeds(seed), f"{network.name} with {sorted(pinned)}")
+    return {name for name in taken if rng.random() < share} or {taken[seed % len(taken)]}
+
+
+@functools.cache
+def _model(name: str) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """A model with its natural input."""
+    named = resolve(name)
+    if named.sample is None:
+        raise NotApplicableError(f"'{name}' has no natural input; take a model of the zoo")
+    source = named.source
+    proto = source if isinstance(source, onnx.ModelProto) else onnx.load(source)
+    return proto, dict(named.sample().feeds)

@@ -79,8 +79,7 @@ def use(page, script="", link=""):
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     assert chromium, "these tests need Chromium: apt-get install chromium"
     found = subprocess.run(
-        [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
-        + [f"{copy.as_uri()}{link}"],
+        [chromium, "--headless", "--no-sandbox", "--dump-dom", copy.as_uri() + link],
         capture_output=True,
         text=True,
         timeout=120,

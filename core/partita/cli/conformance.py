@@ -52,6 +52,14 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--draws", type=int, default=4, help="random models per operator (4)")
     parser.add_argument("--cuts", type=int, default=4, help="random cuts per network (4)")
     parser.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="cut this model too, e.g. 'zoo:magika', or 'zoo' for all that are in the cache"
+        " (repeatable)",
+    )
+    parser.add_argument(
         "--timeout", type=positive_float, default=120, metavar="S", help="per check (120 s)"
     )
     parser.add_argument(
@@ -93,13 +101,13 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 def _session(args: argparse.Namespace) -> Session:
     from partita_conformance.bench import Target
-    from partita_conformance.collect import Selection
+    from partita_conformance.collect import Selection, model_names
     from partita_conformance.expectations import Expectations
     from partita_conformance.session import Session
 
     return Session(
         Target(args.device, args.plugin),
-        Selection(tuple(args.check), args.draws, args.cuts),
+        Selection(tuple(args.check), args.draws, args.cuts, model_names(args.model)),
         Expectations.load(args.expectations) if args.expectations else Expectations(),
         isolate=not args.in_process,
         timeout_s=args.timeout,

@@ -1,0 +1,96 @@
+"""Third parties' plugins, pip-installed beside Partita into a fresh environment elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = {"ORT": "partita-onnxruntime", "OV": "partita-openvino"}
+SOME = ["plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*"]
+SOME += ["threads/*", "memory/*", "faults/*", "random/*/0", "hetero/network/*/1"]
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("fresh")
+
+
+@pytest.fixture(scope="module")
+def run(scratch):
+    """Runs a command of the fresh environment, far from this repository, and returns its output."""
+    venv.create(scratch / "venv", with_pip=True)
+    commands = scratch / "venv" / ("Scripts" if sys.platform == "win32" else "bin")
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+
+    def call(name, *arguments, cwd=scratch):
+        done = subprocess.run(
+            [str(commands / name), *map(str, arguments)],
+            cwd=cwd,
+            env=plain,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{name} {arguments}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    call("pip", "install", "-q", f"{ROOT}[conformance]")
+    call("partita", "new-plugin", "fresh", "--into", scratch)
+    folders = [scratch / "partita-fresh", *(ROOT / "examples" / name for name in EXAMPLES.values())]
+    call("pip", "install", "-q", *folders)
+    return call
+
+
+@pytest.mark.timeout(900)
+def test_devices_are_there_once_installed(run):
+    devices = json.loads(run("partita", "devices", "--json"))["devices"]
+    assert {"FRESH", "ORT", "OV", "CPU", "REFERENCE", "HETERO"} <= set(devices)
+
+
+def test_a_new_plugin_passes_its_own_tests(run, scratch):
+    assert " passed" in run("python", "-m", "pytest", "-q", cwd=scratch / "partita-fresh")
+
+
+def test_a_new_plugin_passes_the_whole_kit(run):
+    report = json.loads(run("partita", "conformance", "-d", "FRESH", "--json"))
+    assert set(report["counts"]) <= {"passed", "declined", "skipped"}
+    assert report["counts"]["passed"] > 100
+
+
+@pytest.mark.parametrize("device", EXAMPLES)
+def test_example_conforms(run, device):
+    patterns = [part for pattern in SOME for part in ("--check", pattern)]
+    expectations = ROOT / "examples" / EXAMPLES[device] / "expectations.toml"
+    options = ["--expectations", expectations, "--json", *patterns]
+    report = json.loads(run("partita", "conformance", "-d", device, *options))
+    assert report["counts"]["passed"] > 150
+    (code,) = (ROOT / "examples" / EXAMPLES[device]).glob("*.py")
+    assert len(code.read_text().splitlines()) <= 100
+
+
+def test_examples_mix_with_other_devices(run, scratch):
+    script = scratch / "mix.py"
+    script.write_text(
+        "import numpy as np, partita\n"
+        "from partita_conformance.models import networks\n"
+        "core = partita.Core()\n"
+        "for sample in networks():\n"
+        "    model = core.read_model(sample.proto)\n"
+        "    for i, op in enumerate(model.ops):\n"
+        "        op.affinity = ('ORT', 'OV', 'CPU')[i % 3]\n"
+        "    mixed = core.compile_model(model, 'HETERO:ORT,OV,CPU')\n"
+        "    alone = core.compile_model(sample.proto, 'REFERENCE')(sample.feeds())\n"
+        "    for have, want in zip(mixed(sample.feeds()).to_tuple(), alone.to_tuple()):\n"
+        "        np.testing.assert_allclose(have, want, rtol=1e-3, atol=1e-4)\n"
+        "    print(sample.name, *sorted({place.device for place in mixed.explain().ops}))\n"
+    )
+    mixes = [line.split() for line in run("python", script).splitlines()]
+    assert len(mixes) == 6
+    assert all({"CPU", "ORT", "OV"} <= set(mix) for mix in mixes)

@@ -1,0 +1,86 @@
+"""The support table says what the reports say, and the page in docs/ is of today's form."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from partita_conformance import support
+from partita_conformance.cases import node_cases
+from partita_conformance.draws import GENERATORS
+
+PAGE = Path(__file__).parents[3] / "docs" / "support.md"
+
+
+def report_of(device, *rows):
+    checks = [dict(zip(("op", "dtype", "status"), row, strict=True)) for row in rows]
+    return {
+        "schema": 1,
+        "device": device,
+        "about": {"name": f"The {device}", "driver": "", "kind": "cpu"},
+        "versions": {"partita": "0.1.0"},
+        "finished": "2026-11-21T07:00:00+00:00",
+        "checks": checks,
+    }
+
+
+ONE = report_of(
+    "ONE",
+    ("Relu", "int8", "passed"),
+    ("Relu", "float", "passed"),
+    ("Relu", "float", "passed"),
+    ("Relu", "float16", "failed"),
+    ("Relu", "double", "declined"),
+    ("Add", "float", "declined"),
+    ("Mul", "bool", "crashed"),
+    ("", "", "passed"),
+)
+TWO = report_of("TWO", ("Add", "float", "passed"), ("Add", "bool", "xfailed"))
+
+
+def rows_of(text):
+    rows = re.findall(r"^\| (.*) \|$", text, re.MULTILINE)
+    return [row.split(" | ") for row in rows]
+
+
+def test_table_says_what_the_reports_say():
+    head, _, *rows = rows_of(support.support_table([ONE, TWO]))
+    assert head == ["", "ONE", "TWO"]
+    assert rows == [
+        ["all", "3/5, of 7", "1/2, of 2"],
+        ["Add", "–", "1/2 float"],
+        ["Mul", "0/1", "–"],
+        ["Relu", "3/4 float, int8", "–"],
+    ]
+
+
+def test_page_is_written(tmp_path):
+    for report in (ONE, TWO):
+        (tmp_path / report["device"]).write_text(json.dumps(report))
+    page = tmp_path / "page.md"
+    assert support.main([str(page), str(tmp_path / "ONE"), str(tmp_path / "TWO")]) == 0
+    assert page.read_text() == support.support_table([ONE, TWO])
+
+
+def test_usage(capsys):
+    assert support.main(["page.md"]) == 2
+    assert "REPORT.json" in capsys.readouterr().err
+
+
+def test_report_of_another_schema_is_refused():
+    with pytest.raises(ValueError, match="'TWO' has schema 9; schema 1 is needed"):
+        support.support_table([ONE, {**TWO, "schema": 9}])
+
+
+def test_page_in_the_documentation_is_in_step():
+    head, _, total, *rows = rows_of(PAGE.read_text())
+    assert head == ["", "CPU", "OPENCL", "REFERENCE"]
+    assert total[0] == "all"
+    assert PAGE.read_text().startswith(support._HEAD.format(none=support.NONE))
+    operators = {case.op for case in node_cases().values()} | set(GENERATORS)
+    assert [row[0] for row in rows] == sorted(operators)
+    cell = re.compile(r"–|\d+/\d+( [a-z0-9]+(, [a-z0-9]+)*)?")
+    assert [c for row in rows for c in row[1:] if not cell.fullmatch(c)] == []
