@@ -102,8 +102,10 @@ def _value(item: Any) -> Any:
     return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
 
 
-def _has_more_than_zeros(values: list[Any]) -> bool:
-    return any(
-        isinstance(value, np.ndarray) and value.dtype.kind != "O" and np.any(value.astype(bool))
-        for value in values
-    )
+def _has_more_than_zeros(value: Any) -> bool:
+    if value is None or isinstance(value, list):
+        return any(_has_more_than_zeros(item) for item in value or ())
+    array = np.asarray(value)
+    if array.dtype.kind in "OUS":
+        return any(array.ravel())  # an empty text is the zero of texts
+    return bool(np.any(array.astype(bool)))

@@ -61,8 +61,9 @@ def support_table(reports: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _run(report: Mapping[str, Any]) -> str:
-    about, versions = report["about"], report["versions"].items()
-    facts = [about["name"], about["driver"], *(f"{name} {version}" for name, version in versions)]
+    about, versions = report["about"], report["versions"]
+    packages = [f"{name} {versions[name]}" for name in ("partita", "onnx") if name in versions]
+    facts = [about["name"], about["driver"], *(p for p in packages if p not in about["driver"])]
     made = report["finished"][:10]
     return f"- {report['device']}: {', '.join(fact for fact in facts if fact)}; {made}"
 

@@ -275,7 +275,7 @@ class Core:
 
     @property
     def aliases(self) -> list[str]:
-        """Other names that plugins have, such as ``"GPU"``; see :meth:`resolve_device` for whose."""
+        """Other names that plugins have, e.g. ``"GPU"``; :meth:`resolve_device` says for what."""
         names = self._registry.names
         return sorted({alias for name in names for alias in self._registry.plugin(name).aliases})
 

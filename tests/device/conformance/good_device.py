@@ -13,6 +13,7 @@ from partita.errors import CompileError
 from partita.plugin import DeviceInfo, DevicePlugin
 from partita.profiling import ProfilingInfo
 from partita.properties import DeviceProperties, read_only
+from partita.sequences import boxed, unboxed
 from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner, missing
 
 
@@ -120,10 +121,14 @@ class Null(Good):
     device_name = "NULL"
 
     def compute(self, runner, arrays):
-        return [
-            np.full(a.shape, "", object) if a.dtype == object else np.zeros_like(a)
-            for a in super().compute(runner, arrays)
-        ]
+        return [boxed(zeros(unboxed(array))) for array in super().compute(runner, arrays)]
+
+
+def zeros(value):
+    """Zeros of a tensor's form, empty texts for texts, a sequence of them for a sequence."""
+    if value is None or isinstance(value, list):
+        return value and [zeros(item) for item in value]
+    return np.full(value.shape, "", object) if value.dtype == object else np.zeros_like(value)
 
 
 class Picky(Good):

@@ -77,6 +77,31 @@ def test_expectations_that_are_wrong(capsys, tmp_path):
     assert "needs a reason" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("pattern", ["random/Relu/99", "opertors/*"])
+def test_pattern_that_matches_nothing(capsys, tmp_path, pattern):
+    path = tmp_path / "e.toml"
+    path.write_text(f'[unsupported]\n"plugin/*" = "why"\n"{pattern}" = "a slip of the pen"')
+    assert main(["conformance", "-d", "REFERENCE", "--expectations", str(path)]) == 1
+    assert f"No check matches '{pattern}'" in capsys.readouterr().err
+
+
+def test_pattern_that_matches_nothing_under_pytest(tmp_path):
+    (tmp_path / "e.toml").write_text('[xfail]\n"opertors/*" = "a slip of the pen"')
+    done = under_pytest(tmp_path, "--device", "REFERENCE", "--expectations", "e.toml")
+    assert done.returncode == 2
+    assert "No check matches 'opertors/*'" in done.stdout
+
+
+def test_crash_and_hang_cost_their_test_only_under_pytest(tmp_path):
+    some = ["--check", "random/Exp/0", "--check", "random/Relu/0", "--check-timeout", "5"]
+    for fault, text in (("Crashes", "crashed: the process ended"), ("Hangs", "timeout: no result")):
+        device = ("--device", "BROKEN", "--plugin", f"broken_runs:{fault}")
+        done = under_pytest(tmp_path, *device, *some)
+        assert done.returncode == 1
+        assert "1 failed, 1 passed" in done.stdout
+        assert text in done.stdout
+
+
 def test_pytest_runs_the_same_checks(tmp_path):
     done = under_pytest(
         tmp_path, "--device", "GOOD", "--plugin", "good_device:Good", *SOME, "--report", "out"
