@@ -6,7 +6,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -26,9 +26,14 @@ from partita.tensor import HOST, HostTensor, Tensor
 from partita.threads import LazyPool
 
 if TYPE_CHECKING:
-    from partita.compiled_model import CompiledModel
+    from partita.compiled_model import CompiledModel, Repetition
 
 _pool = LazyPool("partita-infer", 64)
+
+_PATIENCE = 2
+"""Runs on the same tensors before a request has calls for them bound."""
+
+Result = TypeVar("Result")
 
 Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
 """Tensors by name, index or port; a list in order; one tensor; or none (those set before)."""
@@ -102,7 +107,10 @@ class InferRequest:
         self._indices = {port.name: port.index for port in compiled.inputs}
         self._runner = compiled.create_runner()
         self._tensors: list[Tensor | None] = [None] * len(compiled.inputs)
+        self._given: list[Array | None] = [None] * len(compiled.inputs)
         self._targets: list[Tensor | None] | None = None
+        self._again: Repetition | None = None
+        self._runs, self._patience = 0, _PATIENCE
         self._results: Sequence[Tensor] = ()
         self._has_results = False
         self._busy = threading.Lock()
@@ -286,6 +294,8 @@ class InferRequest:
         if self._targets is None:
             self._targets = [None] * len(self.model_outputs)
         self._targets[port.index] = tensor
+        self._given = [None] * len(self._given)
+        self._start_anew()
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
         """The tensor of an input (as set) or, by name or port, output (of the last run)."""
@@ -359,39 +369,63 @@ class InferRequest:
             )
 
     def _compute(self, run: _AsyncRun | None = None) -> None:
-        tensors = self._tensors
-        for index, tensor in enumerate(tensors):
-            if tensor is None:
-                port = self.model_inputs[index]
-                raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
+        again = self._again if run is None else None
+        if again is None:
+            for index, tensor in enumerate(self._tensors):
+                if tensor is None:
+                    port = self.model_inputs[index]
+                    raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
         self._has_results = False
         start = time.perf_counter()
-        if run is None or not run.cancelled:
-            results = self._run(tensors)  # type: ignore[arg-type]  # none is None
+        if again is not None:
+            self._guarded(again)
+        elif run is None or not run.cancelled:
+            results = self._run(self._tensors)  # type: ignore[arg-type]  # none is None
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
         self._latency_s = time.perf_counter() - start
-        self._results, self._has_results = results, True
+        self._has_results = True
+        if again is None:
+            self._results = results
+            self._repeat_from_now_on()
+
+    def _repeat_from_now_on(self) -> None:
+        """Asks for calls with everything bound, once the same tensors have come some times."""
+        self._runs += 1
+        if self._runs == self._patience and all(x.memory == HOST for x in self._results):
+            self._again = self._runner.repetition(self._tensors, self._results)  # type: ignore[arg-type]  # none is None
+
+    def _start_anew(self) -> None:
+        """Other tensors have come; what alternates is to be bound less and less often."""
+        if self._again is not None:
+            self._patience *= 2
+        self._again, self._runs = None, 0
 
     def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Calls the runner; whatever it raises becomes an InferError that names the device."""
-        where = f"Device '{self.compiled_model.device}'"
+        """Calls the runner, and sees to it that outputs are where the caller wants them."""
+        results = self._guarded(self._runner.run, tensors, self._targets)
+        if len(results) != len(self.model_outputs):
+            raise PluginError(
+                f"Device '{self.compiled_model.device}' returned {len(results)} outputs; the model "
+                f"has {len(self.model_outputs)}."
+            )
+        return results if self._targets is None else self._deliver(results, self._targets)
+
+    def _guarded(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Calls the device; whatever it raises becomes an InferError that names it."""
         try:
-            results = self._runner.run(tensors, self._targets)
+            return call(*args)
         except PartitaError:
             raise
         except MemoryError as error:
-            raise DeviceMemoryError(f"{where} has no room to run: {error}") from error
+            raise DeviceMemoryError(
+                f"Device '{self.compiled_model.device}' has no room to run: {error}"
+            ) from error
         except Exception as error:
             raise InferError(
-                f"{where} failed on model '{self.compiled_model.model.name}': "
-                f"{type(error).__name__}: {error}"
+                f"Device '{self.compiled_model.device}' failed on model "
+                f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
             ) from error
-        if len(results) != len(self.model_outputs):
-            raise PluginError(
-                f"{where} returned {len(results)} outputs; the model has {len(self.model_outputs)}."
-            )
-        return results if self._targets is None else self._deliver(results, self._targets)
 
     def _deliver(
         self, results: Sequence[Tensor], targets: Sequence[Tensor | None]
@@ -432,10 +466,17 @@ class InferRequest:
                 f"{self.compiled_model!r} takes {len(ports)} inputs ({self._expected()}); {given} "
                 "given. Give a dict of name to array."
             )
-        tensors = self._tensors.copy()
+        tensors, taken = self._tensors.copy(), self._given.copy()
+        changed = False
         for index, data in pairs:
-            tensors[index] = self._own(to_tensor(ports[index], data, copy))
-        self._tensors = tensors
+            if data is taken[index] and not copy and _is_as_before(data, tensors[index]):
+                continue
+            tensor = tensors[index] = self._own(to_tensor(ports[index], data, copy))
+            taken[index] = data if type(data) is np.ndarray and tensor.numpy() is data else None
+            changed = True
+        if changed:
+            self._tensors, self._given = tensors, taken
+            self._start_anew()
 
     def _own(self, tensor: Tensor) -> Tensor:
         """The tensor, or a copy where the runner cannot read it in place or would overwrite it."""
@@ -464,6 +505,13 @@ class InferRequest:
     def _expected(self) -> str:
         ports = self.model_inputs
         return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
+
+
+def _is_as_before(array: Any, tensor: Tensor | None) -> bool:
+    """Whether an array that was taken as it is has still the shape and type it had then."""
+    if tensor is None or array.shape != tensor.shape or array.dtype is not tensor.dtype:
+        return False
+    return bool(array.flags.c_contiguous)
 
 
 def _owner(array: Array) -> Any:

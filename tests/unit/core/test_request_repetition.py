@@ -1,0 +1,130 @@
+"""Requests that meet the same tensors again: bound once, and never used for other ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from models import neg
+from toy_device import ToyDevice, core_with
+
+import partita
+from partita.errors import InferError, InputError
+
+
+class Bound(partita.Repetition):
+    """Negates one array into another, and counts."""
+
+    def __init__(self, source, target):
+        self.source, self.target = source, target
+        self.calls, self.failure = 0, None
+
+    def __call__(self):
+        self.calls += 1
+        if self.failure is not None:
+            raise self.failure
+        np.negative(self.source.numpy(), out=self.target.numpy())
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A request, and the repetitions that it asks for."""
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    bound = []
+
+    def repetition(inputs, outputs):
+        bound.append(Bound(inputs[0], outputs[0]))
+        return bound[-1]
+
+    monkeypatch.setattr(request._runner, "repetition", repetition)
+    return request, bound
+
+
+def ones():
+    return np.ones((2, 3), np.float32)
+
+
+def test_the_same_array_is_bound_and_read_anew_each_time(made):
+    request, bound = made
+    x = ones()
+    for value in range(1, 7):
+        x[:] = value
+        assert (request.infer({"x": x})[0] == -value).all()
+    assert [one.calls for one in bound] == [4]
+
+
+def test_tensors_set_before_are_bound(made):
+    request, bound = made
+    request.set_tensor("x", partita.Tensor(ones(), shared_memory=True))
+    results = [request.infer()[0] for _ in range(5)]
+    assert all((result == -1).all() for result in results)
+    assert [one.calls for one in bound] == [3]
+
+
+def test_another_array_goes_the_whole_way(made):
+    request, bound = made
+    x, other = ones(), 5 * ones()
+    for _ in range(3):
+        request.infer({"x": x})
+    assert (request.infer({"x": other})[0] == -5).all()
+    assert [one.calls for one in bound] == [1]
+    for _ in range(2):
+        request.infer({"x": other})
+    assert len(bound) == 1  # what has changed once is bound later
+    for _ in range(3):
+        request.infer({"x": other})
+    assert [one.calls for one in bound] == [1, 2]
+
+
+def test_an_array_whose_shape_was_changed_is_refused(made):
+    request, _ = made
+    x = ones()
+    for _ in range(4):
+        request.infer({"x": x})
+    x.shape = (3, 2)
+    with pytest.raises(InputError, match=r"takes float32\[2, 3\]"):
+        request.infer({"x": x})
+
+
+def test_an_output_that_is_set_later_is_written(made):
+    request, bound = made
+    x = ones()
+    for _ in range(4):
+        request.infer({"x": x})
+    y = np.zeros((2, 3), np.float32)
+    request.set_output_tensor(y)
+    request.infer({"x": x})
+    assert (y == -1).all()
+    assert len(bound) == 1
+
+
+def test_an_input_that_becomes_an_output_is_copied_first():
+    request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
+    x = ones()
+    request.infer({"x": x})
+    request.set_output_tensor(x)
+    for value in (-1, 1, -1):
+        request.infer({"x": x})
+        assert (x == value).all()
+
+
+def test_asynchronous_runs_do_not_repeat(made):
+    request, bound = made
+    x = ones()
+    for _ in range(4):
+        request.infer({"x": x})
+    calls = bound[0].calls
+    request.start_async({"x": x})
+    request.wait()
+    assert bound[0].calls == calls
+
+
+def test_what_a_repetition_raises_names_the_device(made):
+    request, bound = made
+    x = ones()
+    for _ in range(3):
+        request.infer({"x": x})
+    bound[0].failure = RuntimeError("lost")
+    with pytest.raises(InferError, match="Device 'TOY' failed on model .*: RuntimeError: lost"):
+        request.infer({"x": x})
+    with pytest.raises(InferError, match="no run of the request has ended"):
+        request.get_output_tensor()
