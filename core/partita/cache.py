@@ -118,7 +118,9 @@ def files_content(*paths: str) -> list[str]:
         where = Path(path)
         files = sorted(where.rglob("*")) if where.is_dir() else [where]
         contents += [
-            f"{file.name} {fingerprint(file.read_bytes()).hex()}" for file in files if file.is_file()
+            f"{file.name} {fingerprint(file.read_bytes()).hex()}"
+            for file in files
+            if file.is_file()
         ]
     return contents
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from partita import blob as blobs
 from partita import device_string
 from partita.cache import ModelCache, code_stamp_of, key_of
@@ -418,6 +420,11 @@ class Core:
         """Brings a tensor into a device's memory."""
         named = self._registry.resolve(device)
         return named.plugin.transfer_to(tensor, named.ids[0])
+
+    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
+        named = self._registry.resolve(device)
+        return named.plugin.host_memory(nbytes, named.ids[0])
 
     # ------------------------------------------------------------------- internals
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from partita.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from partita.compiled_model import CompiledModel
     from partita.model import Model
     from partita.properties import DeviceProperties
@@ -132,6 +134,14 @@ class DevicePlugin(abc.ABC):
         """
         return HostTensor(tensor.numpy())
 
+    def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
+        """(optional) Host memory that is quick to copy from and to (defaults to ``None``: any is).
+
+        HETERO allocates a request's intermediate host tensors in it. The result is an array of
+        ``nbytes`` bytes (``uint8``) that stays valid as long as it is referred to.
+        """
+        return None
+
 
 class CoreAPI(Protocol):
     """What a plugin that is made of other devices (HETERO) sees of the core."""
@@ -178,6 +188,9 @@ class CoreAPI(Protocol):
 
     def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
         """Brings a tensor into a device's memory."""
+
+    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""

@@ -53,6 +53,10 @@ class Tensor(abc.ABC):
         """The elements on the host, in the order and type that :attr:`layout` names."""
         return self.numpy()
 
+    def copy_to(self, target: Tensor) -> None:
+        """Writes the elements to a host tensor of the same shape, type and layout."""
+        np.copyto(target.stored(), self.stored(), casting="no")
+
     @property
     def data(self) -> np.ndarray[Any, Any]:
         """The elements on the host (OpenVINO's spelling of :meth:`numpy`)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,11 +14,14 @@ from partita.compiled_model import CompiledModel
 from partita.explain import Explanation
 from partita.layout import LaidOutTensor, Layout
 from partita.lowering import memory
-from partita.model import is_static
+from partita.model import Port, is_static
+from partita.plugin import CoreAPI
 from partita.tensor import HostTensor, Tensor
 from partita_hetero.executor import Schedule
 from partita_hetero.submodels import Submodel
-from partita_hetero.transfer import Plan, RunStep
+from partita_hetero.transfer import PermuteKind, PermuteStep, Plan, RunStep
+
+_log = logging.getLogger("partita.hetero")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +78,30 @@ class Assembly:
     arena_bytes: int
     places: dict[int, Place]
 
-    def prepare(self) -> list[Tensor | None]:
-        """Allocates one request's intermediate host tensors, per slot, as views of one block."""
-        block = np.empty(self.arena_bytes + memory.ALIGNMENT, np.uint8)
+    def prepare(self, core: CoreAPI) -> list[Tensor | None]:
+        """Allocates one request's intermediate host tensors, per slot, as views of one block.
+
+        The block is such that the first device to or from which tensors are copied, if it has
+        anything to say, copies them quickly.
+        """
+        block = self._block(core, self.arena_bytes + memory.ALIGNMENT)
         start = -block.ctypes.data % memory.ALIGNMENT
         prepared: list[Tensor | None] = [None] * self.plan.slots
         for slot, place in self.places.items():
             prepared[slot] = place.tensor(block[start:])
         return prepared
+
+    def _block(self, core: CoreAPI, nbytes: int) -> np.ndarray[Any, Any]:
+        permutes = [step for step in self.plan.steps if isinstance(step, PermuteStep)]
+        for device in dict.fromkeys(step.device for step in permutes):
+            try:
+                block = core.host_memory(device, nbytes)
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                _log.info("%s has no host memory to offer: %s", device, error)
+                continue
+            if block is not None:
+                return block
+        return np.empty(nbytes, np.uint8)
 
 
 def plan_arena(
@@ -107,17 +127,20 @@ def plan_arena(
     }
     host = set(plan.host_slots)
     end = len(plan.steps)
+    port_of: dict[int, Port] = {}
     known: dict[int, Place] = {}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for index, step in enumerate(plan.steps):
         for slot in step.reads:
             last[slot] = index
-        if not isinstance(step, RunStep):
-            continue
         for i, slot in enumerate(step.writes):
-            port = ports[step.submodel, i]
-            if slot not in host or port.dtype is None or port.dtype.hasobject:
+            if isinstance(step, RunStep):
+                port_of[slot] = ports[step.submodel, i]
+            elif step.kind is PermuteKind.DOWNLOAD:
+                port_of[slot] = port_of[step.reads[0]]
+            port = port_of.get(slot)
+            if slot not in host or port is None or port.dtype is None or port.dtype.hasobject:
                 continue
             if is_static(port.shape):
                 layout = layouts.get(plan.slot_values[slot])

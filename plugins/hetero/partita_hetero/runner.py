@@ -173,7 +173,7 @@ class _Bound:
         }
         self.abandoned = False
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
-        prepared = assembly.prepare()
+        prepared = assembly.prepare(compiled.core)
         self._outputs = [
             (slot, None if slot is not None else HostTensor(assembly.constants[port.name]))
             for slot, port in zip(assembly.plan.outputs, compiled.outputs, strict=True)
@@ -309,6 +309,10 @@ class _Bound:
     def _permute(self, step: PermuteStep) -> Tensor:
         source = self._read(step.reads[0])
         if step.kind is PermuteKind.DOWNLOAD:
+            target = self._prepared[step.writes[0]]
+            if target is not None:
+                source.copy_to(target)
+                return target
             if source.layout is not None:
                 return LaidOutTensor(source.stored(), source.dtype, source.layout)
             return HostTensor(source.numpy())

@@ -75,7 +75,8 @@ class Plan:
         slots: How many slots there are; the first ones are the model's inputs.
         slot_values: Name of the value in each slot.
         outputs: For each output of the model its slot, or ``None`` if it is a constant.
-        host_slots: Slots that a submodel writes and that may be host memory made beforehand.
+        host_slots: Slots that a submodel or a download writes and that may be host memory made
+            beforehand.
         boundaries: Every tensor that crosses, and how.
     """
 
@@ -149,7 +150,7 @@ def plan(
         source = source_of.get(name)
         at = _casts_at(cast, name, source, None)
         boundaries.append(Boundary(name, source, None, how, nbytes.get(name), casts=at))
-    written = [slot for step in builder.steps if isinstance(step, RunStep) for slot in step.writes]
+    written = [slot for step in builder.steps for slot in step.writes]
     return Plan(
         builder.steps,
         len(builder.values),

@@ -70,7 +70,7 @@ class Device:
         self.limits = _limits(handle)
         self._lock = threading.Lock()
         self._context: Any = None
-        self._transfers: Any = None
+        self._queues: dict[str, Any] = {}
         self._pool: BufferPool | None = None
         self._programs: ProgramCache | None = None
 
@@ -117,14 +117,22 @@ class Device:
 
     @property
     def transfers(self) -> Any:
-        """A queue for copies that belong to no request."""
+        """A queue for uploads that belong to no request."""
+        return self._queue("uploads")
+
+    @property
+    def downloads(self) -> Any:
+        """A queue for downloads; another one, since devices copy both ways at the same time."""
+        return self._queue("downloads")
+
+    def _queue(self, name: str) -> Any:
         import pyopencl as cl
 
         context = self.context
         with self._lock:
-            if self._transfers is None:
-                self._transfers = cl.CommandQueue(context, self.handle)
-            return self._transfers
+            if name not in self._queues:
+                self._queues[name] = cl.CommandQueue(context, self.handle)
+            return self._queues[name]
 
     @property
     def pool(self) -> BufferPool:

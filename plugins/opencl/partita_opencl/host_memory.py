@@ -62,6 +62,27 @@ def buffer_over(device: Device, array: Array, *, read_only: bool = False) -> Any
     return cl.Buffer(device.context, access | cl.mem_flags.USE_HOST_PTR, hostbuf=raw(array))
 
 
+def page_locked(device: Device, nbytes: int) -> Array | None:
+    """Host memory that copies to and from the device need not stage; ``None`` if there is none.
+
+    It is a buffer that stays mapped until the array is gone. The driver may keep as many bytes of
+    the device's memory beside it.
+    """
+    import pyopencl as cl
+
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+    access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+    try:
+        buffer = cl.Buffer(device.context, flags, nbytes)
+        array: Array = cl.enqueue_map_buffer(
+            device.transfers, buffer, access, 0, (nbytes,), np.dtype(np.uint8)
+        )[0]
+    except cl.Error as error:
+        _log.info("OPENCL.%s has no page-locked memory: %s", device.id, error)
+        return None
+    return array
+
+
 class HostBuffers:
     """The buffers that one request has over host arrays; one per place, made anew when it changes.
 

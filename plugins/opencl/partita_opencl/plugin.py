@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import partita
 from partita.plugin import DeviceInfo, DevicePlugin
@@ -11,6 +11,9 @@ from partita.properties import DeviceProperties
 from partita.query import QueryResult
 from partita.tensor import HOST, Tensor
 from partita_opencl.properties import OpenClProperties
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class OpenClPlugin(DevicePlugin):
@@ -66,6 +69,14 @@ class OpenClPlugin(DevicePlugin):
         from partita_opencl.tensors import upload
 
         return upload(tensor, find_device(device_id), self.device_name)
+
+    def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
+        """Page-locked memory, for devices that do not work in host memory themselves."""
+        from partita_opencl.devices import find_device
+        from partita_opencl.host_memory import page_locked
+
+        device = find_device(device_id)
+        return None if device.shares_host else page_locked(device, nbytes)
 
     def _name(self, properties: DeviceProperties) -> str:
         return f"{self.device_name}.{properties.DEVICE_ID or '0'}"

@@ -63,8 +63,22 @@ class OpenClTensor(Tensor):
         else:
             array = np.empty(layout.shape_in_memory(self.shape), layout.dtype)
         if array.nbytes:
-            cl.enqueue_copy(self._owner.transfers, raw(array), self.buffer, is_blocking=True)
+            cl.enqueue_copy(self._owner.downloads, raw(array), self.buffer, is_blocking=True)
         return array
+
+    def copy_to(self, target: Tensor) -> None:
+        """Writes the elements to a host tensor; fastest if it lies in page-locked memory."""
+        import pyopencl as cl
+
+        array = target.stored()
+        if array.nbytes != self._stored_bytes or target.layout != self.layout:
+            super().copy_to(target)  # says what does not fit
+        elif array.nbytes:
+            cl.enqueue_copy(self._owner.downloads, raw(array), self.buffer, is_blocking=True)
+
+    @property
+    def _stored_bytes(self) -> int:
+        return self.nbytes if self.layout is None else self.layout.nbytes(self.shape)
 
     def retyped(self, dtype: np.dtype[Any], layout: Layout | None) -> OpenClTensor:
         """The same buffer under another type."""

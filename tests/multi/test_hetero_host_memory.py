@@ -1,0 +1,107 @@
+"""Intermediate host tensors lie where the device that copies them wants them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import partita
+from partita_opencl.devices import find_device
+
+from .fakes import FakeDevice, core_with, evaluate
+from .graphs import CHAIN, X
+from .test_hetero_links import cut
+
+
+class Staging(FakeDevice):
+    """Has host memory of its own kind; counts what it hands out."""
+
+    def __init__(self, name, fails=False):
+        super().__init__(name, memory="m")
+        self.blocks, self.fails = [], fails
+
+    def host_memory(self, nbytes, device_id=""):
+        if self.fails:
+            raise KeyError("lost")
+        self.blocks.append(np.zeros(nbytes, np.uint8))
+        return self.blocks[-1]
+
+
+def test_intermediate_tensors_lie_in_the_memory_that_the_device_offers():
+    device = Staging("A")
+    compiled = cut(core_with(device, FakeDevice("B")), CHAIN, "ABAB")
+    requests = [compiled.create_infer_request() for _ in range(2)]
+    assert len(device.blocks) == 2
+    for request, block in zip(requests, device.blocks, strict=True):
+        for scale in (1, 2):
+            x = X * np.float32(scale)
+            np.testing.assert_allclose(
+                request.infer({"x": x})[0], evaluate(CHAIN, {"x": x})[0], rtol=1e-6
+            )
+        bound = request._runner._bound
+        for step in compiled.assembly.plan.steps:
+            for slot in step.writes:
+                tensor = bound._slots[slot]
+                if getattr(step, "kind", "") == "download":
+                    assert np.shares_memory(tensor.numpy(), block)
+    assert len(device.blocks) == 2  # nothing is allocated by runs
+
+
+def test_downloads_go_to_the_same_place_every_time():
+    compiled = cut(core_with(FakeDevice("A", memory="m"), FakeDevice("B")), CHAIN, "ABAB")
+    request = compiled.create_infer_request()
+    seen = []
+    for _ in range(3):
+        request.infer({"x": X})
+        bound = request._runner._bound
+        steps = [s for s in compiled.assembly.plan.steps if getattr(s, "kind", "") == "download"]
+        seen.append([bound._slots[s.writes[0]].numpy().ctypes.data for s in steps])
+    assert seen[0]
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_device_that_fails_to_offer_memory_is_used_all_the_same():
+    compiled = cut(core_with(Staging("A", fails=True), FakeDevice("B")), CHAIN, "ABAB")
+    np.testing.assert_allclose(compiled({"x": X})[0], evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+    assert "A" in compiled.get_property("EXECUTION_DEVICES")
+
+
+def test_page_locked_memory_of_opencl(monkeypatch):
+    device = find_device("")
+    monkeypatch.setitem(vars(device), "shares_host", False)
+    core = partita.Core()
+    block = core.host_memory("OPENCL", 1 << 16)
+    assert block.dtype == np.uint8
+    assert block.nbytes == 1 << 16
+    array = block[: 4 * 1000].view(np.float32)
+    array[:] = np.arange(1000)
+    tensor = core.transfer_to("OPENCL", partita.HostTensor(array))
+    back = partita.HostTensor(block[8000:12000].view(np.float32))
+    tensor.copy_to(back)
+    np.testing.assert_array_equal(back.numpy(), np.arange(1000, dtype=np.float32))
+    with pytest.raises(ValueError, match="could not broadcast"):
+        tensor.copy_to(partita.HostTensor(np.zeros(7, np.float32)))
+    monkeypatch.setitem(vars(device), "shares_host", True)
+    assert core.host_memory("OPENCL", 100) is None
+    assert core.host_memory("CPU", 100) is None
+
+
+def test_a_driver_without_page_locked_memory(monkeypatch):
+    import pyopencl as cl
+
+    from partita_opencl import host_memory
+
+    def refuse(*args, **kwargs):
+        raise cl.MemoryError("clCreateBuffer", cl.status_code.OUT_OF_HOST_MEMORY, "no")
+
+    monkeypatch.setattr(cl, "Buffer", refuse)
+    assert host_memory.page_locked(find_device(""), 100) is None
+
+
+def test_copying_between_host_tensors():
+    source = partita.HostTensor(np.arange(6, dtype=np.float32).reshape(2, 3))
+    target = partita.HostTensor(np.zeros((2, 3), np.float32))
+    source.copy_to(target)
+    np.testing.assert_array_equal(target.numpy(), source.numpy())
+    with pytest.raises(TypeError, match="Cannot cast"):
+        source.copy_to(partita.HostTensor(np.zeros((2, 3), np.float64)))
