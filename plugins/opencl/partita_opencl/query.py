@@ -24,16 +24,15 @@ def verdicts(model: Model) -> dict[str, Reason | None]:
     graph = lower(model)
     reasons = refusals(graph)
     lowered = {node.name for node in graph.nodes}
+    functions = {(domain, name) for domain, name, _ in model.ir.functions}
     answers: dict[str, Reason | None] = {}
     for op in model.ops:
-        if op.name in lowered:
-            answers[op.name] = reasons.get(op.name)
-        elif op.op_type == "Constant" and op.domain in ("", "ai.onnx"):
-            answers[op.name] = None
-        else:
+        if op.name not in lowered and (op.domain, op.op_type) in functions:
             answers[op.name] = Reason(
                 ReasonCode.UNSUPPORTED_OP, "a function of the model; inline functions first"
             )
+        else:  # what was lowered away is a constant, or read by nobody
+            answers[op.name] = reasons.get(op.name)
     return answers
 
 

@@ -63,6 +63,18 @@ def test_what_is_no_tensor(kind):
     assert "input 0 is object" in answer.reasons["same"].detail
 
 
+def test_what_nobody_reads_is_no_reason_to_refuse_a_model():
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"], name="used"),
+        helper.make_node("Shape", ["x"], ["s"], name="unread"),
+    ]
+    x = floats(2, 3)
+    model = build(nodes, {"x": x}, ["y"])
+    answer = core().query_model(core().read_model(model), "OPENCL")
+    assert sorted(answer) == ["unread", "used"]
+    np.testing.assert_array_equal(compiled(model)({"x": x})[0], np.maximum(x, 0))
+
+
 def test_a_second_output_that_is_not_computed():
     attrs = {"kernel_shape": [2, 2]}
     reason = refusal("MaxPool", [floats(1, 1, 4, 4)], attrs, outputs=2)
