@@ -95,3 +95,12 @@ def test_what_cannot_be_planned(command, tmp_path):
     assert code == 1
     assert "Nothing can be measured: give --shape." in err
     assert command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)[0] == 0
+
+
+def test_run_explains_on_demand(command):
+    code, out, _ = command("run", "-d", "HETERO:A,B", "--pin", "b=B", "--explain")
+    assert code == 0
+    assert "PINNED: pin 'b=B'" in out
+    assert "what would change it" in out
+    code, out, _ = command("run", "-d", "HETERO:A,B", "--explain", "--json")
+    assert json.loads(out)["explanation"]["ops"][0]["device"] == "A"

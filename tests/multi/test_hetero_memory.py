@@ -101,6 +101,15 @@ def test_what_is_pinned_stays_or_is_named():
     )
 
 
+def test_limits_hold_where_times_decide_and_soft_pins_give_way(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    compiled = placed(
+        {"A": 2 * ONE + 2 * ROW}, HETERO_SCHEDULE="COST", HETERO_PINS=["type:MatMul=A?"]
+    )
+    homes = list(devices_of(compiled).values())
+    assert 0 < homes.count("A") <= 2
+
+
 @st.composite
 def cases(draw):
     """Random models of additions, with limits for two of three devices."""

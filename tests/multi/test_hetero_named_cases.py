@@ -283,8 +283,6 @@ def test_weights_behind_a_cut_are_shared_and_not_copied():
     )
     a, b = FakeDevice("A"), FakeDevice("B")
     run(core_with(a, b), proto, "HETERO:A,B", pins={"a1": "A", "b1": "B"})
-    first, second = (
-        device.compiled[0].ir.graph.initializers["w"].const_value for device in (a, b)
-    )
+    first, second = (device.compiled[0].ir.graph.initializers["w"].const_value for device in (a, b))
     assert first is second
     np.testing.assert_array_equal(numpy_helper.to_array(proto.graph.initializer[0]), first.numpy())

@@ -103,8 +103,8 @@ class Bench:
             raise
         except (CompileError, UnsupportedOpError, InferError) as error:
             raise type(error)(
-                f"'{self.against}' cannot run the model as the reference; compare with another "
-                f"device (--against). {error}"
+                f"'{self.against}' cannot run the model as the reference; compare with "
+                f"another one (--against), or with 'HETERO:{self.against},...'. {error}"
             ) from error
         self.truth = {**self.feeds, **values}
         self.recorded = [

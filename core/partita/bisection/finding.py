@@ -78,7 +78,9 @@ class Finding:
         ]
         shown = ", ".join(named[:6]) + (f" and {len(named) - 6} more" if len(named) > 6 else "")
         within = f", in {', '.join(self.inside)}" if self.inside else ""
-        detail = f"value '{self.value}' is {self.difference}"
+        detail = (
+            f"value '{self.value}' is {self.difference}" if self.value else self.difference.what
+        )
         match self.kind:
             case Kind.OPERATION:
                 return f"{shown} is wrong by itself{within}: {detail}"

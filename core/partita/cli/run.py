@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         run,
         "infers once and shows the outputs",
         [
-            "partita run model.onnx -d HETERO:GPU,CPU",
+            "partita run model.onnx -d HETERO:GPU,CPU --explain",
             "partita run model.onnx -d CPU --input cat.jpg --shape 1x3x224x224",
             "partita run model.onnx -d CPU -i ids=ids.npy -i mask=1 -o out.npz",
             "partita run zoo:magika -d CPU --compare REFERENCE",
@@ -49,6 +49,9 @@ def add_parser(commands: Commands) -> None:
     add_placement(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
+    parser.add_argument(
+        "--explain", action="store_true", help="say where every operation ran, and why"
+    )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.npz", help="write the outputs")
     parser.add_argument(
         "--compare", metavar="DEVICE", help="run there too; exit with 1 if the outputs differ"
@@ -91,6 +94,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         "compared_with": args.compare,
         "differences": differences,
         "written": args.output,
+        "explanation": compiled.explain() if args.explain else None,
     }
     if args.json:
         out.json(result)
@@ -171,6 +175,8 @@ def _print(result: Mapping[str, Any], out: Output) -> None:
         right = result["answer"].correct
         verdict = "as expected" if right else f"expected: {result['expected_answer']}"
         out.text("", f"answer: {result['answer'].text} ({verdict})")
+    if result["explanation"] is not None:
+        out.text("", str(result["explanation"]))
     if result["differences"]:
         out.text("", f"compared with {result['compared_with']}:")
         rows = [

@@ -193,6 +193,7 @@ class Scheduler:
             compilation.sizes,
             shared,
             compilation.model.name,
+            [i for i in pins if not compilation.wanted.pins[groups[i].ops[0]].hard],
         )
 
     # ----------------------------------------------------------------------- the decision

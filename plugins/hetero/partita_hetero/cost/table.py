@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from partita.query import Reason, ReasonCode
@@ -10,6 +10,7 @@ from partita_hetero.cost.database import LinkCost
 from partita_hetero.cost.estimate import Work, rates, work_of
 from partita_hetero.cost.groups import Group
 from partita_hetero.graph import OpGraph
+from partita_hetero.planner.constraints import SOFT_PENALTY_US
 from partita_hetero.planner.problem import (
     HOST,
     Cost,
@@ -60,6 +61,7 @@ class CostTable:
         devices: In order of priority.
         refusals: For each group, device name to the reason why it is not taken.
         pins: Group to the name of its device.
+        soft: Groups whose pins give way to memory limits.
         sizes: Bytes of values, where known.
         shared: Pairs of device names of which the second reads the first's memory in place.
         name: The model's.
@@ -75,6 +77,7 @@ class CostTable:
         sizes: Mapping[str, int | None],
         shared: Sequence[tuple[str, str]] = (),
         name: str = "",
+        soft: Collection[int] = (),
     ) -> None:
         self.wiring = wiring
         self.groups = groups
@@ -84,6 +87,7 @@ class CostTable:
         self.sizes = sizes
         self.shared = shared
         self.name = name
+        self.soft = soft
         self.works: list[Work] = [work_of(wiring, group.ops) for group in groups]
         self.home = {op: index for index, group in enumerate(groups) for op in group.ops}
 
@@ -151,7 +155,12 @@ class CostTable:
             tuple(tasks),
             tuple(self._values()),
             tuple(self._links(number_of)),
-            tuple(Pin(index, number_of[device]) for index, device in self.pins.items()),
+            tuple(
+                Pin(index, number_of[device], False, SOFT_PENALTY_US)
+                if index in self.soft
+                else Pin(index, number_of[device])
+                for index, device in self.pins.items()
+            ),
             self.name,
         )
 
