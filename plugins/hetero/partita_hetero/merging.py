@@ -26,22 +26,19 @@ class Part(Generic[Device]):
     ops: tuple[int, ...]
 
 
-def join_parts(
-    parts: Sequence[Part[Device]], succs: Sequence[Sequence[int]], merge_islands: bool
-) -> list[Part[Device]]:
+def join_parts(parts: Sequence[Part[Device]], succs: Sequence[Sequence[int]]) -> list[Part[Device]]:
     """Joins parts as long as two can be joined without a cycle.
 
     Args:
         parts: In an order in which they can run.
         succs: For each operation those that read from it.
-        merge_islands: Join parts that pass each other no value, too.
 
     Returns:
         The parts in an order in which they can run. Among up to 200 parts there is no pair left
         that could be joined; among more, none that are near each other in that order.
     """
     quotient = _Quotient(parts, succs)
-    while quotient.join_once(merge_islands):
+    while quotient.join_once():
         pass
     return [
         Part(parts[index].device, tuple(sorted(quotient.ops[index])))
@@ -69,13 +66,13 @@ class _Quotient(Generic[Device]):
         self.position = list(range(len(parts)))
         self.window = max(_LEAST_WINDOW, _EFFORT // max(1, len(parts)))
 
-    def join_once(self, merge_islands: bool) -> bool:
+    def join_once(self) -> bool:
         """Goes through the order once, joining what it can; whether it joined anything."""
         joined = False
         place = 1
         while place < len(self.order):
             late = self.order[place]
-            early = None if late is None else self._partner(late, place, merge_islands)
+            early = None if late is None else self._partner(late, place)
             if late is None or early is None:
                 place += 1
                 continue
@@ -84,15 +81,13 @@ class _Quotient(Generic[Device]):
             joined = True
         return joined
 
-    def _partner(self, late: int, place: int, merge_islands: bool) -> int | None:
+    def _partner(self, late: int, place: int) -> int | None:
         """The nearest earlier part of the device from which no way leads here through others."""
         start = max(0, place - self.window)
         candidates = [
             early
             for early in reversed(self.order[start:place])
-            if early is not None
-            and self.device[early] == self.device[late]
-            and (merge_islands or late in self.readers[early])
+            if early is not None and self.device[early] == self.device[late]
         ]
         if not candidates:
             return None

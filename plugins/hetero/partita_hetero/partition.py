@@ -5,7 +5,8 @@ ready, transitively; so no part ever waits for a later one and the quotient grap
 construction. Among the devices with something ready, the one is taken whose operations have the
 longest way to the end, counted in changes of device: with two devices that gives the fewest parts
 that any order of alternation can give. With more devices parts may be left that can be joined;
-:mod:`partita_hetero.merging` does that. Time is linear in operations and edges.
+:mod:`partita_hetero.merging` does that. Parts that are to run at the same time are cut finer, see
+``_handing_over_early``. Time is linear in operations and edges.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ def partition(
         succs: For each operation those that read from it.
         affinity: For each operation its device; operations with ``None`` are left out, and nothing
             that is kept may depend on them at run time.
-        merge_islands: Let operations of one device that pass each other no value share a part.
-            Fewer parts; without it more can run at the same time.
+        merge_islands: Make few parts: let operations of one device share a part even if they pass
+            each other no value, or if one of them is all that another device waits for. Without
+            it parts hand over early, so that more can run at the same time.
 
     Returns:
         The parts in an order in which they can run. Each kept operation is in exactly one.
     """
-    parts = _take_by_device(preds, succs, affinity)
     if not merge_islands:
-        parts = [island for part in parts for island in _islands(part, succs)]
-    return merging.join_parts(_delay_and_merge(parts, succs, merge_islands), succs, merge_islands)
+        return _handing_over_early(preds, affinity)
+    parts = _take_by_device(preds, succs, affinity)
+    return merging.join_parts(_delay_and_merge(parts, succs), succs)
 
 
 def changes_to_end(succs: Sequence[Sequence[int]], affinity: Sequence[Device | None]) -> list[int]:
@@ -94,9 +96,23 @@ def _take_by_device(
     return parts
 
 
-def _islands(part: Part[Device], succs: Sequence[Sequence[int]]) -> list[Part[Device]]:
-    """Splits a part into those pieces that pass each other no value (union-find)."""
-    parent = {op: op for op in part.ops}
+def _handing_over_early(
+    preds: Sequence[Sequence[int]], affinity: Sequence[Device | None]
+) -> list[Part[Device]]:
+    """Parts that begin where a value comes in from another device and end where one goes out.
+
+    An operation's level is the most such places on a path to it. A part is connected and of one
+    level, so that in the order of levels no part waits for a later one.
+    """
+    kept = [op for op, device in enumerate(affinity) if device is not None]
+    imports = [False] * len(preds)
+    exports = [False] * len(preds)
+    for op in kept:
+        for pred in preds[op]:
+            if affinity[pred] is not None and affinity[pred] != affinity[op]:
+                imports[op] = exports[pred] = True
+    level = [0] * len(preds)
+    parent = list(range(len(preds)))
 
     def root(op: int) -> int:
         while parent[op] != op:
@@ -104,18 +120,28 @@ def _islands(part: Part[Device], succs: Sequence[Sequence[int]]) -> list[Part[De
             op = parent[op]
         return op
 
-    for op in part.ops:
-        for succ in succs[op]:
-            if succ in parent:
-                parent[root(op)] = root(succ)
+    for op in kept:
+        sources = [pred for pred in preds[op] if affinity[pred] is not None]
+        level[op] = max(
+            (level[pred] + (imports[op] or exports[pred]) for pred in sources), default=0
+        )
+        for pred in sources:
+            if level[pred] == level[op]:
+                first, second = sorted((root(op), root(pred)))
+                parent[second] = first
     pieces: dict[int, list[int]] = {}
-    for op in part.ops:
+    for op in kept:
         pieces.setdefault(root(op), []).append(op)
-    return [Part(part.device, tuple(ops)) for ops in pieces.values()]
+    parts = []
+    for op in sorted(pieces, key=lambda op: (level[op], op)):
+        device = affinity[op]
+        if device is not None:
+            parts.append(Part(device, tuple(pieces[op])))
+    return parts
 
 
 def _delay_and_merge(
-    parts: list[Part[Device]], succs: Sequence[Sequence[int]], merge_islands: bool
+    parts: list[Part[Device]], succs: Sequence[Sequence[int]]
 ) -> list[Part[Device]]:
     """Moves a part down into the next one of its device if nothing in between needs it."""
     position = {op: index for index, part in enumerate(parts) for op in part.ops}
@@ -125,11 +151,7 @@ def _delay_and_merge(
         part = parts[index]
         target = next_of_device.get(part.device)
         readers = {position[s] for op in part.ops for s in succs[op] if s in position} - {index}
-        if (
-            target is not None
-            and (merge_islands or target in readers)
-            and all(reader >= target for reader in readers)
-        ):
+        if target is not None and all(reader >= target for reader in readers):
             merged[target] += part.ops
             for op in part.ops:
                 position[op] = target
