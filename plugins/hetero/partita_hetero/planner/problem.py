@@ -167,6 +167,8 @@ class Problem:
             device to device where there is a direct way.
         pins: Wishes for tasks.
         name: Of the model, for reports.
+        early_handover: Whether submodels that run at the same time are cut where values cross, as
+            HETERO does; otherwise a device's tasks form one submodel wherever that can run.
 
     Raises:
         PlanError: Something does not fit; the message says where.
@@ -178,6 +180,7 @@ class Problem:
     links: tuple[Link, ...] = ()
     pins: tuple[Pin, ...] = ()
     name: str = ""
+    early_handover: bool = True
     _link: dict[tuple[int, int], Link] = field(
         init=False, repr=False, compare=False, default_factory=dict
     )

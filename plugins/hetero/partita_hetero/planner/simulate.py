@@ -9,6 +9,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
 from partita.errors import PlanError
 from partita_hetero.partition import Part, partition
@@ -58,8 +59,13 @@ def objective_value(
 
 def submodels(problem: Problem, assignment: Assignment, objective: Objective) -> list[Part[int]]:
     """The submodels that HETERO would cut, in an order in which they can run."""
+    if objective == "PARALLEL" and not problem.early_handover:
+        whole = one_submodel_each(problem, assignment)
+        if whole is not None:
+            return whole
+    parallel = objective == "PARALLEL" and problem.early_handover
     parts: list[Part[int]] = partition(
-        problem.preds, problem.succs, list(assignment), merge_islands=objective != "PARALLEL"
+        problem.preds, problem.succs, list(assignment), merge_islands=not parallel
     )
     return [
         piece
@@ -70,6 +76,32 @@ def submodels(problem: Problem, assignment: Assignment, objective: Objective) ->
             else [part]
         )
     ]
+
+
+def one_submodel_each(problem: Problem, assignment: Assignment) -> list[Part[int]] | None:
+    """One submodel for each device, or for each task on devices that run tasks by themselves.
+
+    Returns:
+        Them in an order in which they can run; None if there is no such order.
+    """
+    owner: list[int] = []
+    of_device: dict[int, int] = {}
+    members: list[list[int]] = []
+    for op, device in enumerate(assignment):
+        index = len(members)
+        if not problem.devices[device].per_task:
+            index = of_device.setdefault(device, index)
+        if index == len(members):
+            members.append([])
+        members[index].append(op)
+        owner.append(index)
+    waits = [{owner[pred] for op in ops for pred in problem.preds[op]} for ops in members]
+    sorter = TopologicalSorter({index: others - {index} for index, others in enumerate(waits)})
+    try:
+        order = list(sorter.static_order())
+    except CycleError:
+        return None
+    return [Part(assignment[members[index][0]], tuple(members[index])) for index in order]
 
 
 @dataclass(slots=True)

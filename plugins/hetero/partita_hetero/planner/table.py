@@ -39,6 +39,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
         "schema": SCHEMA,
         "version": VERSION,
         "name": problem.name,
+        "early_handover": problem.early_handover,
         "devices": [
             {
                 "name": device.name,
@@ -147,6 +148,7 @@ def from_json(data: object) -> Problem:
         tuple(_link(entry, at_end) for entry in table.entries("links")),
         tuple(_pin(entry, at_task, at_device) for entry in table.entries("pins")),
         table.text("name", ""),
+        table.flag("early_handover", True),
     )
     table.end()
     return problem
