@@ -89,7 +89,7 @@ def _parallel_value(arrays: Arrays, place: Array, early: bool) -> float:
     penalty = 0.0
     for unit in range(len(place)):
         penalty += arrays.penalty[unit, place[unit]]
-    return parallel_us(arrays, place[arrays.unit_of], early) + penalty
+    return float(parallel_us(arrays, place[arrays.unit_of], early) + penalty)
 
 
 @jit
@@ -145,7 +145,7 @@ def _steps_parallel(
 def _load_value(arrays: Arrays, load: Array, busiest: bool) -> float:
     """What is minimised; for the largest load all others count a little, to lead the way."""
     if not busiest:
-        return load.sum()
+        return float(load.sum())
     most = 0.0
     squares = 0.0
     for device in range(len(load)):
@@ -153,7 +153,7 @@ def _load_value(arrays: Arrays, load: Array, busiest: bool) -> float:
             share = load[device] / arrays.slots[device]
             most = max(most, share)
             squares += share * share
-    return most + GUIDE * np.sqrt(squares / len(load))
+    return float(most + GUIDE * np.sqrt(squares / len(load)))
 
 
 @jit
@@ -207,10 +207,9 @@ def _propose(arrays: Arrays, place: Array, changed: Array, old: Array) -> int:
     """Changes some places; notes which units and where they were; returns how many."""
     unit = np.random.randint(len(place))
     draw = np.random.random()
+    target = place[_neighbour(arrays, unit)]
     if draw < 0.1:
         target = np.random.randint(len(arrays.slots))
-    else:
-        target = place[_neighbour(arrays, unit)]
     if target == place[unit]:
         return 0
     changed[0], old[0] = unit, place[unit]
@@ -245,5 +244,5 @@ def _neighbour(arrays: Arrays, unit: int) -> int:
         return unit
     index = np.random.randint(above + below)
     if index < above:
-        return arrays.unit_of[arrays.pred[arrays.pred_start[task] + index]]
-    return arrays.unit_of[arrays.succ[arrays.succ_start[task] + index - above]]
+        return int(arrays.unit_of[arrays.pred[arrays.pred_start[task] + index]])
+    return int(arrays.unit_of[arrays.succ[arrays.succ_start[task] + index - above]])

@@ -204,7 +204,7 @@ def _moves(problem: Problem) -> tuple[Array, Array, Array, Array]:
     return up, down, direct, is_direct
 
 
-def pack(lists: Sequence[Sequence[int]]) -> tuple[Array, Array]:
+def pack(lists: Sequence[Sequence[int] | Array]) -> tuple[Array, Array]:
     """Lists of lists as a flat array and the starts."""
     start = np.zeros(len(lists) + 1, np.int64)
     np.cumsum([len(items) for items in lists], out=start[1:])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.planner.problem import Problem
+from partita_hetero.planner.simulate import one_submodel_each
 from partita_hetero.planner.timeline import Timeline
 
 
@@ -96,3 +97,8 @@ def _contradiction(
         f"Task '{problem.tasks[task].name}' is pinned to {problem.end(device)}, but "
         f"'{problem.tasks[other].name}' to {problem.end(other_device)}, and they share a device."
     )
+
+
+def is_contiguous(problem: Problem, assignment: Sequence[int]) -> bool:
+    """Whether each device's tasks can run without a break, those that run them singly excepted."""
+    return one_submodel_each(problem, assignment) is not None

@@ -25,10 +25,7 @@ def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
     Returns:
         Microseconds, without penalties; infinite if, cut late, submodels wait for each other.
     """
-    if early:
-        owner = _owners_early(arrays, device)
-    else:
-        owner = _owners_late(arrays, device)
+    owner = _owners_early(arrays, device) if early else _owners_late(arrays, device)
     count = 0
     for op in range(len(device)):
         count = max(count, owner[op] + 1)

@@ -65,7 +65,7 @@ def merge_free(arrays: Arrays, blocks: Blocks) -> tuple[Blocks, Array]:
 
 def _light(arrays: Arrays, blocks: Blocks) -> tuple[Array, Array]:
     """Which blocks write only, and which read only, values that cost nothing to move."""
-    moves = (arrays.up > 0).any(axis=1) | (arrays.down > 0).any(axis=1)
+    moves: Array = np.any((arrays.up > 0) | (arrays.down > 0), axis=1, keepdims=True)[:, 0]
     heavy = np.flatnonzero(moves)
     light_out = np.ones(blocks.count, bool)
     made = heavy[arrays.producer[heavy] >= 0]
@@ -83,9 +83,9 @@ def _merged(
     preds: list[set[int]],
     succs: list[set[int]],
 ) -> tuple[Blocks, Array]:
-    while (into[into] != into).any():
-        into = into[into]
-    kept, new = np.unique(into, return_inverse=True)
+    into = _roots(into)
+    kept: Array = np.asarray(np.unique(into), np.int64)
+    new = np.searchsorted(kept, into)
     number = {int(old): index for index, old in enumerate(kept)}
     cost = np.zeros((len(kept), blocks.cost.shape[1]))
     np.add.at(cost, new, blocks.cost)
@@ -98,3 +98,11 @@ def _merged(
         np.bincount(new, blocks.weight, len(kept)),
     )
     return merged, early[kept]
+
+
+def _roots(into: Array) -> Array:
+    """Where each block ends up if its target has moved on as well."""
+    further = into[into]
+    while not np.array_equal(further, into):
+        into, further = further, further[further]
+    return into

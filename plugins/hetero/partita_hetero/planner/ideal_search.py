@@ -62,12 +62,12 @@ def find(words: Array, table: Array, key: Array) -> int:
     while True:
         row = table[np.int64(slot)]
         if row < 0:
-            return np.int64(slot)
+            return int(slot)
         same = True
         for i in range(len(key)):
             same &= words[row, i] == key[i]
         if same:
-            return np.int64(slot)
+            return int(slot)
         slot = (slot + np.uint64(1)) & mask
 
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from partita_hetero.planner.arrays import Array, Arrays, pack
 from partita_hetero.planner.blocks import Blocks
-from partita_hetero.planner.compiled import jit
 from partita_hetero.planner.free_blocks import merge_free
 from partita_hetero.planner.ideal_search import BlockGraph, expand, find
 from partita_hetero.planner.kinds import Kind

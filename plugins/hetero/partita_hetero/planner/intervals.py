@@ -42,15 +42,7 @@ def best_stretches(
         device = kind.devices[0]
         table = stretch_costs(arrays, order, blocks.cost, blocks.weight, at_task, device)
         costs.append(table / max(1, arrays.slots[device]) if busiest else table)
-    counts = [1 if kind.reusable else len(kind.devices) + 1 for kind in alike]
-    states = list(itertools.product(*(range(count) for count in counts)))
-    number = {state: index for index, state in enumerate(states)}
-    step = np.full((len(states), len(alike)), -1, np.int64)
-    for index, state in enumerate(states):
-        for which, kind in enumerate(alike):
-            after = list(state)
-            after[which] += 0 if kind.reusable else 1
-            step[index, which] = number.get(tuple(after), -1)
+    step = _steps(alike)[1]
     value, back = _cut(np.stack(costs), step, busiest)
     state = int(np.argmin(value[:, -1]))
     if not np.isfinite(value[state, -1]):
@@ -64,6 +56,26 @@ def best_stretches(
         used[which] += 0 if alike[which].reusable else 1
         end = start
     return place[blocks.of_unit]
+
+
+def least_sum(costs: list[Array], alike: list[Kind]) -> float:
+    """The least sum of stretches of an order, given a table of their costs for each kind."""
+    value, _ = _cut(np.stack(costs), _steps(alike)[1], False)
+    return float(value[:, -1].min())
+
+
+def _steps(alike: list[Kind]) -> tuple[list[tuple[int, ...]], Array]:
+    """Numbers of devices used, by kind, and which comes after one more device of each kind."""
+    counts = [1 if kind.reusable else len(kind.devices) + 1 for kind in alike]
+    states = list(itertools.product(*(range(count) for count in counts)))
+    number = {state: index for index, state in enumerate(states)}
+    step = np.full((len(states), len(alike)), -1, np.int64)
+    for index, state in enumerate(states):
+        for which, kind in enumerate(alike):
+            after = list(state)
+            after[which] += 0 if kind.reusable else 1
+            step[index, which] = number.get(tuple(after), -1)
+    return states, step
 
 
 @jit

@@ -1,15 +1,41 @@
-"""Finds a placement: runs the methods that suit the problem and keeps the best plan."""
+"""Finds a placement: runs the methods that suit the problem and keeps the best plan.
+
+===========  ==========================================  =======================================
+objective    searched by                                 bounded by
+===========  ==========================================  =======================================
+LATENCY      minimum cut, annealing of loads, MILP       minimum cut with prices for memory, MILP
+PARALLEL     stretches, annealing of the simulated run   critical path, divisible load, chains
+THROUGHPUT   stretches, ideals, annealing, MILP          divisible load, MILP; ideals are exact
+===========  ==========================================  =======================================
+
+All start from greedy placement, single devices and list schedules.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from partita.errors import InfeasiblePlanError
-from partita_hetero.planner.feasible import allowed_devices, broken_rules
+from partita_hetero.planner import bounds
+from partita_hetero.planner.arrays import Array, Arrays, flatten
+from partita_hetero.planner.blocks import Blocks, contract
+from partita_hetero.planner.feasible import broken_rules, is_contiguous
+from partita_hetero.planner.fit import fit, repair
+from partita_hetero.planner.kinds import Kind, kinds
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.timeline import Timeline
+
+ROUNDS = 4
+"""How often limits are tightened by what live values take, which the methods do not see."""
+
+CAUTION = 1.2
+"""How much more room is left for live values than a refused placement needed."""
 
 
 def solve(
@@ -23,53 +49,308 @@ def solve(
     Args:
         problem: What everything costs.
         objective: What is minimised.
-        time_limit_s: How long methods may search; a plan comes in any case.
-        contiguous: Each device gets one piece of the model that could run without a break.
+        time_limit_s: How long methods may search in all; a plan comes in any case.
+        contiguous: Each device gets one piece that can run without a break; devices that run tasks
+            by themselves are free of that.
 
     Raises:
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
     start = time.perf_counter()
-    best: Plan | None = None
-    tried: dict[str, float] = {}
-    problems: list[str] = []
-    for method, assignment in _candidates(problem):
-        timeline = simulate(problem, assignment, objective)
-        broken = broken_rules(problem, assignment, timeline)
-        if broken:
-            problems += broken
-            continue
-        value = objective_value(problem, assignment, objective, timeline)
-        tried[method] = value
-        if best is None or value < best.value_us:
-            order = tuple(range(len(problem.tasks)))
-            best = Plan(tuple(assignment), objective, value, 0.0, method, order, timeline)
-    if best is None:
+    search = _Search(problem, objective, contiguous)
+    fits = fit(problem, search.whole)
+    for attempt in range(ROUNDS):
+        left = time_limit_s - (time.perf_counter() - start)
+        search.run(fits, max(left / (2 if search.limited and not attempt else 1), 0.1))
+        left = time_limit_s - (time.perf_counter() - start)
+        if not search.lost or (search.best is not None and left < time_limit_s / 4):
+            break
+    if search.best is None:
         raise InfeasiblePlanError(
-            "No placement keeps the limits. " + " ".join(dict.fromkeys(problems))
+            "No placement was found that keeps the limits. " + " ".join(search.broken)
         )
-    seconds = time.perf_counter() - start
+    found = search.best
     return Plan(
-        best.assignment,
+        search.whole.tasks(found.place),
         objective,
-        best.value_us,
-        best.bound_us,
-        best.method,
-        best.order,
-        best.timeline,
-        seconds,
-        best.proof,
-        tried,
+        found.value,
+        min(search.bound, found.value),
+        found.method,
+        _order(found.timeline, problem),
+        found.timeline,
+        time.perf_counter() - start,
+        search.proof,
+        search.tried,
     )
 
 
-def _candidates(problem: Problem) -> Iterator[tuple[str, Sequence[int]]]:
-    allowed = allowed_devices(problem)
+@dataclass(frozen=True)
+class _Found:
+    method: str
+    place: Array
+    value: float
+    timeline: Timeline
+
+
+@dataclass
+class _Search:
+    """What is known so far about one problem.
+
+    Attributes:
+        problem: The problem.
+        objective: What is minimised.
+        contiguous: Whether each device gets one piece.
+        best: The best plan so far.
+        bound: The best lower bound so far.
+        proof: What gave it.
+        tried: Method to the best value it reached.
+        broken: Rules that the last refused placement broke.
+        lost: Whether a better placement was refused for what its live values take.
+    """
+
+    problem: Problem
+    objective: Objective
+    contiguous: bool
+    best: _Found | None = None
+    bound: float = 0.0
+    proof: str = "none"
+    tried: dict[str, float] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
+    lost: bool = False
+
+    def __post_init__(self) -> None:
+        self.whole: Arrays = flatten(self.problem)
+        self.arrays = self.whole
+        self.limited = bool(np.isfinite(self.whole.limit).any())
+        self.reserve = np.zeros(len(self.problem.devices))
+        self.alike: list[Kind] = kinds(self.whole)
+        self.through_host = not self.whole.is_direct.any()
+        self.blocks: Blocks | None = None
+        if self.contiguous or self.objective != "LATENCY":
+            self.blocks = contract(self.whole)
+
+    @property
+    def done(self) -> bool:
+        """Whether the best plan is proven to be optimal."""
+        return self.best is not None and self.best.value <= self.bound * (1 + 1e-6)
+
+    def offer(self, method: str, place: Array) -> None:
+        """Simulates a placement and keeps it if it is the best that breaks no rule."""
+        assignment = self.whole.tasks(place)
+        if self.contiguous and not is_contiguous(self.problem, assignment):
+            return
+        timeline = simulate(self.problem, assignment, self.objective)
+        value = objective_value(self.problem, assignment, self.objective, timeline)
+        broken = broken_rules(self.problem, assignment, timeline)
+        if broken:
+            self.broken = broken
+            if self.best is None or value < self.best.value:
+                self._reserve(place, timeline)
+            return
+        self.tried[method] = min(value, self.tried.get(method, value))
+        if self.best is None or value < self.best.value:
+            self.best = _Found(method, place.copy(), value, timeline)
+
+    def offer_repaired(self, method: str, place: Array) -> None:
+        """Offers a placement after moving away what does not fit."""
+        fixed = repair(self.arrays, place)
+        if fixed is not None:
+            self.offer(method, fixed)
+
+    def prove(self, proof: str, bound: float) -> None:
+        """Keeps a lower bound if it is the best so far."""
+        if bound > self.bound:
+            self.bound, self.proof = bound, proof
+
+    def run(self, fits: Array, seconds: float) -> None:
+        """Runs all methods with limits that leave room for the live values seen before."""
+        for _ in range(ROUNDS if self.limited else 1):
+            self.lost = False
+            room = np.maximum(self.whole.limit - self.reserve, 0.0)
+            self.arrays = self.whole._replace(limit=room)
+            self.offer_repaired("first fit", fits)
+            if not self.lost:
+                break
+        for method, place in _starts(self.arrays, self.problem):
+            self.offer_repaired(method, place)
+        searches = {
+            "LATENCY": _search_sequential,
+            "PARALLEL": _search_parallel,
+            "THROUGHPUT": _search_throughput,
+        }
+        searches[self.objective](self, seconds)
+
+    def _reserve(self, place: Array, timeline: Timeline) -> None:
+        """Leaves as much room for live values as a refused placement would have needed."""
+        used = np.bincount(place, self.whole.unit_weight, len(self.reserve))
+        for index, device in enumerate(self.problem.devices):
+            live = timeline.peak_bytes[device.name] - used[index]
+            if device.memory_bytes is not None and live > self.reserve[index]:
+                self.reserve[index] = CAUTION * live
+                self.lost = True
+
+
+def _starts(arrays: Arrays, problem: Problem) -> Iterator[tuple[str, Array]]:
+    """Placements that are made without searching."""
+    from partita_hetero.planner.lists import list_schedules
+
+    allowed = np.isfinite(arrays.unit_cost)
     for index, device in enumerate(problem.devices):
-        if all(index in devices for devices in allowed):
-            yield f"single {device.name}", [index] * len(problem.tasks)
-    greedy = [0] * len(problem.tasks)
-    for members, devices in zip(problem.groups, allowed, strict=True):
-        for member in members:
-            greedy[member] = devices[0]
-    yield "greedy", greedy
+        if allowed[:, index].all() and arrays.unit_weight.sum() <= arrays.limit[index]:
+            yield f"single {device.name}", np.full(arrays.units, index)
+    yield "greedy", allowed.argmax(axis=1)
+    for name, place in list_schedules(arrays):
+        if place is not None:
+            yield name, place
+
+
+def _search_sequential(search: _Search, seconds: float) -> None:
+    from partita_hetero.planner.anneal import anneal_loads
+    from partita_hetero.planner.cut import minimum_cut, two_devices
+
+    arrays, devices = search.arrays, len(search.problem.devices)
+    end = time.perf_counter() + seconds
+    least = _least_launch(search.whole)
+    target = np.inf if search.best is None else search.best.value
+    bound, priced = bounds.cut_bound(search.whole, search.alike, seconds / 4, target)
+    search.prove("minimum cut", bound + least)
+    for place in priced:
+        search.offer_repaired("minimum cut", place)
+    surcharges = (0.0, 0.5, 1.0) if arrays.launch.any() else (0.0,)
+    for share in surcharges:
+        charged = with_surcharge(arrays, share)
+        for other in range(1, devices):
+            if devices > 2 and not search.problem.devices[0].host_memory:
+                break
+            _, second = minimum_cut(charged, two_devices(charged, 0, other))
+            place = np.where(second, other, 0)
+            if np.isfinite(charged.unit_cost[np.arange(len(place)), place]).all():
+                search.offer_repaired("minimum cut", place)
+    if search.done or (devices == 2 and not search.limited and not arrays.launch.any()):
+        return
+    for number, share in enumerate(surcharges):
+        left = end - time.perf_counter()
+        if left <= 0 or search.best is None or search.done:
+            break
+        charged = with_surcharge(arrays, share)
+        spend = left / (len(surcharges) - number) / (2 if _small(arrays) else 1)
+        _, place = anneal_loads(charged, search.best.place, False, spend)
+        search.offer("annealing", place)
+    _search_milp(search, False, end)
+
+
+def _search_milp(search: _Search, busiest: bool, end: float) -> None:
+    from partita_hetero.planner.milp import solve_milp
+
+    left = end - time.perf_counter()
+    if search.best is None or search.done or left < 0.2 or search.contiguous:
+        return
+    if not (_small(search.whole) and search.through_host):
+        return
+    bound, place = solve_milp(search.whole, busiest, search.best.value, left)
+    search.prove("MILP", bound)
+    if place is not None:
+        search.offer("MILP", place)
+
+
+def _search_parallel(search: _Search, seconds: float) -> None:
+    from partita_hetero.planner.anneal import anneal_parallel
+    from partita_hetero.planner.chain_bound import chain_bound
+    from partita_hetero.planner.cut import minimum_cut, two_devices
+
+    arrays, whole = search.arrays, search.whole
+    early = search.problem.early_handover
+    end = time.perf_counter() + seconds
+    search.prove("critical path", bounds.critical_path(whole))
+    if (whole.slots > 0).all() and not whole.per_task.any():
+        search.prove("divisible load", bounds.divisible_load(whole))
+    for other in range(1, len(search.problem.devices)):
+        _, second = minimum_cut(arrays, two_devices(arrays, 0, other))
+        place = np.where(second, other, 0)
+        if np.isfinite(arrays.unit_cost[np.arange(len(place)), place]).all():
+            search.offer_repaired("minimum cut", place)
+    _offer_stretches(search, busiest=False)
+    if search.blocks is not None and search.contiguous and not early and search.through_host:
+        search.prove("chain", chain_bound(whole, search.blocks, search.alike, seconds / 2))
+    seed = 1
+    while search.best is not None and not search.done and time.perf_counter() < end - 0.05:
+        left = end - time.perf_counter()
+        _, place = anneal_parallel(arrays, search.best.place, early, max(left / 2, 0.05), seed)
+        before = search.best.value
+        search.offer("annealing", place)
+        seed += 1
+        if left < seconds / 16 and search.best.value >= before:
+            break
+
+
+def _search_throughput(search: _Search, seconds: float) -> None:
+    from partita_hetero.planner.anneal import anneal_loads
+    from partita_hetero.planner.ideals import best_contiguous
+
+    arrays, whole = search.arrays, search.whole
+    end = time.perf_counter() + seconds
+    search.prove("divisible load", bounds.divisible_load(whole))
+    _offer_stretches(search, busiest=True)
+    exact = not any(kind.reusable for kind in search.alike) and (whole.slots > 0).all()
+    if exact and search.blocks is not None and search.through_host and not search.done:
+        below = np.inf if search.best is None else search.best.value
+        share = seconds if search.contiguous else seconds / 4
+        complete, value, place = best_contiguous(
+            arrays, search.blocks, search.alike, below * (1 - 1e-12), share
+        )
+        if place is not None:
+            search.offer("ideals", place)
+        if complete and search.contiguous and not whole.launch.any():
+            search.prove("ideals", min(value, below))
+    if search.contiguous:
+        return
+    for number in (3, 2, 1):
+        left = end - time.perf_counter()
+        if left <= 0.05 or search.best is None or search.done:
+            break
+        spend = left / number / (1.3 if _small(whole) else 1)
+        _, place = anneal_loads(arrays, search.best.place, True, spend, number)
+        search.offer("annealing", place)
+    _search_milp(search, True, end)
+
+
+def _offer_stretches(search: _Search, busiest: bool) -> None:
+    from partita_hetero.planner.intervals import MAX_BLOCKS, best_stretches
+
+    blocks = search.blocks
+    if blocks is None or blocks.count > MAX_BLOCKS:
+        return
+    for order in blocks.orders():
+        place = best_stretches(search.arrays, blocks, order, search.alike, busiest)
+        if place is not None:
+            search.offer("stretches", place)
+
+
+def with_surcharge(arrays: Arrays, share: float) -> Arrays:
+    """Adds a share of a device's launch to each move to it.
+
+    Launches depend on how the whole model is cut; where values cross stands in for that.
+    """
+    if not share:
+        return arrays
+    extra = share * arrays.launch
+    direct = np.where(arrays.is_direct, arrays.direct + extra[None, None, :], arrays.direct)
+    return arrays._replace(up=arrays.up + extra, direct=direct)
+
+
+def _least_launch(arrays: Arrays) -> float:
+    """At least one submodel is launched."""
+    return float(arrays.launch.min()) if arrays.units else 0.0
+
+
+def _small(arrays: Arrays) -> bool:
+    from partita_hetero.planner.milp import MAX_BINARIES
+
+    return arrays.unit_cost.size <= MAX_BINARIES
+
+
+def _order(timeline: Timeline, problem: Problem) -> tuple[int, ...]:
+    """Tasks in the order in which the run starts them."""
+    runs = [span for span in timeline.spans if span.kind == "compute"]
+    runs.sort(key=lambda span: span.start_us)
+    return tuple(problem.task_index[span.name] for span in runs)
