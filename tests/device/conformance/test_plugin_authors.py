@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import partita
-from partita.cli.main import main
+from partita.cli.main import build_parser, main
 from partita.cli.new_plugin import write_plugin
 from partita.errors import PluginError
 from partita_conformance.bench import Target
+from partita_conformance.checks import names_of
 from partita_conformance.collect import Selection, collect
 from partita_conformance.expectations import Expectations
 from partita_conformance.running import PASSED, InProcess, run_checks
@@ -38,20 +40,47 @@ def importable(monkeypatch, tmp_path):
         del sys.modules[name]
 
 
-def test_code_of_the_page_is_a_plugin_that_conforms(importable):
+def blocks(language):
+    """The blocks of code of one language on the page about plugins."""
     page = (ROOT / "docs" / "writing-a-plugin.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (importable / "page_plugin.py").write_text("\n\n".join(blocks))
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
+def test_every_block_of_the_page_is_tested_here():
+    tested = [*blocks("python"), *blocks("toml"), *blocks("sh")]
+    assert len(blocks("[a-z]*")) == len(tested) > 5
+
+
+def test_code_of_the_page_is_a_plugin_that_conforms(importable):
+    (importable / "page_plugin.py").write_text("\n\n".join(blocks("python")))
     assert conforms("MYDEV", "page_plugin:MyDevice") > 70
 
 
 def test_expectations_of_the_page_are_read(tmp_path):
-    page = (ROOT / "docs" / "writing-a-plugin.md").read_text()
-    *_, block = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    (tmp_path / "e.toml").write_text(block)
+    entry_point, expected = blocks("toml")
+    assert tomllib.loads(entry_point)["project"]["entry-points"]["partita"]
+    (tmp_path / "e.toml").write_text(expected)
     expectations = Expectations.load(tmp_path / "e.toml")
+    expectations.require_matches(names_of(collect(Selection(("blob/*", "random/*")))))
     assert expectations.find("blob/comes_back")[0] == "unsupported"
     assert expectations.find("random/Conv/3")[0] == "xfail"
+
+
+def test_commands_of_the_page_are_understood():
+    commands = [shlex.split(line, comments=True) for line in "".join(blocks("sh")).splitlines()]
+    own = [words[1:] for words in commands if words[0] == "partita"]
+    assert [build_parser().parse_args(words).command for words in own] == [
+        "new-plugin",
+        "devices",
+        "conformance",
+        "conformance",
+    ]
+    rest = {" ".join(words) for words in commands if words[0] != "partita"}
+    assert rest == {  # tests/network and test_kit_commands.py run these
+        "pip install -e partita-mydev[test]",
+        "pip install partita[conformance]",
+        "pytest --pyargs partita_conformance --device MYDEV",
+    }
 
 
 def test_template_is_a_plugin_that_conforms(importable):
