@@ -268,12 +268,12 @@ class BoundProgram:
 
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position, shape in places:
+            if self._walker is not None and self._walker.patch(number, position, array):
+                continue
             fn, args = self._calls[number]
             shift = position + self._shifts[number]
             view = array if array.shape == shape else array.reshape(shape)
             self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
-            if self._walker is not None:
-                self._walker.patch(number, position, view)
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""

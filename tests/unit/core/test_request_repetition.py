@@ -124,7 +124,7 @@ def test_what_a_repetition_raises_names_the_device(made):
     for _ in range(3):
         request.infer({"x": x})
     bound[0].failure = RuntimeError("lost")
-    with pytest.raises(InferError, match="Device 'TOY' failed on model .*: RuntimeError: lost"):
+    with pytest.raises(InferError, match=r"Device 'TOY' failed on model .*: RuntimeError: lost"):
         request.infer({"x": x})
     with pytest.raises(InferError, match="no run of the request has ended"):
         request.get_output_tensor()

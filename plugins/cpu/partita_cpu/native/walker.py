@@ -57,11 +57,16 @@ class Walker:
         self._rows: int = self._table.ctypes.data
         self._parts = self._cut(steps, entries)
 
-    def patch(self, number: int, position: int, array: Array) -> None:
-        """Lets a step use another array of the same shape and type."""
+    def patch(self, number: int, position: int, array: Array) -> bool:
+        """Lets a step use the memory of another array; ``False`` if Python calls the step.
+
+        The caller keeps the array, and sees to it that it has the size of the old one.
+        """
         place = self._places.get((number, position))
-        if place is not None:
-            self._slots[place] = array.__array_interface__["data"][0]
+        if place is None:
+            return False
+        self._slots[place] = array.__array_interface__["data"][0]
+        return True
 
     def run(self, calls: Sequence[Call]) -> None:
         """Runs all steps; `calls` are those for Python, by number."""
