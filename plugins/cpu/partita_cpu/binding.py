@@ -14,7 +14,7 @@ from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Sub
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialise import Spec
-from partita_cpu.entry import entry_point
+from partita_cpu.entry import entry_point, load_kernels
 from partita_cpu.native.walker import Stretch, Walker
 from partita_cpu.team import PARALLEL_WORK, Team
 
@@ -129,6 +129,7 @@ class BoundProgram:
         self._calls: list[Call] = []
         self._shifts: list[int] = []
         self._args: list[list[Any]] = []
+        load_kernels(program)
         self._bind_steps()
         self._walker: Walker | None = None
         if team.crew is not None and times is None:

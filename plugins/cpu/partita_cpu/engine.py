@@ -80,6 +80,7 @@ class CpuCompiledModel(CompiledModel):
         verdict(model, device, graph).require_all(model)
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)
+        self._pinned = properties.ENABLE_CPU_PINNING
         choice = choose(properties, self._threads)
         target = Target(
             emitter_for,
@@ -122,7 +123,8 @@ class CpuCompiledModel(CompiledModel):
 
     def create_runner(self) -> Runner:
         """A runner; runners take turns among the streams' threads."""
-        team = team_of(self._threads, next(self._next_stream) % self.streams)
+        stream = next(self._next_stream) % self.streams
+        team = team_of(self._threads, stream, self._pinned)
         return CpuRunner(self, team)
 
     def _prepare(self) -> None:

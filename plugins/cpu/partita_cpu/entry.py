@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +12,12 @@ import numba
 import numpy as np
 
 from partita.lowering import Operand, Program, Step
+from partita.progress import Advance, progress
+
+PATIENCE_S = 1.0
+"""Loading kernels for longer than this means that they are compiled."""
+
+DESCRIPTION = "Compiling kernels for this processor, once"
 
 _entries: dict[Any, Callable[..., Any]] = {}
 _lock = threading.Lock()
@@ -27,7 +35,7 @@ def entry_point(step: Step) -> Callable[..., Any]:
     compile_for = getattr(step.fn, "compile", None)
     if compile_for is None:
         return step.fn
-    key = (step.fn, *map(_kind, step.args))
+    key = _key(step)
     found = _entries.get(key)
     if found is None:
         signature = signature_of(step)
@@ -43,10 +51,25 @@ def signature_of(step: Step) -> tuple[Any, ...]:
 
 
 def load_kernels(program: Program) -> None:
-    """Compiles or loads all kernels of a program, so that its first run is not slow."""
-    for step in program.steps:
-        if step.shares:
+    """Compiles or loads all kernels of a program, so that its first run is not slow.
+
+    The first program on a machine may take some seconds; then a terminal shows a progress bar.
+    """
+    missing = {_key(step): step for step in program.steps if step.shares}
+    missing = {key: step for key, step in missing.items() if key not in _entries}
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        advance: Advance | None = None
+        for done, step in enumerate(missing.values()):
+            if advance is None and time.monotonic() - start > PATIENCE_S:
+                advance = stack.enter_context(progress(DESCRIPTION, len(missing)))
+            if advance is not None:
+                advance(done)
             entry_point(step)
+
+
+def _key(step: Step) -> Any:
+    return (step.fn, *map(_kind, step.args))
 
 
 def _overload(fn: Any, signature: Sequence[Any]) -> Callable[..., Any]:

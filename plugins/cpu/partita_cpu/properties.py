@@ -38,6 +38,13 @@ class CpuProperties(DeviceProperties):
         "if PERFORMANCE_HINT asks for latency, one per thread if it asks for throughput.",
     )
 
+    ENABLE_CPU_PINNING: bool = Field(
+        False,
+        description="Keep each thread of the device on one processor. Wakes threads sooner on an "
+        "idle machine; slow where another program uses that processor. The calling thread is "
+        "never moved.",
+    )
+
     @property
     def threads(self) -> int:
         """Number of threads that compute, of all streams together."""

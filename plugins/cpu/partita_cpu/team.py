@@ -5,11 +5,13 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from partita_cpu.native.crew import Crew, new_crew
+from partita.errors import PropertyError
+from partita_cpu.native.crew import Crew, new_crew, stay_on
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -24,10 +26,14 @@ class Team:
     Args:
         size: Number of threads, the caller's included.
         crew: The same for whole programs of compiled kernels, or ``None`` for step by step.
+        processors: One for each thread but the caller's to stay on; none to let them move.
     """
 
-    def __init__(self, size: int, crew: Crew | None = None) -> None:
+    def __init__(
+        self, size: int, crew: Crew | None = None, processors: Sequence[int] = ()
+    ) -> None:
         self.size = max(1, size)
+        self._processors = processors
         self.crew = crew
         self._busy = threading.Lock()
         self._workers: list[_Worker] = []
@@ -56,14 +62,27 @@ class Team:
         """The workers; new ones after a fork, since a child process has no threads but its own."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
-            self._workers = [_Worker() for _ in range(self.size - 1)]
+            homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
+            self._workers = [_Worker(home) for home in homes]
         return self._workers
 
 
 @functools.cache
-def team_of(size: int, stream: int) -> Team:
-    """The process's team for a stream; compiled models share it, so threads stay few."""
-    return Team(size, new_crew(size))
+def team_of(size: int, stream: int, pinned: bool = False) -> Team:
+    """The process's team for a stream; compiled models share it, so threads stay few.
+
+    Raises:
+        PropertyError: Threads shall be pinned, and the system has no way to do it.
+    """
+    processors: list[int] = []
+    if pinned:
+        if not hasattr(os, "sched_setaffinity"):
+            raise PropertyError(
+                f"ENABLE_CPU_PINNING is set, and {sys.platform} cannot pin threads; set it to NO."
+            )
+        there = sorted(os.sched_getaffinity(0))
+        processors = [there[(stream * size + tid) % len(there)] for tid in range(1, size)]
+    return Team(size, new_crew(size, processors), processors)
 
 
 class _Worker:
@@ -72,7 +91,8 @@ class _Worker:
     Two bare locks hand over, each released by the other side: half the latency of a semaphore.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, processor: int | None) -> None:
+        self._processor = processor
         self._go = threading.Lock()
         self._done = threading.Lock()
         self._go.acquire()
@@ -104,6 +124,7 @@ class _Worker:
             self._go.release()
 
     def _loop(self) -> None:
+        stay_on(self._processor)
         while True:
             self._go.acquire()
             if self._fn is None:

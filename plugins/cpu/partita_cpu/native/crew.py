@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -136,10 +137,12 @@ class Crew:
 
     Args:
         size: Number of threads, the caller's included.
+        processors: One for each thread but the caller's to stay on; none to let them move.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, processors: Sequence[int] = ()) -> None:
         self.size = size
+        self._processors = processors
         self._busy = threading.Lock()
         self._pid = 0
         self._memory = np.zeros(WORDS + 8, np.int64)
@@ -187,9 +190,10 @@ class Crew:
             return
         self._pid = os.getpid()
         self._sync = self._block()
+        homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
         self._threads = [
-            threading.Thread(target=_serve, args=(self._sync,), name="partita", daemon=True)
-            for _ in range(1, self.size)
+            threading.Thread(target=_live, args=(self._sync, home), name="partita", daemon=True)
+            for home in homes
         ]
         for thread in self._threads:
             thread.start()
@@ -205,11 +209,22 @@ class Crew:
             thread.join(1)
 
 
-def new_crew(size: int) -> Crew | None:
+def stay_on(processor: int | None) -> None:
+    """Keeps the calling thread on a processor, if one is given."""
+    if processor is not None:
+        os.sched_setaffinity(0, {processor})
+
+
+def _live(sync: int, processor: int | None) -> None:
+    stay_on(processor)
+    _serve(sync)
+
+
+def new_crew(size: int, processors: Sequence[int] = ()) -> Crew | None:
     """A crew; ``None`` where programs are walked by Python.
 
     That is the case where PARTITA_CPU_ISA says ``portable``, and on systems without futexes.
     """
     if isa() is Isa.PORTABLE or not sys.platform.startswith("linux"):
         return None
-    return Crew(size)
+    return Crew(size, processors)

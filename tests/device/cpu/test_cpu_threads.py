@@ -1,0 +1,81 @@
+"""Threads that stay where they are put, and what a terminal shows while kernels are compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import partita_cpu.entry as entry
+from partita.errors import PropertyError
+from partita.lowering import Step
+from partita_cpu.team import team_of
+
+PINNED = """
+    import os, pathlib, sys
+    import numpy as np
+    from onnx import TensorProto, helper
+    import partita
+
+    shape = [1, 64, 64, 64]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy"]
+    node = helper.make_node(sys.argv[1], ["x"], ["y"])
+    model = helper.make_model(
+        helper.make_graph([node], "g", ports[:1], ports[1:]),
+        opset_imports=[helper.make_opsetid("", 17)], ir_version=8,
+    )
+    core = partita.Core()
+    before = os.sched_getaffinity(0)
+    config = {"ENABLE_CPU_PINNING": True, "INFERENCE_NUM_THREADS": 3}
+    compiled = core.compile_model(core.read_model(model.SerializeToString()), "CPU", config)
+    compiled({"x": np.ones(shape, np.float32)})
+    found = []
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        allowed = os.sched_getaffinity(int(task.name))
+        if allowed != before:
+            found.append(sorted(allowed))
+    assert os.sched_getaffinity(0) == before  # the caller's thread is the caller's
+    print(sorted(found))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux's /proc")
+@pytest.mark.parametrize("level", ["portable", ""])
+def test_pinned_threads(level):
+    there = sorted(os.sched_getaffinity(0))
+    environment = {**os.environ, "PARTITA_CPU_ISA": level}
+    command = [sys.executable, "-c", textwrap.dedent(PINNED), "Relu"]
+    found = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=environment
+    ).stdout
+    wanted = sorted([there[tid % len(there)]] for tid in (1, 2))
+    if len(there) == 1:
+        wanted = []
+    assert found.strip() == str(wanted)
+
+
+def test_a_system_that_cannot_pin(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(PropertyError, match=r"ENABLE_CPU_PINNING is set, and .* cannot pin threads"):
+        team_of(2, 97, pinned=True)
+
+
+class Program:
+    def __init__(self, count):
+        self.steps = [Step(print, (0,) * number, None, shares=True) for number in range(count)]
+
+
+@pytest.mark.parametrize("patience", [-1.0, 60.0])
+def test_a_bar_while_kernels_are_compiled(monkeypatch, capsys, patience):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(entry, "PATIENCE_S", patience)
+    made = []
+    monkeypatch.setattr(entry, "entry_point", made.append)
+    program = Program(3)
+    entry.load_kernels(program)
+    assert made == program.steps
+    assert (entry.DESCRIPTION in capsys.readouterr().err) == (patience < 0)
