@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from partita.carrying import Carrier, owner_of
 from partita.errors import (
     DeviceMemoryError,
     InferCancelledError,
@@ -111,6 +112,7 @@ class InferRequest:
         self._targets: list[Tensor | None] | None = None
         self._again: Repetition | None = None
         self._runs, self._patience = 0, _PATIENCE
+        self._carrier: Carrier | None = None
         self._results: Sequence[Tensor] = ()
         self._has_results = False
         self._busy = threading.Lock()
@@ -268,7 +270,9 @@ class InferRequest:
     def set_input_tensor(self, *key_and_tensor: Any) -> None:
         """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
 
-        It is kept until it is replaced, and not copied if it is contiguous.
+        It is kept until it is replaced, and not copied if it is contiguous. An output of this
+        request's last run may be set (state that is carried on): from the second time on it is not
+        copied either, if the output's shape hangs on the inputs' shapes alone.
 
         Raises:
             InputError: No such input, or a wrong dtype or shape.
@@ -347,6 +351,13 @@ class InferRequest:
         """Duration of the last run in milliseconds."""
         return self._latency_s * 1e3
 
+    def query_state(self) -> list[Any]:
+        """Variables that the model keeps inside (OpenVINO's spelling): none, as ONNX has none.
+
+        State is an input and an output of the model; see :meth:`set_input_tensor`.
+        """
+        return []
+
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
         return self._runner.profiling_info()
@@ -403,7 +414,9 @@ class InferRequest:
 
     def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Calls the runner, and sees to it that outputs are where the caller wants them."""
-        results = self._guarded(self._runner.run, tensors, self._targets)
+        carrier = self._carrier
+        targets = self._targets if carrier is None else carrier.targets(tensors, self._targets)
+        results = self._guarded(self._runner.run, tensors, targets)
         if len(results) != len(self.model_outputs):
             raise PluginError(
                 f"Device '{self.compiled_model.device}' returned {len(results)} outputs; the model "
@@ -483,11 +496,24 @@ class InferRequest:
         if tensor.memory != HOST:
             takes = self.compiled_model.takes_memory(tensor.memory)
             return tensor if takes else HostTensor(tensor.numpy())
-        owner = _owner(tensor.numpy()) if self._results else None
-        for result in self._results:
-            if result.memory == HOST and _owner(result.numpy()) is owner:
-                return HostTensor(tensor.numpy().copy())
+        if not self._results:
+            return tensor
+        array = tensor.numpy()
+        owner = owner_of(array)
+        if self._carrier is not None and self._carrier.owns(owner):
+            return tensor
+        for index, result in enumerate(self._results):
+            if result.memory == HOST and owner_of(result.numpy()) is owner:
+                if np.may_share_memory(array, result.numpy()):
+                    self._carry(index)
+                tensor = HostTensor(array.copy())
         return tensor
+
+    def _carry(self, output: int) -> None:
+        """Spares an output that is fed back the copy, from the next run on."""
+        if self._carrier is None:
+            self._carrier = Carrier(self.model_inputs, self.model_outputs)
+        self._carrier.add(output)
 
     def _index(self, key: Any) -> int:
         if isinstance(key, Port):
@@ -512,8 +538,3 @@ def _is_as_before(array: Any, tensor: Tensor | None) -> bool:
     if tensor is None or array.shape != tensor.shape or array.dtype is not tensor.dtype:
         return False
     return bool(array.flags.c_contiguous)
-
-
-def _owner(array: Array) -> Any:
-    """The object that owns an array's memory: itself unless it is a view."""
-    return array if array.base is None else array.base

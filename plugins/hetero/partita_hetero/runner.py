@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -70,7 +71,7 @@ class HeteroRunner(Runner):
             if bound is None or bound.assembly is not assembly:
                 self._leave(bound)
                 bound = self._bound = _Bound(self._compiled, assembly)
-            results = bound.run(inputs, self._execute, self._is_cancelled)
+            results = bound.run(inputs, outputs, self._execute, self._is_cancelled)
             if self._properties.PERF_COUNT:
                 self._compiled.counted = bound
             return results
@@ -79,10 +80,13 @@ class HeteroRunner(Runner):
                 self._bound = None  # a runner that hung stays busy
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
-            return self._run_elsewhere(inputs, failure)
+            return self._run_elsewhere(inputs, outputs, failure)
 
     def _run_elsewhere(
-        self, inputs: Sequence[Tensor], failure: PartFailedError
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
+        failure: PartFailedError,
     ) -> Sequence[Tensor]:
         """Repeats the request on other devices until one assembly runs it.
 
@@ -102,7 +106,7 @@ class HeteroRunner(Runner):
             bound = None
             try:
                 bound = _Bound(compiled, remedy.assembly)
-                results = bound.run(inputs, self._execute, self._is_cancelled)
+                results = bound.run(inputs, outputs, self._execute, self._is_cancelled)
             except PartFailedError as again:
                 self._leave(bound)
                 failures.append((again.piece, again.error))
@@ -189,6 +193,10 @@ class _Bound:
         self._links: list[Link] | None = None
         self._may_link = not (self._count or self._reject_nan or self._watchdog is not None)
         self._may_link &= compiled.properties.HETERO_EXECUTOR == "LINEAR"
+        self._links_at_all = self._may_link
+        self._given: dict[int, Tensor] = {}
+        wanted = Counter(slot for slot, _ in self._outputs)
+        self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
 
     def _link(self) -> list[Link] | None:
         """Calls for runs of steps, where nothing has to be looked at between steps.
@@ -208,10 +216,13 @@ class _Bound:
     def run(
         self,
         inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
         execute: Callable[..., None],
         cancelled: Callable[[], bool],
     ) -> Sequence[Tensor]:
         self._slots[: self._inputs] = inputs
+        if outputs is not None or self._given:
+            self._take(outputs or ())
         if self._due.symbols:
             self._shapes = [tensor.shape for tensor in inputs]
             self._sizes = self._due.sizes(self._shapes)
@@ -219,6 +230,24 @@ class _Bound:
             return self._compute(execute, cancelled)
         finally:
             self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
+
+    def _take(self, outputs: Sequence[Tensor | None]) -> None:
+        """Has submodels write the model's outputs to tensors of the caller where they can.
+
+        Runs that were bound to other memory for them are bound anew, without these outputs. With a
+        time limit nothing of the caller's is handed out: who is given up might write to it later.
+        """
+        if self._watchdog is not None:
+            return
+        self._given = {
+            slot: tensor
+            for (slot, _), tensor in zip(self._outputs, outputs, strict=False)
+            if tensor is not None and slot in self._lendable
+        }
+        if any(self._prepared[slot] is not None for slot in self._given):
+            for slot in self._given:
+                self._prepared[slot] = None
+            self._links, self._may_link = None, self._links_at_all
 
     def _compute(
         self, execute: Callable[..., None], cancelled: Callable[[], bool]
@@ -331,7 +360,7 @@ class _Bound:
     def _run_submodel(self, index: int, step: RunStep) -> None:
         slots = self._slots
         inputs = [slots[slot] for slot in step.reads]
-        outputs = [self._prepared[slot] for slot in step.writes]
+        outputs = [self._given.get(slot, self._prepared[slot]) for slot in step.writes]
         run = self._runners[step.submodel].run
         try:
             if self._watchdog is not None:

@@ -460,3 +460,7 @@ def test_latency_and_counters(core):
     quiet = core.compile_model(neg(), "REFERENCE").create_infer_request()
     quiet.infer(X)
     assert len(quiet.profiling_info) == 0
+
+
+def test_onnx_models_keep_no_variables(request_of_one):
+    assert request_of_one.query_state() == []
