@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Literal
 
 import numpy as np
@@ -23,11 +24,12 @@ class LossyDevice(FakeDevice):
         name: Device name.
         errors: Operator to error.
         precise: Whether INFERENCE_PRECISION_HINT helps.
+        exact_s: How long each run takes on top, if it is told to be exact.
     """
 
-    def __init__(self, name, errors, precise=False, **more):
+    def __init__(self, name, errors, precise=False, exact_s=0.0, **more):
         super().__init__(name, **more)
-        self.errors = errors
+        self.errors, self.exact_s = errors, exact_s
         self.properties_type = LossyProperties if precise else FakeProperties
 
     def compile_model(self, model, properties):
@@ -46,10 +48,12 @@ class LossyRunner(FakeRunner):
     def __init__(self, compiled):
         super().__init__(compiled)
         exact = getattr(compiled.properties, "INFERENCE_PRECISION_HINT", "f16") == "f32"
+        self.wait = compiled.plugin.exact_s if exact else 0.0
         errors = {} if exact else compiled.plugin.errors
         self.factor = np.prod([1 + errors.get(op.op_type, 0.0) for op in compiled.model.ops])
 
     def run(self, inputs, outputs=None):
+        time.sleep(self.wait)
         return [
             partita.HostTensor((tensor.numpy() * self.factor).astype(tensor.dtype))
             for tensor in super().run(inputs)

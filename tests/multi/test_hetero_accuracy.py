@@ -98,10 +98,15 @@ def test_where_nobody_is_better_the_device_computes_in_float32(compiled):
     assert "Accuracy: A computes in float32 for it." in model.explain().notes
 
 
-def test_a_precision_is_raised_rather_than_most_operations_moved(compiled):
+def test_of_moving_and_casting_the_faster_is_taken(compiled):
     everywhere = dict.fromkeys(["Relu", "Neg", "Abs", "Identity"], 1e-3)
-    model = compiled((LossyDevice("A", everywhere, precise=True), FakeDevice("B")), 1e-4)
+    slow_to_reach = FakeDevice("B", delay_s=0.03)
+    model = compiled((LossyDevice("A", everywhere, precise=True), slow_to_reach), 1e-4)
     assert set(devices_of(model).values()) == {"A"}
+    assert error_of(model) <= 1e-4
+    slow_if_exact = LossyDevice("A", everywhere, precise=True, exact_s=0.03)
+    model = compiled((slow_if_exact, FakeDevice("B")), 2e-4)  # another budget is decided anew
+    assert [devices_of(model)[op] for op in "abcdy"] == ["B", "B", "B", "B", "A"]
     assert error_of(model) <= 1e-4
 
 

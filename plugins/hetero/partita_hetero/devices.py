@@ -96,6 +96,10 @@ class DeviceList:
         """Sets a property of a device, over what the user set, for what is compiled from now on."""
         self._overrides.setdefault(device, {})[key] = value
 
+    def drop_override(self, device: str, key: str) -> None:
+        """Takes back what :meth:`override` set."""
+        self._overrides.get(device, {}).pop(key, None)
+
     @property
     def overrides(self) -> dict[str, dict[str, Any]]:
         """What :meth:`override` was told, by device."""
