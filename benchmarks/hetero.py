@@ -1,10 +1,12 @@
 """What HETERO's boundaries, partitioner and executors cost.
 
     python benchmarks/hetero.py [--parts cuts chain partition pipeline parallel memory]
+                                [--models light:resnet50 ...]
 
-``cuts``: ResNet-50 cut into 2, 8 and 32 parts over CPU and CPU2 (the CPU plugin registered twice),
+``cuts``: models cut into 2, 8 and 32 parts over CPU and CPU2 (the CPU plugin registered twice),
 latency over uncut; OpenVINO's HETERO with its CPU plugin registered twice in the same run,
-alternating. ``chain``: a chain of 100 one-op parts on tiny tensors, time per part. ``partition``:
+alternating. ``chain``: a chain of 100 one-op parts on tiny tensors, time per part: joined, and step
+by step as the other executors run it. ``partition``:
 seconds for random graphs under random affinities. ``pipeline`` and ``parallel``: devices that only
 sleep, so that what is measured is the executor. ``memory``: growth over many requests.
 """
@@ -29,6 +31,7 @@ from partita.properties import DeviceProperties
 from partita_hetero.partition import partition
 
 ROUNDS = 15
+CUT_MODELS = ("light:resnet50", "light:densenet121", "light:inception_v1")
 
 
 class Sleeper(DevicePlugin):
@@ -132,8 +135,13 @@ def assign(names: Sequence[str], parts: int, devices: Sequence[str]) -> dict[str
     }
 
 
-def measure_cuts(model_name: str = "light:resnet50") -> None:
-    """Latency of a cut model over the uncut one, ours and OpenVINO's."""
+def measure_cuts(models: Sequence[str] = CUT_MODELS) -> None:
+    """Latency of cut models over the uncut ones, ours and OpenVINO's."""
+    for model_name in models:
+        _measure_cuts_of(model_name)
+
+
+def _measure_cuts_of(model_name: str) -> None:
     case = next(iter(cases([model_name])))
     core = partita.Core()
     core.register_plugin("partita_cpu", "CPU2")
@@ -206,20 +214,18 @@ def measure_chain(count: int = 100) -> None:
     for index, op in enumerate(model.ops):
         op.affinity = ("CPU", "CPU2")[index % 2]
     feeds = {"v0": np.ones(4, np.float32)}
-    request = core.compile_model(model, "HETERO:CPU,CPU2").create_infer_request()
+    calls: dict[str, Callable[[], object]] = {}
+    for executor in ("LINEAR", "DATAFLOW", "PARALLEL"):
+        config = {"HETERO_EXECUTOR": executor}
+        compiled = core.compile_model(model, "HETERO:CPU,CPU2", config)
+        request = compiled.create_infer_request()
+        calls[executor] = lambda r=request: r.infer(feeds, share_outputs=True)
     whole = core.compile_model(chain(count), "CPU").create_infer_request()
-    medians = alternate(
-        {
-            "parts": lambda: request.infer(feeds, share_outputs=True),
-            "whole": lambda: whole.infer(feeds, share_outputs=True),
-        },
-        rounds=300,
-    )
-    print(
-        f"chain: {count} one-op parts {medians['parts'] * 1e3:.0f} us, "
-        f"{medians['parts'] * 1e3 / count:.2f} us a part; as one part "
-        f"{medians['whole'] * 1e3:.0f} us"
-    )
+    calls["whole"] = lambda: whole.infer(feeds, share_outputs=True)
+    medians = alternate(calls, rounds=300)
+    for name, median in medians.items():
+        what = "as one part" if name == "whole" else f"in {count} one-op parts, {name}"
+        print(f"chain {what}: {median * 1e3:.0f} us, {median * 1e3 / count:.2f} us an operation")
 
 
 def measure_partition() -> None:
@@ -317,8 +323,13 @@ def main() -> None:
     """Runs the chosen measurements."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=list(PARTS))
-    for name in parser.parse_args().parts:
-        PARTS[name]()
+    parser.add_argument("--models", nargs="*", default=CUT_MODELS, help="for cuts")
+    args = parser.parse_args()
+    for name in args.parts:
+        if name == "cuts":
+            measure_cuts(args.models)
+        else:
+            PARTS[name]()
 
 
 if __name__ == "__main__":
