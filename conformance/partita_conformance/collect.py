@@ -12,6 +12,7 @@ from partita.zoo.store import Store
 from partita_conformance import (  # noqa: F401  # importing a suite registers its checks
     suite_async,
     suite_blob,
+    suite_boundary,
     suite_compiled,
     suite_faults,
     suite_memory,
