@@ -209,11 +209,8 @@ class CompiledModel(abc.ABC):
             "OPTIMAL_NUMBER_OF_INFER_REQUESTS": self.optimal_number_of_infer_requests,
             **self.extra_properties(),
         }
-        facts["SUPPORTED_PROPERTIES"] = [
-            *facts,
-            "SUPPORTED_PROPERTIES",
-            *type(self.properties).model_fields,
-        ]
+        names = [*facts, "SUPPORTED_PROPERTIES", *type(self.properties).model_fields]
+        facts["SUPPORTED_PROPERTIES"] = dict.fromkeys(names, "RO")
         return facts
 
     def input(self, key: int | str | Port = 0) -> Port:

@@ -370,7 +370,7 @@ class Core:
         """A property of a device (or, with one argument, of Core).
 
         Besides the settable ones: ``AVAILABLE_DEVICES``, ``FULL_DEVICE_NAME``, ``DEVICE_TYPE``,
-        ``SUPPORTED_PROPERTIES``.
+        ``SUPPORTED_PROPERTIES`` (name to ``"RO"`` or ``"RW"``).
 
         Raises:
             PropertyError: Unknown; the message lists the known ones.
@@ -392,7 +392,8 @@ class Core:
             case "DEVICE_TYPE":
                 return describe(plugin, properties.DEVICE_ID).kind
             case "SUPPORTED_PROPERTIES":
-                return [*_FACTS, *fields]
+                kinds = dict.fromkeys((*_FACTS, *fields), "RO")
+                return kinds | dict.fromkeys(writable(type(properties)), "RW")
         if name not in fields:
             raise PropertyError(
                 f"Device '{plugin.device_name}' has no property '{name}'; it has "

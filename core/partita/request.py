@@ -267,6 +267,15 @@ class InferRequest:
         for key, tensor in tensors.items():
             self.set_tensor(key, tensor)
 
+    def set_input_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets several inputs, all or none: index, name or port to tensor."""
+        self._bind(tensors, copy=False)
+
+    def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets where several outputs go: index, name or port to tensor."""
+        for key, tensor in tensors.items():
+            self.set_output_tensor(key, tensor)
+
     def set_input_tensor(self, *key_and_tensor: Any) -> None:
         """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
 

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from partita.errors import PropertyError
-from partita.properties import device, hetero, hint
+from partita.properties import device, hetero, hint, log, streams
 from partita.properties.names import Property
 
 __all__ = [
     "CoreProperties",
     "DeviceProperties",
     "Property",
+    "available_devices",
     "cache_dir",
     "device",
     "enable_profiling",
@@ -31,11 +32,13 @@ __all__ = [
     "hint",
     "inference_num_threads",
     "loaded_from_cache",
+    "log",
     "model_name",
     "normalise",
     "num_streams",
     "optimal_number_of_infer_requests",
     "read_only",
+    "streams",
     "supported_properties",
     "validate",
 ]
@@ -43,6 +46,7 @@ __all__ = [
 enable_profiling = Property("PERF_COUNT")
 inference_num_threads = Property("INFERENCE_NUM_THREADS")
 num_streams = Property("NUM_STREAMS")
+available_devices = Property("AVAILABLE_DEVICES")
 cache_dir = Property("CACHE_DIR")
 execution_devices = Property("EXECUTION_DEVICES")
 loaded_from_cache = Property("LOADED_FROM_CACHE")

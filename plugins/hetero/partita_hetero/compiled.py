@@ -116,8 +116,17 @@ class HeteroCompiledModel(CompiledModel):
         return max(1, sum(most.values()))
 
     def extra_properties(self) -> dict[str, Any]:
-        """``HETERO_NUMBER_OF_SUBMODELS``."""
-        return {"HETERO_NUMBER_OF_SUBMODELS": len(self.assembly.submodels)}
+        """``HETERO_NUMBER_OF_SUBMODELS``, and the properties that each device's submodels have."""
+        assembly = self.assembly
+        of_device: dict[str, dict[str, Any]] = {}
+        for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+            if piece.device not in of_device:
+                keys = part.get_property("SUPPORTED_PROPERTIES")
+                of_device[piece.device] = {key: part.get_property(key) for key in keys}
+        return {
+            "HETERO_NUMBER_OF_SUBMODELS": len(assembly.submodels),
+            "DEVICE_PROPERTIES": of_device,
+        }
 
     def export_model(self) -> bytes:
         """The model, its placement, and what its devices keep of their submodels."""

@@ -119,12 +119,20 @@ class DeviceList:
 
     def _check_properties(self) -> None:
         nested = self.properties.DEVICE_PROPERTIES
-        for name in nested:
-            if name != "*":
-                try:
-                    self.core.resolve_device(name)
-                except DeviceError as error:
-                    raise PropertyError(f"DEVICE_PROPERTIES names '{name}': {error}") from error
+        for name, settings in nested.items():
+            if name == "*":
+                continue
+            try:
+                self.core.resolve_device(name)
+                unknown = [key for key in settings if not self.core.accepts_property(name, key)]
+            except DeviceError as error:
+                raise PropertyError(f"DEVICE_PROPERTIES names '{name}': {error}") from error
+            if unknown:
+                raise PropertyError(
+                    f"DEVICE_PROPERTIES sets '{unknown[0]}' for '{name}', which has no such "
+                    "property that can be set; see core.get_property(device, "
+                    "'SUPPORTED_PROPERTIES')."
+                )
         for key in nested.get("*", {}):
             if not any(self.core.accepts_property(device, key) for device in self.names):
                 own = ", ".join(HeteroProperties.model_fields)

@@ -196,7 +196,7 @@ class ListsWhatItDoesNotHave(Broken):
     class compiled_type(GoodCompiled):
         def _facts(self):
             facts = super()._facts()
-            facts["SUPPORTED_PROPERTIES"] = [*facts["SUPPORTED_PROPERTIES"], "TURBO"]
+            facts["SUPPORTED_PROPERTIES"] = {**facts["SUPPORTED_PROPERTIES"], "TURBO": "RO"}
             return facts
 
 
