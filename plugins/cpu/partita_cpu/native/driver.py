@@ -33,6 +33,7 @@ from partita_cpu.native.fields import (
     RUN,
     SOURCE,
     STEP,
+    STEP_BYTES,
     STRIDE_DOWN,
     TAP_BYTES,
     TAPS,
@@ -241,6 +242,7 @@ def _panel(
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    apart = p[PLANE_BYTES] if arithmetic == _SPLIT else p[STEP_BYTES]
     whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
         number = group * p[BLOCKS] + block
@@ -270,7 +272,7 @@ def _panel(
                         f = max(length - 16, -unit)
                         rows = length - f
                 at = a + line * line_bytes + f * row
-                sums = (at, row, places, taps, p[DEPTH], b, p[PLANE_BYTES], rows)
+                sums = (at, row, places, taps, p[DEPTH], b, apart, rows)
                 ahead = b
                 if n < 4 and not (ends and block == last_block - 1):
                     ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // 4)

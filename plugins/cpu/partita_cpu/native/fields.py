@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 STEP = 32
-"""Elements along k that AMX takes at a time."""
+"""Elements along k that AMX takes at a time, at most."""
 
 FIELDS = (
     *("SOURCE", "ARITHMETIC", "BATCH", "HEIGHT", "WIDTH", "CHANNELS", "GROUP_CHANNELS", "CELL"),
@@ -13,6 +13,7 @@ FIELDS = (
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
+    *("STEP_BYTES",),
 )
 """What the array holds, in order."""
 
@@ -66,6 +67,7 @@ FIELDS = (
     Y_FIRST,
     SOLID,
     SCALED,
+    STEP_BYTES,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096

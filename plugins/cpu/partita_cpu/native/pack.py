@@ -6,7 +6,6 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.native.fields import STEP
 from partita_cpu.native.plan import Plan
 from partita_cpu.native.table import Arithmetic
 
@@ -69,7 +68,9 @@ def _blocks(plan: Plan, runs: Array) -> Array:
 def _tiles(plan: Plan, half: Array) -> Array:
     """(group, block, step, half of the columns, pair of k, column, 2)."""
     groups, depth, _ = half.shape
-    pairs = half.view(np.uint16).reshape(groups, depth // STEP, 16, 2, plan.blocks, 2, 16)
+    pairs = half.view(np.uint16).reshape(
+        groups, depth // plan.step, plan.step // 2, 2, plan.blocks, 2, 16
+    )
     return pairs.transpose(0, 4, 1, 5, 2, 6, 3)
 
 

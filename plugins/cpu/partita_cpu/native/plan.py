@@ -18,6 +18,9 @@ PANEL_BYTES = 384 << 10
 LARGE_PANEL_BYTES = 1 << 20
 """The same where weights do not stay in the cache anyway, so that they are read less often."""
 
+PICTURE = 4
+"""Channels of a picture, at most."""
+
 PIECE_BYTES = 32 << 10
 """Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
 
@@ -139,6 +142,7 @@ class Plan:
         offsets: Place of each run in bytes, from the first.
         table: The array for the drivers; see `FIELDS`.
         storage: How input and output lie in memory.
+        step: Elements along k that AMX takes at a time.
     """
 
     images: Images
@@ -153,6 +157,7 @@ class Plan:
     offsets: Array
     table: Array
     storage: Storage
+    step: int
 
     @property
     def thread_bytes(self) -> int:
@@ -162,7 +167,7 @@ class Plan:
     @property
     def packing(self) -> tuple[int, ...]:
         """What the layout of packed weights hangs on."""
-        return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns)
+        return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
 
 
 def plan(
@@ -194,6 +199,7 @@ class _Planner:
         storage: Storage,
     ) -> None:
         self.storage = storage
+        self.step = STEP
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
         self.columns = tile_columns(level)
@@ -212,7 +218,8 @@ class _Planner:
         i = self.images
         if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and i.channels % 4 == 0:
             run = i.kernel[1] * i.channels
-            if i.channels < STEP and self._up(run) * 4 <= run * 5:
+            # Pictures: laying out every pixel by itself takes longer than multiplying zeros.
+            if i.channels < STEP and (self._up(run) * 4 <= run * 5 or i.channels <= PICTURE):
                 return i.channels
         return self._up(self.group_channels)
 
@@ -237,12 +244,20 @@ class _Planner:
         return Source.HALO if fits else Source.COLUMNS
 
     def _reads_tiles(self) -> bool:
-        """Whether whole tiles can be read from the input: it is in bfloat16, and large enough."""
-        whole = self.group_channels % STEP == 0 and self.images.pixels >= 16
-        whole = whole and self.storage.half_in
-        if whole and self.images.pixels < self.rows:
+        """Whether whole tiles can be read from the input: it is in bfloat16, and large enough.
+
+        Then a step is as wide as fits evenly.
+        """
+        if not self.storage.half_in or self.images.pixels < 16:
+            return False
+        fitting = (n for n in range(STEP, STEP // 2 - 1, -2) if self.group_channels % n == 0)
+        step = next(fitting, 0)
+        if not step:
+            return False
+        self.step = step
+        if self.images.pixels < self.rows:
             self.rows = 16
-        return whole
+        return True
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
@@ -265,7 +280,7 @@ class _Planner:
             ]
         else:
             taps, run, cells = 1, i.depth, [0]
-        padded = self._up(run)
+        padded = run if self.source is Source.DIRECT else self._up(run)
         if self.source is Source.DIRECT:
             row = self.x_pitch * (2 if self.storage.half_in else 4)
         else:
@@ -283,7 +298,7 @@ class _Planner:
         partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
         values |= {
             "TAPS": taps * pieces,
-            "DEPTH": padded // pieces // (STEP if self.wide else 1),
+            "DEPTH": padded // pieces // (self.step if self.wide else 1),
             "ROW": row,
             "RUN": run // pieces,
             "PADDED": padded,
@@ -307,6 +322,7 @@ class _Planner:
             offsets,
             table,
             self.storage,
+            self.step,
         )
 
     def _places(self) -> dict[str, int]:
@@ -321,11 +337,12 @@ class _Planner:
             "Y_FIRST": kept.y_first,
             "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
             "SCALED": int(kept.scaled),
+            "STEP_BYTES": 2 * self.step,
         }
 
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
-        step = STEP if self.wide else 4
+        step = self.step if self.wide else 4
         row_bytes = self.columns * self.arithmetic.element_bytes * self.arithmetic.planes
         if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
             return 1

@@ -139,6 +139,11 @@ def emit_product(
     )
 
 
+def _kernels(choice: Choice, cut: Plan) -> Array:
+    kept = cut.storage
+    return tile_kernels(choice.level, cut.arithmetic, kept.half_in, kept.half_out, cut.step)
+
+
 def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:
     if bias is None:
         return b.constant(pack_bias(cut, None))

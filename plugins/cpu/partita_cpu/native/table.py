@@ -9,7 +9,8 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.native import objects
-from partita_cpu.native.ir.amx import TILE_CONFIG
+from partita_cpu.native.fields import STEP
+from partita_cpu.native.ir.amx import tile_config
 from partita_cpu.native.ir.module import LANES, ROWS, WINDOW_PIXELS
 from partita_cpu.native.isa import Isa
 
@@ -51,7 +52,9 @@ class Arithmetic(enum.IntEnum):
         return f"amx_{self.name.lower()}"
 
 
-_config = np.frombuffer(TILE_CONFIG, np.uint8).copy()
+@functools.cache
+def _config(step: int) -> Array:
+    return np.frombuffer(tile_config(step), np.uint8).copy()
 
 
 def tile_columns(level: Isa) -> int:
@@ -66,7 +69,11 @@ def tile_rows(level: Isa, arithmetic: Arithmetic) -> int:
 
 @functools.cache
 def tile_kernels(
-    level: Isa, arithmetic: Arithmetic, half_in: bool = False, half_out: bool = False
+    level: Isa,
+    arithmetic: Arithmetic,
+    half_in: bool = False,
+    half_out: bool = False,
+    step: int = STEP,
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
@@ -75,6 +82,7 @@ def tile_kernels(
         arithmetic: What products are computed in.
         half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
         half_out: Whether output and residual are; likewise.
+        step: Elements along k that AMX takes at a time.
     """
     known = objects.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -93,7 +101,7 @@ def tile_kernels(
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-        table[CONFIG] = _config.ctypes.data
+        table[CONFIG] = _config(step).ctypes.data
     return table
 
 

@@ -93,7 +93,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     cut = plan(images, level, arithmetic, threads, storage)
     y = guarded.array(stored(np.full((images.pixels, storage.y_pitch), SENTINEL), storage.half_out))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
-    kernels = tile_kernels(level, arithmetic, storage.half_in, storage.half_out)
+    kernels = tile_kernels(level, arithmetic, storage.half_in, storage.half_out, cut.step)
     for tid in range(threads):
         multiply_tiles(
             guarded.array(whole).reshape(-1),
@@ -131,11 +131,11 @@ def check_part(level, arithmetic, images, seed, threads, storage):
 
 @pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
 @pytest.mark.parametrize("pixels", [1, 15, 16, 17, 31, 32, 33, 40, 47, 49, 64, 65, 100])
-@pytest.mark.parametrize("outputs", [5, 64, 200])
+@pytest.mark.parametrize(("channels", "outputs"), [(64, 5), (16, 64), (144, 200), (30, 33)])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_tiles_are_read_in_place(pixels, outputs, threads):
-    images = Images(1, 1, pixels, 64, outputs, out_width=pixels)
-    storage = Storage(True, True, 64, 0, outputs + 3, 1)
+def test_tiles_are_read_in_place(pixels, channels, outputs, threads):
+    images = Images(1, 1, pixels, channels, outputs, out_width=pixels)
+    storage = Storage(True, True, channels, 0, outputs + 3, 1)
     source = plan(images, Isa.AMX, Arithmetic.BF16, threads, storage).source
     assert source is (Source.DIRECT if pixels >= 16 else Source.COLUMNS)
     check_part(Isa.AMX, Arithmetic.BF16, images, pixels, threads, storage)

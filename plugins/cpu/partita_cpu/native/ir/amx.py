@@ -41,16 +41,21 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
             f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
 
     f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
-    step_bytes = TILE_BYTES * (4 if split else 2)
 
     def load_a(pointer: str) -> None:
         for i in range(halves):
             place = pointer if i == 0 else f.at(pointer, below)
             f.do(f"call void @llvm.x86.tileloadd64(i8 {_A_TILES[i]}, ptr {place}, i64 %lda)")
 
+    # Without lower halves, the parameter for their distance says how wide a step is.
+    wide_a: str | int = 64 if split else "%low_plane"
+    wide_b = TILE_BYTES if split else f.let("shl i64 %low_plane, 4")
+    beyond = 4 * TILE_BYTES if split else f.let("shl i64 %low_plane, 5")
+
     def load_b(pointer: str, first: int) -> None:
         for j in range(2):
-            place = f.at(pointer, TILE_BYTES * (first + j))
+            place = f.at(pointer, TILE_BYTES * first)
+            place = f.at(place, wide_b) if j else place
             f.do(f"call void @llvm.x86.tileloadd64(i8 {_B_TILES[j]}, ptr {place}, i64 64)")
 
     def multiply() -> None:
@@ -72,7 +77,7 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
         if split:
             load_b(b, 2)
             multiply()
-        return [f.at(a, 64), f.at(b, step_bytes)]
+        return [f.at(a, wide_a), f.at(b, beyond)]
 
     def tap(index: str, values: list[str]) -> list[str]:
         offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
@@ -88,7 +93,7 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
 
 
 def configure(name: str) -> Function:
-    """Makes the tiles of a thread 16 rows of 64 bytes; reads 64 bytes of `TILE_CONFIG`."""
+    """Gives the tiles of a thread their sizes; reads 64 bytes of `tile_config`."""
     f = Function(name, "ptr %config")
     f.do("call void @llvm.x86.ldtilecfg(ptr %config)")
     f.do("ret void")
@@ -103,8 +108,18 @@ def release(name: str) -> Function:
     return f
 
 
-TILE_CONFIG = bytes([1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[16] * 8, *[0] * 8])
-"""Palette 1; eight tiles of 64 bytes a row and 16 rows."""
+def tile_config(step: int) -> bytes:
+    """For `configure`, if `step` elements along k are taken at a time: an even number, up to 32.
+
+    Palette 1; sums have 16 rows of 64 bytes, a's tiles shorter rows, b's fewer.
+    """
+    widths, heights = [64] * 8, [16] * 8
+    for tile in _A_TILES:
+        widths[tile] = 2 * step
+    for tile in _B_TILES:
+        heights[tile] = step // 2
+    sizes = [byte for width in widths for byte in (width, 0)]
+    return bytes([1, *[0] * 15, *sizes, *[0] * 16, *heights, *[0] * 8])
 
 
 def declarations() -> str:
