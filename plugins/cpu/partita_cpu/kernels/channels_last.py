@@ -16,6 +16,16 @@ from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.window import Window, resolve
 from partita_cpu.native.choice import Choice, native_choice
+from partita_cpu.native.depthwise import (
+    convolve_rows,
+    fits,
+    pack_row,
+    pack_taps,
+    padded_width,
+    row_kernels,
+    thread_bytes,
+)
+from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.plan import Images, Storage
 from partita_cpu.native.product import Scaling, bounds_of, emit_product, split_gate
 from partita_cpu.native.sliding import (
@@ -232,10 +242,54 @@ def _emit_depthwise(
     y: Operand,
     activation: Activation | None,
 ) -> None:
+    channels, choice = place.channels, _choice(b)
+    low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
+    if not act.code and fits(window, channels, choice.level, y.dtype == HALF):
+        _emit_rows(b, window, place, w, bias, y, (low, high, gate))
+        return
     weights = b.prepack(w, "taps first", _taps_first)
-    channels = place.channels
     offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
     _emit_slide(b, window, place, weights, offset, y, WEIGH, activation)
+
+
+def _emit_rows(
+    b: Builder,
+    window: Window,
+    place: Place,
+    w: Operand,
+    bias: Operand | None,
+    y: Operand,
+    finish: tuple[float, float, int],
+) -> None:
+    choice, channels = _choice(b), place.channels
+    lanes = LANES[choice.level]
+    room = thread_bytes(window, channels, lanes)
+    if bias is None:
+        offset = b.constant(np.zeros(-(-channels // lanes) * lanes, np.float32))
+    else:
+        offset = b.prepack(bias, ("row", lanes), lambda array: pack_row(array, lanes))
+    b.call(
+        convolve_rows,
+        b.flat(place.x),
+        b.prepack(w, ("row taps", lanes), lambda array: pack_taps(array, lanes)),
+        offset,
+        b.flat(y),
+        b.empty((choice.threads * room,), "uint8"),
+        b.constant(row_kernels(choice.level, y.dtype == HALF)),
+        b.constant(window.table),
+        lanes,
+        channels,
+        place.x.shape[3],
+        place.first,
+        y.shape[3],
+        place.into,
+        padded_width(window),
+        room,
+        *finish,
+        work=y.size * window.taps,
+        exec_type="avx2_f32" if choice.level.label == "avx2" else "avx512_f32",
+    )
 
 
 def _taps_first(w: Array) -> Array:

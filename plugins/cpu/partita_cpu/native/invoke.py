@@ -59,6 +59,12 @@ call_bytes = calling(*[_I64] * 5)
 call_turn = calling(*[_I64] * 4)
 """Calls a kernel that turns a block; see `ir.turn.PARAMETERS`."""
 
+call_depthwise = calling(*[_I64] * 12, _F32, _F32, _I64)
+"""Calls a depthwise convolution; see `ir.depthwise.PARAMETERS`."""
+
+call_lay = calling(*[_I64] * 6)
+"""Lays out a row for it; see `ir.depthwise.LAY_PARAMETERS`."""
+
 call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
 

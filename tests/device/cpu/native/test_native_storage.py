@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita_cpu.kernels.window import Window
 from partita_cpu.native import objects
+from partita_cpu.native.depthwise import (
+    convolve_rows,
+    pack_row,
+    pack_taps,
+    padded_width,
+    row_kernels,
+    thread_bytes,
+)
 from partita_cpu.native.driver import multiply_tiles
+from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.isa import Isa, detected
 from partita_cpu.native.pack import pack, pack_bias
 from partita_cpu.native.plan import Images, Source, Storage, plan
@@ -253,6 +263,61 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
         wanted = wanted * np.clip(wanted / 6 + 0.5, 0, 1) if gate else wanted
     else:
         wanted = taps.max(axis=2) if kind == MAX else taps.mean(axis=2)
+    found = loaded(y)
+    inside = found[..., before_y : before_y + channels]
+    np.testing.assert_allclose(inside, wanted, rtol=8e-3 if half else 1e-5, atol=2e-5)
+    inside[...] = SENTINEL
+    np.testing.assert_array_equal(found, SENTINEL)
+    guarded.release()
+
+
+@pytest.mark.parametrize(("level", "half"), KINDS)
+@pytest.mark.parametrize("gate", [0, 1])
+@settings(max_examples=25, deadline=None)
+@given(
+    channels=st.integers(1, 70),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    pads=st.tuples(*[st.integers(0, 3)] * 4),
+    size=st.tuples(st.integers(5, 20), st.integers(5, 20)),
+    beside=st.tuples(*[st.sampled_from([0, 1, 20])] * 4),
+    batch=st.integers(1, 2),
+    threads=st.integers(1, 3),
+)
+def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, batch, threads):
+    rng = np.random.default_rng(channels)
+    guarded = Guarded()
+    before_x, after_x, before_y, after_y = beside
+    height, width = size
+    shape = (batch, height, width, before_x + channels + after_x)
+    whole = stored(rng.standard_normal(shape), half)
+    x = np.asarray(loaded(whole)[..., before_x : before_x + channels], np.float64)
+    x = np.pad(x, ((0, 0), (pads[0], pads[2]), (pads[1], pads[3]), (0, 0)))
+    taps = np.stack([windows_of(image, *kernel, 1) for image in x])
+    oh, ow = taps.shape[1:3]
+    w = rng.standard_normal((channels, 1, *kernel)).astype(np.float32)
+    bias = rng.standard_normal(channels).astype(np.float32)
+    sides = (0, *pads[:2]), (0, *pads[2:])
+    window = Window((1, *size), (1, *kernel), (1,) * 3, (1,) * 3, *sides, (1, oh, ow), 2)
+    lanes = LANES[level]
+    room = thread_bytes(window, channels, lanes)
+    shape = (batch, oh, ow, before_y + channels + after_y)
+    y = guarded.array(stored(np.full(shape, SENTINEL), half))
+    scratch = guarded.array(np.full(threads * room, 255, np.uint8))
+    for tid in range(threads):
+        convolve_rows(
+            guarded.array(whole).reshape(-1),
+            guarded.array(pack_taps(w, lanes)),
+            guarded.array(pack_row(bias, lanes)),
+            y.reshape(-1),
+            scratch,
+            row_kernels(level, half),
+            window.table,
+            *(lanes, channels, whole.shape[3], before_x, y.shape[3], before_y),
+            *(padded_width(window), room, -2.0, 3.0, gate, tid, threads),
+        )
+    flat = w.reshape(channels, -1).T.astype(np.float64)
+    wanted = np.clip((taps * flat).sum(axis=3) + bias, -2, 3)
+    wanted = wanted * np.clip(wanted / 6 + 0.5, 0, 1) if gate else wanted
     found = loaded(y)
     inside = found[..., before_y : before_y + channels]
     np.testing.assert_allclose(inside, wanted, rtol=8e-3 if half else 1e-5, atol=2e-5)

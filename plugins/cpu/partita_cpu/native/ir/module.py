@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir import amx, amx_bytes, finish, fma, masked, narrow
+from partita_cpu.native.ir import amx, amx_bytes, depthwise, finish, fma, masked, narrow
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.turn import turn
 from partita_cpu.native.ir.window import window
@@ -29,7 +29,16 @@ def functions(level: Isa) -> list[Function]:
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
+    made += _rows(lanes, "", False)
     return made + _matrix_functions() if level is Isa.AMX else made
+
+
+def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
+    """Depthwise convolutions."""
+    made = [depthwise.lay_row(f"lay_row{kind}", lanes, half)]
+    for n in range(1, depthwise.MOST_PIXELS + 1):
+        made.append(depthwise.depthwise(f"depthwise{kind}_{n}", n, lanes, half))
+    return made
 
 
 def _matrix_functions() -> list[Function]:
@@ -42,6 +51,7 @@ def _matrix_functions() -> list[Function]:
     made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
     made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
     made.append(narrow.scale("scale_halves", 16, half_in=True, half_out=True))
+    made += _rows(16, "_halves", True)
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
         made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
