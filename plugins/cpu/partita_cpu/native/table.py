@@ -116,7 +116,7 @@ def byte_kernels(level: Isa) -> Array:
         known = objects.addresses(level)
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-        table[CONFIG] = _config.ctypes.data
+        table[CONFIG] = _config(STEP).ctypes.data
     return table
 
 
