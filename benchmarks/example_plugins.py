@@ -54,9 +54,10 @@ def main():
             )
             lines = sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py"))
             counts = json.loads(found.stdout).get("counts") if found.stdout else found.stderr
-            print(f"{device:6} {lines:4} lines  {'conforms' if not found.returncode else 'FAILS'}")
+            verdict = "conforms" if not found.returncode and isinstance(counts, dict) else "FAILS"
+            print(f"{device:6} {lines:4} lines  {verdict}")
             print(f"       {counts}")
-            failed += found.returncode != 0
+            failed += found.returncode != 0 or not isinstance(counts, dict)
     return int(failed > 0)
 
 

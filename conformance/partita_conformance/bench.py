@@ -57,19 +57,23 @@ class Target:
         return core
 
     def presence(self) -> tuple[str, str]:
-        """``"present"``, ``"absent"`` (with the reason) or ``"broken"`` (with the reason)."""
+        """``"present"``, ``"absent"`` or ``"broken"``, and the reason.
+
+        A device that is not there while some plugin did not load counts as broken: it may be its.
+        """
         try:
             core = self.open()
         except PluginError as error:
             return "broken", str(error)
-        name = self.device.partition(".")[0]
-        for failure in core.plugin_failures:
-            if name.lower() in (failure.plugin.lower(), failure.plugin.upper().lower()):
-                disabled = failure.cause.startswith("disabled")
-                return "absent" if disabled else "broken", str(failure)
         try:
             core.device_info(self.device)
-        except (DeviceNotFoundError, DeviceError) as error:
+        except DeviceNotFoundError as error:
+            # Which devices a plugin would have brought, nobody knows that did not load it.
+            broken = [f for f in core.plugin_failures if not f.cause.startswith("disabled")]
+            if broken:
+                return "broken", f"{error} Not loaded: {'; '.join(map(str, broken))}."
+            return "absent", str(error)
+        except DeviceError as error:
             return "absent", str(error)
         except Exception as error:  # noqa: BLE001  # whatever a plugin raises here, it is broken
             return "broken", f"{type(error).__name__}: {error}"

@@ -28,7 +28,7 @@ def load(proto: bytes) -> Any:
 class OrtPlugin(partita.DevicePlugin):
     """Takes an operation if onnxruntime loads a model that holds nothing else."""
 
-    device_name = "ORT"
+    device_name, properties_type = "ORT", partita.DeviceProperties
     probe = Probe(load, TYPES | {f"U{name}" for name in TYPES if name.startswith("INT")})
 
     def device_info(self, device_id: str) -> partita.DeviceInfo:

@@ -30,7 +30,7 @@ def load(proto: bytes) -> Any:
 class OpenVinoPlugin(partita.DevicePlugin):
     """Takes an operation if OpenVINO compiles a model that holds nothing else."""
 
-    device_name = "OV"
+    device_name, properties_type = "OV", partita.DeviceProperties
     probe = Probe(load, TYPES, WRONG)
 
     def device_info(self, device_id: str) -> partita.DeviceInfo:

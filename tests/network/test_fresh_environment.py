@@ -41,7 +41,7 @@ def run(scratch):
         assert done.returncode == 0, f"{name} {arguments}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    call("pip", "install", "-q", f"{ROOT}[conformance]")
+    call("pip", "install", "-q", f"{ROOT}[conformance,opencl]")
     call("partita", "new-plugin", "fresh", "--into", scratch)
     folders = [scratch / "partita-fresh", *(ROOT / "examples" / name for name in EXAMPLES.values())]
     call("pip", "install", "-q", *folders)
@@ -51,7 +51,7 @@ def run(scratch):
 @pytest.mark.timeout(900)
 def test_devices_are_there_once_installed(run):
     devices = json.loads(run("partita", "devices", "--json"))["devices"]
-    assert {"FRESH", "ORT", "OV", "CPU", "REFERENCE", "HETERO"} <= set(devices)
+    assert {"FRESH", "ORT", "OV", "CPU", "OPENCL.0", "REFERENCE", "HETERO"} <= set(devices)
 
 
 def test_a_new_plugin_passes_its_own_tests(run, scratch):
@@ -84,8 +84,8 @@ def test_examples_mix_with_other_devices(run, scratch):
         "for sample in networks():\n"
         "    model = core.read_model(sample.proto)\n"
         "    for i, op in enumerate(model.ops):\n"
-        "        op.affinity = ('ORT', 'OV', 'CPU')[i % 3]\n"
-        "    mixed = core.compile_model(model, 'HETERO:ORT,OV,CPU')\n"
+        "        op.affinity = ('ORT', 'OV', 'OPENCL', 'CPU')[i % 4]\n"
+        "    mixed = core.compile_model(model, 'HETERO:ORT,OV,OPENCL,CPU')\n"
         "    alone = core.compile_model(sample.proto, 'REFERENCE')(sample.feeds())\n"
         "    for have, want in zip(mixed(sample.feeds()).to_tuple(), alone.to_tuple()):\n"
         "        np.testing.assert_allclose(have, want, rtol=1e-3, atol=1e-4)\n"
@@ -93,4 +93,4 @@ def test_examples_mix_with_other_devices(run, scratch):
     )
     mixes = [line.split() for line in run("python", script).splitlines()]
     assert len(mixes) == 6
-    assert all({"CPU", "ORT", "OV"} <= set(mix) for mix in mixes)
+    assert all({"CPU", "OPENCL.0", "ORT", "OV"} <= set(mix) for mix in mixes)

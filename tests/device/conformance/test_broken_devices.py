@@ -116,6 +116,23 @@ def test_device_that_is_not_there_is_absent():
     assert "NOBODY" in reason
 
 
+@pytest.mark.parametrize("disabled", ["", "newdev"])
+def test_device_whose_plugin_does_not_load_is_broken_unless_disabled(
+    tmp_path, monkeypatch, disabled
+):
+    about = tmp_path / "partita_newdev-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: partita-newdev\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[partita]\nnewdev = does_not_load\n")
+    (tmp_path / "does_not_load.py").write_text("raise OSError('libnewdev.so is missing')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", disabled)
+    state, reason = Target("NEWDEV").presence()
+    assert state == ("absent" if disabled else "broken")
+    assert disabled or "libnewdev.so is missing" in reason
+    assert Target("CPU").presence() == ("present", "")
+
+
 def test_what_a_device_lets_through_is_a_failure_that_names_it():
     outcomes = outcomes_of("AnswersWithADict", "broken_form", ["query/*"])
     (first, *_) = [o for o in outcomes if o.bad]
