@@ -38,8 +38,8 @@ _log = logging.getLogger("partita.hetero")
 ROUNDS = 3
 """How often a plan is run, its costs are corrected by that, and a new one is made."""
 
-PLANNING_SECONDS = 5.0
-"""Limit of one round's planning."""
+PLANNING_SECONDS = 2.0
+"""Limit of one round's planning, for models of a hundred tasks and more."""
 
 Excluded = dict[tuple[int, str], Reason]
 
@@ -205,7 +205,8 @@ class Scheduler:
         for _ in range(ROUNDS):
             advance(next(steps))
             try:
-                plan = solve(contest.problem(), self._objective, PLANNING_SECONDS)
+                limit = PLANNING_SECONDS * min(1.0, len(table.groups) / 100)
+                plan = solve(contest.problem(), self._objective, limit)
             except InfeasiblePlanError as error:
                 contest.note(f"There is no plan: {error}")
                 break
