@@ -116,8 +116,8 @@ def unpack(blob: Any, device: str) -> Blob:
         found = header.get("device") if isinstance(header, dict) else header
         raise BlobError(f"The model was exported from device '{found}', not from '{device}'.")
     try:
-        stale = content.get("code") != code_stamp("partita")  # then shapes are inferred anew
-        return Blob(header, read_model(payload, infer=stale), arrays)
+        stale = content.get("code") != code_stamp("partita")  # then it may not be tidy any more
+        return Blob(header, read_model(payload, tidy=stale), arrays)
     except ModelError as error:
         raise BlobError(f"The exported model is damaged: {error}") from error
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def read_model(source: Any, infer: bool = True) -> Model:
+def read_model(source: Any, tidy: bool = True) -> Model:
     """Reads an ONNX model and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
@@ -27,7 +27,7 @@ def read_model(source: Any, infer: bool = True) -> Model:
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
             or a ``Model`` (returned as it is).
-        infer: Infer shapes; without it the model's own are believed, which is right for what
+        tidy: Make it tidy; without it only the wiring is checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
 
     Raises:
@@ -40,7 +40,7 @@ def read_model(source: Any, infer: bool = True) -> Model:
     import onnx_ir as ir
 
     if isinstance(source, ir.Model):
-        return _tidy(source, "the model", infer)
+        return _tidy(source, "the model", tidy)
     folder: Path | None = None
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the ModelProto"
@@ -66,7 +66,7 @@ def read_model(source: Any, infer: bool = True) -> Model:
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = path.stem if folder is not None else "model"
-    return _tidy(ir_model, origin, infer)
+    return _tidy(ir_model, origin, tidy)
 
 
 def external_files(data: bytes, path: Path) -> list[Path]:
@@ -136,15 +136,17 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
             )
 
 
-def _tidy(ir_model: ir.Model, origin: str, infer: bool) -> Model:
+def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
     try:
+        if not tidy:
+            _check_wiring(ir_model, origin)
+            return Model(ir_model)
         _simplify(ir_model)
         _check_wiring(ir_model, origin)
         _sort(ir_model.graph, origin)
         forget_meaningless_dims(ir_model.graph)
         _name_nodes(ir_model.graph)
-        if infer:
-            infer_shapes(ir_model)
+        infer_shapes(ir_model)
     except PartitaError:
         raise
     except Exception as error:  # onnx-ir's passes trust their input

@@ -178,3 +178,21 @@ def test_fingerprints_tell_contents_apart():
     f = np.arange(6, dtype=np.float32)
     names = [f, f.reshape(2, 3), f.view(np.int32), f[::-1], f.reshape(2, 3).T]
     assert len({array_fingerprint(array) for array in names}) == 5
+
+
+def test_a_model_comes_back_as_tidy_as_it_was(monkeypatch):
+    """Names, types and shapes are stored, and believed if the same code wrote them."""
+    before = read_model(affine())
+    for stamp in ("same", "other"):
+        data = blob.pack("TOY", {}, before)
+        monkeypatch.setattr(blob, "code_stamp", lambda package, stamp=stamp: stamp)
+        after = blob.unpack(data, "TOY").model
+        assert [(op.name, op.inputs, op.outputs) for op in after.ops] == [
+            (op.name, op.inputs, op.outputs) for op in before.ops
+        ]
+        assert after.inputs == before.inputs
+        assert after.outputs == before.outputs
+        for old, new in zip(before.ir.graph, after.ir.graph, strict=True):
+            assert [(v.dtype, str(v.shape)) for v in old.outputs] == [
+                (v.dtype, str(v.shape)) for v in new.outputs
+            ]
