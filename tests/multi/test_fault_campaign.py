@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import faults
 import numpy as np
 import onnx_ir as ir
@@ -150,3 +152,26 @@ def test_compiled_submodels_that_failures_leave_behind_are_bounded():
         compiled({"x": X})
         compiled.enable_device("A")
     assert len(compiled.compilation._done) <= 70
+
+
+def test_devices_that_fail_at_the_same_time_are_both_blamed():
+    proto = model_of(
+        [node("Relu", ["x"], "a"), node("Neg", ["x"], "b"), node("Add", ["a", "b"], "c")], ["c"]
+    )
+    meeting = threading.Barrier(2, timeout=20)
+    core = core_with(
+        FakeDevice("A", meet=meeting, fault="crash"),
+        FakeDevice("B", meet=meeting, fault="crash"),
+        FakeDevice("C"),
+    )
+    model = core.read_model(proto)
+    for op in model.ops:
+        op.affinity = op.name.upper()
+    compiled = core.compile_model(model, "HETERO:A,B,C", {"HETERO_EXECUTOR": "PARALLEL"})
+    np.testing.assert_array_equal(compiled({"x": X})[0], evaluate(proto, {"x": X})[0])
+    assert set(devices_of(compiled).values()) == {"C"}
+    first = compiled.explain().notes[:2]  # then each gets the other's operation
+    assert {note.partition(",")[0].partition(" (from")[2] for note in first} == {
+        " 'a') and failed to run them: 'lost'",
+        " 'b') and failed to run them: 'lost'",
+    }

@@ -80,13 +80,14 @@ class HeteroRunner(Runner):
                 self._bound = None  # a runner that hung stays busy
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
-            return self._run_elsewhere(inputs, outputs, failure)
+            return self._run_elsewhere(inputs, outputs, failure, _all_failures(failure, bound))
 
     def _run_elsewhere(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor | None] | None,
         failure: PartFailedError,
+        failures: Sequence[tuple[Submodel, Exception]],
     ) -> Sequence[Tensor]:
         """Repeats the request on other devices until one assembly runs it.
 
@@ -94,7 +95,7 @@ class HeteroRunner(Runner):
         again, so that one fault of a device counts once, however many requests it hits.
         """
         compiled = self._compiled
-        failures = [(failure.piece, failure.error)]
+        failures = list(failures)
         while True:
             if self._cancelled:
                 raise InferCancelledError("The request was cancelled.")
@@ -109,7 +110,7 @@ class HeteroRunner(Runner):
                 results = bound.run(inputs, outputs, self._execute, self._is_cancelled)
             except PartFailedError as again:
                 self._leave(bound)
-                failures.append((again.piece, again.error))
+                failures += _all_failures(again, bound)
                 continue
             if not compiled.adopt(remedy):
                 self._leave(bound)
@@ -176,6 +177,7 @@ class _Bound:
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self.abandoned = False
+        self.failures: list[tuple[Submodel, Exception]] = []
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         prepared = assembly.prepare(compiled.core)
         self._outputs = [
@@ -211,7 +213,12 @@ class _Bound:
         return links if any(one.call is not None for one in links) else None
 
     def _blame(self, step: RunStep, error: Exception) -> PartFailedError:
-        return PartFailedError(self._pieces[step.submodel], error)
+        return self._failed(self._pieces[step.submodel], error)
+
+    def _failed(self, piece: Submodel, error: Exception) -> PartFailedError:
+        """Notes a failure; of those that happen at the same time, only one is raised."""
+        self.failures.append((piece, error))
+        return PartFailedError(piece, error)
 
     def run(
         self,
@@ -220,6 +227,7 @@ class _Bound:
         execute: Callable[..., None],
         cancelled: Callable[[], bool],
     ) -> Sequence[Tensor]:
+        self.failures = []
         self._slots[: self._inputs] = inputs
         if outputs is not None or self._given:
             self._take(outputs or ())
@@ -333,7 +341,7 @@ class _Bound:
         try:
             self._slots[step.writes[0]] = self._permute(step)
         except Exception as error:
-            raise PartFailedError(self._end_of(step), error) from error
+            raise self._failed(self._end_of(step), error) from error
 
     def _permute(self, step: PermuteStep) -> Tensor:
         source = self._read(step.reads[0])
@@ -379,7 +387,7 @@ class _Bound:
             raise
         except Exception as error:
             self.abandoned |= isinstance(error, TimeoutExceededError)
-            raise PartFailedError(self._pieces[step.submodel], error) from error
+            raise self._failed(self._pieces[step.submodel], error) from error
         for slot, tensor in zip(step.writes, results, strict=True):
             slots[slot] = tensor
 
@@ -454,6 +462,15 @@ def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:
         return part.create_runner()
     except Exception as error:
         raise PartFailedError(piece, error) from error
+
+
+def _all_failures(
+    failure: PartFailedError, bound: _Bound | None
+) -> Sequence[tuple[Submodel, Exception]]:
+    """A failure with those that happened at the same time."""
+    if bound is not None and any(error is failure.error for _, error in bound.failures):
+        return bound.failures
+    return [(failure.piece, failure.error)]
 
 
 def _as_infer_error(failure: PartFailedError) -> PartitaError:
