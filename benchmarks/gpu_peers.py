@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_peers.py [--precisions f32,f16] [--batch 1] [--compile] [model ...]
 
-Models: resnet50, mobilenetv2, encoder (built here, random weights), and all names that
+Models: resnet50, mobilenetv2, encoder (four layers), bert (twelve), minilm (six smaller ones), gemm
+(of 4096, float16), all built here with random weights, and all names that
 `partita benchmark` takes (light:squeezenet, zoo:ppocr-det, a path). PyTorch runs the same graph
 with the same weights: eagerly, replayed as a CUDA graph, and with --compile through inductor.
 Inputs and outputs stay on the card. A call is timed from the first enqueue to the end on the host.
@@ -22,8 +23,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from cpu_peers import BUILT, load
-from onnx import helper, numpy_helper, shape_inference
+from cpu_networks import BUILT, encoder
+from cpu_peers import load
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 import partita
 
@@ -32,6 +34,26 @@ Feeds = dict[str, Array]
 Call = Callable[[], Any]
 CALLS_PER_TURN = 10
 UNKNOWN = float("nan")
+
+
+def gemm(size: int = 4096) -> tuple[bytes, Feeds]:
+    """A product of square matrices of float16, one of them constant."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal((size, size), np.float32).astype(np.float16) for _ in range(2))
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, (size, size)) for n in "xy"]
+    weight = numpy_helper.from_array(w * np.float16(size**-0.5), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "gemm", ports[:1], ports[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return model.SerializeToString(), {"x": x}
+
+
+MODELS: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
+    **BUILT,
+    "bert": lambda: encoder(layers=12),
+    "minilm": lambda: encoder(layers=6, width=384),
+    "gemm": gemm,
+}
 
 
 class TorchGraph:
@@ -297,7 +319,7 @@ def batched(model: onnx.ModelProto, feeds: Feeds, batch: int) -> Feeds:
 
 def measure(name: str, precision: str, options: argparse.Namespace) -> None:
     """Prints the line of a model in a precision."""
-    serialized, feeds = load(name)
+    serialized, feeds = MODELS[name]() if name in MODELS else load(name)
     model = onnx.load_from_string(serialized)
     feeds = batched(model, feeds, options.batch)
     host, reference = host_call(model, feeds)
@@ -321,7 +343,7 @@ _COLUMNS = ("eager", "graph", "compile", "host", "partita")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures the models named on the command line, or those built here."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=list(BUILT))
+    parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--precisions", default="f32", help="of f32, f16; separated by commas")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=6)

@@ -96,10 +96,10 @@ class ChannelsLast:
             rule = self.rules.get(node.kind)
             if rule is None or not self.is_image(node.outputs[0]) or not rule(node):
                 for value in node.reads():
-                    self._bring_back(value, node)
+                    self.bring_back(value, node)
                 self._nodes.append(node)
         for value in self._graph.outputs:
-            self._bring_back(value, None)
+            self.bring_back(value, None)
         self._graph.nodes = self._nodes
 
     # ------------------------------------------------------------------------- for rules
@@ -157,15 +157,36 @@ class ChannelsLast:
         if twin is None:
             twin = Value(f"{value.name}:nhwc", self._dtype, self._last_shape(value))
             self._last[value] = twin
-            self._nodes.append(self._reorder("ToChannelsLast", value, twin, node))
+            self._nodes.append(self._reorder("ToChannelsLast", self.source(value), twin, node))
         return twin
 
     def widened(self, value: Value, node: Node, channels: int) -> Value:
         """The value with channels last and more of them, zeros; for this reader only."""
         wide = Value(f"{value.name}:nhwc{channels}", self._dtype)
-        self._nodes.append(self._reorder("ToChannelsLast", value, wide, node))
+        self._nodes.append(self._reorder("ToChannelsLast", self.source(value), wide, node))
         self._nodes[-1].attrs["channels"] = channels
         return wide
+
+    def bring_back(self, value: Value, node: Node | None) -> None:
+        """Makes sure that the value itself is computed."""
+        if value in self._pending:
+            self._pending.remove(value)
+            owner = node or value.producer
+            back = self._reorder("ToChannelsFirst", self._last[value], value, owner)
+            back.attrs["channels"] = (self.shape(value) or (0, 0))[1]
+            self._nodes.append(back)
+
+    def source(self, value: Value) -> Value:
+        """What reorders may read for a value that is not there with channels last."""
+        return value
+
+    def put(self, node: Node) -> None:
+        """Adds a node whose results have the model's own layout."""
+        self._nodes.append(node)
+
+    def is_pending(self, value: Value) -> bool:
+        """Whether the value is there with channels last only."""
+        return value in self._pending
 
     def _last_shape(self, value: Value) -> tuple[int, ...] | None:
         """The dimensions that the value has in memory with channels last."""
@@ -287,15 +308,6 @@ class ChannelsLast:
         channels = array.shape[3]
         more = -channels % self._unit if channels > 1 else 0
         return np.ascontiguousarray(np.pad(array, ((0, 0),) * 3 + ((0, more),)))
-
-    def _bring_back(self, value: Value, node: Node | None) -> None:
-        """Makes sure that the value itself is computed."""
-        if value in self._pending:
-            self._pending.remove(value)
-            owner = node or value.producer
-            back = self._reorder("ToChannelsFirst", self._last[value], value, owner)
-            back.attrs["channels"] = (self.shape(value) or (0, 0))[1]
-            self._nodes.append(back)
 
     @staticmethod
     def _reorder(op_type: str, source: Value, target: Value, owner: Node | None) -> Node:

@@ -16,27 +16,33 @@ from partita.errors import CompileError, DeviceMemoryError
 from partita.layout import Layout
 from partita.lowering import (
     Array,
+    Graph,
+    Node,
     OpRecord,
     Program,
     Specialiser,
     Target,
     fold_constants,
     fuse,
+    fuse_residuals,
     lower,
 )
+from partita.lowering.channels_last import Shapes
 from partita.profiling import Status
 from partita.query import QueryResult
 from partita_opencl.binding import BoundPlan
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
-from partita_opencl.halves import CASTS, cast_name, casts, compute_in_half, half_ports
+from partita_opencl.halves import CASTS, HALF, cast_name, casts, compute_in_half, half_ports
+from partita_opencl.layout import channels_last
+from partita_opencl.merging import Merger
 from partita_opencl.plan import Constants, Plan
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
 from partita_opencl.table import emitter_for
 from partita_opencl.tensors import as_agreed, in_memory
-from partita_opencl.trial import objection
+from partita_opencl.trial import Units, objection
 from partita_opencl.tuning import Tuning
 
 _PLANS = 32
@@ -63,15 +69,22 @@ class OpenClCompiledModel(CompiledModel):
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         half = properties.INFERENCE_PRECISION_HINT is Precision.F16
         self._tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
-        if half and self._tuning.matrix_units and objection(self.target):
-            self._tuning = replace(self._tuning, matrix_units=False)
         graph = lower(model)
+        halves = half or any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
+        if halves:
+            self._tuning = _tried(self._tuning, self.target)
+        self._merger = Merger() if half and self._tuning.matrix_units else None
         reasons = refusals(graph)
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
-        toolkit = Target(emitter_for(self._tuning, device), allow_split=False, fold=fold)
+        toolkit = Target(
+            emitter_for(self._tuning, device),
+            allow_split=False,
+            fold=fold,
+            refine=self._refine if halves and self._tuning.matrix_units else None,
+        )
         fold_constants(graph, toolkit)
-        fuse(graph, accepts=takes)
+        fuse(graph, accepts=self._accepts)
         self._half = half
         self._graph = graph
         self.laid_out: Mapping[Port, Layout] = {}
@@ -130,6 +143,19 @@ class OpenClCompiledModel(CompiledModel):
             self._plans.move_to_end(id(program))
             return found
 
+    def _refine(self, graph: Graph, shapes: Shapes) -> None:
+        """What is done to the graph when its shapes are known."""
+        fuse_residuals(graph, shapes, self._accepts)
+        if self._merger is not None:
+            self._merger.run(graph, shapes, self._accepts)
+        channels_last(graph, shapes, narrowed=self._tuning.half)
+
+    def _accepts(self, node: Node) -> bool:
+        """Whether there is a kernel for a node that fusion wants to make."""
+        if node.kind == "partita::Attention" and self._merger is None:
+            return False
+        return takes(node)
+
     def _memory_dtype(self, port: Port) -> np.dtype[Any] | None:
         layout = self.laid_out.get(port)
         return port.dtype if layout is None else layout.dtype
@@ -149,6 +175,15 @@ class OpenClCompiledModel(CompiledModel):
             return
         except DeviceMemoryError as error:
             raise CompileError(f"Model '{self.model.name}' is too large: {error}") from error
+
+
+def _tried(tuning: Tuning, device: Device) -> Tuning:
+    """The tuning without those matrix units that do not compute rightly."""
+    if tuning.matrix_units and objection(device):
+        tuning = replace(tuning, matrix_units=False, warpgroups=False)
+    if tuning.warpgroups and objection(device, Units.WARPGROUP):
+        tuning = replace(tuning, warpgroups=False)
+    return tuning
 
 
 class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error

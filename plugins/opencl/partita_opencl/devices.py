@@ -26,7 +26,8 @@ class Limits:
     Attributes:
         group_items: Most work-items in a work-group.
         item_sizes: Most work-items per dimension of a group.
-        local_bytes: Local memory of a group.
+        local_bytes: Local memory of a group, at least.
+        kernel_local_bytes: Local memory of a group that a kernel may declare.
         allocation_bytes: Largest single buffer.
         memory_bytes: All of the device's memory.
         alignment: Bytes that sub-buffers must be aligned to.
@@ -34,6 +35,7 @@ class Limits:
         is_cpu: Whether the device is a processor that also runs the host.
         is_nvidia: Whether its driver takes NVIDIA's inline PTX.
         matrix_units: Whether the processor has the matrix units that kernels know.
+        warpgroups: Whether it multiplies by four warps together (wgmma).
     """
 
     group_items: int
@@ -46,6 +48,13 @@ class Limits:
     is_cpu: bool
     is_nvidia: bool = False
     matrix_units: bool = False
+    kernel_local_bytes: int = 0
+    warpgroups: bool = False
+
+    def __post_init__(self) -> None:
+        """What a kernel may declare is no less than what the device lists."""
+        if self.kernel_local_bytes < self.local_bytes:
+            object.__setattr__(self, "kernel_local_bytes", self.local_bytes)
 
     @property
     def hands_over(self) -> bool:
@@ -244,6 +253,7 @@ def _limits(handle: Any) -> Limits:
     import pyopencl as cl
 
     is_nvidia = "NVIDIA" in handle.platform.name
+    capability = handle.compute_capability_major_nv if is_nvidia else 0
     return Limits(
         group_items=handle.max_work_group_size,
         item_sizes=tuple(handle.max_work_item_sizes),
@@ -254,5 +264,8 @@ def _limits(handle: Any) -> Limits:
         compute_units=handle.max_compute_units,
         is_cpu=bool(handle.type & cl.device_type.CPU),
         is_nvidia=is_nvidia,
-        matrix_units=is_nvidia and handle.compute_capability_major_nv >= 8,
+        matrix_units=capability >= 8,
+        # NVIDIA lists 48 KiB, whatever the processor has.
+        kernel_local_bytes={8: 99, 9: 224}.get(capability, 0) << 10,
+        warpgroups=capability == 9,
     )

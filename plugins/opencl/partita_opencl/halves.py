@@ -15,6 +15,7 @@ import numpy as np
 from partita import Port
 from partita.layout import Layout
 from partita.lowering import Array, Graph, Node, Operand, Value
+from partita.lowering.channels_last import DOMAIN
 from partita.lowering.table import Entry
 from partita_opencl.expressions import BINARY
 from partita_opencl.kit import Kit
@@ -28,6 +29,9 @@ _FLOAT16 = 10
 
 _SCALARS = frozenset({*BINARY, "Clip", "Pow", "Sum", "Where"})
 """Operations whose single-element constants stay float32: float16 makes 0 of an epsilon."""
+
+_PACKING = frozenset({"MatMul", "NormalisedMatMul", "LayerNormalization"})
+"""Operations that bring constants to the form that matrix units take, or to single rows."""
 
 _STATISTICS = frozenset({"BatchNormalization"})
 """Operations whose weights the host makes other weights of first."""
@@ -115,16 +119,18 @@ def narrowed(
 ) -> list[Operand | None]:
     """The operands that an emitter gets: those of float32 as float16."""
     return [
-        x if x is None or _stays(node, entry, position, x) else narrow(k, x)
+        x if x is None or _stays(k, node, entry, position, x) else narrow(k, x)
         for position, x in enumerate(operands)
     ]
 
 
-def _stays(node: Node, entry: Entry, position: int, x: Operand) -> bool:
+def _stays(k: Kit, node: Node, entry: Entry, position: int, x: Operand) -> bool:
     if x.dtype != SINGLE or position in entry.values or node.op_type in ("Narrow", "Widen"):
         return True
     if x.const is None:
-        return False
+        return node.domain == DOMAIN  # reorders take either type
+    if node.domain == DOMAIN or (k.tuning.matrix_units and node.op_type in _PACKING):
+        return True  # they pack constants themselves
     return (x.size == 1 and node.op_type in _SCALARS) or node.op_type in _STATISTICS
 
 

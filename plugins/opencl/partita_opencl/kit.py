@@ -58,13 +58,25 @@ class Kit:
         **options: str | int | None,
     ) -> None:
         """Records a kernel call, unless it has no items."""
+        self.launch_generated("", file, kernel, sizes, *args, **options)
+
+    def launch_generated(
+        self,
+        generated: str,
+        file: str,
+        kernel: str,
+        sizes: Sizes,
+        *args: Argument,
+        **options: str | int | None,
+    ) -> None:
+        """Records a call of a kernel of whose file a part is generated."""
         if 0 in sizes[0]:
             return
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
             options["HALF"] = None
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
-        key = ProgramKey(file, tuple(options.items()))
+        key = ProgramKey(file, tuple(options.items()), generated)
         self.builder.call_numpy(Launch(key, kernel, sizes), *args, exec_type=kernel)
 
     def chain(self, out: Operand, lines: Sequence[Line], *inputs: Operand | np.generic) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import CompileError
+from partita_opencl.hopper import HIDDEN, unhidden
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +124,12 @@ class ProgramCache:
         except cl.Error as error:
             raise self._refused(file, options, str(error)) from error
         try:
-            return _built(program, " ".join(options), self._handle)
+            built = _built(program, " ".join(options), self._handle)
+            if HIDDEN in source:
+                binary = unhidden(built.get_info(cl.program_info.BINARIES)[0])
+                program = cl._cl._Program(self._context, [self._handle], [binary])
+                built = _built(program, "", self._handle)
+            return built
         except cl.Error as error:
             log = program.get_build_info(self._handle, cl.program_build_info.LOG)
             raise self._refused(file, options, f"{error}\n{log}") from error

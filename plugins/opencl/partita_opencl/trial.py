@@ -1,21 +1,25 @@
 """Whether a device's matrix units compute rightly with this driver: tried once, in a process apart.
 
 A kernel with inline PTX may be refused, compute nonsense, or break the context for good; none of
-this must reach the process that computes. The verdict is kept with the compiled programs.
+this must reach the process that computes. The verdict is kept with the compiled programs. What
+warps do together (wgmma) is tried apart from what a warp does alone: a driver may take one of them.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import hashlib
 import logging
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_opencl.devices import Device, find_device
+from partita_opencl.emitters import tiling
 from partita_opencl.programs import ProgramKey, cache_folder
 
 _log = logging.getLogger(__name__)
@@ -25,29 +29,39 @@ _GOOD = "good"
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
 """Rows, depth and columns of the products tried: even and odd ones, with and without splits."""
 
-_trying = False
+_FILES = ("product_matrix.cl", "product_stream.cl", "attention.cl")
+
+_trying = ""
 
 
-def objection(device: Device) -> str:
+class Units(enum.StrEnum):
+    """What is tried: a warp's multiplication, or that of four warps together."""
+
+    MATRIX = "matrix units"
+    WARPGROUP = "warpgroups"
+
+
+def objection(device: Device, units: Units = Units.MATRIX) -> str:
     """Why the device's matrix units are not used; empty if they are."""
-    return "" if _trying else _tried(device.id)
+    return "" if _trying else _tried(device.id, units)
 
 
 @functools.cache
-def _tried(device_id: str) -> str:
+def _tried(device_id: str, units: Units) -> str:
     device = find_device(device_id)
     folder = cache_folder()
-    source = ProgramKey("product_matrix.cl").source()
-    digest = hashlib.sha256(f"{device.identity}\0{source}".encode()).hexdigest()
+    sources = (ProgramKey(file).source() for file in _FILES)
+    marks = "\0".join((device.identity, units, repr(tiling.STREAM_TILES), *sources))
+    digest = hashlib.sha256(marks.encode()).hexdigest()
     file = None if folder is None else folder / f"{digest}.trial"
     try:
         if file is not None and file.read_text(encoding="utf-8") == _GOOD:
             return ""
     except OSError:
         pass  # not tried yet
-    reason = _try(device_id)
+    reason = _try(device_id, units)
     if reason:
-        _log.warning("Device 'OPENCL.%s' computes without its matrix units: %s", device_id, reason)
+        _log.warning("Device 'OPENCL.%s' computes without its %s: %s", device_id, units, reason)
     elif file is not None:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -57,10 +71,10 @@ def _tried(device_id: str) -> str:
     return reason
 
 
-def _try(device_id: str) -> str:
+def _try(device_id: str, units: Units) -> str:
     # Not by -m: that would make a second copy of this module, which knows of no trial going on.
-    code = "import sys; from partita_opencl.trial import main; sys.exit(main(sys.argv[1]))"
-    command = [sys.executable, "-c", code, device_id]
+    code = "import sys; from partita_opencl.trial import main; sys.exit(main(*sys.argv[1:]))"
+    command = [sys.executable, "-c", code, device_id, units]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -73,44 +87,118 @@ def _try(device_id: str) -> str:
     return f"the trial ended with code {done.returncode}: {' '.join(last)}"
 
 
-def main(device_id: str) -> int:
+def main(device_id: str, units: str) -> int:
     """Computes small products on the device's matrix units; 0 if all are right."""
     global _trying
-    _trying = True
-    for rows, depth, columns in _SHAPES:
-        error = max(_error(device_id, rows, depth, columns, constant=c) for c in (True, False))
-        if not error < 2e-3:
-            sys.stdout.write(f"a product of {rows} x {depth} x {columns} is off by {error:.2g}")
-            return 1
+    _trying = units
+    wanted = units == Units.WARPGROUP
+    tiles = [tile for tile in tiling.STREAM_TILES if tile.warpgroup == wanted]
+    if find_device(device_id).limits.is_cpu:
+        del tiles[1:]  # tests only: it takes another one
+    for tile in tiles:
+        # One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
+        tiling.STREAM_TILES = (tile,)
+        for rows, depth, columns in _SHAPES:
+            error = _error(device_id, rows, depth, columns, constant=True)
+            if tile is tiles[0] and not wanted:
+                error = max(error, _error(device_id, rows, depth, columns, constant=False))
+            if rows == _SHAPES[0][0]:
+                error = max(error, _normalised_error(device_id))
+            if not error < 2e-3:
+                sys.stdout.write(f"a product of {rows} x {depth} x {columns} is off by {error:.2g}")
+                return 1
+    error = 0.0 if wanted else _attention_error(device_id)
+    if not error < 2e-3:
+        sys.stdout.write(f"attention is off by {error:.2g}")
+        return 1
     sys.stdout.write(_GOOD)
     return 0
 
 
 def _error(device_id: str, rows: int, depth: int, columns: int, *, constant: bool) -> float:
     """Relative error of a product, as a convolution of constant weights or of two inputs."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    import partita
+    from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(rows)
     a: Array = rng.standard_normal((rows, depth)).astype(np.float32)
     b: Array = rng.standard_normal((depth, columns)).astype(np.float32)
-    kind, weights = TensorProto.FLOAT, []
+    weights = []
     feeds = {"a": a, "b": b}
     node = helper.make_node("MatMul", ["a", "b"], ["y"])
     if constant:
-        feeds = {"b": b.reshape(1, depth, columns)}
-        weights = [numpy_helper.from_array(a.reshape(rows, depth, 1), "a")]
+        feeds = {"b": b.reshape(1, depth, columns, 1)}
+        weights = [numpy_helper.from_array(a.reshape(rows, depth, 1, 1), "a")]
         node = helper.make_node("Conv", ["b", "a"], ["y"])
+    wanted = a.astype(np.float64) @ b
+    return _compare(device_id, [node], feeds, weights, wanted)
+
+
+def _normalised_error(device_id: str) -> float:
+    """Relative error of the product of 40 normalised rows by 192 x 72, residuals included."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(1)
+    x, r = (rng.standard_normal((40, n)).astype(np.float32) for n in (192, 72))
+    arrays = {"scale": rng.standard_normal(192), "shift": rng.standard_normal(192)}
+    arrays["w"] = rng.standard_normal((192, 72)) * 192**-0.5
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "scale", "shift"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["p"]),
+        helper.make_node("Transpose", ["n"], ["t"]),
+        helper.make_node("Slice", ["t", "from", "to"], ["part"]),
+        helper.make_node("Transpose", ["part"], ["back"]),
+        helper.make_node("Sum", ["p", "r", "back"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
+    weights += [numpy_helper.from_array(np.array([v]), n) for n, v in (("from", 0), ("to", 72))]
+    wide = x.astype(np.float64)
+    normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    normal = normal * arrays["scale"] + arrays["shift"]
+    wanted = normal @ arrays["w"] + r + normal[:, :72]
+    return _compare(device_id, nodes, {"x": x, "r": r}, weights, wanted)
+
+
+def _attention_error(device_id: str) -> float:
+    """Relative error of attention over two heads of 24 elements, by 70 keys with a mask."""
+    from onnx import helper
+
+    rng = np.random.default_rng(0)
+    shapes = {"q": (1, 40, 2, 24), "k": (1, 70, 2, 24), "v": (1, 70, 2, 24), "m": (1, 1, 40, 70)}
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+    nodes = [
+        helper.make_node("Transpose", ["q"], ["heads"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["k"], ["turned"], perm=[0, 2, 3, 1]),
+        helper.make_node("Transpose", ["v"], ["values"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["heads", "turned"], ["s"]),
+        helper.make_node("Add", ["s", "m"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "values"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    wide = {name: array.astype(np.float64) for name, array in feeds.items()}
+    q, keys, values = (wide[name].swapaxes(1, 2) for name in "qkv")
+    scores = np.exp(q @ keys.swapaxes(2, 3) + wide["m"])
+    wanted = (scores / scores.sum(-1, keepdims=True) @ values).swapaxes(1, 2)
+    return _compare(device_id, nodes, feeds, [], wanted)
+
+
+def _compare(
+    device_id: str, nodes: list[Any], feeds: dict[str, Array], weights: list[Any], wanted: Array
+) -> float:
+    """Relative error of a model's result."""
+    from onnx import TensorProto, helper
+
+    import partita
+
+    kind = TensorProto.FLOAT
     ports = [helper.make_tensor_value_info(n, kind, x.shape) for n, x in feeds.items()]
     y = helper.make_tensor_value_info("y", kind, None)
-    graph = helper.make_graph([node], "trial", ports, [y], weights)
+    graph = helper.make_graph(nodes, "trial", ports, [y], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     core = partita.Core()
     config = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL"}
     compiled = core.compile_model(core.read_model(model), f"OPENCL.{device_id}", config)
     request = compiled.create_infer_request()
-    wanted = a.astype(np.float64) @ b
     request.infer(feeds)
     found = np.asarray(request.infer(feeds)[0]).reshape(wanted.shape)
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))

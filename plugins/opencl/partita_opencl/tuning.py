@@ -35,6 +35,7 @@ class Tuning:
         width: Elements per item of contiguous element-wise kernels.
         half: Whether what is float32 in the model is float16 in memory.
         matrix_units: Whether products of float16 go to the device's matrix units.
+        warpgroups: Whether these may be used by four warps together.
     """
 
     limits: Limits
@@ -43,6 +44,7 @@ class Tuning:
     width: int
     half: bool = False
     matrix_units: bool = False
+    warpgroups: bool = False
 
     @classmethod
     def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO, *, half: bool = False) -> Tuning:
@@ -57,6 +59,7 @@ class Tuning:
             width=4 if able and wanted else 1,
             half=half,
             matrix_units=able and wanted and limits.matrix_units,
+            warpgroups=able and wanted and limits.warpgroups,
         )
 
     def flat(self, count: int) -> Sizes:

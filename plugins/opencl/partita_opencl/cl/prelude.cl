@@ -39,6 +39,38 @@ uint2 pack4(const float4 v) { return (uint2)(pack2(v.x, v.y), pack2(v.z, v.w)); 
 #define PUT_HALF2(p, i, v) vstorea_half2((v), (i) / 2, (p))
 #endif
 
+// Eight neighbours, the first at a multiple of eight.
+#if defined(HALF) && defined(NVIDIA)
+#define PUT_HALF8(p, i, v) *(__global uint4*)((p) + (i)) = (uint4)(pack2((v)[0], (v)[1]), \
+    pack2((v)[2], (v)[3]), pack2((v)[4], (v)[5]), pack2((v)[6], (v)[7]))
+#define GET_HALF8(v, p, i) unpack8(v, *(__global const uint4*)((p) + (i)))
+
+void unpack8(float* v, const uint4 bits) {
+  const float4 low = unpack4(bits.xy), high = unpack4(bits.zw);
+  v[0] = low.x; v[1] = low.y; v[2] = low.z; v[3] = low.w;
+  v[4] = high.x; v[5] = high.y; v[6] = high.z; v[7] = high.w;
+}
+#define GET_LOCAL2(p, i) unpack2(*(__local const uint*)((p) + (i)))
+#define PUT_LOCAL2(p, i, v) *(__local uint*)((p) + (i)) = pack2((v).x, (v).y)
+
+float2 unpack2(const uint bits) {
+  float2 v;
+  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
+      : "=f"(v.x), "=f"(v.y) : "r"(bits));
+  return v;
+}
+#define GET_LOCAL8(v, p) unpack8(v, *(__local const uint4*)(p))
+#define PUT_LOCAL8(p, v) *(__local uint4*)(p) = (uint4)(pack2((v)[0], (v)[1]), \
+    pack2((v)[2], (v)[3]), pack2((v)[4], (v)[5]), pack2((v)[6], (v)[7]))
+#else
+#define GET_LOCAL8(v, p) vstore8(vload_half8(0, (__local const half*)(p)), 0, v)
+#define PUT_LOCAL8(p, v) vstore_half8(vload8(0, v), 0, (__local half*)(p))
+#define GET_LOCAL2(p, i) vload_half2((i) / 2, (p))
+#define PUT_LOCAL2(p, i, v) vstore_half2((v), (i) / 2, (p))
+#define PUT_HALF8(p, i, v) vstore_half8(vload8(0, v), (i) / 8, (p))
+#define GET_HALF8(v, p, i) vstore8(vload_half8((i) / 8, (p)), 0, v)
+#endif
+
 #ifdef HALF
 #define REAL half
 #define GET(p, i) GET_HALF(p, i)
@@ -46,12 +78,16 @@ uint2 pack4(const float4 v) { return (uint2)(pack2(v.x, v.y), pack2(v.z, v.w)); 
 #define GET4(p, i) GET_HALF4(p, i)
 #define PUT4(p, i, v) PUT_HALF4(p, i, v)
 #define PUT2(p, i, v) PUT_HALF2(p, i, v)
+#define GET8(v, p, i) GET_HALF8(v, p, i)
+#define PUT8(p, i, v) PUT_HALF8(p, i, v)
 #else
 #define REAL float
 #define GET(p, i) (p)[i]
 #define PUT(p, i, v) (p)[i] = (v)
 #define GET4(p, i) (*(__global const float4*)((p) + (i)))
 #define PUT4(p, i, v) *(__global float4*)((p) + (i)) = (v)
+#define GET8(v, p, i) vstore8(*(__global const float8*)((p) + (i)), 0, v)
+#define PUT8(p, i, v) *(__global float8*)((p) + (i)) = vload8(0, v)
 #endif
 
 // What this group has written is seen by groups that read an atomic written after it. NVIDIA makes
@@ -60,6 +96,31 @@ uint2 pack4(const float4 v) { return (uint2)(pack2(v.x, v.y), pack2(v.z, v.w)); 
 #define DEVICE_FENCE() asm volatile("membar.gl;" ::: "memory")
 #else
 #define DEVICE_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
+#endif
+
+#ifdef NORMALISE
+// The sum of a value over the items of a warp; all items of the group come here together.
+#ifdef NVIDIA
+float sum_over_warp(float v, __local float* unused, const int tid) {
+  #pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    float other;
+    asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+        : "=f"(other) : "f"(v), "r"(step));
+    v += other;
+  }
+  return v;
+}
+#else
+float sum_over_warp(const float v, __local float* partial, const int tid) {
+  partial[tid] = v;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float sum = 0.0f;
+  for (int i = 0; i < 32; i++) sum += partial[tid / 32 * 32 + i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  return sum;
+}
+#endif
 #endif
 
 // The codes of partita.lowering.activation.
@@ -78,7 +139,20 @@ float floored_mod(const float x, const float y) {
   return (rest < 0.0f) != (y < 0.0f) ? rest + y : rest;
 }
 
+#if defined(HALF) && defined(NVIDIA)
+// By formula 7.1.26 of Abramowitz and Stegun, whose error of 1.5e-7 no half shows: the driver's erf
+// takes as long as the product before it.
+float gelu_of(const float x) {
+  const float a = fabs(x) * M_SQRT1_2_F;
+  const float t = native_recip(1.0f + 0.3275911f * a);
+  const float sum = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t +
+                     0.254829592f) * t;
+  const float erf_a = 1.0f - sum * native_exp2(-a * a * M_LOG2E_F);
+  return 0.5f * x * (1.0f + copysign(erf_a, x));
+}
+#else
 float gelu_of(const float x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
+#endif
 
 // Exact where it saturates, which drivers' tanh need not be: quantisation hangs on it.
 float tanh_of(const float x) {

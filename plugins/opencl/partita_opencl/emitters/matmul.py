@@ -12,8 +12,19 @@ from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.elementwise import apply
 from partita_opencl.emitters.movement import expand, transpose
+from partita_opencl.emitters.normalisation import short_rows, single
 from partita_opencl.emitters.products import Epilogue, Product, activation_of, multiply
-from partita_opencl.kit import Kit
+from partita_opencl.emitters.streams import (
+    MOST_ROWS,
+    Norm,
+    Stream,
+    normalises,
+    packed,
+    stream_product,
+)
+from partita_opencl.halves import HALF, SINGLE, narrow
+from partita_opencl.kit import Kit, is_half
+from partita_opencl.layout import UNIT
 from partita_opencl.table import FLOATS, operator
 
 
@@ -32,8 +43,79 @@ def matmul_fused(
     bias: Operand | None = None,
     residual: Operand | None = None,
 ) -> Operand:
-    """The product with bias, residual and activation."""
+    """The product with bias, residual and activation.
+
+    Attribute ``single`` asks for a result in float32, of products that stream; see ``merging``.
+    """
     return _matmul(k, node, a, b, bias, residual)
+
+
+@operator("NormalisedMatMul", domain="partita", outputs=2)
+def normalised_matmul(
+    k: Kit,
+    node: Node,
+    a: Operand,
+    b: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    scale: Operand,
+    shift: Operand,
+) -> tuple[Operand, Operand]:
+    """The product of rows that are normalised first, and these rows; see ``merging``."""
+    epsilon = float(node.attrs["epsilon"])
+    rows = a.size // a.shape[-1]
+    if residual is None and _streams(k, a, b, bias, None) and normalises(k, _dense(rows, b)):
+        norm = Norm(k.empty(a.shape, a.dtype), single(k, scale), single(k, shift), epsilon)
+        return _streamed(k, node, a, b, bias, None, norm), norm.out
+    normal = short_rows(k, a, scale, shift, epsilon)
+    return _matmul(k, node, normal, b, bias, residual), normal
+
+
+def _dense(rows: int, b: Operand, *, ragged: bool = False) -> Stream:
+    depth, columns = b.shape
+    return Stream(
+        images=1,
+        image=(rows, 1),
+        pitch=depth,
+        channels=depth,
+        filters=columns,
+        out=(rows, 1),
+        ragged=ragged or columns % UNIT > 0,
+    )
+
+
+def _streams(
+    k: Kit, a: Operand, b: Operand, bias: Operand | None, residual: Operand | None
+) -> bool:
+    """Whether halves stream through matrix units: a product by a constant matrix of whole units."""
+    if not k.tuning.matrix_units or not is_half(a.dtype) or b.const is None or b.ndim != 2:
+        return False
+    rows, columns = a.size // max(1, a.shape[-1]), b.shape[1]
+    if a.ndim < 2 or a.shape[-1] % UNIT or not a.size or not columns or rows > MOST_ROWS:
+        return False
+    if bias is not None and (bias.const is None or bias.size not in (1, columns)):
+        return False
+    shape = (*a.shape[:-1], columns)
+    return residual is None or (residual.shape == shape and is_half(residual.dtype))
+
+
+def _streamed(
+    k: Kit,
+    node: Node,
+    a: Operand,
+    b: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    norm: Norm | None = None,
+) -> Operand:
+    depth, columns = b.shape
+    rows = a.size // depth
+    single_precision = bool(node.attrs.get("single", False))
+    stream = _dense(rows, b, ragged=single_precision)
+    out = k.empty((*a.shape[:-1], columns), SINGLE if single_precision else HALF)
+    w, row = packed(k, stream, b, bias, transposed=True)
+    stream_product(k, stream, a, w, row, residual, out, activation_of(node), norm)
+    return out
 
 
 def _matmul(
@@ -44,6 +126,9 @@ def _matmul(
             f"Operation '{node.name}' ({node.kind}) cannot multiply shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )
+    if _streams(k, a, b, bias, residual):
+        return _streamed(k, node, a, b, bias, residual)
+    b = narrow(k, b) if is_half(a.dtype) and not is_half(b.dtype) else b
     left = a if a.ndim > 1 else k.view(a, (1, a.size))
     right = b if b.ndim > 1 else k.view(b, (b.size, 1))
     shape, left, right, product = _batched(k, left, right)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 
-from partita.lowering import Node, Operand
+import numpy as np
+
+from partita.lowering import Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.movement import axis_of, expand
-from partita_opencl.kit import Kit, f32, i32, i64
+from partita_opencl.halves import narrow
+from partita_opencl.kit import Kit, f32, i32, i64, is_half
 from partita_opencl.table import operator
+
+_SHORT = 2048
+"""Elements of a row that a warp keeps in registers."""
+
+_WARPS = 4
+"""Warps of a group, where there are more rows than compute units."""
 
 
 def _rows(
@@ -63,11 +72,65 @@ def layer_normalization(
     """Rows are the dimensions from the axis on."""
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
-    scale = expand(k, scale, tail)
-    if bias is not None:
-        bias = expand(k, bias, tail)
     epsilon = float(node.attrs.get("epsilon", 1e-5))
+    if _is_short(k, x, tail, scale, bias):
+        return short_rows(k, x, scale, bias, epsilon)
+    scale = expand(k, _as(k, scale, x), tail)
+    if bias is not None:
+        bias = expand(k, _as(k, bias, x), tail)
     return _rows(k, x, math.prod(tail), scale, bias, epsilon)
+
+
+def _as(k: Kit, row: Operand, x: Operand) -> Operand:
+    """Weights in the type of what they weigh."""
+    return narrow(k, row) if is_half(x.dtype) and not is_half(row.dtype) else row
+
+
+def _is_short(
+    k: Kit, x: Operand, tail: tuple[int, ...], scale: Operand, bias: Operand | None
+) -> bool:
+    """Whether a warp keeps a row in registers, and reads its constants by fours."""
+    columns = math.prod(tail)
+    constant = all(v is None or (v.const is not None and v.size == columns) for v in (scale, bias))
+    return k.tuning.local_tiles and constant and columns % 8 == 0 and 0 < columns <= _SHORT
+
+
+def short_rows(k: Kit, x: Operand, scale: Operand, bias: Operand | None, epsilon: float) -> Operand:
+    """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants."""
+    columns = scale.size
+    rows = x.size // columns
+    warps = min(_WARPS, 1 << (rows // k.tuning.limits.compute_units).bit_length())
+    y = k.empty(x.shape, x.dtype)
+    zeros = k.builder.prepack(scale, "zeros", _zeros)
+    shift = zeros if bias is None else single(k, bias)
+    k.launch(
+        "normalise_short.cl",
+        "normalise_short",
+        k.tuning.groups(math.ceil(rows / warps), warps * 32),
+        x,
+        single(k, scale),
+        shift,
+        y,
+        i32(rows),
+        i32(columns),
+        f32(epsilon),
+        WARPS=warps,
+        NORMALISE=math.ceil(columns / 256),
+    )
+    return y
+
+
+def single(k: Kit, x: Operand) -> Operand:
+    """A constant as a row of float32."""
+    return k.builder.prepack(x, "row", _single)
+
+
+def _single(array: Array) -> Array:
+    return array.reshape(-1).astype(np.float32)
+
+
+def _zeros(array: Array) -> Array:
+    return np.zeros(array.size, np.float32)
 
 
 @operator("RMSNormalization", check=_single_precision)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from partita_opencl.devices import Limits
 
@@ -39,10 +39,20 @@ class Tile:
         """Local memory of a group."""
         return 2 * 4 * self.deep * (self.high + 4 + self.wide)
 
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | None]:
         """The kernel's macros."""
         sizes = {"BM": self.high, "BN": self.wide, "BK": self.deep}
         return {**sizes, "TM": self.parts[0], "TN": self.parts[1]}
+
+    def time(self, option: Cut, together: float) -> float:
+        """About how long a product takes that is cut so, with so many groups to a compute unit.
+
+        Constants are fitted to 2800 cuts of 36 products of float32 and float16: in the mean the
+        best cut was 6 % faster than the one chosen.
+        """
+        time = option.per_split / self.deep * math.hypot(self.latency, self.work * together)
+        time += 1.9 * option.results
+        return time if option.splits == 1 else time + _handed_over(option, 1.34, 0.28, 1.8)
 
     def count(self, rows: int, columns: int, batches: int) -> int:
         """Tiles that cover the results."""
@@ -63,14 +73,64 @@ class MatrixTile(Tile):
         b = self.deep * (self.wide + 8)
         return 2 * 2 * (b + max(self.deep * (self.high + 8), self.high * (self.deep + 8)))
 
-    def options(self) -> dict[str, int]:
+    def options(self) -> dict[str, int | None]:
         """The kernel's macros."""
         sizes = {"BM": self.high, "BN": self.wide, "BK": self.deep}
         return {**sizes, "WM": self.parts[0], "WN": self.parts[1]}
 
 
+@dataclass(frozen=True)
+class StreamTile(Tile):
+    """The work of a group of ``product_stream.cl``; rows are pixels, parts are warps along both.
+
+    Attributes:
+        stages: Tiles in local memory at a time.
+        warpgroup: Whether four warps multiply together by wgmma.
+        start: Time of a group beside its steps, if it has a compute unit for itself.
+        store: The same per group where many groups share a compute unit.
+    """
+
+    stages: int
+    warpgroup: bool
+    start: float
+    store: float
+
+    @property
+    def items(self) -> int:
+        """Items of a group."""
+        return 32 * self.parts[0] * self.parts[1]
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory of a group: tiles or results of halves, and what is added to columns."""
+        tiles = self.stages * 2 * self.deep * (self.high + self.wide)
+        return max(tiles, self.result_bytes) + 4 * self.wide + 64
+
+    @property
+    def result_bytes(self) -> int:
+        """Local memory of the results, which a residual needs early if there is room."""
+        return 2 * self.high * (self.wide + 8)
+
+    def options(self) -> dict[str, int | None]:
+        """The kernel's macros."""
+        rows, columns = self.parts
+        options: dict[str, int | None] = {"BM": self.high, "BN": self.wide, "STAGES": self.stages}
+        options |= {"WM": rows, "WN": columns}
+        return {**options, "WARPGROUP": None} if self.warpgroup else options
+
+    def time(self, option: Cut, together: float) -> float:
+        """As of other tiles; fitted to 1600 cuts of 67 products of float16: 3 % in the mean."""
+        steps = option.per_split / self.deep
+        alone, shared = steps * self.latency + self.start, steps * self.work + self.store
+        time = math.hypot(alone, shared * together)
+        return time if option.splits == 1 else time + _handed_over(option, 1.2, 0.156, 2.2)
+
+
 DEEP = 16
 """Terms of all tiles."""
+
+STREAM_DEEP = 64
+"""Terms of all tiles that stream."""
 
 MATRIX_DEEP = 32
 """Terms of all tiles for matrix units, or a part of them."""
@@ -101,6 +161,25 @@ MATRIX_TILES = (
 )
 """Tiles for matrix units."""
 
+STREAM_TILES: tuple[StreamTile, ...] = (
+    StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 4, False, 3.414, 0.278),
+    StreamTile(32, 64, 64, (2, 2), 0.182, 0.166, 4, False, 3.386, 0.373),
+    StreamTile(64, 32, 64, (4, 1), 0.113, 0.142, 6, True, 3.581, 0.462),
+    StreamTile(64, 64, 64, (2, 2), 0.205, 0.245, 4, False, 3.73, 0.688),
+    StreamTile(64, 64, 64, (4, 1), 0.085, 0.193, 6, True, 3.852, 0.788),
+    StreamTile(64, 128, 64, (2, 4), 0.198, 0.536, 4, False, 3.829, 0.953),
+    StreamTile(64, 128, 64, (4, 1), 0.045, 0.397, 5, True, 4.871, 1.207),
+    StreamTile(128, 64, 64, (4, 2), 0.205, 0.508, 4, False, 3.98, 1.219),
+    StreamTile(128, 64, 64, (8, 1), 0.068, 0.33, 4, True, 3.922, 1.452),
+    StreamTile(128, 128, 64, (8, 1), 0.032, 0.481, 3, True, 4.372, 2.877),
+    StreamTile(128, 128, 64, (8, 1), 0.014, 0.433, 4, True, 4.297, 2.804),
+    StreamTile(128, 256, 64, (8, 1), 0.037, 0.716, 3, True, 1.841, 5.864),
+    StreamTile(128, 256, 64, (8, 1), 0.037, 0.69, 4, True, 1.841, 5.0),
+)
+"""Tiles of halves that stream through matrix units."""
+
+_CPU_STREAM_TILES = (StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 3, False, 3.414, 0.278),)
+
 _CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
 """One for CPUs, where only tests cut work by tiles: a driver there takes seconds per program."""
 
@@ -125,41 +204,88 @@ class Cut:
     splits: int
     per_split: int
 
+    @property
+    def results(self) -> float:
+        """Millions of results, those past the ends included."""
+        return self.tiles * self.tile.high * self.tile.wide / 1e6
+
+
+def tiles_for(
+    limits: Limits, *, matrix: bool = False, warpgroups: bool | None = None
+) -> list[Tile]:
+    """The tiles that a device can use; at least one.
+
+    Args:
+        limits: What the device can do.
+        matrix: Whether to use matrix units.
+        warpgroups: Whether tiles that stream through them may use wgmma; ``None``: no such tiles.
+    """
+    tiles: Sequence[Tile] = TILES
+    if warpgroups is not None:
+        tiles = _CPU_STREAM_TILES if limits.is_cpu else STREAM_TILES
+        tiles = [tile for tile in tiles if warpgroups or not tile.options().keys() & {"WARPGROUP"}]
+    elif matrix:
+        tiles = MATRIX_TILES[:1] if limits.is_cpu else MATRIX_TILES
+    elif limits.is_cpu:
+        tiles = _CPU_TILES
+    return [
+        tile
+        for tile in tiles
+        if tile.items <= limits.group_items and tile.local_bytes <= limits.kernel_local_bytes
+    ]
+
 
 def cut(
     limits: Limits,
+    tiles: Sequence[Tile],
     rows: int,
     columns: int,
     depth: int,
     batches: int,
     *,
-    matrix: bool = False,
     unit: int = 0,
 ) -> Cut:
     """The cut that should take the least time.
 
     Args:
         limits: What the device can do.
+        tiles: The tiles to choose from.
         rows: Rows of the result.
         columns: Columns of the result.
         depth: Terms of the sums.
         batches: How many products.
-        matrix: Whether to use matrix units.
         unit: Terms of which a tile must take a part that divides them, or 0.
     """
-    tiles: Sequence[Tile] = TILES
-    if matrix:
-        tiles = MATRIX_TILES[:1] if limits.is_cpu else MATRIX_TILES
-    elif limits.is_cpu:
-        tiles = _CPU_TILES
     cuts = [
         option
         for tile in tiles
-        if tile.items <= limits.group_items and tile.local_bytes <= limits.local_bytes
         if unit % tile.deep == 0
         for option in _cuts(tile, rows, columns, depth, batches)
     ]
     return min(cuts, key=lambda option: _time(limits, option))
+
+
+def cut_whole(
+    limits: Limits, tiles: Sequence[Tile], rows: int, columns: int, depth: int
+) -> Cut | None:
+    """The cut whose groups should be done first if each keeps all its terms in local memory.
+
+    ``None`` where no group can. Groups have a compute unit for themselves, and normalise a row in
+    about 0.1 microseconds before they start.
+    """
+    steps = math.ceil(depth / STREAM_DEEP)
+    best: tuple[float, Cut] | None = None
+    for tile in tiles:
+        if not isinstance(tile, StreamTile):
+            continue
+        if replace(tile, stages=steps).local_bytes > limits.kernel_local_bytes:
+            continue
+        option = Cut(tile, tile.count(rows, columns, 1), 1, steps * tile.deep)
+        rounds = math.ceil(option.tiles / limits.compute_units)
+        time = rounds * (tile.time(option, 1.0) + 0.1 * tile.high / math.prod(tile.parts))
+        if best is None or time < best[0]:
+            best = time, option
+    return None if best is None else best[1]
 
 
 def _cuts(tile: Tile, rows: int, columns: int, depth: int, batches: int) -> list[Cut]:
@@ -174,28 +300,16 @@ def _cuts(tile: Tile, rows: int, columns: int, depth: int, batches: int) -> list
     return list(found.values())
 
 
-_HAND_OVER = (1.34, 0.28, 1.8)
-"""Time to hand parts over: of any, per part, and per million sums."""
-
-_STORE = 1.9
-"""Time per million results."""
-
-
 def _time(limits: Limits, option: Cut) -> float:
-    """About how long a cut takes, in microseconds of one device.
+    """About how long a cut takes, in microseconds of an NVIDIA H200.
 
-    Constants are fitted to 2800 cuts of 36 products of float32 and float16 measured on an NVIDIA
-    H200: in the mean the best cut was 6 % faster than the one chosen. They matter relative to one
-    another only.
+    On other devices the times matter relative to one another only.
     """
-    tile = option.tile
-    steps = option.per_split / tile.deep
-    results = option.tiles * tile.high * tile.wide / 1e6
     groups = option.tiles * option.splits / limits.compute_units
     # Groups that share a compute unit hide each other's latency; a last round leaves some idle.
-    together = (max(groups, 1.0) + math.ceil(groups)) / 2
-    time = steps * math.hypot(tile.latency, tile.work * together) + _STORE * results
-    if option.splits > 1:
-        once, per_part, per_sum = _HAND_OVER
-        time += once + per_part * option.splits + per_sum * results * option.splits
-    return time
+    return option.tile.time(option, (max(groups, 1.0) + math.ceil(groups)) / 2)
+
+
+def _handed_over(option: Cut, once: float, per_part: float, per_sum: float) -> float:
+    """Time to hand parts over: of any, per part, and per million sums."""
+    return once + per_part * option.splits + per_sum * option.results * option.splits
