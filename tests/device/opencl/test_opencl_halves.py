@@ -154,7 +154,7 @@ def matrix_units(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     if not device.limits.is_nvidia:
-        monkeypatch.setattr(compiled_module, "objection", lambda _: "")
+        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
 
 
 CONVOLUTIONS = [
@@ -249,5 +249,5 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
 def test_a_product_that_is_wrong_fails_the_trial(monkeypatch, capsys):
     monkeypatch.setattr(trial, "_trying", False)
     monkeypatch.setattr(trial, "_error", lambda *_, **__: float("nan"))
-    assert trial.main("0") == 1
+    assert trial.main("0", trial.Units.MATRIX) == 1
     assert "is off by nan" in capsys.readouterr().out

@@ -70,7 +70,7 @@ void attention(
   y += y_step.w + (size_t)batch * y_step.x + (size_t)head * y_step.y;
 #ifdef MASK
   mask += (size_t)batch * mask_step.x + (size_t)head * mask_step.y;
-  // The smallest half, where there is infinity: a row without keys is a mean of all, not NaN.
+  // The smallest half, where there is infinity: a row without keys is some mean, not NaN.
   #define ADDED(row, key) \
     fmax(GET(mask, (size_t)(row) * mask_step.z + (key) * mask_step.w), -65504.0f)
 #else

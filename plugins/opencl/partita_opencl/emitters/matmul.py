@@ -128,7 +128,9 @@ def _matmul(
         )
     if _streams(k, a, b, bias, residual):
         return _streamed(k, node, a, b, bias, residual)
-    b = narrow(k, b) if is_half(a.dtype) and not is_half(b.dtype) else b
+    if is_half(a.dtype):
+        b = _half(k, b)
+        bias, residual = (None if x is None else _half(k, x) for x in (bias, residual))
     left = a if a.ndim > 1 else k.view(a, (1, a.size))
     right = b if b.ndim > 1 else k.view(b, (b.size, 1))
     shape, left, right, product = _batched(k, left, right)
@@ -139,6 +141,11 @@ def _matmul(
     epilogue, late = _epilogue(k, out, bias, residual, activation_of(node), product)
     multiply(k, product, left, right, out, epilogue)
     return late(k.view(out, final))
+
+
+def _half(k: Kit, x: Operand) -> Operand:
+    """A constant that was left in float32 for products that stream, as halves."""
+    return x if is_half(x.dtype) else narrow(k, x)
 
 
 def _epilogue(

@@ -1,0 +1,322 @@
+"""Halves that stream through matrix units: images with channels last, products, attention.
+
+Devices without matrix units compute the same kernels by ordinary arithmetic.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from partita_opencl import compiled as compiled_module
+from partita_opencl import trial
+from partita_opencl.devices import find_device
+from partita_opencl.emitters import tiling
+from partita_opencl.emitters.tiling import StreamTile
+from partita_opencl.hopper import HIDDEN, multiplier, unhidden
+from partita_opencl.tuning import Tuning
+
+from .comparison import build, compiled, expected, floats, int64s
+
+
+@pytest.fixture(autouse=True)
+def matrix_units(monkeypatch):
+    """Kernels for matrix units, computing without them where the device has none."""
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
+    if not device.limits.is_nvidia:
+        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+
+
+def request_of(model, **properties):
+    how = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL", "PERF_COUNT": True, **properties}
+    return compiled(model, **how).create_infer_request()
+
+
+def check(model, feeds, bound=2e-3):
+    """Compares with onnxruntime in float32; returns the names of the kernels."""
+    request = request_of(model)
+    for _ in range(2):
+        results = [np.array(x) for x in request.infer(feeds).to_tuple()]
+    for found, wanted in zip(results, expected(model, feeds), strict=True):
+        assert found.shape == wanted.shape
+        assert found.dtype == wanted.dtype
+        assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
+    return [name for info in request.get_profiling_info() for name in info.exec_type.split("+")]
+
+
+def conv(name, x, y, *, bias=True, **attrs):
+    return helper.make_node("Conv", [x, f"w{name}", *([f"b{name}"] if bias else [])], [y], **attrs)
+
+
+def weights(**shapes):
+    """Random initializers that keep the scale of what passes through."""
+    made = []
+    for seed, (name, shape) in enumerate(shapes.items()):
+        fan = int(np.prod(shape[1:])) if len(shape) > 1 else 1
+        made.append(numpy_helper.from_array(floats(*shape, seed=seed) * fan**-0.5, name))
+    return made
+
+
+SAME = [1, 1, 1, 1]
+
+
+def test_a_network_stays_with_channels_last():
+    nodes = [
+        conv("s", "x", "stem", strides=[2, 2], pads=[3, 3, 3, 3]),
+        helper.make_node("Relu", ["stem"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[3, 3], strides=[2, 2], pads=SAME),
+        conv("1", "b", "c", pads=SAME),
+        helper.make_node("Add", ["c", "b"], ["d"]),
+        helper.make_node("HardSwish", ["d"], ["e"]),
+        conv("d", "e", "f", pads=[0, 1, 1, 1], group=20, strides=[2, 1]),
+        helper.make_node("GlobalAveragePool", ["f"], ["g"]),
+        helper.make_node("Sigmoid", ["g"], ["h"]),
+        helper.make_node("Mul", ["f", "h"], ["i"]),
+        helper.make_node("Add", ["i", "shift"], ["j"]),
+        helper.make_node("AveragePool", ["j"], ["k"], kernel_shape=[2, 2], count_include_pad=1,
+                         pads=[1, 0, 0, 1]),
+        helper.make_node("ReduceMean", ["k", "axes"], ["l"]),
+        helper.make_node("Flatten", ["l"], ["m"]),
+        helper.make_node("MatMul", ["m", "wf"], ["n"]),
+        helper.make_node("Add", ["n", "bf"], ["y"]),
+    ]  # fmt: skip
+    constants = weights(
+        ws=(20, 3, 7, 7), bs=(20,), w1=(20, 20, 3, 3), b1=(20,), wd=(20, 1, 3, 3), bd=(20,),
+        shift=(1, 20, 1, 1), wf=(20, 11), bf=(11,),
+    )  # fmt: skip
+    constants.append(numpy_helper.from_array(int64s(2, 3), "axes"))
+    feeds = {"x": floats(2, 3, 38, 46)}
+    kernels = check(build(nodes, feeds, ["y", "k"], constants), feeds)
+    assert "product_stream" in kernels
+    assert "window_last" in kernels
+    assert kernels.count("to_channels_first") <= 1  # of k; the rest never leaves its layout
+
+
+CONVOLUTIONS = [
+    ((1, 3, 9, 11), (5, 3, 3, 3), {"pads": SAME}),
+    ((1, 4, 9, 12), (8, 4, 5, 3), {"pads": [2, 0, 2, 2], "strides": [1, 2]}),
+    ((2, 32, 7, 6), (24, 32, 3, 2), {"dilations": [2, 3], "pads": [2, 1, 0, 3]}),
+    ((1, 48, 5, 7), (32, 24, 3, 3), {"group": 2, "strides": [2, 1]}),
+    ((1, 10, 6, 5), (70, 10, 1, 1), {"strides": [2, 2]}),
+    ((1, 640, 3, 3), (16, 640, 3, 3), {"pads": SAME}),
+    ((1, 6, 9, 8), (6, 1, 3, 3), {"group": 6, "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_convolutions(x, w, attrs):
+    feeds = {"x": floats(*x)}
+    nodes = [conv("", "x", "y", bias=x[0] == 1, **attrs)]
+    model = build(nodes, feeds, ["y"], weights(w=w, b=(w[0],)))
+    kernels = check(model, feeds)
+    assert {"product_stream", "window_last"} & set(kernels)
+
+
+def test_images_meet_again_with_channels_last():
+    nodes = [
+        conv("1", "x", "a", pads=SAME),
+        conv("2", "a", "b", strides=[2, 2]),
+        helper.make_node("Resize", ["b", "", "scales"], ["c"], mode="nearest"),
+        helper.make_node("Resize", ["b", "", "", "sizes"], ["d"], mode="linear"),
+        helper.make_node("Concat", ["c", "d"], ["e"], axis=1),
+        helper.make_node("PRelu", ["e", "slope"], ["f"]),
+        conv("3", "f", "g"),
+        helper.make_node("Softmax", ["g"], ["y"], axis=1),
+    ]
+    constants = weights(w1=(16, 8, 3, 3), b1=(16,), w2=(24, 16, 1, 1), b2=(24,), slope=(48, 1, 1))
+    constants += weights(w3=(9, 48, 1, 1), b3=(9,))
+    constants.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "scales"))
+    constants.append(numpy_helper.from_array(int64s(1, 24, 6, 8), "sizes"))
+    feeds = {"x": floats(1, 8, 6, 8)}
+    check(build(nodes, feeds, ["y"], constants), feeds)
+
+
+TILES = [
+    StreamTile(32, 64, 64, (2, 2), 1.0, 1.0, 2, False, 1.0, 1.0),
+    StreamTile(64, 32, 64, (4, 1), 1.0, 1.0, 3, True, 1.0, 1.0),
+]
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_tiles_of_other_shapes(monkeypatch, tile):
+    """A warpgroup's tile too: its sums lie in the same fragments, its copies run further ahead."""
+    monkeypatch.setattr(tiling, "_CPU_STREAM_TILES", (tile,))
+    monkeypatch.setattr(tiling, "STREAM_TILES", (tile,))
+    of = Tuning.of
+    able = find_device("").limits.warpgroups or not find_device("").limits.is_nvidia
+    monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), warpgroups=able))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "r"], ["b"]),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    # Long sums are handed over by parts; the third product has all its tiles at once.
+    for rows, depth, columns in ((70, 1288, 40), (33, 512, 104), (65, 64, 24)):
+        feeds = {"x": floats(rows, depth), "r": floats(rows, columns, seed=2)}
+        check(build(nodes, feeds, ["y"], weights(w=(depth, columns))), feeds)
+
+
+def attention(rows, keys, heads, size, *, mask=None, scale="Mul"):
+    """A model of attention as exporters spell it, and its feeds."""
+    turn, turned = [0, 2, 1, 3], [0, 2, 3, 1]
+    nodes = [
+        helper.make_node("Transpose", ["q"], ["heads"], perm=turn),
+        helper.make_node("Transpose", ["k"], ["keys"], perm=turned),
+        helper.make_node("Transpose", ["v"], ["values"], perm=turn),
+        helper.make_node("MatMul", ["heads", "keys"], ["scores"]),
+        helper.make_node(scale, ["scores", "factor"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked" if mask else "scaled"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "values"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["y"], perm=turn),
+    ]
+    feeds = {"q": floats(2, rows, heads, size), "k": floats(2, keys, heads, size, seed=1)}
+    feeds["v"] = floats(2, keys, heads, size, seed=2)
+    if mask:
+        feeds["mask"] = floats(*mask, seed=3)
+    else:
+        del nodes[5]
+    factor = numpy_helper.from_array(np.float32(3.0 if scale == "Div" else 0.2), "factor")
+    return build(nodes, feeds, ["y"], [factor]), feeds
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mask", "scale"),
+    [
+        ((40, 70, 2, 24), (2, 1, 1, 70), "Mul"),
+        ((17, 130, 3, 64), None, "Div"),
+        ((33, 9, 1, 8), (33, 9), "Mul"),
+    ],
+)
+def test_attention(sizes, mask, scale):
+    model, feeds = attention(*sizes, mask=mask, scale=scale)
+    assert "attention" in check(model, feeds)
+
+
+def test_a_row_without_keys_is_a_mean_and_not_nan():
+    model, feeds = attention(4, 6, 1, 16, mask=(1, 1, 4, 6))
+    feeds["mask"][0, 0, 2] = -3.4e38
+    found = np.array(request_of(model).infer(feeds)[0])
+    values = feeds["v"][:, :, 0]
+    assert (found[:, 2, 0] >= values.min(1) - 1e-3).all()
+    assert (found[:, 2, 0] <= values.max(1) + 1e-3).all()
+
+
+def layer(width=64, heads=2, tokens=21, activation="Relu"):
+    """A layer of an encoder: its nodes, feeds and weights."""
+
+    def dense(name, x, y):
+        return [
+            helper.make_node("MatMul", [x, f"w{name}"], [f"m{name}"]),
+            helper.make_node("Add", [f"m{name}", f"b{name}"], [y]),
+        ]
+
+    nodes = []
+    for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])):
+        nodes += dense(name, "x", f"d{name}")
+        nodes.append(helper.make_node("Reshape", [f"d{name}", "split"], [f"r{name}"]))
+        nodes.append(helper.make_node("Transpose", [f"r{name}"], [f"t{name}"], perm=perm))
+    nodes += [
+        helper.make_node("MatMul", ["tq", "tk"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "tv"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["back", "join"], ["joined"]),
+        *dense("o", "joined", "out"),
+        helper.make_node("Add", ["out", "x"], ["sum"]),
+        helper.make_node("LayerNormalization", ["sum", "scale", "shift"], ["n"]),
+        *dense("1", "n", "wide"),
+        helper.make_node(activation, ["wide"], ["act"]),
+        *dense("2", "act", "narrow"),
+        helper.make_node("Add", ["narrow", "n"], ["y"]),
+    ]
+    shapes = {f"w{name}": (width, width) for name in "qkvo"} | {"w1": (width, 96)}
+    shapes |= {f"b{name}": (width,) for name in "qkvo2"} | {"b1": (96,), "w2": (96, width)}
+    constants = weights(**shapes, scale=(width,), shift=(width,))
+    constants.append(numpy_helper.from_array(int64s(0, 0, heads, width // heads), "split"))
+    constants.append(numpy_helper.from_array(int64s(0, 0, width), "join"))
+    return nodes, {"x": floats(2, tokens, width)}, constants
+
+
+def test_a_layer_of_an_encoder_is_six_products_and_attention():
+    nodes, feeds, constants = layer()
+    kernels = check(build(nodes, feeds, ["y"], constants), feeds)
+    assert kernels.count("attention") == 1
+    # Three products are one; the normalisation goes with the fourth.
+    assert "normalise_short" not in kernels
+    assert kernels.count("product_stream") == 4
+
+
+def test_a_normalisation_that_others_read_and_products_that_differ_stay_right():
+    nodes, feeds, constants = layer(width=72, heads=3)
+    model = build(nodes, feeds, ["y", "n", "dk"], constants)
+    kernels = check(model, feeds)
+    assert "normalise_short" in kernels  # 72 elements are no whole tile
+    assert "attention" in kernels
+
+
+def test_shapes_that_change_share_what_was_merged():
+    nodes, feeds, constants = layer()
+    request = request_of(build(nodes, feeds, ["y"], constants, dynamic=True))
+    for tokens in (5, 21, 5):
+        model = build(nodes, {"x": floats(1, tokens, 64)}, ["y"], constants)
+        given = {"x": floats(1, tokens, 64, seed=tokens)}
+        wanted = expected(model, given)[0]
+        found = np.array(request.infer(given)[0])
+        assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
+
+
+def test_a_model_of_halves_streams_too():
+    w = numpy_helper.from_array(floats(16, 8, 3, 3).astype(np.float16), "w")
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=SAME)]
+    feeds = {"x": floats(1, 8, 6, 7).astype(np.float16)}
+    request = request_of(build(nodes, feeds, ["y"], [w]), INFERENCE_PRECISION_HINT="f32")
+    found = np.array(request.infer(feeds)[0])
+    wide = [numpy_helper.from_array(numpy_helper.to_array(w).astype(np.float32), "w")]
+    single = {"x": feeds["x"].astype(np.float32)}
+    wanted = expected(build(nodes, single, ["y"], wide), single)[0]
+    assert found.dtype == np.float16
+    assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
+    assert "product_stream" in request.get_profiling_info()[0].exec_type
+
+
+@pytest.mark.parametrize("precision", ["f32", "f16"])
+@pytest.mark.parametrize("columns", [8, 640])
+def test_rows_normalised_by_warps(precision, columns):
+    nodes = [helper.make_node("LayerNormalization", ["x", "scale"], ["y"])]
+    feeds = {"x": floats(37, columns) + 3}
+    model = build(nodes, feeds, ["y"], weights(scale=(columns,)))
+    request = request_of(model, INFERENCE_PRECISION_HINT=precision)
+    found, wanted = np.array(request.infer(feeds)[0]), expected(model, feeds)[0]
+    bound = 2e-3 if precision == "f16" else 1e-6
+    assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
+    assert (
+        "normalise_short" in request.get_profiling_info()[-1 if precision == "f32" else 0].exec_type
+    )
+
+
+def test_hidden_instructions_come_into_force():
+    text = multiplier(64)
+    assert HIDDEN in text
+    assert "m64n64k16" in text
+    assert "%33, p, 1, 1, 0, 0" in text
+    binary = b".version 8.0\n.target sm_90, texmode\n//@@wgmma.fence;\n// a comment\n"
+    assert unhidden(binary) == (
+        b".version 8.0\n.target sm_90a, texmode\nwgmma.fence;\n// a comment\n"
+    )
+
+
+def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
+    device = find_device("")
+    monkeypatch.setattr(device, "limits", replace(device.limits, warpgroups=True))
+    units = trial.Units
+    failing = {units.WARPGROUP: "no wgmma here", units.MATRIX: ""}
+    monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
+    feeds = {"x": floats(9, 64)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = build(nodes, feeds, ["y"], weights(w=(64, 16)))
+    built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
+    assert built._tuning.matrix_units
+    assert not built._tuning.warpgroups
