@@ -127,6 +127,33 @@ def cast_like(b: Builder, node: Node, x: Operand, like: Operand) -> Operand:
     return emit_cast(b, x, like.dtype, bool(node.attrs.get("saturate", 1)))
 
 
+def _same_width(node: Node) -> Reason | None:
+    target, x = onnx_dtype(node.attrs["to"]), node.input(0)
+    if x is None or x.dtype is None or x.dtype.itemsize != target.itemsize:
+        have = "unknown" if x is None else x.dtype
+        return Reason(
+            ReasonCode.UNSUPPORTED_DTYPE, f"reads {have} as {target}; takes types of equal size"
+        )
+    if target not in ANY:
+        return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"reads as {target}")
+    return None
+
+
+def copy_bits(x: Array, y: Array) -> None:
+    """``y`` has the bits of ``x``; truths keep them too, as ONNX asks for."""
+    bits = np.dtype(f"u{x.dtype.itemsize}")
+    y.view(bits)[...] = x.view(bits)
+
+
+@kernel("BitCast", dtypes=ANY, check=_same_width)
+def bit_cast(b: Builder, node: Node, x: Operand) -> Operand:
+    """The same bits as the type ``to``."""
+    y = b.empty(x.shape, onnx_dtype(node.attrs["to"]))
+    if y.size:
+        b.call_numpy(copy_bits, x, y)
+    return y
+
+
 def onnx_dtype(number: int) -> np.dtype[Any]:
     """The element type that an ONNX attribute names by its number."""
     import onnx

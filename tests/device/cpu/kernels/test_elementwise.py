@@ -10,6 +10,8 @@ import pytest
 from onnx import TensorProto, helper
 from single_op import check, normal, run_ours
 
+from partita.errors import PartitaError
+
 FUNCTIONS = {
     "Abs": (-50, 50),
     "Neg": (-50, 50),
@@ -93,6 +95,24 @@ def test_cast(source, target):
     (y,) = run_ours("Cast", [x], to=int(np_to_onnx(target)))
     assert y.dtype == target
     np.testing.assert_array_equal(y, x.astype(target))
+
+
+BITS = [(np.float32, np.int32), (np.int64, np.float64), (np.float16, ml_dtypes.bfloat16)]
+BITS += [(np.int8, np.uint8), (np.bool_, np.int8), (np.uint16, np.float16)]
+
+
+@pytest.mark.parametrize(("source", "target"), BITS)
+@pytest.mark.parametrize("shape", [(3, 4), (), (0, 2)])
+def test_bits_as_another_type(source, target, shape):
+    x = np.asarray(normal(1, *shape) * 3).astype(source)
+    (y,) = run_ours("BitCast", [x], to=int(np_to_onnx(target)), opset=26)
+    assert (y.dtype, y.shape) == (np.dtype(target), x.shape)
+    assert y.tobytes() == x.tobytes()
+
+
+def test_bits_of_types_of_other_sizes_are_refused():
+    with pytest.raises(PartitaError, match="float32 as int64; takes types of equal size"):
+        run_ours("BitCast", [normal(1, 3)], to=TensorProto.INT64, opset=26)
 
 
 @pytest.mark.parametrize("target", [np.int8, np.int32, np.int64, np.uint8, np.bool_])
