@@ -53,7 +53,8 @@ class ChannelsLast:
         unit: Channels are a multiple of it in memory, filled up by elements that mean nothing.
 
     Attributes:
-        rules: By kind of node.
+        rules: By kind of node; asked if the node makes an image.
+        heads: Kinds of nodes that begin patterns: their rules are always asked.
         uses: Readers of every value.
     """
 
@@ -67,6 +68,7 @@ class ChannelsLast:
     ) -> None:
         self.uses = graph.uses()
         self.outputs = set(graph.outputs)
+        self.heads: frozenset[str] = frozenset()
         self.rules: dict[str, Callable[[Node], bool]] = {
             "Resize": self._resize,
             "MaxPool": self._window,
@@ -94,7 +96,8 @@ class ChannelsLast:
             if node in self._taken:
                 continue
             rule = self.rules.get(node.kind)
-            if rule is None or not self.is_image(node.outputs[0]) or not rule(node):
+            asked = rule is not None and (self.is_image(node.outputs[0]) or node.kind in self.heads)
+            if rule is None or not asked or not rule(node):
                 for value in node.reads():
                     self.bring_back(value, node)
                 self._nodes.append(node)

@@ -116,7 +116,9 @@ class _Walk(ChannelsLast):
             "ConvTranspose": self._conv_transpose,
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
+            "Reshape": self._shuffle,
         }
+        self.heads = frozenset({"Reshape"})
 
     def _conv(self, node: Node) -> bool:
         x, w = node.inputs[0], node.inputs[1]
@@ -193,3 +195,36 @@ class _Walk(ChannelsLast):
         attrs = {"activation": activation if last is not node else None}
         self.append(node, inputs, last.outputs[0], "ScaleShift", DOMAIN, attrs, origins)
         return True
+
+    def _shuffle(self, node: Node) -> bool:
+        """Groups of channels dealt out like cards: Reshape, Transpose and Reshape (ShuffleNet)."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x):
+            return False
+        n, c, h, w = self.shape(x) or (0, 0, 0, 0)
+        turn = self._only_reader(node, "Transpose")
+        last = None if turn is None else self._only_reader(turn, "Reshape")
+        parts = self.shape(node.outputs[0]) if node.outputs[0] is not None else None
+        if turn is None or last is None or parts is None or len(parts) != 5:
+            return False
+        groups = parts[1]
+        fits = parts == (n, groups, c // max(groups, 1), h, w)
+        whole = last.outputs[0] is not None and self.shape(last.outputs[0]) == (n, c, h, w)
+        if not fits or not whole or list(turn.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
+            return False
+        for later in (turn, last):
+            self.take_with(later)
+        origins = (*node.origins, *turn.origins, *last.origins)
+        attrs = {"groups": groups}
+        inputs = [self.bring(x, node)]
+        self.append(node, inputs, last.outputs[0], "ShuffleChannels", DOMAIN, attrs, origins)
+        return True
+
+    def _only_reader(self, node: Node, kind: str) -> Node | None:
+        """Who alone reads a node's result, as its first input, if that is no output."""
+        value = node.outputs[0]
+        if value is None or value in self.outputs:
+            return None
+        readers = self.uses.get(value, [])
+        alone = len(readers) == 1 and readers[0].kind == kind and readers[0].inputs[0] is value
+        return readers[0] if alone else None

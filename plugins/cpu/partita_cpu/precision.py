@@ -15,7 +15,9 @@ from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.table import Arithmetic
 
 _CONV = f"{DOMAIN}::Conv"
-_SAME = frozenset({f"{DOMAIN}::{name}" for name in ("MaxPool", "AveragePool", "ScaleShift")})
+_SAME = frozenset(
+    f"{DOMAIN}::{name}" for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels")
+)
 _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
 

@@ -29,9 +29,7 @@ class Team:
         processors: One for each thread but the caller's to stay on; none to let them move.
     """
 
-    def __init__(
-        self, size: int, crew: Crew | None = None, processors: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, size: int, crew: Crew | None = None, processors: Sequence[int] = ()) -> None:
         self.size = max(1, size)
         self._processors = processors
         self.crew = crew

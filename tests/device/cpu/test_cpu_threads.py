@@ -59,7 +59,9 @@ def test_pinned_threads(level):
 
 def test_a_system_that_cannot_pin(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with pytest.raises(PropertyError, match=r"ENABLE_CPU_PINNING is set, and .* cannot pin threads"):
+    with pytest.raises(
+        PropertyError, match=r"ENABLE_CPU_PINNING is set, and .* cannot pin threads"
+    ):
         team_of(2, 97, pinned=True)
 
 

@@ -32,6 +32,7 @@ from partita_cpu.native.sliding import (
     MAX,
     MEAN,
     WEIGH,
+    deal_channels,
     over_all_pixels,
     put_channels,
     scale_and_shift,
@@ -434,4 +435,14 @@ def scale_shift(
             float(act.alpha),
             float(act.beta),
         )
+    return y
+
+
+@kernel("ShuffleChannels", domain=DOMAIN, dtypes=STORED)
+def shuffle_channels(b: Builder, node: Node, x: Operand) -> Operand:
+    """Groups of channels dealt out: channel (g, i) of (groups, others) becomes (i, g)."""
+    y = b.empty(x.shape, x.dtype)
+    if y.size:
+        groups = int(node.attrs["groups"])
+        b.call(deal_channels, b.flat(x), b.flat(y), groups, x.shape[3] // groups)
     return y

@@ -18,6 +18,9 @@ PANEL_BYTES = 384 << 10
 LARGE_PANEL_BYTES = 1 << 20
 """The same where weights do not stay in the cache anyway, so that they are read less often."""
 
+UNEVEN = 1.1
+"""How much longer the longest share may take than the mean one without being avoided."""
+
 PICTURE = 4
 """Channels of a picture, at most."""
 
@@ -365,8 +368,8 @@ class _Planner:
         panel = max(1, room // max(1, unit_bytes) - extra)
         panel = max(grain, panel // grain * grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
-        by_columns = self.blocks * i.groups >= 2 * self.threads and (
-            weights > moved or units < self.threads * grain
+        by_columns = (weights > moved or units < self.threads * grain) and self._even_columns(
+            -(-units // grain)
         )
         if not by_columns:
             share = -(-units // self.threads)
@@ -423,6 +426,17 @@ class _Planner:
             "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.wide),
         }
+
+    def _even_columns(self, grains: int) -> bool:
+        """Whether tiles across can be shared as evenly as `grains` of rows can."""
+        blocks = self.blocks * self.images.groups
+        if blocks < 2 * self.threads:
+            return False
+
+        def waste(count: int) -> float:
+            return -(-count // self.threads) * self.threads / count
+
+        return waste(blocks) <= max(waste(grains), UNEVEN)
 
     def _flat_is_better(self) -> bool:
         """Whether rows of tiles should run on over the ends of image rows."""

@@ -350,3 +350,25 @@ def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int,
                 source = ((line * width + j) * down + a) * run
                 for i in range(run):
                     y[np.uint64(to + j * run + i)] = x[np.uint64(source + i)]
+
+
+@jit
+def deal_channels(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
+    """``y[p, i, g] = x[p, g, i]``; threads share the pixels.
+
+    Args:
+        x: Input (pixels, groups, others), flat.
+        y: Output (pixels, others, groups), flat.
+        groups: Groups of channels.
+        others: Channels of a group.
+        tid: This thread.
+        nt: All threads.
+    """
+    channels = groups * others
+    pixels = x.size // channels
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = x[pixel * channels : (pixel + 1) * channels]
+        target = y[pixel * channels : (pixel + 1) * channels]
+        for g in range(groups):
+            for i in range(others):
+                target[np.uint64(i * groups + g)] = source[np.uint64(g * others + i)]

@@ -126,6 +126,34 @@ def test_scaling_that_several_read(mode):
     check(net, d, net.conv(c, 53, 4, 1), **mode)
 
 
+def shuffled(net, x, shape, groups, perm=(0, 2, 1, 3, 4)):
+    n, c, h, w = shape
+    split = net.const(values=np.array([n, groups, c // groups, h, w], np.int64))
+    y = net.add("Transpose", net.add("Reshape", x, split), perm=list(perm))
+    return net.add("Reshape", y, net.const(values=np.array(shape, np.int64)))
+
+
+def test_shuffled_channels(mode):
+    net = Net(2, 24, 9, 8)
+    a = net.add("Relu", net.conv("x", 24, 48, 1, 3))
+    b = shuffled(net, a, (2, 48, 9, 8), 3)
+    c = net.conv(b, 48, 48, 3, 48, strides=[2, 2])
+    y = net.conv(c, 48, 24, 1, 3)
+    assert set(steps_of(net, y)) <= {"swap_axes", "multiply_tiles", "slide", "deal_channels"}
+    check(net, y, **mode)
+
+
+def test_what_looks_like_a_shuffle(mode):
+    net = Net(1, 8, 4, 4)
+    a = net.conv("x", 8, 8)
+    b = shuffled(net, a, (1, 8, 4, 4), 2, (0, 2, 1, 4, 3))
+    c = shuffled(net, a, (1, 8, 4, 4), 4)
+    seen = net.nodes[-2].output[0]
+    d = net.add("Reshape", a, net.const(values=np.array([1, 2, 4, 16], np.int64)))
+    e = net.add("Add", net.conv(b, 8, 4), net.conv(c, 8, 4))
+    check(net, e, seen, net.conv(d, 2, 3), **mode)
+
+
 def test_weights_beyond_bfloat16(mode):
     net = Net(1, 8, 6, 6)
     a = net.conv("x", 8, 8)
