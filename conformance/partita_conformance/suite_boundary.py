@@ -160,7 +160,8 @@ def repetitions_compute_what_inputs_hold(bench: Bench) -> None:
         expected = [tensor.numpy().copy() for tensor in runner.run(_inputs(compiled, feeds))]
         inputs = _inputs(compiled, {name: np.zeros_like(x) for name, x in feeds.items()})
         outputs = [partita.HostTensor(np.zeros_like(array)) for array in expected]
-        repetition = runner.repetition(inputs, outputs)
+        scratch = np.full(compiled.scratch_bytes, 255, np.uint8)
+        repetition = runner.repetition(inputs, outputs, scratch)
         if repetition is None:
             continue
         tried += 1
@@ -168,6 +169,7 @@ def repetitions_compute_what_inputs_hold(bench: Bench) -> None:
         for port, tensor in zip(compiled.inputs, inputs, strict=True):
             np.copyto(tensor.numpy(), feeds[port.name])
         for _ in range(2):
+            scratch[:] = 255  # others have used it meanwhile
             repetition()
             compare([o.numpy() for o in outputs], expected, f"a repetition of '{sample.name}'")
         kept = [o.numpy().copy() for o in outputs]

@@ -18,6 +18,8 @@ from partita.profiling import ProfilingInfo
 from partita.tensor import HOST, Tensor
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from partita.layout import Layout
     from partita.properties import DeviceProperties
     from partita.request import InferRequest, InferResult
@@ -69,12 +71,24 @@ class Runner(abc.ABC):
             InferError: The device could not compute them.
         """
 
-    def repetition(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Repetition | None:
+    def repetition(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: np.ndarray[Any, Any] | None = None,
+    ) -> Repetition | None:
         """(optional) Runs on these tensors, again and again (defaults to ``None``: only by run).
 
-        HETERO asks for it where a submodel reads and writes tensors that it has planned, whose
-        elements change and whose memory does not. Each call must write to exactly these outputs.
-        It is never called beside :meth:`run`, but may be in turns with it.
+        HETERO asks for it where a submodel reads and writes tensors that it has planned, and
+        requests where the same tensors come again: their elements change and their memory does
+        not. Each call must write to exactly these outputs. It is never called beside :meth:`run`,
+        but may be in turns with it.
+
+        Args:
+            inputs: One tensor per input port.
+            outputs: One tensor per output port.
+            scratch: If given, at least :attr:`CompiledModel.scratch_bytes` bytes that calls may
+                use while they run, for what they do not keep; others use them between calls.
         """
         return None
 
@@ -123,6 +137,14 @@ class CompiledModel(abc.ABC):
     def optimal_number_of_infer_requests(self) -> int:
         """(optional) How many requests keep the device busy (defaults to 1)."""
         return 1
+
+    @property
+    def scratch_bytes(self) -> int:
+        """(optional) Host memory that repetitions can borrow while they run (defaults to none).
+
+        Submodels that run one after another then work in the same memory.
+        """
+        return 0
 
     def takes_memory(self, memory: str) -> bool:
         """(optional) Whether requests take input tensors of a memory as they are.

@@ -127,7 +127,7 @@ class BindingRunner(FickleRunner):
             raise InferError("the second part is broken")
         return super().run(inputs, outputs)
 
-    def repetition(self, inputs, outputs):
+    def repetition(self, inputs, outputs, scratch=None):
         return Bound(self, inputs, outputs)
 
 

@@ -78,11 +78,19 @@ class GraphRunner:
         return bound.run(arrays, outputs)
 
     def stretches(
-        self, inputs: Sequence[Array], outputs: Sequence[Array]
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        scratch: Array | None = None,
     ) -> Sequence[Stretch] | None:
-        """The calls that compute these outputs from these inputs, on memory of their own.
+        """The calls that compute these outputs from these inputs.
 
         ``None`` where more must be looked at in every run than the elements of the inputs.
+
+        Args:
+            inputs: One array per graph input.
+            outputs: One array per graph output.
+            scratch: Bytes to work in while the calls run; by default memory of their own.
         """
         if self._specialiser.value_inputs or self._times is not None:
             return None
@@ -90,7 +98,7 @@ class GraphRunner:
             return None
         program = self._specialiser.program_for(inputs)
         self.close()
-        return BoundProgram(program, self._team, None).stretches(inputs, outputs)
+        return BoundProgram(program, self._team, None, scratch).stretches(inputs, outputs)
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
@@ -111,11 +119,13 @@ class GraphRunner:
 class BoundProgram:
     """The calls of one program on one request's memory."""
 
-    def __init__(self, program: Program, team: Team, times: Times | None) -> None:
+    def __init__(
+        self, program: Program, team: Team, times: Times | None, scratch: Array | None = None
+    ) -> None:
         self._program = program
         self._team = team
         self._times = times
-        self._arena = aligned_empty((program.arena_bytes,), np.dtype(np.uint8))
+        self._arena = _arena(program.arena_bytes, scratch)
         self._results: dict[Operand, Array] = {}
         self._arrays: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
@@ -353,6 +363,15 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     raw = np.empty(nbytes + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _arena(nbytes: int, scratch: Array | None) -> Array:
+    """Memory for intermediate tensors: what was lent if it is enough."""
+    if scratch is not None:
+        start = -scratch.ctypes.data % ALIGNMENT
+        if start + nbytes <= scratch.nbytes:
+            return scratch[start : start + nbytes]
+    return aligned_empty((nbytes,), np.dtype(np.uint8))
 
 
 def _fits(array: Array, operand: Operand, inputs: Sequence[Array]) -> bool:

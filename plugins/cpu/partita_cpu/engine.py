@@ -33,6 +33,7 @@ from partita.lowering import (
     lower,
 )
 from partita.lowering.fusion import Shapes
+from partita.lowering.memory import ALIGNMENT
 from partita.lowering.specialise import Spec
 from partita.profiling import Status
 from partita.properties import DeviceProperties
@@ -92,6 +93,7 @@ class CpuCompiledModel(CompiledModel):
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)
         self.laid_out: Mapping[Port, Layout] = {}
+        self._arena_bytes = 0
         self._next_stream = itertools.count()
         self._prepare()
 
@@ -99,6 +101,11 @@ class CpuCompiledModel(CompiledModel):
     def optimal_number_of_infer_requests(self) -> int:
         """One per stream."""
         return self.streams
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The arena with room to align it, if shapes are known."""
+        return self._arena_bytes + ALIGNMENT
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Channels last, for images that steps read or write so."""
@@ -136,6 +143,7 @@ class CpuCompiledModel(CompiledModel):
             program = self.specialiser.program(specs, _not_yet)
         except _NeedsInput:
             return
+        self._arena_bytes = program.arena_bytes
         load_kernels(program)
 
     def _static_specs(self) -> list[Spec] | None:
@@ -217,7 +225,12 @@ class CpuRunner(Runner):
             )
         ]
 
-    def repetition(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Repetition | None:
+    def repetition(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: Array | None = None,
+    ) -> Repetition | None:
         """The calls of a run on these tensors, if a run is nothing more."""
         arrays = [
             stored_as(tensor, layout) for tensor, layout in zip(inputs, self._ports_in, strict=True)
@@ -225,7 +238,7 @@ class CpuRunner(Runner):
         targets = [array for tensor in outputs if (array := _target(tensor)) is not None]
         if len(targets) != len(outputs):
             return None
-        stretches = self._graph.stretches(arrays, targets)
+        stretches = self._graph.stretches(arrays, targets, scratch)
         return CpuRepetition(stretches, self._threads) if stretches else None
 
     def _tensor(self, index: int, array: Array) -> Tensor:

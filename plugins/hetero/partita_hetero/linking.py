@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from partita.compiled_model import Repetition, Runner
 from partita.errors import InferCancelledError
@@ -35,6 +38,7 @@ def link(
     runners: Mapping[int, Runner],
     prepared: Sequence[Tensor | None],
     blame: Callable[[RunStep, Exception], Exception],
+    scratch: np.ndarray[Any, Any] | None = None,
 ) -> list[Link]:
     """Binds what can be bound, for requests that run the plan's steps in order.
 
@@ -43,11 +47,12 @@ def link(
         runners: By number of the submodel.
         prepared: By slot, the tensors that were allocated for the request.
         blame: Makes the error to raise of a device's error.
+        scratch: Memory that all may work in while they run, since they run one after another.
     """
     links: list[Link] = []
     for index, step in enumerate(steps):
         try:
-            call = _repetition(step, runners, prepared)
+            call = _repetition(step, runners, prepared, scratch)
             before = links[-1].call if links else None
             both = None if call is None or before is None else before.followed_by(call)
         except Exception as error:
@@ -83,7 +88,10 @@ def run_links(
 
 
 def _repetition(
-    step: Step, runners: Mapping[int, Runner], prepared: Sequence[Tensor | None]
+    step: Step,
+    runners: Mapping[int, Runner],
+    prepared: Sequence[Tensor | None],
+    scratch: np.ndarray[Any, Any] | None,
 ) -> Repetition | None:
     if not isinstance(step, RunStep):
         return None
@@ -91,4 +99,4 @@ def _repetition(
     writes = [tensor for slot in step.writes if (tensor := prepared[slot]) is not None]
     if len(reads) < len(step.reads) or len(writes) < len(step.writes):
         return None
-    return runners[step.submodel].repetition(reads, writes)
+    return runners[step.submodel].repetition(reads, writes, scratch)

@@ -209,7 +209,9 @@ class _Bound:
             for slot in step.writes:
                 if self._slots[slot] is not self._prepared[slot]:
                     self._prepared[slot] = None
-        links = link(self._steps, self._runners, self._prepared, self._blame)
+        needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
+        scratch = np.empty(needed, np.uint8) if needed else None
+        links = link(self._steps, self._runners, self._prepared, self._blame, scratch)
         return links if any(one.call is not None for one in links) else None
 
     def _blame(self, step: RunStep, error: Exception) -> PartFailedError:

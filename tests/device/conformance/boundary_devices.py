@@ -48,7 +48,7 @@ class OfferingRunner(GoodRunner):
                 np.copyto(given.stored(), tensor.stored())
         return [given or tensor for tensor, given in zip(made, outputs, strict=True)]
 
-    def repetition(self, inputs, outputs):
+    def repetition(self, inputs, outputs, scratch=None):
         return self.compiled.plugin.repeat(self, inputs, outputs)
 
 

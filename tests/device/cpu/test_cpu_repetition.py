@@ -58,6 +58,39 @@ def test_run_and_repetition_take_turns():
         assert (y.numpy() == -value).all()
 
 
+def test_models_that_run_one_after_another_work_in_the_same_memory():
+    proto = model(
+        [("Softmax", ["x"], "s", {}), ("Softmax", ["s"], "t", {}), ("Neg", ["t"], "y", {})],
+        ["x"],
+        ["y"],
+    )
+    compiled = partita.Core().compile_model(proto, "CPU")
+    scratch = np.empty(compiled.scratch_bytes, np.uint8)
+    tensors = [tensor() for _ in range(3)]
+    both = None
+    for index in range(2):
+        one = compiled.create_runner().repetition([tensors[index]], [tensors[index + 1]], scratch)
+        both = one if both is None else both.followed_by(one)
+    x = np.random.default_rng(2).standard_normal((3, 5)).astype(F32)
+    tensors[0].numpy()[:] = x
+    for _ in range(2):
+        scratch[:] = 255
+        both()
+        for source, target in zip(tensors, tensors[1:], strict=False):
+            want = -softmax(softmax(source.numpy().astype(np.float64)))
+            np.testing.assert_allclose(target.numpy(), want, rtol=1e-5)
+    assert (scratch != 255).any()
+    small = np.empty(1, np.uint8)
+    alone = compiled.create_runner().repetition(tensors[:1], tensors[1:2], small)
+    alone()
+    np.testing.assert_allclose(tensors[1].numpy(), -softmax(softmax(x.astype(float))), rtol=1e-5)
+
+
+def softmax(x):
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
 def test_joined_over_models():
     ops = ["Neg", "Exp", "Abs", "Sqrt"]
     tensors = [tensor() for _ in range(len(ops) + 1)]

@@ -30,7 +30,7 @@ class Part:
         self.joins, self.error = joins, error
         self.seen = None
 
-    def repetition(self, inputs, outputs):
+    def repetition(self, inputs, outputs, scratch=None):
         self.seen = inputs, outputs
         return Named(self.name, self.log, self.joins, self.error) if self.bindable else None
 
@@ -101,7 +101,7 @@ def test_a_failure_says_only_that_there_was_one():
 
 def test_a_device_that_fails_to_bind_is_blamed():
     class Broken(Part):
-        def repetition(self, inputs, outputs):
+        def repetition(self, inputs, outputs, scratch=None):
             raise KeyError("lost")
 
     with pytest.raises(RuntimeError, match="1: 'lost'"):
