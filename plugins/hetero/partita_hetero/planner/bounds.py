@@ -89,7 +89,8 @@ def _priced_cut(arrays: Arrays, kind: Kind, end: float, target: float) -> tuple[
         over[(over < 0) & (price == 0)] = 0.0
         if not over.any() or time.perf_counter() > end:
             break
-        step = eager * max(target - bound, 1e-3 * target) / float((over**2).sum())
+        aim = target if np.isfinite(target) else 2 * abs(bound) + 1  # no placement is known yet
+        step = eager * max(aim - bound, 1e-3 * aim) / float((over**2).sum())
         price = np.maximum(0.0, price + step * over)
     return best, where
 

@@ -13,6 +13,8 @@ All start from greedy placement, single devices and list schedules.
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -33,6 +35,9 @@ from partita_hetero.planner.timeline import Timeline
 
 ROUNDS = 4
 """How often limits are tightened by what live values take, which the methods do not see."""
+
+FEW = 2000
+"""Up to so many placements are all tried."""
 
 CAUTION = 1.2
 """How much more room is left for live values than a refused placement needed."""
@@ -164,6 +169,8 @@ class _Search:
 
     def run(self, fits: Array, seconds: float) -> None:
         """Runs all methods with limits that leave room for the live values seen before."""
+        if self._try_all():
+            return
         for _ in range(ROUNDS if self.limited else 1):
             self.lost = False
             room = np.maximum(self.whole.limit - self.reserve, 0.0)
@@ -179,6 +186,18 @@ class _Search:
             "THROUGHPUT": _search_throughput,
         }
         searches[self.objective](self, seconds)
+
+    def _try_all(self) -> bool:
+        """Whether there were so few placements that all could be tried, which proves the best."""
+        choices = [np.flatnonzero(row) for row in np.isfinite(self.whole.unit_cost)]
+        if math.prod(map(len, choices)) > FEW:
+            return False
+        for place in itertools.product(*choices):
+            self.offer("all placements", np.array(place, np.int64))
+        if self.best is not None:
+            self.prove("all placements", self.best.value)
+        self.lost = False
+        return True
 
     def _reserve(self, place: Array, timeline: Timeline) -> None:
         """Leaves as much room for live values as a refused placement would have needed."""

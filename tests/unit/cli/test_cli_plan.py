@@ -1,0 +1,206 @@
+"""``partita plan`` on cost tables: no device of them exists."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from partita.cli.main import main
+from partita_hetero.planner import table
+from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
+
+MB = 1_000_000
+
+
+def chain(nbytes=MB):
+    """Four tasks in a row. NPU is ten times as fast on a and b, refuses c; moves take 5 + 10 us."""
+    times = {"a": (10, 100), "b": (20, 200), "c": (None, 40), "d": (9, 10)}
+    tasks = tuple(
+        Task(
+            name,
+            (
+                Cost(npu, reason="UNSUPPORTED_OP: no Sort" if npu is None else ""),
+                Cost(cpu, "estimated" if name == "d" else "measured"),
+            ),
+            op_types=("Sort" if name == "c" else "Conv",),
+            weight_bytes=MB,
+        )
+        for name, (npu, cpu) in times.items()
+    )
+    values = (
+        Value("x", None, (0,), nbytes),
+        Value("ab", 0, (1,), nbytes),
+        Value("bc", 1, (2,), nbytes),
+        Value("cd", 2, (3,), nbytes),
+        Value("y", 3, (), nbytes, is_output=True),
+    )
+    devices = (
+        Device("NPU", launch_us=2.0),
+        Device("HOSTCPU", launch_us=1.0, host_memory=True),
+    )
+    links = (Link(HOST, 0, 5, MB / 10), Link(0, HOST, 5, MB / 10))
+    return Problem(devices, tasks, values, links, name="chain")
+
+
+@pytest.fixture
+def costs(tmp_path):
+    path = tmp_path / "costs.json"
+    table.save(chain(), path)
+    return path
+
+
+@pytest.fixture
+def plan(costs, capsys):
+    """Runs ``partita plan --costs ...``; returns exit code, stdout and stderr."""
+
+    def run(*argv):
+        code = main(["plan", "--costs", str(costs), *map(str, argv)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture
+def planned(plan):
+    """The same, as JSON, which must succeed."""
+
+    def run(*argv):
+        code, out, err = plan("--json", *argv)
+        assert code == 0, err
+        return json.loads(out)
+
+    return run
+
+
+def where(data):
+    return {name: device for name, device, _ in data["tasks"]}
+
+
+def test_a_plan_without_any_hardware(planned):
+    data = planned()
+    assert where(data) == {"a": "NPU", "b": "NPU", "c": "HOSTCPU", "d": "HOSTCPU"}
+    # in 15, launch 2, a 10, b 20, out 15, launch 1, c 40, d 10
+    assert data["latency_us"] == pytest.approx(113)
+    assert data["value_us"] == pytest.approx(113)
+    assert 0 <= data["bound_us"] <= 113
+    assert data["bytes_moved"] == 2 * MB
+    assert data["estimated"] == 1
+    assert [(p["device"], p["ops"], p["us"]) for p in data["parts"]] == [
+        ("NPU", 2, 30),
+        ("HOSTCPU", 2, 50),
+    ]
+    use = {u["device"]: u for u in data["devices"]}
+    assert use["NPU"]["load_us"] == pytest.approx(62)
+    assert use["HOSTCPU"]["load_us"] == pytest.approx(51)
+    assert use["NPU"]["weight_bytes"] == 2 * MB
+    assert use["NPU"]["peak_bytes"] == 4 * MB  # weights, x and ab, or ab and bc
+
+
+def test_it_is_compared_with_single_devices_and_greedy(planned):
+    rivals = {r["name"]: r for r in planned()["rivals"]}
+    assert rivals["only HOSTCPU"]["value_us"] == pytest.approx(351)
+    assert rivals["only NPU"]["value_us"] is None
+    assert rivals["only NPU"]["obstacle"] == "refuses 1 of 4 tasks, 'c' first"
+    # greedy comes back for d: in 15, launch 2, d 9, out 15 instead of d 10
+    assert rivals["greedy"]["value_us"] == pytest.approx(113 + 41 - 10)
+
+
+def test_every_task_has_its_reason_and_what_would_change_it(planned):
+    why = {name: reason for name, _, reason in planned()["tasks"]}
+    assert why["b"]["reason"]["code"] == "CHEAPER_BY"
+    assert why["b"]["reason"]["detail"] == "180 us than on HOSTCPU"
+    assert why["b"]["alternative"]["extra_us"] == pytest.approx(180)
+    assert why["b"]["change"] == "HOSTCPU being 180 us faster here"
+    assert why["c"]["reason"]["code"] == "UNSUPPORTED_OP"
+    assert why["c"]["reason"]["detail"] == (
+        "no other device takes it; NPU: UNSUPPORTED_OP: no Sort"
+    )
+    assert why["c"]["change"] == "NPU taking it"
+    assert why["d"]["reason"]["code"] == "MERGED"
+    assert why["d"]["reason"]["detail"] == (
+        "by itself 1 us faster on NPU, but going there costs 32 us"
+    )
+    assert why["d"]["alternative"]["extra_us"] == pytest.approx(31)
+
+
+def test_pins_hard_and_soft(planned, plan):
+    data = planned("--pin", "type:Conv=HOSTCPU", "--pin", "a=NPU?")
+    assert set(where(data).values()) == {"HOSTCPU"}
+    why = {name: reason for name, _, reason in data["tasks"]}
+    assert why["b"]["reason"] == {"code": "PINNED", "detail": "pinned to HOSTCPU"}
+    assert where(planned("--pin", "re:^[ab]$=HOSTCPU?"))["a"] == "HOSTCPU"
+    assert where(planned("--pin", "c=NPU?"))["c"] == "HOSTCPU"  # refused, so let go
+    code, _, err = plan("--pin", "c=NPU")
+    assert code == 1
+    assert "Task 'c' is pinned to 'NPU', which refuses it: UNSUPPORTED_OP: no Sort." in err
+    assert "matches none of 4 operations" in plan("--pin", "zz=NPU")[2]
+    assert "There is no device 'GPU'; there are 'NPU', 'HOSTCPU'" in plan("--pin", "a=GPU")[2]
+    assert "'zz' is no pin; write NAME=DEVICE" in plan("--pin", "zz")[2]
+
+
+def test_memory_limits(costs, planned, plan):
+    table.save(chain(nbytes=1000), costs)  # weights of a and b do not fit together
+    data = planned("--memory", "NPU=1.5MB")
+    assert where(data) == {"a": "HOSTCPU", "b": "NPU", "c": "HOSTCPU", "d": "HOSTCPU"}
+    why = {name: reason for name, _, reason in data["tasks"]}
+    assert why["a"]["reason"]["code"] == "MEMORY_LIMIT"
+    assert "NPU would be 91 us faster, but: " in why["a"]["reason"]["detail"]
+    assert "more than its limit of 1500000" in why["a"]["reason"]["detail"]
+    assert why["a"]["change"] == "a higher limit for NPU"
+    use = {u["device"]: u for u in data["devices"]}
+    assert use["NPU"]["limit_bytes"] == 1_500_000
+    assert use["NPU"]["peak_bytes"] == MB + 2000
+    code, _, err = plan("--memory", "HOSTCPU=1MB")
+    assert code == 1
+    assert "HOSTCPU" in err
+    with pytest.raises(SystemExit):
+        plan("--memory", "NPU=lots")
+    assert "There is no device 'GPU'" in plan("--memory", "GPU=1GiB")[2]
+
+
+def test_a_choice_of_devices(planned, plan):
+    assert where(planned("-d", "HETERO:HOSTCPU")) == dict.fromkeys("abcd", "HOSTCPU")
+    swapped = planned("-d", "HETERO:HOSTCPU,NPU")
+    assert [u["device"] for u in swapped["devices"]] == ["HOSTCPU", "NPU"]
+    assert swapped["value_us"] == pytest.approx(113)
+    code, _, err = plan("-d", "HETERO:NPU")
+    assert code == 1
+    assert "No device takes task 'c': 'NPU' refuses it (UNSUPPORTED_OP: no Sort)" in err
+    assert "There is no device 'GPU'" in plan("-d", "HETERO:GPU")[2]
+
+
+def test_files(planned, plan, tmp_path):
+    lock, again, trace = tmp_path / "plan.toml", tmp_path / "again.json", tmp_path / "trace.json"
+    code, _, err = plan("--lock", lock, "--save-costs", again, "--trace", trace)
+    assert code == 0
+    assert f"wrote {lock}" in err
+    read = tomllib.loads(lock.read_text())
+    assert read["ops"] == {"a": "NPU", "b": "NPU", "c": "HOSTCPU", "d": "HOSTCPU"}
+    assert read["plan"]["latency_us"] == 113
+    assert read["plan"]["objective"] == "LATENCY"
+    assert "# Sort" in lock.read_text()
+    assert table.load(again) == chain()
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {e["name"] for e in events if e["ph"] == "X"} >= {"a", "b", "c", "d"}
+
+
+def test_the_table_for_people(plan):
+    code, out, _ = plan("--explain", "--objective", "THROUGHPUT")
+    assert code == 0
+    assert "CHEAPER_BY: " in out
+    assert "objective  THROUGHPUT" in out
+    assert "only NPU" in out
+    assert "refuses 1 of 4 tasks" in out
+    assert "estimated  1 of 4 tasks" in out
+
+
+def test_wrong_usage(capsys, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        main(["plan"])
+    assert caught.value.code == 2
+    assert "give a MODEL, or --costs" in capsys.readouterr().err
+    assert main(["plan", "--costs", str(tmp_path / "no.json")]) == 1
+    assert "cannot be read" in capsys.readouterr().err
