@@ -164,10 +164,9 @@ def code_stamp(module: str) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
 
-def code_stamp_of(thing: object) -> str:
-    """The stamp of the package that a class of a plugin comes from, and of the framework."""
-    package = type(thing).__module__.partition(".")[0]
-    return f"{code_stamp('partita')} {package} {code_stamp(package)}"
+def stamp(identity: str) -> str:
+    """An identity in few letters, with the framework's code."""
+    return hashlib.sha256(f"{code_stamp('partita')} {identity}".encode()).hexdigest()
 
 
 def _check_owner(status: os.stat_result) -> None:

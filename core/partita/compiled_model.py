@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from partita import blob
-from partita.cache import code_stamp_of
+from partita.cache import stamp
 from partita.errors import PropertyError
 from partita.explain import Explanation
 from partita.model import Model, Port, find_port
@@ -122,6 +122,7 @@ class CompiledModel(abc.ABC):
         self.inputs: tuple[Port, ...] = model.inputs
         self.outputs: tuple[Port, ...] = model.outputs
         self.loaded_from_cache = False
+        self.made_by: Callable[[], str] = str  # what the plugin's identity says; set by Core
         self._of_thread = threading.local()
 
     @abc.abstractmethod
@@ -191,14 +192,15 @@ class CompiledModel(abc.ABC):
     def export_model(self) -> bytes:
         """(optional) Everything that ``Core.import_model`` needs (defaults to what it knows).
 
-        That is the model, its properties, :meth:`export_state`, and of which code that is.
+        That is the model, its properties, :meth:`export_state`, and of what code, device and
+        driver that is.
 
         Raises:
             BlobError: The model is too large for one protobuf (2 GiB).
         """
         return blob.pack(
             device=self.device.partition(".")[0],
-            header={"properties": self.exported_properties(), "code": code_stamp_of(self)},
+            header={"properties": self.exported_properties(), "made_by": stamp(self.made_by())},
             model=self.model,
             arrays=self.export_state(),
         )

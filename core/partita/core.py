@@ -13,7 +13,7 @@ import numpy as np
 
 from partita import blob as blobs
 from partita import device_string
-from partita.cache import ModelCache, code_stamp_of, key_of
+from partita.cache import ModelCache, key_of, stamp
 from partita.compiled_model import CompiledModel
 from partita.errors import (
     BlobError,
@@ -153,7 +153,9 @@ class Core:
         self, plugin: DevicePlugin, properties: DeviceProperties, model: Any
     ) -> CompiledModel:
         own = model.clone() if isinstance(model, Model) else self.read_model(model)
-        return self._compiled(plugin, own.name, lambda: plugin.compile_model(own, properties))
+        return self._compiled(
+            plugin, properties, own.name, lambda: plugin.compile_model(own, properties)
+        )
 
     def _cached(
         self, plugin: DevicePlugin, properties: DeviceProperties, cache: ModelCache, model: Any
@@ -189,7 +191,9 @@ class Core:
         self, plugin: DevicePlugin, data: Any, properties: DeviceProperties
     ) -> CompiledModel:
         if type(plugin).import_model is not DevicePlugin.import_model:
-            return self._compiled(plugin, "", lambda: plugin.import_model(data, properties))
+            return self._compiled(
+                plugin, properties, "", lambda: plugin.import_model(data, properties)
+            )
         blob = blobs.unpack(data, plugin.device_name)
         header, model = blob.header, blob.model
         try:
@@ -201,9 +205,10 @@ class Core:
         merged = validate(
             plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
         )
-        state = blob.arrays if header.get("code") == code_stamp_of(plugin) else {}
+        same = header.get("made_by") == stamp(plugin.identity(merged))
+        state = blob.arrays if same else {}
         return self._compiled(
-            plugin, model.name, lambda: plugin.restore_model(model, merged, state)
+            plugin, merged, model.name, lambda: plugin.restore_model(model, merged, state)
         )
 
     def restore_model(
@@ -216,7 +221,7 @@ class Core:
         """
         plugin, properties = self._target(device_name, config)
         return self._compiled(
-            plugin, model.name, lambda: plugin.restore_model(model, properties, state)
+            plugin, properties, model.name, lambda: plugin.restore_model(model, properties, state)
         )
 
     def identity(self, device_name: str, config: Config = None) -> str:
@@ -225,7 +230,11 @@ class Core:
         return plugin.identity(properties)
 
     def _compiled(
-        self, plugin: DevicePlugin, model: str, make: Callable[[], CompiledModel]
+        self,
+        plugin: DevicePlugin,
+        properties: DeviceProperties,
+        model: str,
+        make: Callable[[], CompiledModel],
     ) -> CompiledModel:
         """Calls a plugin's compile or import, and blames it for what it should not do."""
         start = time.perf_counter()
@@ -243,6 +252,7 @@ class Core:
                 f"Device '{plugin.device_name}' answered compile_model with "
                 f"{type(compiled).__name__}; a CompiledModel is due."
             )
+        compiled.made_by = lambda: plugin.identity(properties)
         elapsed = (time.perf_counter() - start) * 1e3
         _log.info("compiled for %s in %.0f ms: %s", compiled.device, elapsed, model)
         return compiled

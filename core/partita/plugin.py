@@ -107,9 +107,9 @@ class DevicePlugin(abc.ABC):
         Args:
             model: The model.
             properties: The properties.
-            state: What :meth:`CompiledModel.export_state` returned when the same version of this
-                plugin had compiled the same model; read-only, perhaps a mapped file. Empty if the
-                version is another one.
+            state: What :meth:`CompiledModel.export_state` returned when a plugin of the same
+                :meth:`identity` had compiled the same model; read-only, perhaps a mapped file.
+                Empty if anything of it is another one.
         """
         return self.compile_model(model, properties)
 

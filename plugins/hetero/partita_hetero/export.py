@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from partita import blob as blobs
+from partita.cache import stamp
 from partita.errors import BlobError, PartitaError, PropertyError
 from partita.explain import Candidate, Decision
 from partita.properties import DeviceProperties, validate
@@ -95,7 +95,7 @@ def restore(
                 devices.override(str(name), str(key), value)
         told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
         decision = _decision(header.get("decision"))
-        made_by = {str(name): str(stamp) for name, stamp in header.get("devices", {}).items()}
+        made_by = {str(name): str(by) for name, by in header.get("devices", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BlobError(f"The exported model's placement is damaged: {error}") from error
     names = [op.name for op in content.model.ops]
@@ -131,9 +131,9 @@ def _states(
 ) -> dict[str, dict[str, Any]]:
     """What was kept, for those devices that are still what they were."""
     states: dict[str, dict[str, Any]] = {}
-    for device, stamp in made_by.items():
+    for device, maker in made_by.items():
         try:
-            same = device in devices.names and _stamp(devices, device) == stamp
+            same = device in devices.names and _stamp(devices, device) == maker
         except PartitaError:
             same = False  # the placement will say what is wrong with the device
         if same:
@@ -147,8 +147,7 @@ def _states(
 
 
 def _stamp(devices: DeviceList, device: str) -> str:
-    identity = devices.core.identity(device, devices.config(device))
-    return hashlib.sha256(identity.encode()).hexdigest()
+    return stamp(devices.core.identity(device, devices.config(device)))
 
 
 def _decision(stored: Any) -> Decision | None:

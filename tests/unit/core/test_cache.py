@@ -153,11 +153,17 @@ def test_properties_drivers_and_code_belong_to_the_key(device, tmp_path, monkeyp
     assert [loaded(), loaded()] == [False, True]
 
 
-def test_state_of_other_code_is_not_handed_to_a_device(device, monkeypatch):
+def test_state_of_other_code_drivers_or_properties_is_not_handed_to_a_device(device, monkeypatch):
     core = core_with(device)
     blob = core.compile_model(affine(), "TOY").export_model()
     core.import_model(blob, "TOY")
     assert list(device.restored[-1]) == ["kept"]
+    core.import_model(blob, "TOY", {"LEVEL": 2})
+    assert not device.restored[-1]
+    device.driver = "toy 2"
+    core.import_model(blob, "TOY")
+    assert not device.restored[-1]
+    device.driver = "toy 1"
     monkeypatch.setattr(cache, "code_stamp", lambda package: "changed")
     core.import_model(blob, "TOY")
     assert not device.restored[-1]
