@@ -189,6 +189,13 @@ class CompiledModel(abc.ABC):
         """
         return {}
 
+    def piece_properties(self) -> dict[str, Any]:
+        """(optional) Properties that let a piece of this model compute as it does in the whole.
+
+        The piece's operations carry their devices as affinities (defaults to the model's own).
+        """
+        return self.exported_properties()
+
     def export_model(self) -> bytes:
         """(optional) Everything that ``Core.import_model`` needs (defaults to what it knows).
 

@@ -18,6 +18,7 @@ from partita.errors import CompileError, InputError
 from .fakes import FakeDevice, core_with, evaluate
 from .faulty import FaultyDevice
 from .graphs import CHAIN, X, model_of, node
+from .lossy import LossyDevice
 
 
 def long_chain(count, odd=None):
@@ -267,6 +268,30 @@ def test_wrong_inputs_are_told_as_such():
     core = core_with(FakeDevice("A"))
     with pytest.raises(InputError, match="Input 'x' takes float32"):
         bisect(CHAIN, "A", {"x": X.astype(np.float64)}, core=core)
+
+
+def test_pieces_are_placed_as_the_whole_was_and_nothing_is_decided_anew(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    core = core_with(FaultyDevice("BAD", wrong={"Neg": 2.0}), FakeDevice("B"))
+    config = {
+        "HETERO_PINS": ["type:Neg=BAD", "re:^[abd]$=B"],
+        "HETERO_SCHEDULE": "COST",
+        "HETERO_ACCURACY_BUDGET": 10.0,
+    }
+    path = tmp_path / "repro.onnx"
+    result = bisect(CHAIN, "HETERO:B,BAD", {"x": X}, core=core, config=config, output=path)
+    assert list(result.finding.ops) == ["c"]
+    assert list(result.finding.devices) == ["BAD"]
+    assert result.finding.verified
+    assert [v.device for v in result.values] == ["B", "B", "BAD", "B"]
+
+
+def test_a_raised_precision_stays_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    core = core_with(LossyDevice("A", {"Exp": 0.1}, precise=True))
+    assert not bisect(CHAIN, "HETERO:A", {"x": X}, core=core).ok
+    budget = {"HETERO_ACCURACY_BUDGET": 1e-3}
+    assert bisect(CHAIN, "HETERO:A", {"x": X}, core=core, config=budget).ok
 
 
 def test_it_is_part_of_the_package():

@@ -119,6 +119,7 @@ class Bench:
         compiled = self.core.compile_model(self._under_test(self.model), self.device, self.config)
         explanation = compiled.explain()
         self.devices = {op.name: op.device for op in explanation.ops if op.subgraph is not None}
+        self.config = compiled.piece_properties()
         own = device_string.parse(self.device).device
         for op in self.model.ops:
             placed = self.devices.get(op.name)

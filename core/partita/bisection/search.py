@@ -103,7 +103,7 @@ def bisect(
         path = Path(output)
         expected = {port.name: search.where.truth[port.name] for port in piece.model.outputs}
         data = repro.write(path, piece.model, piece.feeds, expected)
-        seen = repro.shows(core, path, device, config, rtol, atol)
+        seen = repro.shows(core, path, device, search.where.config, rtol, atol)
         finding = replace(result.finding, model=path, data=data, verified=seen)
         result = replace(result, finding=finding)
     return result

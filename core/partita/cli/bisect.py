@@ -9,7 +9,15 @@ from pathlib import Path
 from partita import Core
 from partita.bisection import Bisection, bisect
 from partita.cli import workload
-from partita.cli.arguments import Commands, add_command, add_device, add_model, add_shapes
+from partita.cli.arguments import (
+    Commands,
+    add_command,
+    add_device,
+    add_model,
+    add_placement,
+    add_shapes,
+    properties_of,
+)
 from partita.cli.output import Output, plain
 
 
@@ -29,6 +37,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
+    add_placement(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument(
@@ -67,7 +76,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
             against=args.against,
             rtol=args.rtol,
             atol=args.atol,
-            config=dict(args.properties),
+            config=properties_of(args),
             output=args.output,
             core=core,
             progress=lambda what, share: advance(share),

@@ -23,6 +23,14 @@ from partita_hetero.watchdog import Watchdog
 
 _log = logging.getLogger("partita.hetero")
 
+UNDECIDED = {
+    "HETERO_SCHEDULE": "PRIORITY",
+    "HETERO_PINS": [],
+    "HETERO_PLACEMENT_LOCK": "",
+    "HETERO_ACCURACY_BUDGET": 0.0,
+}
+"""Settings under which affinities alone decide, besides priorities."""
+
 STRIKES = 3
 """After so many failures at run time a device gets nothing more to do."""
 
@@ -127,6 +135,13 @@ class HeteroCompiledModel(CompiledModel):
             "HETERO_NUMBER_OF_SUBMODELS": len(assembly.submodels),
             "DEVICE_PROPERTIES": of_device,
         }
+
+    def piece_properties(self) -> dict[str, Any]:
+        """Its own, with device settings that were found, and nothing that decides placements."""
+        nested = dict(self.properties.DEVICE_PROPERTIES)
+        for device, found in self.compilation.devices.overrides.items():
+            nested[device] = {**nested.pop(device, {}), **found}  # the last one counts
+        return {**self.exported_properties(), "DEVICE_PROPERTIES": nested, **UNDECIDED}
 
     def export_model(self) -> bytes:
         """The model, its placement, and what its devices keep of their submodels."""

@@ -102,7 +102,9 @@ def _move(
     if not exactly:
         before = _local_us(problem, plan.assignment, members, touching)
         after = _local_us(problem, moved, members, touching)
-        return Alternative(device, after - before, own, exact=False)
+        return Alternative(
+            device, after - before, own, False, _no_room(problem, plan, members, device)
+        )
     timeline = simulate(problem, moved, plan.objective)
     extra = objective_value(problem, moved, plan.objective, timeline) - plan.value_us
     name = problem.devices[device].name
@@ -111,6 +113,19 @@ def _move(
     ]
     limits.sort(key=lambda rule: f"'{name}'" not in rule)
     return Alternative(device, extra, own, obstacle=limits[0] if limits else "")
+
+
+def _no_room(problem: Problem, plan: Plan, members: Sequence[int], device: int) -> str:
+    """Why a device has no room for more weights; empty if it has."""
+    there = problem.devices[device]
+    held = plan.timeline.peak_bytes.get(there.name, 0)
+    more = sum(problem.tasks[member].weight_bytes for member in members)
+    if there.memory_bytes is None or held + more <= there.memory_bytes:
+        return ""
+    return (
+        f"Device '{there.name}' holds {held} bytes already, and the limit of {there.memory_bytes} "
+        f"leaves no room for {more} more."
+    )
 
 
 def _local_us(
