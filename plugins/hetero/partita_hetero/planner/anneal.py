@@ -17,8 +17,14 @@ from partita_hetero.planner.compiled import jit
 from partita_hetero.planner.flow_time import parallel_us
 from partita_hetero.planner.loads import device_loads, move
 
-HOT, COLD = 0.03, 0.0003
-"""First and last temperature, as a share of the lowest value so far."""
+HOT = 0.03
+"""First temperature, as a share of the lowest value so far, where one unit can decide it."""
+
+HOT_OF_UNIT = 3.0
+"""First temperature for sums, as a share of what a unit adds on average."""
+
+COOLING = 0.01
+"""Last temperature, as a share of the first."""
 
 GUIDE = 0.1
 """How much the loads of all devices count beside the largest one."""
@@ -44,7 +50,7 @@ def anneal_parallel(
     def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
         return _steps_parallel(arrays, now, best, value, lowest, early, heat, count, seed)
 
-    return _cool(steps, _parallel_value(arrays, now, early), seconds, seed), best
+    return _cool(steps, HOT, _parallel_value(arrays, now, early), seconds, seed), best
 
 
 def anneal_loads(
@@ -63,18 +69,23 @@ def anneal_loads(
         )
 
     value = _load_value(arrays, load, busiest)
-    return _cool(steps, value, seconds, seed), best
+    hot = HOT if busiest else HOT_OF_UNIT / len(now)
+    return _cool(steps, hot, value, seconds, seed), best
 
 
 def _cool(
-    steps: Callable[[float, float, float, int, int], Any], value: float, seconds: float, seed: int
+    steps: Callable[[float, float, float, int, int], Any],
+    hot: float,
+    value: float,
+    seconds: float,
+    seed: int,
 ) -> float:
     """Runs batches of steps while the temperature falls; returns the lowest value seen."""
     lowest = value
     start = time.perf_counter()
     spent, batch = 0.0, 16
     while spent < seconds:
-        heat = lowest * HOT * (COLD / HOT) ** (spent / seconds)
+        heat = lowest * hot * COOLING ** (spent / seconds)
         before = time.perf_counter()
         value, lowest = steps(value, lowest, heat, batch, seed)
         seed += 1

@@ -108,7 +108,7 @@ def flatten(problem: Problem) -> Arrays:
     for unit, members in enumerate(groups):
         unit_of[members] = unit
     task_cost = np.array(
-        [[np.inf if cost.us is None else cost.us for cost in task.costs] for task in tasks]
+        [[np.inf if cost.us is None else cost.us for cost in task.costs] for task in tasks], float
     ).reshape(count, devices)
     allowed = np.zeros((len(groups), devices), bool)
     for unit, choices in enumerate(allowed_devices(problem)):

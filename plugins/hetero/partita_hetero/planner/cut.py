@@ -14,8 +14,11 @@ import numpy as np
 
 from partita_hetero.planner.arrays import Array, Arrays
 
-CAPACITY = 2**30
-"""Times become integers, rounded down so that the cut stays a bound; all together stay below."""
+CAPACITY = 2**29
+"""Times become 32-bit integers, rounded down so that the cut stays a bound; this is their sum."""
+
+FOREVER = 2**30
+"""More than all times together; with a flow against it, it still is a 32-bit integer."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,9 @@ def minimum_cut(arrays: Arrays, sides: Sides) -> tuple[float, Array]:
     base, tails, heads, times = _network(arrays, sides)
     finite = times[np.isfinite(times)]
     scale = CAPACITY / max(float(finite.sum()), 1e-9)
-    capacity = np.where(np.isfinite(times), np.floor(times * scale), CAPACITY).astype(np.int32)
-    nodes = int(max(tails.max(initial=1), heads.max(initial=1))) + 1
+    capacity = np.full(len(times), FOREVER, np.int64)
+    capacity[np.isfinite(times)] = np.floor(finite * scale)
+    nodes = 2 + arrays.units + 2 * len(arrays.producer)
     # Both directions of each wire are stored, as maximum_flow would otherwise add them itself.
     both = coo_array(
         (
@@ -79,7 +83,7 @@ def minimum_cut(arrays: Arrays, sides: Sides) -> tuple[float, Array]:
         ),
         shape=(nodes, nodes),
     ).tocsr()
-    both.data = np.minimum(both.data, CAPACITY).astype(np.int32)
+    both.data = np.minimum(both.data, FOREVER).astype(np.int32)
     result = maximum_flow(both, 0, 1)
     left = both - result.flow
     left.data[left.data < 0] = 0

@@ -66,7 +66,7 @@ def solve(
     fits = fit(problem, search.whole)
     for attempt in range(ROUNDS):
         left = time_limit_s - (time.perf_counter() - start)
-        search.run(fits, max(left / (2 if search.limited and not attempt else 1), 0.1))
+        search.run(fits, max(left / (1 if attempt else 1.5), 0.1) if search.alive else left)
         left = time_limit_s - (time.perf_counter() - start)
         if not search.lost or (search.best is not None and left < time_limit_s / 4):
             break
@@ -127,6 +127,9 @@ class _Search:
         self.whole: Arrays = flatten(self.problem)
         self.arrays = self.whole
         self.limited = bool(np.isfinite(self.whole.limit).any())
+        self.alive = self.limited and any(value.nbytes for value in self.problem.values)
+        self.surcharges = (0.0, 0.5, 1.0) if self.whole.launch.any() else (0.0,)
+        self.seen: set[bytes] = set()
         self.reserve = np.zeros(len(self.problem.devices))
         self.alike: list[Kind] = kinds(self.whole)
         self.through_host = not self.whole.is_direct.any()
@@ -141,6 +144,13 @@ class _Search:
 
     def offer(self, method: str, place: Array) -> None:
         """Simulates a placement and keeps it if it is the best that breaks no rule."""
+        if place.tobytes() in self.seen:
+            return
+        self.seen.add(place.tobytes())
+        quick = self._quick_value(place)
+        if self.best is not None and quick >= self.best.value:
+            self.tried[method] = min(quick, self.tried.get(method, quick))
+            return
         assignment = self.whole.tasks(place)
         if self.contiguous and not is_contiguous(self.problem, assignment):
             return
@@ -155,6 +165,20 @@ class _Search:
         self.tried[method] = min(value, self.tried.get(method, value))
         if self.best is None or value < self.best.value:
             self.best = _Found(method, place.copy(), value, timeline)
+
+    def _quick_value(self, place: Array) -> float:
+        """The value of a placement, launches apart, in compiled loops."""
+        from partita_hetero.planner.flow_time import parallel_us
+        from partita_hetero.planner.loads import device_loads
+
+        if self.objective == "PARALLEL":
+            device = place[self.whole.unit_of]
+            return float(parallel_us(self.whole, device, self.problem.early_handover))
+        load = device_loads(self.whole, place)[0]
+        if self.objective == "LATENCY":
+            return float(load.sum())
+        slots = np.where(self.whole.slots > 0, self.whole.slots, np.inf)
+        return float((load / slots).max())
 
     def offer_repaired(self, method: str, place: Array) -> None:
         """Offers a placement after moving away what does not fit."""
@@ -171,6 +195,10 @@ class _Search:
         """Runs all methods with limits that leave room for the live values seen before."""
         if self._try_all():
             return
+        if self.objective == "LATENCY" and not self.limited:
+            _cut_sequence(self, seconds)
+            if self.done:
+                return
         for _ in range(ROUNDS if self.limited else 1):
             self.lost = False
             room = np.maximum(self.whole.limit - self.reserve, 0.0)
@@ -223,36 +251,39 @@ def _starts(arrays: Arrays, problem: Problem) -> Iterator[tuple[str, Array]]:
             yield name, place
 
 
-def _search_sequential(search: _Search, seconds: float) -> None:
-    from partita_hetero.planner.anneal import anneal_loads
+def _cut_sequence(search: _Search, seconds: float) -> None:
+    """Minimum cuts: of all devices for the bound, and of the first and each other one."""
     from partita_hetero.planner.cut import minimum_cut, two_devices
 
-    arrays, devices = search.arrays, len(search.problem.devices)
-    end = time.perf_counter() + seconds
-    least = _least_launch(search.whole)
     target = np.inf if search.best is None else search.best.value
     bound, priced = bounds.cut_bound(search.whole, search.alike, seconds / 4, target)
-    search.prove("minimum cut", bound + least)
+    search.prove("minimum cut", bound + _least_launch(search.whole))
     for place in priced:
         search.offer_repaired("minimum cut", place)
-    surcharges = (0.0, 0.5, 1.0) if arrays.launch.any() else (0.0,)
-    for share in surcharges:
-        charged = with_surcharge(arrays, share)
-        for other in range(1, devices):
-            if devices > 2 and not search.problem.devices[0].host_memory:
-                break
+    devices = search.problem.devices
+    if search.done or (len(devices) > 2 and not devices[0].host_memory):
+        return
+    for share in search.surcharges:
+        charged = with_surcharge(search.arrays, share)
+        for other in range(1, len(devices)):
             _, second = minimum_cut(charged, two_devices(charged, 0, other))
             place = np.where(second, other, 0)
             if np.isfinite(charged.unit_cost[np.arange(len(place)), place]).all():
                 search.offer_repaired("minimum cut", place)
-    if search.done or (devices == 2 and not search.limited and not arrays.launch.any()):
-        return
-    for number, share in enumerate(surcharges):
+
+
+def _search_sequential(search: _Search, seconds: float) -> None:
+    from partita_hetero.planner.anneal import anneal_loads
+
+    end = time.perf_counter() + seconds
+    if search.limited:
+        _cut_sequence(search, seconds)
+    for number, share in enumerate(search.surcharges):
         left = end - time.perf_counter()
         if left <= 0 or search.best is None or search.done:
             break
-        charged = with_surcharge(arrays, share)
-        spend = left / (len(surcharges) - number) / (2 if _small(arrays) else 1)
+        charged = with_surcharge(search.arrays, share)
+        spend = left / (len(search.surcharges) - number) / (2 if _small(search.whole) else 1)
         _, place = anneal_loads(charged, search.best.place, False, spend)
         search.offer("annealing", place)
     _search_milp(search, False, end)

@@ -1,0 +1,49 @@
+"""The compiled evaluators give what the simulator gives."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from small_problems import problems
+
+from partita_hetero.planner.arrays import flatten
+from partita_hetero.planner.flow_time import parallel_us
+from partita_hetero.planner.loads import device_loads, move
+from partita_hetero.planner.simulate import one_submodel_each, simulate
+
+
+def placed(data, arrays):
+    """A random device for each unit, of those that take it."""
+    places = [
+        data.draw(st.sampled_from(np.flatnonzero(np.isfinite(costs)).tolist()))
+        for costs in arrays.unit_cost
+    ]
+    return np.array(places, np.int64)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.booleans().flatmap(lambda singly: problems(singly=singly)))
+def test_the_parallel_latency(data, problem):
+    arrays = flatten(problem)
+    assignment = arrays.tasks(placed(data, arrays))
+    found = parallel_us(arrays, np.array(assignment), problem.early_handover)
+    if not problem.early_handover and one_submodel_each(problem, assignment) is None:
+        assert found == np.inf
+    else:
+        assert found == pytest.approx(simulate(problem, assignment, "PARALLEL").latency_us)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), problems(launches=False))
+def test_the_loads_and_what_moves_do_to_them(data, problem):
+    arrays = flatten(problem)
+    place = placed(data, arrays)
+    load, used, readers = device_loads(arrays, place)
+    run = simulate(problem, arrays.tasks(place), "THROUGHPUT")
+    assert load == pytest.approx(list(run.load_us().values()))
+    for unit, target in enumerate(placed(data, arrays)):
+        move(arrays, place, load, used, readers, unit, target)
+    for kept, fresh in zip((load, used, readers), device_loads(arrays, place), strict=True):
+        assert kept == pytest.approx(fresh)

@@ -1,0 +1,147 @@
+"""Plans keep every rule, lie between bound and optimum, and say what nothing can keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from small_problems import best_of_all, problems, with_soft_pin
+
+from partita.errors import InfeasiblePlanError
+from partita_hetero.planner import solve as solving
+from partita_hetero.planner.arrays import flatten
+from partita_hetero.planner.feasible import broken_rules, is_contiguous
+from partita_hetero.planner.fit import fit, repair
+from partita_hetero.planner.lists import list_schedules
+from partita_hetero.planner.plan import OBJECTIVES
+from partita_hetero.planner.problem import HOST, Cost, Device, Link, Pin, Problem, Task, Value
+from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.solve import solve
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems(most=5), st.sampled_from(OBJECTIVES), st.booleans())
+def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
+    with patch.object(solving, "FEW", 0):  # let the methods find it
+        plan = solve(problem, objective, 0.15, contiguous)
+    run = simulate(problem, plan.assignment, objective)
+    assert not broken_rules(problem, plan.assignment, run)
+    assert not contiguous or is_contiguous(problem, plan.assignment)
+    assert plan.value_us == pytest.approx(objective_value(problem, plan.assignment, objective, run))
+    best = best_of_all(problem, objective, contiguous)
+    assert plan.bound_us <= best + 1e-6
+    assert plan.value_us == pytest.approx(best, rel=1e-4, abs=1e-4)
+    assert sorted(plan.order) == list(range(len(problem.tasks)))
+
+
+def two_devices(*tasks, values=(), pins=(), room=None):
+    machines = (Device("CPU", host_memory=True), Device("GPU", room))
+    links = (Link(HOST, 1, 1), Link(1, HOST, 1))
+    return Problem(machines, tasks, values, links, pins)
+
+
+def test_a_hard_pin_is_kept_and_a_soft_one_if_it_pays():
+    task = Task("a", (Cost(9), Cost(1)))
+    assert solve(two_devices(task), time_limit_s=1).assignment == (1,)
+    assert solve(two_devices(task, pins=(Pin(0, 0),)), time_limit_s=1).assignment == (0,)
+    weak = solve(with_soft_pin(two_devices(task), 0, 0, 5), time_limit_s=1)
+    assert (weak.assignment, weak.value_us) == ((1,), 6)
+    strong = solve(with_soft_pin(two_devices(task), 0, 0, 50), time_limit_s=1)
+    assert (strong.assignment, strong.value_us) == ((0,), 9)
+
+
+def test_live_values_count_as_memory():
+    # Weights fit either way; the value that both tasks hold does not.
+    tasks = [Task(name, (Cost(9), Cost(1)), weight_bytes=10) for name in "ab"]
+    values = (Value("v", 0, (1,), 100),)
+    assert solve(two_devices(*tasks, values=values, room=200), time_limit_s=1).assignment == (1, 1)
+    plan = solve(two_devices(*tasks, values=values, room=100), time_limit_s=1)
+    assert plan.assignment == (0, 0)
+    assert plan.timeline.peak_bytes == {"CPU": 120, "GPU": 0}
+
+
+def test_a_task_that_is_too_large_is_named():
+    only = Task("big", (Cost(None), Cost(1)), weight_bytes=70)
+    with pytest.raises(InfeasiblePlanError, match="Task 'big' needs 70 bytes, 20 more than 'GPU'"):
+        solve(two_devices(only, room=50))
+    group = [replace(only, name=name, weight_bytes=30, group="g") for name in "abcd"]
+    with pytest.raises(InfeasiblePlanError, match="Group of 'a', 'b', 'c' and others needs 120"):
+        solve(two_devices(*group, room=50))
+
+
+def test_tasks_that_are_too_many_for_their_devices_are_named():
+    tasks = [Task(f"t{i}", (Cost(None), Cost(1)), weight_bytes=20 + i) for i in range(3)]
+    message = (
+        "3 tasks or groups run only on 'GPU' and need 63 bytes, 13 more than there is room for "
+        r"\(50\). The largest are: Task 't2'; Task 't1'; Task 't0'."
+    )
+    with pytest.raises(InfeasiblePlanError, match=message):
+        solve(two_devices(*tasks, room=50))
+
+
+def packing(sizes, rooms):
+    """Tasks that only devices with limits take."""
+    machines = tuple(Device(f"D{i}", room, host_memory=True) for i, room in enumerate(rooms))
+    costs = tuple(Cost(1) for _ in rooms)
+    return Problem(
+        machines, tuple(Task(f"t{i}", costs, weight_bytes=s) for i, s in enumerate(sizes))
+    )
+
+
+def test_a_packing_that_is_hard_to_find_is_found():
+    problem = packing([6, 6, 4, 4, 4, 3, 3], [15, 15])  # largest first leaves 3 over
+    arrays = flatten(problem)
+    place = fit(problem, arrays)
+    assert np.bincount(place, arrays.unit_weight, 2).tolist() == [15, 15]
+
+
+def test_a_packing_that_does_not_exist_is_an_error():
+    with pytest.raises(InfeasiblePlanError, match="together they need 18 bytes of 20"):
+        solve(packing([6, 6, 6], [10, 10]))
+
+
+def test_live_values_that_fit_nowhere_are_an_error():
+    tasks = [Task(name, (Cost(None), Cost(1))) for name in "ab"]
+    values = (Value("v", 0, (1,), 100),)
+    with pytest.raises(InfeasiblePlanError, match="Device 'GPU' needs 100 bytes, 50 more than its"):
+        solve(two_devices(*tasks, values=values, room=50), time_limit_s=1)
+
+
+def test_repair_moves_what_loses_least():
+    tasks = [
+        Task(f"t{i}", (Cost(10 + i), Cost(1)), weight_bytes=10)  # t0 loses least on the CPU
+        for i in range(3)
+    ]
+    arrays = flatten(two_devices(*tasks, room=20))
+    assert repair(arrays, np.array([1, 1, 1])).tolist() == [0, 1, 1]
+
+
+def test_list_schedules_of_a_fork():
+    # s feeds a and b. In mean times a matters most; in times deviation b, which goes first then.
+    tasks = (
+        Task("s", (Cost(1), Cost(1))),
+        Task("a", (Cost(10), Cost(10))),
+        Task("b", (Cost(12), Cost(4))),
+    )
+    values = (Value("v", 0, (1, 2), transfer_us=0),)
+    places = dict(list_schedules(flatten(two_devices(*tasks, values=values))))
+    # HEFT: a first, on the CPU until 11; then b on the GPU until 5.
+    assert places["HEFT"].tolist() == [0, 0, 1]
+    assert places["HEScheduler"].tolist() == [0, 0, 1]
+    slow = two_devices(*tasks, values=(Value("v", 0, (1, 2), transfer_us=20),))
+    assert dict(list_schedules(flatten(slow)))["HEFT"].tolist() == [0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems())
+def test_list_schedules_keep_groups_and_weights(problem):
+    arrays = flatten(problem)
+    for _, place in list_schedules(arrays):
+        if place is not None:
+            assert np.isfinite(arrays.unit_cost[np.arange(arrays.units), place]).all()
+            used = np.bincount(place, arrays.unit_weight, len(arrays.limit))
+            assert (used <= arrays.limit).all()
