@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
-import ml_dtypes
+from typing import Any
+
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import bits
+from partita_cpu.native.invoke import float_bits
 from partita_cpu.native.plan import Plan
 from partita_cpu.native.table import Arithmetic
+from partita_cpu.team import team_of
 
 LARGEST = float(np.finfo(np.float32).max) * 0.99
 """Weights beyond this may round to infinity in bfloat16."""
 
+(
+    GROUPS,
+    OUTPUTS,
+    CHANNELS,
+    DOWN,
+    ACROSS,
+    GROUP_STEP,
+    OUTPUT_STEP,
+    CHANNEL_STEP,
+    DOWN_STEP,
+    ACROSS_STEP,
+    RUN,
+    PADDED,
+    BLOCKS,
+    COLUMNS,
+    PLANES,
+    STEP,
+) = range(16)
+"""What the table of the packing kernels holds: sizes of a group, elements from one neighbour to the
+next in the weights, elements of a run with and without the zeros behind it, tiles across, their
+columns, in how many parts elements are stored, and elements along k that AMX takes at a time.
+"""
 
-def pack(plan: Plan, w: Array) -> Array:
+
+def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
     """Weights of a convolution, (outputs, channels of a group, down, across), packed.
 
     The result holds the bits of float32 or bfloat16 numbers, as flat uint16.
     """
-    groups = plan.images.groups
-    outputs, channels, down, across = w.shape
-    parts = w.reshape(groups, outputs // groups, channels, down, across)
-    runs = parts.transpose(0, 3, 4, 2, 1).reshape(groups, plan.taps, plan.run, outputs // groups)
-    return _blocks(plan, runs)
+    _, channels, down, across = w.shape
+    size = channels * down * across
+    steps = (plan.images.outputs // plan.images.groups * size, size, down * across, across, 1)
+    return _packed(plan, w, (channels, down, across), steps, threads)
 
 
-def pack_matrix(plan: Plan, w: Array) -> Array:
+def pack_matrix(plan: Plan, w: Array, threads: int = 1) -> Array:
     """A matrix (depth, columns), packed."""
-    return _blocks(plan, w.reshape(1, 1, *w.shape))
+    depth, columns = w.shape
+    steps = (0, 1, columns, 0, 0)
+    if w.flags.f_contiguous and not w.flags.c_contiguous:
+        w, steps = w.T, (0, depth, 1, 0, 0)
+    return _packed(plan, w, (depth, 1, 1), steps, threads)
 
 
 def pack_bias(plan: Plan, bias: Array | None) -> Array:
@@ -41,43 +72,106 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
 
 def rounds_to_infinity(w: Array) -> bool:
     """Whether some weights are not finite, or would not be in bfloat16."""
-    return bool(w.size) and not bool(np.abs(w).max() < LARGEST)
+    return bool(w.size) and not bool(w.max() < LARGEST and w.min() > -LARGEST)
 
 
-def _blocks(plan: Plan, runs: Array) -> Array:
-    groups, taps, run, outputs = runs.shape
-    width = plan.blocks * plan.columns
-    if (run, outputs) != (plan.padded, width):
-        padded = np.zeros((groups, taps, plan.padded, width), np.float32)
-        padded[:, :, :run, :outputs] = runs
+def _packed(
+    plan: Plan, w: Array, sizes: tuple[int, ...], steps: tuple[int, ...], threads: int
+) -> Array:
+    groups, arithmetic = plan.images.groups, plan.arithmetic
+    outputs = plan.images.outputs // groups
+    layout = (plan.run, plan.padded, plan.blocks, plan.columns, arithmetic.planes, plan.step)
+    table = np.array([groups, outputs, *sizes, *steps, *layout], np.int64)
+    count = groups * plan.blocks * plan.taps * plan.padded * plan.columns * arithmetic.planes
+    out = _aligned(count * arithmetic.element_bytes // 2)
+    source = np.ascontiguousarray(w, np.float32).reshape(-1)
+    if arithmetic is Arithmetic.F32:
+        team_of(threads, 0).run(_pack_floats, source, out.view(np.float32), table)
     else:
-        padded = runs
-    depth = taps * plan.padded
-    if plan.arithmetic is Arithmetic.F32:
-        blocks = padded.reshape(groups, depth, plan.blocks, plan.columns).transpose(0, 2, 1, 3)
-        return _aligned(blocks)
-    high = padded.astype(ml_dtypes.bfloat16)
-    if plan.arithmetic is Arithmetic.BF16:
-        return _aligned(_tiles(plan, high.reshape(groups, depth, width)))
-    low = (padded - high.astype(np.float32)).astype(ml_dtypes.bfloat16)
-    both = np.stack([high, low]).reshape(2, groups, depth, width)
-    tiles = np.stack([_tiles(plan, part) for part in both], axis=3)
-    return _aligned(tiles)
+        team_of(threads, 0).run(_pack_halves, source, out, table)
+    return out
 
 
-def _tiles(plan: Plan, half: Array) -> Array:
-    """(group, block, step, half of the columns, pair of k, column, 2)."""
-    groups, depth, _ = half.shape
-    pairs = half.view(np.uint16).reshape(
-        groups, depth // plan.step, plan.step // 2, 2, plan.blocks, 2, 16
-    )
-    return pairs.transpose(0, 4, 1, 5, 2, 6, 3)
-
-
-def _aligned(array: Array) -> Array:
-    """The bits of a contiguous copy that starts at a cache line, as flat uint16."""
-    raw = np.empty(array.nbytes + 64, np.uint8)
+def _aligned(count: int) -> Array:
+    """Flat uint16, the first at the start of a cache line."""
+    raw = np.empty(2 * count + 64, np.uint8)
     start = -raw.ctypes.data % 64
-    flat = raw[start : start + array.nbytes].view(array.dtype)
-    flat.reshape(array.shape)[...] = array
-    return flat.view(np.uint16)
+    return raw[start : start + 2 * count].view(np.uint16)
+
+
+@loop
+def _pack_floats(w: Any, out: Any, p: Any, tid: int, nt: int) -> None:
+    """Blocks of columns, each (taps and their elements, columns)."""
+    blocks, columns = p[BLOCKS], p[COLUMNS]
+    units = p[GROUPS] * blocks
+    rows = out.size // (units * columns)
+    for unit in range(units * tid // nt, units * (tid + 1) // nt):
+        group = unit // blocks
+        first = (unit - group * blocks) * columns
+        exist = min(columns, p[OUTPUTS] - first)
+        origin = group * p[GROUP_STEP] + first * p[OUTPUT_STEP]
+        y, x, c = 0, 0, 0
+        for row in range(rows):
+            line = out[(unit * rows + row) * columns : (unit * rows + row + 1) * columns]
+            if row % p[PADDED] >= p[RUN]:
+                line[:] = 0
+                continue
+            at = origin + y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+            if p[OUTPUT_STEP] == 1:
+                for j in range(exist):
+                    line[j] = w[np.uint64(at + j)]
+            else:
+                for j in range(exist):
+                    line[j] = w[np.uint64(at + j * p[OUTPUT_STEP])]
+            for j in range(exist, columns):
+                line[j] = 0
+            y, x, c = _next(y, x, c, p)
+
+
+@loop
+def _pack_halves(w: Any, out: Any, p: Any, tid: int, nt: int) -> None:
+    """(block, step, plane, half of the columns, pair of k, column, 2), as `ir.amx` says."""
+    blocks, columns, planes = p[BLOCKS], p[COLUMNS], p[PLANES]
+    half = 16 * p[STEP]
+    units = p[GROUPS] * blocks
+    rows = out.size // (units * columns * planes)
+    for unit in range(units * tid // nt, units * (tid + 1) // nt):
+        group = unit // blocks
+        first = (unit - group * blocks) * columns
+        exist = min(columns, p[OUTPUTS] - first)
+        origin = group * p[GROUP_STEP] + first * p[OUTPUT_STEP]
+        y, x, c = 0, 0, 0
+        for row in range(rows):
+            step, inside = row // p[STEP], row % p[STEP]
+            to = (unit * rows // p[STEP] + step) * planes * 2 * half
+            to += inside // 2 * 32 + inside % 2
+            there = exist if row % p[PADDED] < p[RUN] else 0
+            at = origin + y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+            for j in range(columns):
+                value = w[np.uint64(at + j * p[OUTPUT_STEP])] if j < there else np.float32(0)
+                place = np.uint64(to + j // 16 * half + j % 16 * 2)
+                high = _rounded(value)
+                out[place] = high
+                if planes == 2:
+                    rest = value - float_bits(np.int64(high) << 16)
+                    out[place + np.uint64(2 * half)] = _rounded(rest)
+            if there:
+                y, x, c = _next(y, x, c, p)
+
+
+@loop(inline=True)
+def _rounded(value: Any) -> Any:
+    """The upper half of a float32, rounded to even: bfloat16."""
+    found = np.int64(bits(value)) & 0xFFFFFFFF
+    return (found + 0x7FFF + ((found >> 16) & 1)) >> 16
+
+
+@loop(inline=True)
+def _next(y: int, x: int, c: int, p: Any) -> Any:
+    """The element of a window behind this one: channels first, then across, then down."""
+    c += 1
+    if c == p[CHANNELS]:
+        c, x = 0, x + 1
+        if x == p[ACROSS]:
+            x, y = 0, y + 1
+    return y, x, c

@@ -109,7 +109,8 @@ def emit_product(
     gate, act = split_gate(act)
 
     def packed(array: Array) -> Array:
-        return pack_matrix(cut, array) if array.ndim == 2 else pack(cut, array)
+        lay = pack_matrix if array.ndim == 2 else pack
+        return lay(cut, array, choice.threads)
 
     offset = _bias(b, cut, bias)
     b.call(
