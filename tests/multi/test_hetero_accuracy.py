@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
+import onnx
 import pytest
 
+from partita.cli.main import main
 from partita.difference import relative_error
 from partita.errors import CompileError, InfeasiblePlanError, InputError, PropertyError
 from partita.query import ReasonCode
@@ -167,6 +171,27 @@ def test_samples_and_reference_that_cannot_be_used(compiled, folder):
     refuses = FakeDevice("C", breaks_on=["Neg"])
     with pytest.raises(CompileError, match="'C' cannot run the model as the reference"):
         compiled((*devices, refuses), 1e-3, HETERO_ACCURACY_REFERENCE="C")
+
+
+def test_the_budget_holds_where_times_decide(compiled):
+    fast, slow = lossy(), FakeDevice("B", delay_s=0.01)
+    model = compiled((fast, slow), 2e-3, HETERO_SCHEDULE="COST")
+    assert devices_of(model)["b"] == "B"
+    assert error_of(model) <= 2e-3
+    assert model.explain().decision is not None
+    free = compiled((fast, slow), 0.0, HETERO_SCHEDULE="COST")
+    assert set(devices_of(free).values()) == {"A"}
+
+
+def test_a_plan_keeps_the_budget(folder, monkeypatch, capsys):
+    core = core_with(lossy(), FakeDevice("B", delay_s=0.01))
+    monkeypatch.setattr("partita_hetero.cli.plan.Core", lambda: core)
+    onnx.save(LINEAR, folder / "m.onnx")
+    budget = "HETERO_ACCURACY_BUDGET=2e-3", f"HETERO_ACCURACY_INPUTS={folder / 'x.npz'}"
+    argv = [text for pair in budget for text in ("--property", pair)]
+    assert main(["plan", str(folder / "m.onnx"), "-d", "HETERO:A,B", *argv, "--json"]) == 0
+    tasks = {name: device for name, device, _ in json.loads(capsys.readouterr().out)["tasks"]}
+    assert "B" in tasks.values()
 
 
 def test_random_samples_where_none_are_given(folder):

@@ -101,6 +101,15 @@ def test_what_is_pinned_stays_or_is_named():
     )
 
 
+def test_values_of_unknown_size_are_told():
+    proto = model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 3))
+    core = core_with(FakeDevice("A"), FakeDevice("B"))
+    compiled = core.compile_model(proto, "HETERO:A,B", {"HETERO_MEMORY_LIMITS": {"A": "1kB"}})
+    note = "Memory limits count 1 values as nothing, since their shapes are not fixed."
+    assert list(compiled.explain().notes) == [note]
+    assert not core.compile_model(proto, "HETERO:A,B").explain().notes
+
+
 def test_limits_hold_where_times_decide_and_soft_pins_give_way(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     compiled = placed(

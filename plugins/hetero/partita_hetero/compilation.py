@@ -85,13 +85,24 @@ class Compilation:
         else:
             self.wanted = Wanted(wanted.by_name(pins, self.wiring, devices))
         self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
+        self.wanted.notes.extend(self._unknown_sizes())
         self.choice: Choice | None = None
-        self._inexact: dict[tuple[int, str], Reason] | None = None
+        self.inexact: dict[tuple[int, str], Reason] | None = None
         self._done: dict[Any, CompiledModel] = {}
         self._memories: dict[str, str] = {}
         self._states: Mapping[str, Mapping[str, Any]] = {}
         self._negotiation = Negotiation()
         self._lock = threading.Lock()
+
+    def _unknown_sizes(self) -> list[str]:
+        """A note on what memory limits cannot count."""
+        writes = zip(self.wiring.live, self.wiring.writes, strict=True)
+        unknown = sum(name not in self.sizes for live, names in writes if live for name in names)
+        if not unknown or not self.devices.memory_limits:
+            return []
+        return [
+            f"Memory limits count {unknown} values as nothing, since their shapes are not fixed."
+        ]
 
     def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
         """Places and compiles.
@@ -114,9 +125,9 @@ class Compilation:
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         if self.choice is None and self.devices.properties.HETERO_SCHEDULE == "COST":
             self.choice = self._choose(out, remarks)
-        if self._inexact is None and self.devices.properties.HETERO_ACCURACY_BUDGET:
-            self._inexact = self._within_budget(out, remarks)
-        out |= self._inexact or {}
+        if self.inexact is None and self.devices.properties.HETERO_ACCURACY_BUDGET:
+            self.inexact = self._within_budget(out, remarks)
+        out |= self.inexact or {}
         choice = self.choice
         while True:
             placement = self.place(out, choice.wishes if choice else {})

@@ -200,7 +200,8 @@ def _measured(args: argparse.Namespace, out: Output) -> _Setting:
     if not isinstance(compiled, HeteroCompiledModel):
         raise TypeError(f"HETERO compiles to {type(compiled).__name__}.")
     compilation = compiled.compilation
-    return _Setting(Scheduler(compilation, {}, []).problem(), model, compilation.devices)
+    lost = dict(compilation.inexact or {})
+    return _Setting(Scheduler(compilation, lost, []).problem(), model, compilation.devices)
 
 
 def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
