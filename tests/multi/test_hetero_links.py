@@ -266,3 +266,39 @@ def test_dynamic_shapes_are_not_bound():
 
 def test_parts_of_one_cpu_agree_with_the_whole():
     run(two_processors(), CHAIN, "HETERO:CPU,CPU2", {"b": "CPU2", "d": "CPU2"})
+
+
+@pytest.mark.parametrize("executor", ["DATAFLOW", "PARALLEL"])
+def test_other_executors_bind_each_part_by_itself(executor):
+    proto = chain(12)
+    core = two_processors()
+    core.register_plugin(Fickle("F"))
+    compiled = cut(core, proto, ["CPU", "CPU2", "F"], {"HETERO_EXECUTOR": executor})
+    request = compiled.create_infer_request()
+    for scale in (1, 2, 3, 4):
+        x = X * np.float32(scale)
+        have = request.infer({"v0": x})[0]
+        np.testing.assert_allclose(have, evaluate(proto, {"v0": x})[0], rtol=1e-5)
+    assert 4 in request._runner._bound._calls
+    assert 0 not in request._runner._bound._calls  # reads what the application brings
+
+
+@pytest.mark.parametrize("executor", ["DATAFLOW", "PARALLEL"])
+def test_a_bound_part_that_fails_moves(executor):
+    core = two_processors()
+    device = Binding("F")
+    core.register_plugin(device)
+    model = core.read_model(CHAIN)
+    for op, name in zip(model.ops, ["CPU", "F", "CPU", "F"], strict=True):
+        op.affinity = name
+    compiled = core.compile_model(model, "HETERO:CPU,F", {"HETERO_EXECUTOR": executor})
+    request = compiled.create_infer_request()
+    for _ in range(2):
+        request.infer({"x": X})
+    assert device.bound == 2
+    device.broken = True
+    have = request.infer({"x": X})[0]
+    np.testing.assert_allclose(have, evaluate(CHAIN, {"x": X})[0], rtol=1e-6)
+    devices = {op.name: op.device for op in compiled.explain().ops}
+    assert devices["b"] == "F"
+    assert devices["d"] != "F"

@@ -64,6 +64,24 @@ def link(
     return links
 
 
+def bind_each(
+    steps: Sequence[Step],
+    runners: Mapping[int, Runner],
+    prepared: Sequence[Tensor | None],
+    blame: Callable[[RunStep, Exception], Exception],
+) -> dict[int, Repetition]:
+    """Binds what can be bound, each step by itself, for requests that run steps in any order."""
+    calls: dict[int, Repetition] = {}
+    for index, step in enumerate(steps):
+        try:
+            call = _repetition(step, runners, prepared, None)
+        except Exception as error:
+            raise blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
+        if call is not None:
+            calls[index] = call
+    return calls
+
+
 def run_links(
     links: Sequence[Link], run: Callable[[int], None], cancelled: Callable[[], bool]
 ) -> None:

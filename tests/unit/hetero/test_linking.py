@@ -7,7 +7,7 @@ import pytest
 
 from partita import HostTensor, Repetition
 from partita.errors import InferCancelledError
-from partita_hetero.linking import Link, RepetitionFailedError, link, run_links
+from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
 
 
@@ -116,3 +116,20 @@ def test_cancelling_stops_before_the_next_call():
     assert log == [0]
     with pytest.raises(InferCancelledError):
         run_links([Link(0, 1, Named("a", [], error=InferCancelledError("now")))], never, never)
+
+
+def test_binding_each_step_by_itself():
+    log = []
+    parts = {i: Part("abcd"[i], log, bindable=i != 2) for i in range(4)}
+    calls = bind_each(steps_of(4), parts, tensors(5, missing={0}), blame)
+    assert sorted(calls) == [1, 3]
+    for call in calls.values():
+        call()
+    assert log == ["b", "d"]
+
+    class Broken(Part):
+        def repetition(self, inputs, outputs, scratch=None):
+            raise KeyError("lost")
+
+    with pytest.raises(RuntimeError, match="0: 'lost'"):
+        bind_each(steps_of(1), {0: Broken("a", [])}, tensors(2), blame)

@@ -1,0 +1,403 @@
+"""An assembly with one request's runners and tensors: what runs, step by step or joined."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from partita.compiled_model import CompiledModel, Repetition, Runner
+from partita.errors import InferCancelledError, InferError
+from partita.layout import LaidOutTensor
+from partita.model import Port
+from partita.profiling import ProfilingInfo
+from partita.tensor import HostTensor, Tensor
+from partita_hetero.assembly import Assembly
+from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
+from partita_hetero.planner.timeline import Span, Timeline
+from partita_hetero.submodels import Submodel
+from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
+from partita_hetero.watchdog import TimeoutExceededError
+
+_log = logging.getLogger("partita.hetero")
+
+
+class PartFailedError(Exception):
+    """A submodel's device failed; carries which one and the device's own error."""
+
+    def __init__(self, piece: Submodel, error: Exception) -> None:
+        super().__init__(str(error))
+        self.piece = piece
+        self.error = error
+
+
+class Bound:
+    """An assembly with one request's runners and tensors.
+
+    Args:
+        compiled: The compiled HETERO model.
+        assembly: The assembly; the model's present one, or one that is to be tried.
+
+    Attributes:
+        assembly: The assembly.
+        abandoned: Whether a runner was given up while it ran, so that none must be closed.
+        failures: What failed in the last run, when several submodels run at the same time.
+    """
+
+    def __init__(self, compiled: HeteroCompiledModel, assembly: Assembly) -> None:
+        self.assembly = assembly
+        self._core = compiled.core
+        self._steps = assembly.plan.steps
+        self._inputs = len(compiled.inputs)
+        self._pieces = {piece.number: piece for piece in assembly.submodels}
+        self._ports = {
+            piece.number: part.outputs
+            for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
+        }
+        self._runners = {
+            piece.number: _new_runner(piece, part)
+            for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
+        }
+        self.abandoned = False
+        self.failures: list[tuple[Submodel, Exception]] = []
+        self._slots: list[Tensor | None] = [None] * assembly.plan.slots
+        prepared = assembly.prepare(compiled.core)
+        self._outputs = [
+            (slot, None if slot is not None else HostTensor(assembly.constants[port.name]))
+            for slot, port in zip(assembly.plan.outputs, compiled.outputs, strict=True)
+        ]
+        self._count = compiled.properties.PERF_COUNT
+        self._times = [(0.0, 0.0)] * len(self._steps)
+        self._reject_nan = compiled.properties.REJECT_NAN
+        self._watchdog = compiled.watchdog
+        self._due = compiled.due_shapes
+        self._shapes: list[tuple[int, ...]] = []
+        self._sizes: dict[str, int] = {}
+        self._prepared = prepared
+        self._links: list[Link] | None = None
+        self._may_link = not (self._count or self._reject_nan or self._watchdog is not None)
+        self._in_order = compiled.properties.HETERO_EXECUTOR == "LINEAR"
+        self._calls: dict[int, Repetition] = {}
+        self._links_at_all = self._may_link
+        self._given: dict[int, Tensor] = {}
+        wanted = Counter(slot for slot, _ in self._outputs)
+        self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
+
+    def _link(self) -> list[Link] | None:
+        """Calls for runs of steps, where nothing has to be looked at between steps.
+
+        Comes after a run step by step, which has shown what devices write where it was planned.
+        """
+        for step in self._steps:
+            for slot in step.writes:
+                if self._slots[slot] is not self._prepared[slot]:
+                    self._prepared[slot] = None
+        if not self._in_order:
+            self._calls = bind_each(self._steps, self._runners, self._prepared, self._blame)
+            return None
+        needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
+        scratch = np.empty(needed, np.uint8) if needed else None
+        links = link(self._steps, self._runners, self._prepared, self._blame, scratch)
+        return links if any(one.call is not None for one in links) else None
+
+    def _blame(self, step: RunStep, error: Exception) -> PartFailedError:
+        return self._failed(self._pieces[step.submodel], error)
+
+    def _failed(self, piece: Submodel, error: Exception) -> PartFailedError:
+        """Notes a failure; of those that happen at the same time, only one is raised."""
+        self.failures.append((piece, error))
+        return PartFailedError(piece, error)
+
+    def run(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
+        execute: Callable[..., None],
+        cancelled: Callable[[], bool],
+    ) -> Sequence[Tensor]:
+        """Runs all steps and returns the model's outputs.
+
+        Args:
+            inputs: One tensor per input of the model.
+            outputs: Where results should go, as runners take it.
+            execute: The executor.
+            cancelled: Whether the request is to stop.
+
+        Raises:
+            PartFailedError: A device failed.
+            InferCancelledError: The request was cancelled.
+        """
+        self.failures = []
+        self._slots[: self._inputs] = inputs
+        if outputs is not None or self._given:
+            self._take(outputs or ())
+        if self._due.symbols:
+            self._shapes = [tensor.shape for tensor in inputs]
+            self._sizes = self._due.sizes(self._shapes)
+        try:
+            return self._compute(execute, cancelled)
+        finally:
+            self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
+
+    def _take(self, outputs: Sequence[Tensor | None]) -> None:
+        """Has submodels write the model's outputs to tensors of the caller where they can.
+
+        Runs that were bound to other memory for them are bound anew, without these outputs. With a
+        time limit nothing of the caller's is handed out: who is given up might write to it later.
+        """
+        if self._watchdog is not None:
+            return
+        self._given = {
+            slot: tensor
+            for (slot, _), tensor in zip(self._outputs, outputs, strict=False)
+            if tensor is not None and slot in self._lendable
+        }
+        if any(self._prepared[slot] is not None for slot in self._given):
+            for slot in self._given:
+                self._prepared[slot] = None
+            self._links, self._may_link, self._calls = None, self._links_at_all, {}
+
+    def _compute(
+        self, execute: Callable[..., None], cancelled: Callable[[], bool]
+    ) -> Sequence[Tensor]:
+        if not self._run_links(cancelled):
+            step = self._timed_step if self._count else self._step
+            execute(self.assembly.schedule, step, cancelled)
+            if self._may_link:
+                self._may_link = False
+                self._links = self._link()
+        results: list[Tensor] = []
+        for slot, constant in self._outputs:
+            tensor = constant if slot is None else self._read(slot)
+            if slot is not None and slot < self._inputs:
+                tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
+            results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
+        return results
+
+    def _run_links(self, cancelled: Callable[[], bool]) -> bool:
+        """Runs what was bound; ``False`` if all steps are to be run (again), one by one."""
+        if self._links is None:
+            return False
+        try:
+            run_links(self._links, self._linked_step, cancelled)
+        except (RepetitionFailedError, _DeclinedError) as error:
+            _log.info("running step by step, since joined runs failed: %r", error.__cause__)
+            self._links, self._may_link = None, True
+            return False
+        return True
+
+    def _linked_step(self, index: int) -> None:
+        """Runs a step that is not bound; those that are read its tensors where they were planned.
+
+        Raises:
+            _DeclinedError: Its device has not written one there, though it did before.
+        """
+        self._step(index)
+        for slot in self._steps[index].writes:
+            if self._prepared[slot] is not None and self._slots[slot] is not self._prepared[slot]:
+                raise _DeclinedError
+
+    def _read(self, slot: int) -> Tensor:
+        tensor = self._slots[slot]
+        if tensor is None:
+            raise InferError("The plan reads a tensor before it is written; please report this.")
+        return tensor
+
+    def _timed_step(self, index: int) -> None:
+        start = time.perf_counter()
+        self._step(index)
+        self._times[index] = (start * 1e6, time.perf_counter() * 1e6)
+
+    def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
+        """The counters of each submodel, by its number."""
+        return {number: runner.profiling_info() for number, runner in self._runners.items()}
+
+    def part_seconds(self) -> dict[int, float]:
+        """How long each submodel took in the last run, if HETERO counts."""
+        return {
+            step.submodel: (end - start) * 1e-6
+            for step, (start, end) in zip(self._steps, self._times, strict=True)
+            if isinstance(step, RunStep)
+        }
+
+    def timeline(self, name: str) -> Timeline:
+        """When each step of the last run began and ended, if HETERO counts."""
+        first = min((start for start, _ in self._times), default=0.0)
+        spans = []
+        for step, (start, end) in zip(self._steps, self._times, strict=True):
+            if isinstance(step, RunStep):
+                device, what = self._pieces[step.submodel].device, f"subgraph{step.submodel}"
+                spans.append(Span(device, what, start - first, end - first))
+            else:
+                tensor = self._slots[step.writes[0]]
+                nbytes = 0 if tensor is None else tensor.nbytes
+                spans.append(
+                    Span(step.device, step.name, start - first, end - first, "transfer", nbytes)
+                )
+        return Timeline(tuple(spans), name)
+
+    def _step(self, index: int) -> None:
+        step = self._steps[index]
+        if isinstance(step, RunStep):
+            call = self._calls.get(index)
+            if call is None or not self._repeat(call, step):
+                self._run_submodel(index, step)
+            return
+        try:
+            self._slots[step.writes[0]] = self._permute(step)
+        except Exception as error:
+            raise self._failed(self._end_of(step), error) from error
+
+    def _repeat(self, call: Repetition, step: RunStep) -> bool:
+        """Makes a bound call; ``False`` if the step is to be run as any other.
+
+        That is the case if an input lies elsewhere this time, and after a failure: the memory of
+        what crosses is not used twice in one request, so the run shows the failure again.
+        """
+        slots, prepared = self._slots, self._prepared
+        for slot in step.reads:
+            if slots[slot] is not prepared[slot]:
+                return False
+        try:
+            call()
+        except InferCancelledError:
+            raise
+        except Exception as error:  # noqa: BLE001  # raised again by the run, with its name
+            _log.info("running a submodel step by step, since its call failed: %s", error)
+            return False
+        for slot in step.writes:
+            slots[slot] = prepared[slot]
+        return True
+
+    def _permute(self, step: PermuteStep) -> Tensor:
+        source = self._read(step.reads[0])
+        if step.kind is PermuteKind.DOWNLOAD:
+            target = self._prepared[step.writes[0]]
+            if target is not None:
+                source.copy_to(target)
+                return target
+            if source.layout is not None:
+                return LaidOutTensor(source.stored(), source.dtype, source.layout)
+            return HostTensor(source.numpy())
+        return self._core.transfer_to(step.device, source)
+
+    def _end_of(self, permute: PermuteStep) -> Submodel:
+        """The submodel, on the Permute's device, that the tensor comes from or goes to."""
+        touched = {*permute.reads, *permute.writes}
+        ends = [
+            self._pieces[step.submodel]
+            for step in self._steps
+            if isinstance(step, RunStep) and not touched.isdisjoint((*step.reads, *step.writes))
+        ]
+        return next((piece for piece in ends if piece.device == permute.device), ends[0])
+
+    def _run_submodel(self, index: int, step: RunStep) -> None:
+        slots = self._slots
+        inputs = [slots[slot] for slot in step.reads]
+        outputs = [self._given.get(slot, self._prepared[slot]) for slot in step.writes]
+        run = self._runners[step.submodel].run
+        try:
+            if self._watchdog is not None:
+                device = self._pieces[step.submodel].device
+                results = self._watchdog.run(device, run, inputs, outputs)
+            else:
+                results = run(inputs, outputs)  # type: ignore[arg-type]  # all were written
+            if self._reject_nan or len(results) != len(outputs):
+                self._check(step.submodel, results)
+            else:
+                for result, prepared in zip(results, outputs, strict=True):
+                    if result is not prepared:  # what was prepared fits
+                        self._check(step.submodel, results)
+                        break
+        except InferCancelledError:
+            raise
+        except Exception as error:
+            self.abandoned |= isinstance(error, TimeoutExceededError)
+            raise self._failed(self._pieces[step.submodel], error) from error
+        for slot, tensor in zip(step.writes, results, strict=True):
+            slots[slot] = tensor
+
+    def _check(self, number: int, results: Sequence[Tensor]) -> None:
+        """A device's answer must be what its ports promise."""
+        ports = self._ports[number]
+        if len(results) != len(ports):
+            raise InferError(f"It returned {len(results)} tensors; {len(ports)} are due.")
+        for port, tensor in zip(ports, results, strict=True):
+            if not isinstance(tensor, Tensor):
+                raise InferError(f"It returned {type(tensor).__name__} for '{port.name}'.")
+            if port.dtype not in (None, tensor.dtype) or not self._fits(port, tensor.shape):
+                found = ", ".join(map(str, tensor.shape))
+                raise InferError(
+                    f"It returned {tensor.dtype}[{found}] as '{port.name}'; {port.describe()} is "
+                    "due."
+                )
+            if self._reject_nan and tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
+                raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")
+
+    def _fits(self, port: Port, shape: tuple[int, ...]) -> bool:
+        """Whether a shape is the port's; a symbol stands for its size in this request's inputs."""
+        due = port.shape
+        if due is None:
+            return True
+        if len(due) != len(shape):
+            return False
+        doubtful = False
+        for have, want in zip(shape, due, strict=True):
+            if isinstance(want, int):
+                if have != want:
+                    return False
+            elif want is not None and self._sizes.get(want, have) != have:
+                doubtful = True
+        return not doubtful or self._due.infer(port.name, self._shapes) in (None, shape)
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
+        infos: list[ProfilingInfo] = []
+        for index, step in enumerate(self._steps):
+            if isinstance(step, RunStep):
+                for number, info in enumerate(self._runners[step.submodel].profiling_info(), 1):
+                    infos.append(
+                        ProfilingInfo(
+                            f"subgraph{step.submodel}: {number}. {info.node_name}",
+                            info.node_type,
+                            info.exec_type,
+                            info.status,
+                            info.real_time_us,
+                            info.cpu_time_us,
+                        )
+                    )
+            elif self._count:
+                start, end = self._times[index]
+                infos.append(_permute_info(step, end - start))
+        return infos
+
+    def cancel(self) -> None:
+        """Asks all runners to stop."""
+        for runner in self._runners.values():
+            runner.cancel()
+
+    def close(self) -> None:
+        """Closes all runners."""
+        for runner in self._runners.values():
+            runner.close()
+
+
+class _DeclinedError(Exception):
+    """A device has not written to the tensor that was planned for it."""
+
+
+def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:
+    try:
+        return part.create_runner()
+    except Exception as error:
+        raise PartFailedError(piece, error) from error
+
+
+def _permute_info(step: PermuteStep, microseconds: float) -> ProfilingInfo:
+    return ProfilingInfo(
+        step.name, "Permute", step.kind, real_time_us=microseconds, cpu_time_us=microseconds
+    )
