@@ -7,7 +7,7 @@ from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
 from partita.lowering.channels_last import ChannelsLast
 from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
-from partita.lowering.fusion import fuse, fuse_residuals
+from partita.lowering.fusion import fuse, fuse_quantized, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
@@ -36,6 +36,7 @@ __all__ = [
     "expand_functions",
     "fold_constants",
     "fuse",
+    "fuse_quantized",
     "fuse_residuals",
     "lower",
     "lower_ir",

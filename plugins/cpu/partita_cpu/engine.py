@@ -29,6 +29,7 @@ from partita.lowering import (
     expand_functions,
     fold_constants,
     fuse,
+    fuse_quantized,
     fuse_residuals,
     lower,
 )
@@ -89,6 +90,7 @@ class CpuCompiledModel(CompiledModel):
             options=choice,
             prepacked=Prepacked(state),
         )
+        fuse(graph, (fuse_quantized,), takes)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)

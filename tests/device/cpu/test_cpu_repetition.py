@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
@@ -76,7 +78,7 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
     for _ in range(2):
         scratch[:] = 255
         both()
-        for source, target in zip(tensors, tensors[1:], strict=False):
+        for source, target in itertools.pairwise(tensors):
             want = -softmax(softmax(source.numpy().astype(np.float64)))
             np.testing.assert_allclose(target.numpy(), want, rtol=1e-5)
     assert (scratch != 255).any()

@@ -1,0 +1,115 @@
+"""Graphs of floats between quantised tensors are computed in integers, as onnxruntime has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+
+RNG = np.random.default_rng(3)
+
+
+def quantized_model(kind, *, per_output=True, dtype=np.uint8, bias=True, relu=False, zero=None):
+    """DequantizeLinear of an input, weights and bias; a product; QuantizeLinear."""
+    outputs = 24
+    convolution = kind == "Conv"
+    shape = (outputs, 8, 3, 3) if convolution else (40, outputs)
+    x_shape = [2, 8, 9, 7] if convolution else [5, 40]
+    y_shape = [2, outputs, 9, 7] if convolution else [5, outputs]
+    low = np.iinfo(dtype).min
+    x_scale = np.float32(0.02)
+    w_scale = (RNG.random(outputs if per_output else 1) * 0.01 + 0.002).astype(np.float32)
+    arrays = {
+        "xs": x_scale,
+        "xz": np.array(low + 131, dtype),
+        "w": RNG.integers(-127, 128, shape).astype(np.int8),
+        "ws": w_scale if per_output else w_scale.reshape(()),
+        "wz": np.zeros(w_scale.shape if per_output else (), np.int8),
+        "b": RNG.integers(-3000, 3000, outputs).astype(np.int32),
+        "bs": np.broadcast_to(x_scale * w_scale, outputs).astype(np.float32),
+        "bz": np.zeros(outputs, np.int32),
+        "ys": np.float32(0.3),
+        "yz": np.array(low + (128 if zero is None else zero), dtype),
+    }
+    axis = {"axis": 0 if convolution else 1}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["xf"]),
+        helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["wf"], **axis),
+        helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["bf"], axis=0),
+    ]
+    attrs = {"pads": [1, 1, 1, 1]} if convolution else {}
+    inputs = ["xf", "wf", "bf"] if bias and convolution else ["xf", "wf"]
+    nodes.append(helper.make_node(kind, inputs, ["p"], name="product", **attrs))
+    if relu:
+        nodes.append(helper.make_node("Relu", ["p"], ["r"]))
+    nodes.append(helper.make_node("QuantizeLinear", ["r" if relu else "p", "ys", "yz"], ["y"]))
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", element, x_shape)],
+        [helper.make_tensor_value_info("y", element, y_shape)],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    info = np.iinfo(dtype)
+    x = RNG.integers(info.min, info.max + 1, x_shape).astype(dtype)
+    return model, {"x": x}
+
+
+def run(model, feeds):
+    core = partita.Core()
+    compiled = core.compile_model(
+        core.read_model(model.SerializeToString()), "CPU", {"PERF_COUNT": True}
+    )
+    request = compiled.create_infer_request()
+    result = request.infer(feeds)[0]
+    executed = {i.node_name for i in request.get_profiling_info() if i.status == "EXECUTED"}
+    return result, executed
+
+
+def expected(model, feeds):
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+
+
+@pytest.mark.parametrize("kind", ["Conv", "MatMul"])
+@pytest.mark.parametrize("per_output", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("bias", [False, True])
+def test_products_in_integers(kind, per_output, dtype, bias):
+    model, feeds = quantized_model(kind, per_output=per_output, dtype=dtype, bias=bias)
+    result, executed = run(model, feeds)
+    assert executed == {"product"}
+    np.testing.assert_array_equal(result, expected(model, feeds))
+
+
+@pytest.mark.parametrize(("zero", "fused"), [(0, True), (5, False)])
+def test_relu_that_saturation_does(zero, fused):
+    model, feeds = quantized_model("Conv", relu=True, zero=zero)
+    result, executed = run(model, feeds)
+    assert (executed == {"product"}) == fused
+    np.testing.assert_array_equal(result, expected(model, feeds))
+
+
+def test_a_bias_of_another_scale_stays_in_floats():
+    model, feeds = quantized_model("Conv")
+    for tensor in model.graph.initializer:
+        if tensor.name == "bs":
+            scales = 2 * numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(scales, "bs"))
+    result, executed = run(model, feeds)
+    assert len(executed) > 1
+    np.testing.assert_array_equal(result, expected(model, feeds))
+
+
+def test_floats_that_are_an_output_stay():
+    model, feeds = quantized_model("MatMul")
+    model.graph.output.append(helper.make_tensor_value_info("p", TensorProto.FLOAT, [5, 24]))
+    result, executed = run(model, feeds)
+    assert len(executed) > 1
+    np.testing.assert_array_equal(result, expected(model, feeds))
