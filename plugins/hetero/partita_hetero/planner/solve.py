@@ -36,6 +36,9 @@ from partita_hetero.planner.timeline import Timeline
 ROUNDS = 4
 """How often limits are tightened by what live values take, which the methods do not see."""
 
+CLOSE = 1e-5
+"""A value this close to the bound is optimal: minimum cuts count in rounded times."""
+
 FEW = 2000
 """Up to so many placements are all tried."""
 
@@ -129,7 +132,7 @@ class _Search:
         self.limited = bool(np.isfinite(self.whole.limit).any())
         self.alive = self.limited and any(value.nbytes for value in self.problem.values)
         self.surcharges = (0.0, 0.5, 1.0) if self.whole.launch.any() else (0.0,)
-        self.seen: set[bytes] = set()
+        self.seen: dict[bytes, float] = {}
         self.reserve = np.zeros(len(self.problem.devices))
         self.alike: list[Kind] = kinds(self.whole)
         self.through_host = not self.whole.is_direct.any()
@@ -140,15 +143,16 @@ class _Search:
     @property
     def done(self) -> bool:
         """Whether the best plan is proven to be optimal."""
-        return self.best is not None and self.best.value <= self.bound * (1 + 1e-6)
+        return self.best is not None and self.best.value <= self.bound * (1 + CLOSE)
 
     def offer(self, method: str, place: Array) -> None:
         """Simulates a placement and keeps it if it is the best that breaks no rule."""
-        if place.tobytes() in self.seen:
+        known = self.seen.get(place.tobytes())
+        quick = self._quick_value(place) if known is None else known
+        self.seen[place.tobytes()] = quick
+        if known == np.inf:
             return
-        self.seen.add(place.tobytes())
-        quick = self._quick_value(place)
-        if self.best is not None and quick >= self.best.value:
+        if known is not None or (self.best is not None and quick >= self.best.value):
             self.tried[method] = min(quick, self.tried.get(method, quick))
             return
         assignment = self.whole.tasks(place)
@@ -159,9 +163,11 @@ class _Search:
         broken = broken_rules(self.problem, assignment, timeline)
         if broken:
             self.broken = broken
+            self.seen[place.tobytes()] = np.inf
             if self.best is None or value < self.best.value:
                 self._reserve(place, timeline)
             return
+        self.seen[place.tobytes()] = value
         self.tried[method] = min(value, self.tried.get(method, value))
         if self.best is None or value < self.best.value:
             self.best = _Found(method, place.copy(), value, timeline)
