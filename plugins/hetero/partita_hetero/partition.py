@@ -11,7 +11,7 @@ that any order of alternation can give. With more devices parts may be left that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from partita_hetero import merging
 from partita_hetero.merging import Device, Part
@@ -102,7 +102,9 @@ def _handing_over_early(
     """Parts that begin where a value comes in from another device and end where one goes out.
 
     An operation's level is the most such places on a path to it. A part is connected and of one
-    level, so that in the order of levels no part waits for a later one.
+    level, so that in the order of levels no part waits for a later one. Parts of one device that
+    wait for the same parts and that the same parts wait for are one part after all: they begin
+    together, nobody can go on with one of them alone, and a device runs them one after another.
     """
     kept = [op for op, device in enumerate(affinity) if device is not None]
     imports = [False] * len(preds)
@@ -137,7 +139,31 @@ def _handing_over_early(
         device = affinity[op]
         if device is not None:
             parts.append(Part(device, tuple(pieces[op])))
-    return parts
+    return _join_twins(parts, preds)
+
+
+def _join_twins(
+    parts: Sequence[Part[Device]], preds: Sequence[Sequence[int]]
+) -> list[Part[Device]]:
+    """Joins parts of one device with the same neighbours before and after, if they have any."""
+    home = {op: index for index, part in enumerate(parts) for op in part.ops}
+    before: list[set[int]] = [set() for _ in parts]
+    after: list[set[int]] = [set() for _ in parts]
+    for op, index in home.items():
+        for pred in preds[op]:
+            source = home.get(pred, index)
+            if source != index:
+                before[index].add(source)
+                after[source].add(index)
+    joined: dict[Hashable, list[int]] = {}
+    for index, part in enumerate(parts):
+        alone = not before[index] and not after[index]
+        twins = index if alone else (part.device, frozenset(before[index]), frozenset(after[index]))
+        joined.setdefault(twins, []).append(index)
+    return [
+        Part(parts[twins[0]].device, tuple(sorted(op for i in twins for op in parts[i].ops)))
+        for twins in joined.values()
+    ]
 
 
 def _delay_and_merge(

@@ -194,6 +194,21 @@ def test_parts_that_run_at_the_same_time_are_connected():
     assert separate == [Part("A", (0, 1)), Part("A", (2, 3))]
 
 
+def test_branches_of_one_device_between_the_same_parts_are_one_part():
+    """0 forks into four branches, which 5 joins: one part for each device's branches."""
+    edges = [(0, branch) for branch in range(1, 5)] + [(branch, 5) for branch in range(1, 5)]
+    preds, succs = wire(6, edges)
+    parts = partition(preds, succs, list("AABABA"), merge_islands=False)
+    check(preds, list("AABABA"), parts)
+    assert parts == [Part("A", (0,)), Part("A", (1, 3)), Part("B", (2, 4)), Part("A", (5,))]
+    # A branch that something else waits for stays by itself.
+    preds, succs = wire(7, [*edges, (3, 6)])
+    parts = partition(preds, succs, list("AABABAB"), merge_islands=False)
+    check(preds, list("AABABAB"), parts)
+    assert Part("A", (1,)) in parts
+    assert Part("A", (3,)) in parts
+
+
 def test_operations_without_a_device_are_left_out():
     preds, succs = wire(3, [(0, 1), (1, 2)])
     assert partition(preds, succs, [None, "A", "A"]) == [Part("A", (1, 2))]
