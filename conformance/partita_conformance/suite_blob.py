@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+
 from partita.errors import BlobError, CompileError, PartitaError
 from partita_conformance.bench import Bench
 from partita_conformance.checks import NotApplicableError, check, require, require_raises
@@ -55,6 +57,28 @@ def keeps_its_properties(bench: Bench) -> None:
     blob = bench.compile(sample.proto, {"PERF_COUNT": True}).export_model()
     restored = bench.new_core().import_model(blob, bench.device)
     require(restored.get_property("PERF_COUNT") is True, "PERF_COUNT is lost by export and import.")
+
+
+@check("blob", values=True)
+def comes_out_of_the_cache(bench: Bench) -> None:
+    """A model compiled again with CACHE_DIR comes out of the cache and computes what it did."""
+    for kind in ("plain", "dynamic"):
+        sample = bench.sample(kind)
+        _export(bench, kind)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            config = {"CACHE_DIR": folder}
+            bench.compile(sample.proto, config)
+            cached = bench.new_core().compile_model(sample.proto, bench.device, config)
+            require(
+                cached.get_property("LOADED_FROM_CACHE") is True,
+                "LOADED_FROM_CACHE is not True in the second compile with one CACHE_DIR.",
+            )
+            feeds = sample.feeds()
+            compare(
+                cached(feeds).to_tuple(),
+                bench.expected(sample.proto, feeds),
+                f"{sample.name} out of the cache",
+            )
 
 
 @check("blob")
