@@ -124,7 +124,7 @@ def emit_product(
         offset if scaling is None else scaling.shift,
         b.empty((choice.threads * cut.thread_bytes,), "uint8"),
         b.constant(cut.offsets),
-        b.constant(tile_kernels(choice.level, cut.arithmetic, storage.half_in, storage.half_out)),
+        b.constant(_kernels(choice, cut)),
         b.constant(cut.table),
         -math.inf if scaling is None else scaling.low,
         math.inf if scaling is None else scaling.high,

@@ -107,6 +107,15 @@ def test_depthwise_convolutions_of_parts(mode):
     check(net, net.conv(e, 20, 7, 1), **mode)
 
 
+@pytest.mark.parametrize("channels", [16, 24, 144, 50, 64, 7])
+def test_pointwise_convolutions_of_any_depth(channels, mode):
+    net = Net(1, 8, 13, 17)
+    a = net.add("Relu", net.conv("x", 8, channels, 1))
+    b = net.add("Relu", net.conv(a, channels, 40, 1))
+    c = net.add("Add", net.conv(b, 40, channels, 3), a)
+    check(net, net.conv(c, channels, 9, 1), **mode)
+
+
 def test_residuals_and_activations_after_them(mode):
     net = Net(1, 32, 9, 10)
     a = net.add("Relu", net.conv("x", 32, 64))
