@@ -119,12 +119,34 @@ def test_random_cuts(seed):
     assert not any(b.layout for b in compiled.explain().boundaries if b.value in outputs)
 
 
-def test_shapes_known_only_later_cross_plain():
+def test_shapes_known_only_later():
     proto = residual_net(batch="n", height="h")
     compiled = compile_cut(two_processors(), proto, lambda index, op: ("CPU", "CPU2")[index % 2])
-    assert not any(b.layout for b in compiled.explain().boundaries)
-    for shape in ((2, 4, 8, 7), (1, 4, 5, 7)):
+    layouts = [b.layout for b in compiled.explain().boundaries if b.source and b.target]
+    assert layouts.count("NHWC float32") >= 8
+    for shape in ((2, 4, 8, 7), (1, 4, 5, 7), (0, 4, 6, 7), (1, 4, 5, 7)):
         compare(compiled, proto, RNG.standard_normal(shape).astype(np.float32))
+
+
+def test_sizes_that_a_model_does_not_take_are_no_error():
+    """The size of the unknown dimension is guessed; a Reshape takes one size only."""
+    node, weights = conv("x", "c", 4, 8)
+    shape = numpy_helper.from_array(np.array([1, 8 * 5 * 7]), "flat")
+    graph = helper.make_graph(
+        [
+            node,
+            helper.make_node("Relu", ["c"], ["r"], name="r"),
+            helper.make_node("Reshape", ["r", "flat"], ["y"], name="y"),
+        ],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, "h", 7])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [weights, shape],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = compile_cut(two_processors(), proto, lambda index, op: ("CPU", "CPU2")[index >= 1])
+    assert not any(b.layout for b in compiled.explain().boundaries)
+    compare(compiled, proto, RNG.standard_normal((1, 4, 5, 7)).astype(np.float32))
 
 
 def test_no_conversion_is_left_at_a_boundary():

@@ -111,11 +111,9 @@ class CpuCompiledModel(CompiledModel):
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Channels last, for images that steps read or write so."""
-        choice = self.specialiser.target.options
-        specs = self._static_specs()
-        if specs is None or not choice.native:
+        if not self.specialiser.target.options.native:
             return {}
-        return ports_to_lay_out(self.specialiser, self.inputs, self.outputs, specs)
+        return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
         """The same with images as they are computed; weights are shared."""

@@ -5,6 +5,7 @@ Convolutions always do; see :class:`~partita.lowering.ChannelsLast` for the walk
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,11 +21,16 @@ from partita.lowering.specialise import Spec
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
 
+_log = logging.getLogger(__name__)
+
 REORDERS = ("ToChannelsLast", "ToChannelsFirst")
 """Operators that change the order of axes in memory and nothing else."""
 
 CHANNELS_LAST = Layout((0, 2, 3, 1), SINGLE)
 """How images lie in memory inside of programs."""
+
+GUESSED_SIZE = 64
+"""Size of unknown dimensions, but for the first one (the batch), in trials."""
 
 
 def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Specialiser:
@@ -39,14 +45,12 @@ def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Sp
 
 
 def ports_to_lay_out(
-    specialiser: Specialiser,
-    inputs: Sequence[Port],
-    outputs: Sequence[Port],
-    specs: Sequence[Spec],
+    specialiser: Specialiser, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> dict[Port, Sequence[Layout]]:
     """Ports that need no conversion if images come and go with channels last.
 
-    Tries it with all of them: what is converted then would be better plain.
+    Tries it with all of them: what is converted then would be better plain. Unknown dimensions
+    have some size for that; where the model has no program for it, nothing is named.
     """
     graph = specialiser.graph
     computed = {v for node in graph.nodes for v in node.outputs if v is not None}
@@ -68,10 +72,11 @@ def ports_to_lay_out(
     trial = with_layouts(specialiser, dict.fromkeys(images, CHANNELS_LAST))
     trial.target = replace(target, refine=refine)
     try:
-        trial.program(
-            [_in_memory(port, spec) for port, spec in zip(inputs, specs, strict=True)], _unknown
-        )
-    except _NeedsElements:
+        trial.program([_in_memory(port) for port in inputs], _unknown)
+    except Exception as error:
+        if all(port.is_static for port in inputs) and not isinstance(error, _NeedsElements):
+            raise
+        _log.info("no layouts are named, since no program was found: %s", error)
         return {}
     kept_in, kept_out = converted_ports(walked[0])
     return {
@@ -93,8 +98,15 @@ def _is_image(port: Port) -> bool:
     return port.dtype == SINGLE and port.shape is not None and len(port.shape) == 4
 
 
-def _in_memory(port: Port, spec: Spec) -> Spec:
-    return (CHANNELS_LAST.shape_in_memory(spec[0]), SINGLE) if _is_image(port) else spec
+def _in_memory(port: Port) -> Spec:
+    """What the trial's input is in memory."""
+    if port.dtype is None or port.shape is None:
+        raise _NeedsElements
+    shape = tuple(
+        dim if isinstance(dim, int) else 1 if axis == 0 else GUESSED_SIZE
+        for axis, dim in enumerate(port.shape)
+    )
+    return (CHANNELS_LAST.shape_in_memory(shape) if _is_image(port) else shape), port.dtype
 
 
 def channels_last(graph: Graph, shapes: Shapes) -> None:
