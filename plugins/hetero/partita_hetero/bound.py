@@ -6,6 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -84,8 +85,44 @@ class Bound:
         self._calls: dict[int, Repetition] = {}
         self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
+        self._whole = self._whole_model(compiled) if self._may_link else None
         wanted = Counter(slot for slot, _ in self._outputs)
         self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
+
+    def _whole_model(self, compiled: HeteroCompiledModel) -> Submodel | None:
+        """The submodel that is the whole model with the same ports, if there is one.
+
+        Its device can do all that HETERO would do for it, such as bringing inputs to its memory.
+        """
+        inputs = tuple(port.name for port in compiled.inputs)
+        outputs = tuple(port.name for port in compiled.outputs)
+        match self.assembly.submodels:
+            case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
+                return piece
+        return None
+
+    def _run_whole(
+        self, piece: Submodel, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> Sequence[Tensor]:
+        try:
+            results = self._runners[piece.number].run(inputs, outputs)
+            self._check(piece.number, results)
+        except InferCancelledError:
+            raise
+        except Exception as error:
+            raise self._failed(piece, error) from error
+        return results
+
+    def repetition(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: np.ndarray[Any, Any] | None,
+    ) -> Repetition | None:
+        """The device's own bound call, where one submodel is the whole model."""
+        if self._whole is None or self._due.symbols:
+            return None
+        return self._runners[self._whole.number].repetition(inputs, outputs, scratch)
 
     def _link(self) -> list[Link] | None:
         """Calls for runs of steps, where nothing has to be looked at between steps.
@@ -132,12 +169,14 @@ class Bound:
             InferCancelledError: The request was cancelled.
         """
         self.failures = []
-        self._slots[: self._inputs] = inputs
-        if outputs is not None or self._given:
-            self._take(outputs or ())
         if self._due.symbols:
             self._shapes = [tensor.shape for tensor in inputs]
             self._sizes = self._due.sizes(self._shapes)
+        if self._whole is not None:
+            return self._run_whole(self._whole, inputs, outputs)
+        self._slots[: self._inputs] = inputs
+        if outputs is not None or self._given:
+            self._take(outputs or ())
         try:
             return self._compute(execute, cancelled)
         finally:

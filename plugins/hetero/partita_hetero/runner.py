@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
-from partita.compiled_model import Runner
+import numpy as np
+
+from partita.compiled_model import Repetition, Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
 from partita.profiling import ProfilingInfo
 from partita.tensor import Tensor
+from partita_hetero.assembly import Assembly
 from partita_hetero.bound import Bound, PartFailedError
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.executor import EXECUTORS
@@ -63,6 +67,19 @@ class HeteroRunner(Runner):
             if self._properties.STRICT:
                 raise _as_infer_error(failure) from failure.error
             return self._run_elsewhere(inputs, outputs, failure, _all_failures(failure, bound))
+
+    def repetition(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: np.ndarray[Any, Any] | None = None,
+    ) -> Repetition | None:
+        """A bound call of the device that runs the whole model; ``None`` if several take part."""
+        bound = self._bound
+        call = None if bound is None else bound.repetition(inputs, outputs, scratch)
+        if bound is None or call is None:
+            return None
+        return _WholeRepetition(self, self._compiled, bound.assembly, call, inputs, outputs)
 
     def _run_elsewhere(
         self,
@@ -157,3 +174,38 @@ def _as_infer_error(failure: PartFailedError) -> PartitaError:
     return InferError(
         f"Device '{failure.piece.device}' failed: {type(failure.error).__name__}: {failure.error}"
     )
+
+
+class _WholeRepetition(Repetition):
+    """A device's bound call, as long as that device runs the model and does not fail."""
+
+    def __init__(
+        self,
+        runner: HeteroRunner,
+        compiled: HeteroCompiledModel,
+        assembly: Assembly,
+        call: Repetition,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        self._runner = runner
+        self._compiled = compiled
+        self._assembly = assembly
+        self._call = call
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(self) -> None:
+        """Computes the outputs; after a failure as a run does, which finds another device."""
+        if self._compiled.assembly is self._assembly:
+            try:
+                self._call()
+                return
+            except InferCancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                _log.info("a bound call failed, and is run anew: %s", error)
+        results = self._runner.run(self._inputs, self._outputs)
+        for result, output in zip(results, self._outputs, strict=True):
+            if result is not output:
+                np.copyto(output.numpy(), result.numpy())
