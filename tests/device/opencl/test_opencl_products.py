@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from partita_opencl.devices import Limits, find_device
-from partita_opencl.emitters.tiling import cut
+from partita_opencl.emitters.tiling import cut, tiles_for
 
 from .comparison import build, check, check_single, compiled, floats, single
 
@@ -136,14 +136,15 @@ def test_parts_of_sums_are_added_inside_the_kernel_or_by_a_second_one(monkeypatc
 def test_cuts_cover_the_sums_and_fit_the_device():
     limits = replace(find_device("").limits, is_cpu=False, compute_units=132)
     for rows, columns, depth in ((1, 1, 1), (64, 3136, 576), (512, 49, 4608), (4096, 4096, 4096)):
-        found = cut(limits, rows, columns, depth, 2)
+        found = cut(limits, tiles_for(limits), rows, columns, depth, 2)
         assert (found.splits - 1) * found.per_split < depth <= found.splits * found.per_split
         assert found.tiles * found.tile.high * found.tile.wide >= 2 * rows * columns
-    small = replace(limits, group_items=128, local_bytes=20 << 10)
-    assert cut(small, 4096, 4096, 4096, 1).tile.items <= 128
+    small = replace(limits, group_items=128, local_bytes=20 << 10, kernel_local_bytes=20 << 10)
+    assert cut(small, tiles_for(small), 4096, 4096, 4096, 1).tile.items <= 128
 
 
 def test_small_images_of_long_sums_are_split():
     limits = replace(find_device("").limits, is_cpu=False, compute_units=132)
-    assert cut(limits, 512, 49, 4608, 1).splits > 4
-    assert cut(limits, 4096, 4096, 4096, 1).splits == 1
+    tiles = tiles_for(limits)
+    assert cut(limits, tiles, 512, 49, 4608, 1).splits > 4
+    assert cut(limits, tiles, 4096, 4096, 4096, 1).splits == 1
