@@ -68,11 +68,13 @@ class OpenClCompiledModel(CompiledModel):
         self.target: Device = find_device(properties.DEVICE_ID)
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         half = properties.INFERENCE_PRECISION_HINT is Precision.F16
-        self._tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
+        tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
+        self._tuning = replace(tuning, device=self.target.identity)
         graph = lower(model)
+        self.objection = ""
         halves = half or any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
         if halves:
-            self._tuning = _tried(self._tuning, self.target)
+            self._tuning, self.objection = _tried(self._tuning, self.target)
         self._merger = Merger() if half and self._tuning.matrix_units else None
         reasons = refusals(graph)
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
@@ -177,13 +179,14 @@ class OpenClCompiledModel(CompiledModel):
             raise CompileError(f"Model '{self.model.name}' is too large: {error}") from error
 
 
-def _tried(tuning: Tuning, device: Device) -> Tuning:
-    """The tuning without those matrix units that do not compute rightly."""
-    if tuning.matrix_units and objection(device):
+def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
+    """The tuning without those matrix units that do not compute rightly, and why they do not."""
+    why = ""
+    if tuning.matrix_units and (why := objection(device)):
         tuning = replace(tuning, matrix_units=False, warpgroups=False)
-    if tuning.warpgroups and objection(device, Units.WARPGROUP):
+    if tuning.warpgroups and (why := objection(device, Units.WARPGROUP)):
         tuning = replace(tuning, warpgroups=False)
-    return tuning
+    return tuning, why
 
 
 class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
@@ -267,7 +270,10 @@ class OpenClRunner(Runner):
         return agreed
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
-        """One record per operation of the model: kernel time on the device, by its own clock."""
+        """One record per operation of the model: kernel time on the device, by its own clock.
+
+        Products that stepped back to portable kernels say why.
+        """
         if not self._profiles:
             return ()
         ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
@@ -281,6 +287,8 @@ class OpenClRunner(Runner):
             else:
                 name = next((n for n in (op.name, *op.origins) if n in known), "")
             spent[name] = spent.get(name, 0.0) + time
+            if kernel.startswith("product") and self._compiled.objection:
+                kernel += f" (stepped back: {self._compiled.objection})"
             kernels.setdefault(name, {})[kernel] = None
         return [
             ProfilingInfo(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name])

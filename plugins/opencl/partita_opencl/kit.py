@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita_opencl.measured import C, choose
 from partita_opencl.programs import ProgramKey
 from partita_opencl.steps import Chain, Counters, Fault, Launch, Line, Sizes
 from partita_opencl.tuning import Tuning
@@ -48,6 +49,10 @@ class Kit:
     def constant(self, array: Any) -> Operand:
         """A tensor of elements known now."""
         return self.builder.constant(array)
+
+    def choose(self, key: str, ranked: Sequence[C]) -> C:
+        """One of several ways to compute the node: measured to be the fastest, or the first."""
+        return choose(self.tuning.device, self.builder.node.name, key, ranked)
 
     def launch(
         self,

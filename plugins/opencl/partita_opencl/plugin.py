@@ -86,3 +86,9 @@ class OpenClPlugin(DevicePlugin):
 def device_plugins() -> Iterable[DevicePlugin]:
     """Registers OPENCL."""
     return [OpenClPlugin()]
+
+
+@partita.hookimpl
+def command_modules() -> Iterable[str]:
+    """Registers ``partita tune``."""
+    return ["partita_opencl.tune"]

@@ -36,6 +36,7 @@ class Tuning:
         half: Whether what is float32 in the model is float16 in memory.
         matrix_units: Whether products of float16 go to the device's matrix units.
         warpgroups: Whether these may be used by four warps together.
+        device: Identity of device and driver, by which measured choices are found.
     """
 
     limits: Limits
@@ -45,6 +46,7 @@ class Tuning:
     half: bool = False
     matrix_units: bool = False
     warpgroups: bool = False
+    device: str = ""
 
     @classmethod
     def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO, *, half: bool = False) -> Tuning:

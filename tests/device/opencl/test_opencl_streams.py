@@ -320,3 +320,7 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
     assert built._tuning.matrix_units
     assert not built._tuning.warpgroups
+    request = request_of(model)
+    request.infer(feeds)
+    [info, *_] = [i for i in request.get_profiling_info() if i.node_type == "MatMul"]
+    assert "product_stream (stepped back: no wgmma here)" in info.exec_type

@@ -10,7 +10,7 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
 from partita_opencl.emitters.movement import transpose
-from partita_opencl.emitters.tiling import cut, tiles_for
+from partita_opencl.emitters.tiling import ranked, tiles_for
 from partita_opencl.kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.steps import Counters
 
@@ -119,7 +119,11 @@ def tiles(
     limits = k.tuning.limits
     rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
     matrix = k.tuning.matrix_units and is_half(out.dtype)
-    how = cut(limits, tiles_for(limits, matrix=matrix), rows, columns, depth, batches, unit=unit)
+    options_of = ranked(
+        limits, tiles_for(limits, matrix=matrix), rows, columns, depth, batches, unit=unit
+    )
+    half = "half " if is_half(out.dtype) else ""
+    how = k.choose(f"{half}tile {unit} {(rows, columns, depth, batches)}", options_of)
     flags: dict[str, bool] = {"A_PACKED": a_step > 0, "WHOLE": depth % how.tile.deep == 0}
     if matrix:
         flags["A_EIGHTS"] = (a_step or depth) % 8 == 0

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
-from partita_opencl.emitters.tiling import STREAM_DEEP, StreamTile, cut, cut_whole, tiles_for
+from partita_opencl.emitters.tiling import STREAM_DEEP, StreamTile, cut_whole, ranked, tiles_for
 from partita_opencl.hopper import multiplier
 from partita_opencl.kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.layout import filled
@@ -166,7 +166,9 @@ def stream_product(
     tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups)
     rows, columns = stream.rows, stream.columns
     whole = None if norm is None else cut_whole(limits, tiles, rows, columns, stream.depth)
-    how = whole or cut(limits, tiles, rows, columns, stream.depth, stream.groups)
+    sizes = (rows, columns, stream.depth, stream.groups)
+    key = f"stream {stream.taps[0]}x{stream.taps[1]} {sizes}"
+    how = whole or k.choose(key, ranked(limits, tiles, *sizes))
     tile = how.tile
     if not isinstance(tile, StreamTile):
         raise TypeError(f"{tile!r} does not stream")

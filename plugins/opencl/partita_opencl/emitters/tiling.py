@@ -205,6 +205,13 @@ class Cut:
     per_split: int
 
     @property
+    def name(self) -> str:
+        """What tells it from other cuts of the same product."""
+        kind = type(self.tile).__name__
+        options = "-".join(f"{name}{value or ''}" for name, value in self.tile.options().items())
+        return f"{kind}-{options}-S{self.splits}"
+
+    @property
     def results(self) -> float:
         """Millions of results, those past the ends included."""
         return self.tiles * self.tile.high * self.tile.wide / 1e6
@@ -235,7 +242,7 @@ def tiles_for(
     ]
 
 
-def cut(
+def ranked(
     limits: Limits,
     tiles: Sequence[Tile],
     rows: int,
@@ -244,8 +251,8 @@ def cut(
     batches: int,
     *,
     unit: int = 0,
-) -> Cut:
-    """The cut that should take the least time.
+) -> list[Cut]:
+    """All cuts, the one that should take the least time first.
 
     Args:
         limits: What the device can do.
@@ -262,7 +269,12 @@ def cut(
         if unit % tile.deep == 0
         for option in _cuts(tile, rows, columns, depth, batches)
     ]
-    return min(cuts, key=lambda option: _time(limits, option))
+    return sorted(cuts, key=lambda option: _time(limits, option))
+
+
+def cut(limits: Limits, tiles: Sequence[Tile], *sizes: int) -> Cut:
+    """The cut that should take the least time; for the arguments see :func:`ranked`."""
+    return ranked(limits, tiles, *sizes)[0]
 
 
 def cut_whole(

@@ -1,0 +1,98 @@
+"""``partita tune`` on device OPENCL, and the choices that it keeps."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from partita.cli.main import main
+from partita_opencl import measured, tune
+from partita_opencl.devices import find_device
+from partita_opencl.emitters import tiling
+from partita_opencl.emitters.tiling import Tile
+from partita_opencl.programs import CACHE_VARIABLE
+
+from .comparison import compiled, expected, floats, single
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch, tmp_path):
+    """A database of its own."""
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    measured._load.cache_clear()
+    yield tmp_path
+    measured._load.cache_clear()
+
+
+@dataclass(frozen=True)
+class Choice:
+    name: str
+
+
+RANKED = [Choice("a"), Choice("b"), Choice("c")]
+
+
+def test_the_first_choice_stands_unless_another_was_measured():
+    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
+    path = measured.keep("gpu", {"key": "c", "gone": "x"})
+    assert measured.choose("gpu", "op", "key", RANKED).name == "c"
+    assert measured.choose("gpu", "op", "gone", RANKED).name == "a"  # there is no x any more
+    assert measured.choose("another driver", "op", "key", RANKED).name == "a"
+    measured.keep("gpu", {"more": "b"})
+    assert json.loads(path.read_text())["choices"] == {"gone": "x", "key": "c", "more": "b"}
+
+
+def test_a_damaged_database_is_told_and_not_used(caplog):
+    path = measured.keep("gpu", {"key": "c"})
+    path.write_text("{]")
+    measured._load.cache_clear()
+    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
+    assert "cannot be read" in caplog.text
+
+
+def test_trials_take_what_they_are_told_and_note_it():
+    with measured.trying(1) as trial:
+        assert measured.choose("gpu", "op", "key", RANKED).name == "b"
+    with measured.trying(9) as last:
+        assert measured.choose("gpu", "op", "key", RANKED).name == "c"
+    assert trial.taken == {"op": ("key", "b")}
+    assert last.taken == {"op": ("key", "c")}
+    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
+
+
+def test_winners_beat_the_first_choice_clearly():
+    times = {"clear": {"a": 10.0, "b": 5.0}, "noise": {"a": 10.0, "b": 9.9}, "first": {"a": 1.0}}
+    assert tune._winners(times) == ({"clear": "b"}, 21.0, 16.0)
+
+
+def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_path, capsys):
+    tiles = (Tile(16, 64, 16, (4, 4), 1.0, 1.0), Tile(32, 32, 16, (4, 4), 1.0, 1.0))
+    monkeypatch.setattr(tiling, "_CPU_TILES", tiles)
+    monkeypatch.setattr(tiling, "TILES", tiles)
+    monkeypatch.setattr(tune, "_GAIN", 1e9)  # any winner will do
+    model, feeds = single("MatMul", [floats(40, 64), floats(64, 72, seed=1)], constant=(1,))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    arguments = ["tune", str(path), "-d", "OPENCL", "--property", "TILING=LOCAL"]
+    assert main([*arguments, "--candidates", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["products"] == 1
+    [(key, name)] = told["choices"].items()
+    assert measured._load(find_device("").identity) == {key: name}
+    asked = []
+    monkeypatch.setattr(
+        "partita_opencl.kit.choose",
+        lambda *a: asked.append(measured.choose(*a)) or asked[-1],
+    )
+    request = compiled(model, TILING="LOCAL").create_infer_request()
+    np.testing.assert_allclose(request.infer(feeds)[0], expected(model, feeds)[0], rtol=1e-3)
+    assert {choice.name for choice in asked} == {name}
+
+
+def test_other_devices_are_refused(tmp_path, capsys):
+    model, _ = single("Neg", [floats(3)])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert main(["tune", str(path), "-d", "CPU"]) == 1
+    assert "'CPU' is CPU. Name an OPENCL device" in capsys.readouterr().err
