@@ -93,8 +93,12 @@ class DevicePlugin(abc.ABC):
         """
         return ("",)
 
-    def import_model(self, blob: bytes, properties: DeviceProperties) -> CompiledModel:
-        """(optional) Restores what ``CompiledModel.export_model`` wrote (defaults to refusal)."""
+    def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> CompiledModel:
+        """(optional) Restores what ``CompiledModel.export_model`` wrote, if that is overridden.
+
+        By default Core reads the blob and calls :meth:`restore_model`. ``blob`` may be a file of
+        ``CACHE_DIR``, mapped into memory.
+        """
         from partita.errors import CompileError
 
         raise CompileError(f"Device '{self.device_name}' cannot import compiled models.")

@@ -48,7 +48,9 @@ class HeteroPlugin(DevicePlugin):
 
         return HeteroCompiledModel(Compilation(model, self._devices(properties)))
 
-    def import_model(self, blob: bytes, properties: DeviceProperties) -> partita.CompiledModel:
+    def import_model(
+        self, blob: bytes | memoryview, properties: DeviceProperties
+    ) -> partita.CompiledModel:
         """Restores the placement and, where devices kept something, what they had computed."""
         from partita_hetero.export import restore
 
