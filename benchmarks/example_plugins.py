@@ -17,6 +17,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+BAD = ("failed", "crashed", "timeout", "xpassed")
 EXAMPLES = {"ORT": "partita-onnxruntime", "OV": "partita-openvino"}
 
 
@@ -26,7 +27,7 @@ def run(*command, **options):
 
 
 def main():
-    """Prints a line per plugin: lines of code, checks by status."""
+    """Prints a line per plugin: lines of code, checks by status, and each check that fails."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=["template", *EXAMPLES], help="one of them")
     parser.add_argument("--check", action="append", default=[], help="as for partita conformance")
@@ -53,11 +54,16 @@ def main():
                 check=False,
             )
             lines = sum(len(path.read_text().splitlines()) for path in folder.rglob("*.py"))
-            counts = json.loads(found.stdout).get("counts") if found.stdout else found.stderr
-            verdict = "conforms" if not found.returncode and isinstance(counts, dict) else "FAILS"
-            print(f"{device:6} {lines:4} lines  {verdict}")
-            print(f"       {counts}")
-            failed += found.returncode != 0 or not isinstance(counts, dict)
+            report = json.loads(found.stdout) if found.stdout else {}
+            conforms = found.returncode == 0 and "counts" in report
+            print(f"{device:6} {lines:4} lines  {'conforms' if conforms else 'FAILS'}")
+            print(f"       {report.get('counts', found.stderr)} in {report.get('seconds')} s")
+            for check in report.get("checks", []):
+                if check["status"] in BAD:
+                    detail = " ".join(check["detail"].split())[:300]
+                    print(f"       {check['status']} {check['name']}: {detail}")
+            sys.stdout.flush()
+            failed += not conforms
     return int(failed > 0)
 
 
