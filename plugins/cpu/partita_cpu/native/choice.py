@@ -13,10 +13,16 @@ from partita_cpu.native.table import Arithmetic
 from partita_cpu.properties import CpuProperties
 
 SPLIT_DEPTH = 256
-"""Float32 sums at most this long are not split into bfloat16 products."""
+"""Float32 sums shorter than this are not split into bfloat16 products."""
+
+SPLIT_MANY = 512
+"""Nor are sums of just this length for fewer outputs than this."""
 
 SPLIT_OUTPUTS = 64
 """Nor are products with fewer outputs: splitting the input costs as much as it saves."""
+
+SPLIT_PIXELS = 8
+"""Nor are those of fewer rows: what takes time is reading the weights."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +53,8 @@ class Choice:
         if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
             return Arithmetic.F32
         outputs = images.outputs // images.groups
-        short = images.depth <= SPLIT_DEPTH or outputs < SPLIT_OUTPUTS
+        fewest = SPLIT_MANY if images.depth == SPLIT_DEPTH else SPLIT_OUTPUTS
+        short = images.depth < SPLIT_DEPTH or images.pixels < SPLIT_PIXELS or outputs < fewest
         if self.arithmetic is Arithmetic.BF16X3 and short:
             return Arithmetic.F32
         return self.arithmetic
