@@ -21,6 +21,9 @@ SPLIT_MANY = 512
 SPLIT_OUTPUTS = 64
 """Nor are products with fewer outputs: splitting the input costs as much as it saves."""
 
+SPLIT_OUTPUTS_OF_WINDOWS = 32
+"""The same for convolutions whose windows overlap: what is split is used several times."""
+
 SPLIT_PIXELS = 8
 """Nor are those of fewer rows: what takes time is reading the weights."""
 
@@ -52,8 +55,10 @@ class Choice:
         """
         if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
             return Arithmetic.F32
+        fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
+        if images.depth == SPLIT_DEPTH:
+            fewest = SPLIT_MANY
         outputs = images.outputs // images.groups
-        fewest = SPLIT_MANY if images.depth == SPLIT_DEPTH else SPLIT_OUTPUTS
         short = images.depth < SPLIT_DEPTH or images.pixels < SPLIT_PIXELS or outputs < fewest
         if self.arithmetic is Arithmetic.BF16X3 and short:
             return Arithmetic.F32

@@ -1,0 +1,55 @@
+"""What products are computed in where float32 may be split."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita_cpu.native.choice import Choice
+from partita_cpu.native.isa import Isa
+from partita_cpu.native.plan import Images
+from partita_cpu.native.table import Arithmetic
+
+FINE = np.ones(3, np.float32)
+
+
+def arithmetic(images, weights=FINE, wanted=Arithmetic.BF16X3):
+    return Choice(Isa.AMX, wanted, 2).product_arithmetic(images, weights)
+
+
+def window(channels, outputs):
+    return Images(1, 9, 9, channels, outputs, kernel=(3, 3), out_height=7, out_width=7)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [Images.matrix(64, 257, 64), Images.matrix(8, 256, 512), window(128, 32)],
+)
+def test_long_sums_are_split(images):
+    assert arithmetic(images) is Arithmetic.BF16X3
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        Images.matrix(64, 255, 1024),
+        Images.matrix(64, 256, 511),
+        Images.matrix(64, 1024, 63),
+        Images.matrix(7, 2048, 1000),
+        window(128, 31),
+        window(28, 512),
+    ],
+)
+def test_what_gains_little_stays_float32(images):
+    assert arithmetic(images) is Arithmetic.F32
+
+
+def test_weights_that_would_be_infinite_stay_float32():
+    large = np.array([3.4e38], np.float32)
+    assert arithmetic(Images.matrix(64, 512, 512), large) is Arithmetic.F32
+    assert arithmetic(Images.matrix(64, 512, 512), large, Arithmetic.BF16) is Arithmetic.F32
+
+
+def test_bfloat16_is_taken_at_its_word():
+    assert arithmetic(Images.matrix(1, 8, 8), wanted=Arithmetic.BF16) is Arithmetic.BF16
+    assert arithmetic(window(128, 512), wanted=Arithmetic.F32) is Arithmetic.F32
