@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 import partita
 from partita_opencl.devices import find_device
 
-from .test_hetero_layouts import compile_cut, expected
+from .test_hetero_layouts import compile_cut, expected, residual_net
 
 RNG = np.random.default_rng(11)
 HALVES = {"DEVICE_PROPERTIES": {"OPENCL": {"INFERENCE_PRECISION_HINT": "f16"}}}
@@ -167,3 +167,23 @@ def test_tensors_of_halves_know_what_they_are(memory):
         compiled.with_layouts({compiled.outputs[0]: layout}).create_runner().run([there])
     plain_model = core.compile_model(net(), "OPENCL")
     assert plain_model.layouts() == {}
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_images_in_halves(memory, every):
+    """Convolutions, a residual and a Concat over two devices of halves, and with CPU between."""
+    core, config = two_halves(memory)
+    proto = residual_net()
+    x = RNG.standard_normal((1, 4, 9, 7)).astype(np.float32)
+    for devices in (("OPENCL", "TWIN"), ("OPENCL", "CPU", "TWIN")):
+        compiled = compile_cut(
+            core,
+            proto,
+            lambda index, op, names=devices: names[index // every % len(names)],
+            "HETERO:OPENCL,TWIN,CPU",
+            config,
+        )
+        for _ in range(2):
+            close(compiled({"x": x})[0], expected(proto, x)[0], 4e-3)
+        layouts = {b.layout for b in compiled.explain().boundaries if b.source and b.target}
+        assert ("NCHW float16" in layouts) or "CPU" in devices
