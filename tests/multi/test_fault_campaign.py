@@ -175,3 +175,11 @@ def test_devices_that_fail_at_the_same_time_are_both_blamed():
         " 'a') and failed to run them: 'lost'",
         " 'b') and failed to run them: 'lost'",
     }
+
+
+def test_a_device_that_has_the_whole_model_and_cannot_give_its_result_loses_it():
+    proto = model_of([node("Relu", ["x"], "a"), node("Neg", ["a"], "b")], ["b"])
+    core = core_with(FaultyDevice("A", Fault("download"), "a"), FaultyDevice("B", Fault()))
+    compiled = core.compile_model(proto, "HETERO:A,B")
+    np.testing.assert_array_equal(compiled({"x": X})[0], evaluate(proto, {"x": X})[0])
+    assert set(devices_of(compiled).values()) == {"B"}

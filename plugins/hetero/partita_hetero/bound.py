@@ -15,7 +15,7 @@ from partita.errors import InferCancelledError, InferError
 from partita.layout import LaidOutTensor
 from partita.model import Port
 from partita.profiling import ProfilingInfo
-from partita.tensor import HostTensor, Tensor
+from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
@@ -107,6 +107,9 @@ class Bound:
         try:
             results = self._runners[piece.number].run(inputs, outputs)
             self._check(piece.number, results)
+            if any(tensor.memory != HOST for tensor in results):
+                # Here a download that fails moves the model to another device; later it could not.
+                results = [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
         except InferCancelledError:
             raise
         except Exception as error:
