@@ -33,7 +33,7 @@ def layers(count, shared=()):
 
 
 def placed(limits, proto=None, devices="HETERO:A,B", **config):
-    core = core_with(FakeDevice("A", memory="vram"), FakeDevice("B"))
+    core = core_with(FakeDevice("A"), FakeDevice("B"))
     config = {"HETERO_MEMORY_LIMITS": limits, **config}
     return run(core, proto or layers(4), devices, config=config, feeds={"x": ROWS})
 
