@@ -90,6 +90,10 @@ class PacedRunner(FakeRunner):
         plugin = self.plugin
         if any(op_type in plugin.fails_on for _, op_type in self._ops):
             raise InferError(f"{plugin.device_name} cannot run it after all")
+        inputs = [
+            tensor if plugin.can_share(tensor.memory) else plugin.transfer_to(tensor)
+            for tensor in inputs
+        ]
         timed = [plugin.times[op_type] for _, op_type in self._ops if op_type in plugin.times]
         partial = 0 < len(timed) < len(plugin.times)
         with plugin.busy:

@@ -205,7 +205,7 @@ class Scheduler:
         for _ in range(ROUNDS):
             advance(next(steps))
             try:
-                limit = PLANNING_SECONDS * min(1.0, len(table.groups) / 100)
+                limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
                 plan = solve(contest.problem(), self._objective, limit)
             except InfeasiblePlanError as error:
                 contest.note(f"There is no plan: {error}")
