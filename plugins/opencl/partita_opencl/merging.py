@@ -182,22 +182,26 @@ class Merger:
 
     @staticmethod
     def _widen(rewriter: Rewriter, node: Node) -> None:
-        product = rewriter.maker(node.inputs[0], *_PRODUCTS)
-        if product is None or rewriter.only_user(node.inputs[0]) is not node:
+        """Lets what comes before write float32: a product, or a normalisation."""
+        maker = rewriter.maker(node.inputs[0], *_PRODUCTS, "LayerNormalization")
+        if maker is None or rewriter.only_user(node.inputs[0]) is not node:
             return
-        if not _streams(product):
+        product = maker.op_type == "MatMul"
+        if any(maker.outputs[1:]) or (product and not _streams(maker)):
             return
-        group = [product, node]
-        inputs = [product.inputs[0], product.inputs[1], product.input(2), product.input(3)]
+        inputs = [maker.input(i) for i in range(4 if product else 3)]
+        attrs = {"activation": None} if product else {}
+        group = [maker, node]
         rewriter.replace(
             group,
             Node(
-                "MatMul",
+                maker.op_type,
                 inputs,
                 node.outputs[:1],
-                {"activation": None, **product.attrs, "single": True},
-                domain="partita",
-                name=product.name,
+                {**attrs, **maker.attrs, "single": True},
+                domain="partita" if product else maker.domain,
+                version=maker.version,
+                name=maker.name,
                 origins=origins(group),
             ),
         )

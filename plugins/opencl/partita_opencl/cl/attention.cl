@@ -5,6 +5,7 @@
 // Without the option NVIDIA, an item computes one row by ordinary arithmetic.
 //
 // Options: HD, CHUNKS  eights of a row in local memory, a power of two, WARPS, BLOCK, MASK
+//   ONE_BLOCK  there are at most BLOCK keys
 
 #define NEVER (-1e30f)
 
@@ -79,8 +80,15 @@ void attention(
 
 #ifdef NVIDIA
   __local char q_tile[WARPS * 16 * CHUNKS * 16] __attribute__((aligned(1024)));
+#ifdef ONE_BLOCK
+#define AFTER(n) (n)
+  __local char k_tile[1][BLOCK * CHUNKS * 16] __attribute__((aligned(1024)));
+  __local char v_tile[1][BLOCK * CHUNKS * 16] __attribute__((aligned(1024)));
+#else
+#define AFTER(n) ((n) + 2)  // groups of copies for the next block may be under way
   __local char k_tile[2][BLOCK * CHUNKS * 16] __attribute__((aligned(1024)));
   __local char v_tile[2][BLOCK * CHUNKS * 16] __attribute__((aligned(1024)));
+#endif
   const int tid = get_local_id(0), lane = tid % 32, warp = tid / 32;
   const int used = HD / 8;
   for (int i = tid; i < WARPS * 16 * used; i += ITEMS) {
@@ -109,10 +117,12 @@ void attention(
 
   int stage = 0;
   for (int key0 = 0; key0 < keys; key0 += BLOCK, stage ^= 1) {
+#ifndef ONE_BLOCK
     barrier(CLK_LOCAL_MEM_FENCE);  // the other stage is read no more
     LOAD(k_tile[stage ^ 1], k, k_step, key0 + BLOCK)
     LOAD(v_tile[stage ^ 1], v, v_step, key0 + BLOCK)
-    ARRIVED(3);
+#endif
+    ARRIVED(AFTER(1));
     barrier(CLK_LOCAL_MEM_FENCE);
 
     float s[BLOCK / 8][4];
@@ -171,7 +181,7 @@ void attention(
       }
     }
 
-    ARRIVED(2);
+    ARRIVED(AFTER(0));
     barrier(CLK_LOCAL_MEM_FENCE);
     #pragma unroll
     for (int j = 0; j < BLOCK / 8; j += 2) {

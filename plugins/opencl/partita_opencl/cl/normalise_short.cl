@@ -1,10 +1,18 @@
 // Layer normalisation of rows of at most 2048 elements, a multiple of eight: a warp to a row.
 //
-// Options: WARPS  of a group, NORMALISE  times 256 elements are enough
+// Options: WARPS  of a group, NORMALISE  times 256 elements are enough, SINGLE  y is of float32
+
+#ifdef SINGLE
+#define RESULT float
+#define PUT_RESULT8(p, i, v) *(__global float8*)((p) + (i)) = vload8(0, v)
+#else
+#define RESULT REAL
+#define PUT_RESULT8(p, i, v) PUT8(p, i, v)
+#endif
 
 // A row of at most NORMALISE times 256 elements, a multiple of eight; nothing if it is not there.
 void normalise_row(
-    __global REAL* from, __global REAL* to, const bool there, const int columns,
+    __global REAL* from, __global RESULT* to, const bool there, const int columns,
     __global const float* restrict scale, __global const float* restrict shift,
     const float epsilon, __local float* partial, const int tid
 ) {
@@ -41,14 +49,14 @@ void normalise_row(
       v[i][q + 2] = (v[i][q + 2] - mean) * factor * s.z + b.z;
       v[i][q + 3] = (v[i][q + 3] - mean) * factor * s.w + b.w;
     }
-    PUT8(to, n, v[i]);
+    PUT_RESULT8(to, n, v[i]);
   }
 }
 
 __kernel __attribute__((reqd_work_group_size(WARPS * 32, 1, 1)))
 void normalise_short(
     __global REAL* x, __global const float* restrict scale, __global const float* restrict shift,
-    __global REAL* y, const int rows, const int columns, const float epsilon
+    __global RESULT* y, const int rows, const int columns, const float epsilon
 ) {
   __local float partial[WARPS * 32];
   const int tid = get_local_id(0);

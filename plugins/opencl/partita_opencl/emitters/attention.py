@@ -66,6 +66,9 @@ def attention(
     on_units = k.tuning.limits.is_nvidia
     sizes = k.tuning.groups(blocks, warps * 32)
     filled = math.ceil(elements / 16) * 16
+    # The keys of a short sequence fit at once, with the scores of small heads in registers.
+    block = 2 * _KEYS if _KEYS < keys <= 2 * _KEYS and filled <= 64 else _KEYS
+    flags = {"MASK": mask is not None, "ONE_BLOCK": keys <= block}
     k.launch(
         "attention.cl",
         "attention",
@@ -86,8 +89,8 @@ def attention(
         HD=filled,
         CHUNKS=1 << (filled // UNIT - 1).bit_length(),
         WARPS=warps,
-        BLOCK=_KEYS,
-        **({} if mask is None else {"MASK": None}),
+        BLOCK=block,
+        **{name: None for name, on in flags.items() if on},
     )
     return out
 

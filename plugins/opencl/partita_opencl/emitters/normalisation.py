@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.movement import axis_of, expand
-from partita_opencl.halves import narrow
+from partita_opencl.halves import SINGLE, convert, narrow
 from partita_opencl.kit import Kit, f32, i32, i64, is_half
 from partita_opencl.table import operator
 
@@ -69,16 +70,18 @@ def _single_precision(node: Node) -> Reason | None:
 def layer_normalization(
     k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
 ) -> Operand:
-    """Rows are the dimensions from the axis on."""
+    """Rows are the dimensions from the axis on; attribute ``single`` asks for float32."""
+    in_single = bool(node.attrs.get("single", False))
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
     epsilon = float(node.attrs.get("epsilon", 1e-5))
     if _is_short(k, x, tail, scale, bias):
-        return short_rows(k, x, scale, bias, epsilon)
+        return short_rows(k, x, scale, bias, epsilon, SINGLE if in_single else x.dtype)
     scale = expand(k, _as(k, scale, x), tail)
     if bias is not None:
         bias = expand(k, _as(k, bias, x), tail)
-    return _rows(k, x, math.prod(tail), scale, bias, epsilon)
+    y = _rows(k, x, math.prod(tail), scale, bias, epsilon)
+    return convert(k, y, SINGLE) if in_single else y
 
 
 def _as(k: Kit, row: Operand, x: Operand) -> Operand:
@@ -95,12 +98,20 @@ def _is_short(
     return k.tuning.local_tiles and constant and columns % 8 == 0 and 0 < columns <= _SHORT
 
 
-def short_rows(k: Kit, x: Operand, scale: Operand, bias: Operand | None, epsilon: float) -> Operand:
+def short_rows(
+    k: Kit,
+    x: Operand,
+    scale: Operand,
+    bias: Operand | None,
+    epsilon: float,
+    dtype: np.dtype[Any] | None = None,
+) -> Operand:
     """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants."""
     columns = scale.size
     rows = x.size // columns
     warps = min(_WARPS, 1 << (rows // k.tuning.limits.compute_units).bit_length())
-    y = k.empty(x.shape, x.dtype)
+    y = k.empty(x.shape, dtype or x.dtype)
+    wider: dict[str, None] = {} if y.dtype == x.dtype else {"SINGLE": None}
     zeros = k.builder.prepack(scale, "zeros", _zeros)
     shift = zeros if bias is None else single(k, bias)
     k.launch(
@@ -116,6 +127,7 @@ def short_rows(k: Kit, x: Operand, scale: Operand, bias: Operand | None, epsilon
         f32(epsilon),
         WARPS=warps,
         NORMALISE=math.ceil(columns / 256),
+        **wider,
     )
     return y
 
