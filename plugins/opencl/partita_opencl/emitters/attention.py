@@ -20,6 +20,9 @@ _KEYS = 64
 _ROWS = 16
 """Rows of a warp."""
 
+_MOST_WARPS = 4
+"""Warps of a group: with fewer, copies of keys take longer than more groups save."""
+
 
 def _check(node: Node) -> Reason | None:
     if "heads" in node.attrs:
@@ -61,7 +64,7 @@ def attention(
     out = k.empty(shapes[0], q.dtype)
     if not out.size:
         return out
-    warps = _warps(k, batch * heads, rows)
+    warps = min(_MOST_WARPS, 1 << (math.ceil(rows / _ROWS) - 1).bit_length())
     blocks = batch * heads * math.ceil(rows / (warps * _ROWS))
     on_units = k.tuning.limits.is_nvidia
     sizes = k.tuning.groups(blocks, warps * 32)
@@ -93,14 +96,6 @@ def attention(
         **{name: None for name, on in flags.items() if on},
     )
     return out
-
-
-def _warps(k: Kit, heads: int, rows: int) -> int:
-    """As many warps to a group as leave a group for every compute unit."""
-    for warps in (4, 2):
-        if heads * math.ceil(rows / (warps * _ROWS)) >= k.tuning.limits.compute_units:
-            return warps
-    return 1
 
 
 def _steps(x: Operand, offset: int) -> Array:
