@@ -79,7 +79,7 @@ def test_pins_and_limits_reach_the_measured_plan(command):
     )
     assert code == 0
     data = json.loads(out)
-    homes = {name: (device, why["reason"]["code"]) for name, device, why in data["tasks"]}
+    homes = {one["task"]: (one["device"], one["reason"]["code"]) for one in data["tasks"]}
     assert homes["a"] == ("B", "PINNED")
     assert {use["device"]: use["limit_bytes"] for use in data["devices"]}["A"] == 2**20
     assert "cannot be kept" in command("plan", "-d", "HETERO:A,B", "--pin", "d=B")[2]

@@ -248,8 +248,8 @@ def _print(summary: PlanSummary, explain: bool, out: Output) -> None:
         out.table(
             ["task", "device", "us", "why", "what would change it"],
             [
-                [name, device, _number(why.own_us), str(why.reason), why.change]
-                for name, device, why in summary.tasks
+                [one.task, one.device, _number(one.us), str(one.reason), one.change]
+                for one in summary.tasks
             ],
         )
         out.text("")

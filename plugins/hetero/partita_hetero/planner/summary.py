@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.query import Reason
 from partita_hetero.planner.feasible import broken_rules
 from partita_hetero.planner.plan import Plan
 from partita_hetero.planner.problem import Problem
@@ -33,6 +34,29 @@ class DeviceUse:
     weight_bytes: int
     peak_bytes: int
     limit_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """One task.
+
+    Attributes:
+        task: Its name.
+        device: Where it runs.
+        us: Its time there.
+        reason: Why it is there.
+        elsewhere: The next best device; empty if no other takes it.
+        extra_us: What the objective would lose by that.
+        change: What would change its place.
+    """
+
+    task: str
+    device: str
+    us: float
+    reason: Reason
+    elsewhere: str
+    extra_us: float | None
+    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +115,7 @@ class PlanSummary:
         devices: What each device does.
         parts: The submodels.
         rivals: Other placements.
-        tasks: For each task its name, device and reason.
+        tasks: Where each task is, and why.
     """
 
     model: str
@@ -109,7 +133,7 @@ class PlanSummary:
     devices: Sequence[DeviceUse]
     parts: Sequence[PlannedPart]
     rivals: Sequence[Rival]
-    tasks: Sequence[tuple[str, str, TaskReason]]
+    tasks: Sequence[PlannedTask]
 
 
 def summarise(problem: Problem, plan: Plan, reasons: Sequence[TaskReason]) -> PlanSummary:
@@ -147,9 +171,22 @@ def summarise(problem: Problem, plan: Plan, reasons: Sequence[TaskReason]) -> Pl
         _parts(problem, plan),
         rivals(problem, plan),
         [
-            (task.name, problem.devices[place].name, why)
+            _task(problem, task.name, place, why)
             for (task, place), why in zip(placed, reasons, strict=True)
         ],
+    )
+
+
+def _task(problem: Problem, name: str, place: int, why: TaskReason) -> PlannedTask:
+    other = why.alternative
+    return PlannedTask(
+        name,
+        problem.devices[place].name,
+        why.own_us,
+        why.reason,
+        "" if other is None else problem.devices[other.device].name,
+        None if other is None else other.extra_us,
+        why.change,
     )
 
 
