@@ -20,7 +20,7 @@ from partita_hetero.planner.loads import device_loads, move
 HOT = 0.03
 """First temperature, as a share of the lowest value so far, where one unit can decide it."""
 
-HOT_OF_UNIT = 3.0
+HOT_OF_UNIT = 1.0
 """First temperature for sums, as a share of what a unit adds on average."""
 
 COOLING = 0.01

@@ -16,7 +16,7 @@ import numpy as np
 from partita_hetero.planner.arrays import Array, Arrays
 from partita_hetero.planner.blocks import Blocks
 from partita_hetero.planner.compiled import jit
-from partita_hetero.planner.intervals import least_sum
+from partita_hetero.planner.intervals import least_sum, values_at
 from partita_hetero.planner.kinds import Kind
 
 
@@ -102,7 +102,10 @@ def stretch_bounds(
     """A lower bound on the time of a device for each stretch of a path, start to end."""
     count = len(order)
     limit = arrays.limit[device]
-    values, value_start = _values_of(arrays, at_task, count)
+    sides = (
+        values_at(arrays.reads, arrays.read_start, at_task, count),
+        values_at(arrays.writes, arrays.write_start, at_task, count),
+    )
     table = np.full((count, count + 1), np.inf)
     seen = np.full(len(arrays.producer), -1, np.int64)
     save = np.zeros(len(weight))
@@ -119,18 +122,21 @@ def stretch_bounds(
             stamp += 1
             moves = 0.0
             number = 0
-            for i in range(value_start[start], value_start[end]):
-                value = values[i]
-                if seen[value] == stamp:
-                    continue
-                seen[value] = stamp
-                time, block = _forced(arrays, weight, block_of, at_task, value, start, end, device)
-                moves += time
-                if block >= 0 and time > 0:
-                    if save[block] == 0:
-                        listed[number] = block
-                        number += 1
-                    save[block] += time
+            for values, value_start in sides:
+                for i in range(value_start[start], value_start[end]):
+                    value = values[i]
+                    if seen[value] == stamp:
+                        continue
+                    seen[value] = stamp
+                    time, block = _forced(
+                        arrays, weight, block_of, at_task, value, start, end, device
+                    )
+                    moves += time
+                    if block >= 0 and time > 0:
+                        if save[block] == 0:
+                            listed[number] = block
+                            number += 1
+                        save[block] += time
             table[start, end] = (
                 compute
                 + moves
@@ -197,26 +203,3 @@ def _knapsack(listed: Array, save: Array, cost: Array, weight: Array, room: floa
         saved += rate[i] * part
         room -= part
     return saved
-
-
-@jit
-def _values_of(arrays: Arrays, at_task: Array, count: int) -> tuple[Array, Array]:
-    """Values that the tasks at each position read or write, and where they start."""
-    start = np.zeros(count + 1, np.int64)
-    for task in range(len(at_task)):
-        if at_task[task] >= 0:
-            start[at_task[task] + 1] += arrays.read_start[task + 1] - arrays.read_start[task]
-            start[at_task[task] + 1] += arrays.write_start[task + 1] - arrays.write_start[task]
-    for position in range(count):
-        start[position + 1] += start[position]
-    following = start.copy()
-    found = np.empty(start[count], np.int64)
-    for task in range(len(at_task)):
-        if at_task[task] >= 0:
-            for i in range(arrays.read_start[task], arrays.read_start[task + 1]):
-                found[following[at_task[task]]] = arrays.reads[i]
-                following[at_task[task]] += 1
-            for i in range(arrays.write_start[task], arrays.write_start[task + 1]):
-                found[following[at_task[task]]] = arrays.writes[i]
-                following[at_task[task]] += 1
-    return found, start

@@ -38,18 +38,18 @@ def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
     ready = np.zeros(count)
     held = np.zeros(arrays.up.shape, np.bool_)
     free = np.zeros((len(arrays.slots), max(1, arrays.slots.max())))
-    waiting = [(0.0, 0)]
+    waiting = [(0.0, 0, 0)]
     waiting.pop()
     todo = 0
     for part in range(count):
         if start[part] < start[part + 1]:
             todo += 1
             if missing[part] == 0:
-                waiting.append((0.0, part))
+                waiting.append((0.0, ops[start[part]], part))
     heapq.heapify(waiting)
     latest = 0.0
     while len(waiting) > 0:
-        now, part = heapq.heappop(waiting)
+        now, _, part = heapq.heappop(waiting)
         todo -= 1
         place = device[ops[start[part]]]
         slot = 0
@@ -72,7 +72,8 @@ def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
                     missing[follower] -= 1
                     ready[follower] = max(ready[follower], now)
                     if missing[follower] == 0:
-                        heapq.heappush(waiting, (ready[follower], follower))
+                        entry = (ready[follower], ops[start[follower]], follower)
+                        heapq.heappush(waiting, entry)
     return latest if todo == 0 else np.inf
 
 
@@ -132,8 +133,6 @@ def _owners_early(arrays: Arrays, device: Array) -> Array:
         for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
             pred = arrays.pred[i]
             level[op] = max(level[op], level[pred] + (imports[op] or exports[pred]))
-        if arrays.per_task[device[op]]:
-            continue
         for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
             if level[arrays.pred[i]] == level[op]:
                 first = _root(owner, op)
@@ -141,7 +140,50 @@ def _owners_early(arrays: Arrays, device: Array) -> Array:
                 owner[max(first, second)] = min(first, second)
     for op in range(count):
         owner[op] = _root(owner, op)
+    twin = _twins(arrays, device, owner)
+    for op in range(count):
+        owner[op] = op if arrays.per_task[device[op]] else twin[owner[op]]
     return owner
+
+
+@jit
+def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
+    """For each submodel the first one of its device between the same submodels, often itself.
+
+    Sets of neighbours are compared by sums of mixed numbers.
+    """
+    count = len(owner)
+    start, ops = _members(owner, count)
+    before = np.zeros(count, np.uint64)
+    after = np.zeros(count, np.uint64)
+    seen = np.full(count, -1, np.int64)
+    for part in range(count):
+        for i in range(start[part], start[part + 1]):
+            for j in range(arrays.pred_start[ops[i]], arrays.pred_start[ops[i] + 1]):
+                source = owner[arrays.pred[j]]
+                if source != part and seen[source] != part:
+                    seen[source] = part
+                    before[part] += _mixed(source)
+                    after[source] += _mixed(part)
+    key = before * np.uint64(3) + after
+    for part in range(count):
+        key[part] += _mixed(-2 - device[part])
+    order = np.argsort(key, kind="mergesort")  # stable: the first twin comes first
+    twin = np.arange(count)
+    for i in range(1, count):
+        part, other = order[i], order[i - 1]
+        alone = before[part] == 0 and after[part] == 0
+        if key[part] == key[other] and not alone:
+            twin[part] = twin[other]
+    return twin
+
+
+@jit
+def _mixed(number: int) -> np.uint64:
+    """A number whose sums tell sets apart (a step of splitmix64)."""
+    mixed = np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(27))
 
 
 @jit

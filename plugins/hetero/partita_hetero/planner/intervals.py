@@ -97,8 +97,8 @@ def stretch_costs(
             last[value] = max(last[value], at_task[arrays.reader[i]])
         if arrays.output[value]:
             last[value] = count
-    reads, read_start = _values_at(arrays.reads, arrays.read_start, at_task, count)
-    writes, write_start = _values_at(arrays.writes, arrays.write_start, at_task, count)
+    reads, read_start = values_at(arrays.reads, arrays.read_start, at_task, count)
+    writes, write_start = values_at(arrays.writes, arrays.write_start, at_task, count)
     table = np.full((count, count + 1), np.inf)
     seen = np.full(values, -1, np.int64)
     for start in range(count):
@@ -127,19 +127,28 @@ def stretch_costs(
 
 
 @jit
-def _values_at(values: Array, start: Array, at_task: Array, count: int) -> tuple[Array, Array]:
-    """Values that the tasks of each position read or write, and where they start."""
+def values_at(values: Array, start: Array, at_task: Array, count: int) -> tuple[Array, Array]:
+    """Values that the tasks of each position read or write, and where they start.
+
+    Args:
+        values: Values of each task, from ``start``.
+        start: Where each task's values start.
+        at_task: Position of each task, or -1.
+        count: Number of positions.
+    """
     starts = np.zeros(count + 1, np.int64)
     for task in range(len(at_task)):
-        starts[at_task[task] + 1] += start[task + 1] - start[task]
+        if at_task[task] >= 0:
+            starts[at_task[task] + 1] += start[task + 1] - start[task]
     for position in range(count):
         starts[position + 1] += starts[position]
     following = starts.copy()
-    found = np.empty(len(values), np.int64)
+    found = np.empty(starts[count], np.int64)
     for task in range(len(at_task)):
-        for i in range(start[task], start[task + 1]):
-            found[following[at_task[task]]] = values[i]
-            following[at_task[task]] += 1
+        if at_task[task] >= 0:
+            for i in range(start[task], start[task + 1]):
+                found[following[at_task[task]]] = values[i]
+                following[at_task[task]] += 1
     return found, starts
 
 

@@ -142,7 +142,7 @@ class _Run:
         return Timeline(tuple(self.spans), name, devices, self._peaks())
 
     def _run_parallel(self) -> None:
-        """Each submodel as soon as what it reads is there and its device has a free slot."""
+        """Each submodel once what it reads is there; a device takes the one that waits longest."""
         owner = {op: index for index, part in enumerate(self.parts) for op in part.ops}
         waits = [
             {owner[pred] for op in part.ops for pred in self.problem.preds[op]} - {index}
@@ -153,40 +153,24 @@ class _Run:
             for other in others:
                 followers[other].append(index)
         missing = [len(others) for others in waits]
-        free: list[int | None] = [device.slots for device in self.problem.devices]
-        queues: list[list[tuple[float, int]]] = [[] for _ in self.problem.devices]
-        running: list[tuple[float, int]] = []
-
-        def start(device: int, now: float) -> None:
-            queue = queues[device]
-            while queue and free[device] != 0:
-                _, index = heapq.heappop(queue)
-                heapq.heappush(running, (self._run_part(self.parts[index], now), index))
-                slots = free[device]
-                free[device] = None if slots is None else slots - 1
-
-        for index, part in enumerate(self.parts):
-            if not missing[index]:
-                heapq.heappush(queues[part.device], (0.0, index))
-        for device in range(len(queues)):
-            start(device, 0.0)
-        while running:
-            now = running[0][0]
-            touched = set()
-            while running and running[0][0] <= now:
-                _, index = heapq.heappop(running)
-                device = self.parts[index].device
-                slots = free[device]
-                free[device] = None if slots is None else slots + 1
-                touched.add(device)
-                for follower in followers[index]:
-                    missing[follower] -= 1
-                    if not missing[follower]:
-                        target = self.parts[follower].device
-                        heapq.heappush(queues[target], (now, follower))
-                        touched.add(target)
-            for device in sorted(touched):
-                start(device, now)
+        ready = [0.0] * len(self.parts)
+        free = [[0.0] * (device.slots or 0) for device in self.problem.devices]
+        waiting = [
+            (0.0, part.ops[0], index) for index, part in enumerate(self.parts) if not missing[index]
+        ]
+        heapq.heapify(waiting)
+        while waiting:
+            now, _, index = heapq.heappop(waiting)
+            slots = free[self.parts[index].device]
+            end = self._run_part(self.parts[index], max(now, slots[0]) if slots else now)
+            if slots:
+                heapq.heapreplace(slots, end)
+            for follower in followers[index]:
+                missing[follower] -= 1
+                ready[follower] = max(ready[follower], end)
+                if not missing[follower]:
+                    entry = (ready[follower], self.parts[follower].ops[0], follower)
+                    heapq.heappush(waiting, entry)
 
     def _run_part(self, part: Part[int], now: float) -> float:
         """Notes one submodel that starts now; returns when it ends."""

@@ -13,37 +13,22 @@ All start from greedy placement, single devices and list schedules.
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.planner import bounds
-from partita_hetero.planner.arrays import Array, Arrays, flatten
-from partita_hetero.planner.blocks import Blocks, contract
-from partita_hetero.planner.feasible import broken_rules, is_contiguous
-from partita_hetero.planner.fit import fit, repair
-from partita_hetero.planner.kinds import Kind, kinds
+from partita_hetero.planner.arrays import Array, Arrays
+from partita_hetero.planner.fit import fit
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
-from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.search import Search
 from partita_hetero.planner.timeline import Timeline
 
 ROUNDS = 4
 """How often limits are tightened by what live values take, which the methods do not see."""
-
-CLOSE = 1e-5
-"""A value this close to the bound is optimal: minimum cuts count in rounded times."""
-
-FEW = 2000
-"""Up to so many placements are all tried."""
-
-CAUTION = 1.2
-"""How much more room is left for live values than a refused placement needed."""
 
 
 def solve(
@@ -65,11 +50,11 @@ def solve(
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
     start = time.perf_counter()
-    search = _Search(problem, objective, contiguous)
+    search = Search(problem, objective, contiguous)
     fits = fit(problem, search.whole)
     for attempt in range(ROUNDS):
         left = time_limit_s - (time.perf_counter() - start)
-        search.run(fits, max(left / (1 if attempt else 1.5), 0.1) if search.alive else left)
+        _run(search, fits, max(left / (1 if attempt else 1.5), 0.1) if search.alive else left)
         left = time_limit_s - (time.perf_counter() - start)
         if not search.lost or (search.best is not None and left < time_limit_s / 4):
             break
@@ -92,155 +77,28 @@ def solve(
     )
 
 
-@dataclass(frozen=True)
-class _Found:
-    method: str
-    place: Array
-    value: float
-    timeline: Timeline
-
-
-@dataclass
-class _Search:
-    """What is known so far about one problem.
-
-    Attributes:
-        problem: The problem.
-        objective: What is minimised.
-        contiguous: Whether each device gets one piece.
-        best: The best plan so far.
-        bound: The best lower bound so far.
-        proof: What gave it.
-        tried: Method to the best value it reached.
-        broken: Rules that the last refused placement broke.
-        lost: Whether a better placement was refused for what its live values take.
-    """
-
-    problem: Problem
-    objective: Objective
-    contiguous: bool
-    best: _Found | None = None
-    bound: float = 0.0
-    proof: str = "none"
-    tried: dict[str, float] = field(default_factory=dict)
-    broken: list[str] = field(default_factory=list)
-    lost: bool = False
-
-    def __post_init__(self) -> None:
-        self.whole: Arrays = flatten(self.problem)
-        self.arrays = self.whole
-        self.limited = bool(np.isfinite(self.whole.limit).any())
-        self.alive = self.limited and any(value.nbytes for value in self.problem.values)
-        self.surcharges = (0.0, 0.5, 1.0) if self.whole.launch.any() else (0.0,)
-        self.seen: dict[bytes, float] = {}
-        self.reserve = np.zeros(len(self.problem.devices))
-        self.alike: list[Kind] = kinds(self.whole)
-        self.through_host = not self.whole.is_direct.any()
-        self.blocks: Blocks | None = None
-        if self.contiguous or self.objective != "LATENCY":
-            self.blocks = contract(self.whole)
-
-    @property
-    def done(self) -> bool:
-        """Whether the best plan is proven to be optimal."""
-        return self.best is not None and self.best.value <= self.bound * (1 + CLOSE)
-
-    def offer(self, method: str, place: Array) -> None:
-        """Simulates a placement and keeps it if it is the best that breaks no rule."""
-        known = self.seen.get(place.tobytes())
-        quick = self._quick_value(place) if known is None else known
-        self.seen[place.tobytes()] = quick
-        if known == np.inf:
+def _run(search: Search, fits: Array, seconds: float) -> None:
+    """Runs all methods with limits that leave room for the live values seen before."""
+    end = time.perf_counter() + seconds
+    if search.try_all():
+        return
+    if search.objective == "LATENCY" and not search.limited:
+        _cut_sequence(search, seconds)
+        if search.done:
             return
-        if known is not None or (self.best is not None and quick >= self.best.value):
-            self.tried[method] = min(quick, self.tried.get(method, quick))
-            return
-        assignment = self.whole.tasks(place)
-        if self.contiguous and not is_contiguous(self.problem, assignment):
-            return
-        timeline = simulate(self.problem, assignment, self.objective)
-        value = objective_value(self.problem, assignment, self.objective, timeline)
-        broken = broken_rules(self.problem, assignment, timeline)
-        if broken:
-            self.broken = broken
-            self.seen[place.tobytes()] = np.inf
-            if self.best is None or value < self.best.value:
-                self._reserve(place, timeline)
-            return
-        self.seen[place.tobytes()] = value
-        self.tried[method] = min(value, self.tried.get(method, value))
-        if self.best is None or value < self.best.value:
-            self.best = _Found(method, place.copy(), value, timeline)
-
-    def _quick_value(self, place: Array) -> float:
-        """The value of a placement, launches apart, in compiled loops."""
-        from partita_hetero.planner.flow_time import parallel_us
-        from partita_hetero.planner.loads import device_loads
-
-        if self.objective == "PARALLEL":
-            device = place[self.whole.unit_of]
-            return float(parallel_us(self.whole, device, self.problem.early_handover))
-        load = device_loads(self.whole, place)[0]
-        if self.objective == "LATENCY":
-            return float(load.sum())
-        slots = np.where(self.whole.slots > 0, self.whole.slots, np.inf)
-        return float((load / slots).max())
-
-    def offer_repaired(self, method: str, place: Array) -> None:
-        """Offers a placement after moving away what does not fit."""
-        fixed = repair(self.arrays, place)
-        if fixed is not None:
-            self.offer(method, fixed)
-
-    def prove(self, proof: str, bound: float) -> None:
-        """Keeps a lower bound if it is the best so far."""
-        if bound > self.bound:
-            self.bound, self.proof = bound, proof
-
-    def run(self, fits: Array, seconds: float) -> None:
-        """Runs all methods with limits that leave room for the live values seen before."""
-        if self._try_all():
-            return
-        if self.objective == "LATENCY" and not self.limited:
-            _cut_sequence(self, seconds)
-            if self.done:
-                return
-        for _ in range(ROUNDS if self.limited else 1):
-            self.lost = False
-            room = np.maximum(self.whole.limit - self.reserve, 0.0)
-            self.arrays = self.whole._replace(limit=room)
-            self.offer_repaired("first fit", fits)
-            if not self.lost:
-                break
-        for method, place in _starts(self.arrays, self.problem):
-            self.offer_repaired(method, place)
-        searches = {
-            "LATENCY": _search_sequential,
-            "PARALLEL": _search_parallel,
-            "THROUGHPUT": _search_throughput,
-        }
-        searches[self.objective](self, seconds)
-
-    def _try_all(self) -> bool:
-        """Whether there were so few placements that all could be tried, which proves the best."""
-        choices = [np.flatnonzero(row) for row in np.isfinite(self.whole.unit_cost)]
-        if math.prod(map(len, choices)) > FEW:
-            return False
-        for place in itertools.product(*choices):
-            self.offer("all placements", np.array(place, np.int64))
-        if self.best is not None:
-            self.prove("all placements", self.best.value)
-        self.lost = False
-        return True
-
-    def _reserve(self, place: Array, timeline: Timeline) -> None:
-        """Leaves as much room for live values as a refused placement would have needed."""
-        used = np.bincount(place, self.whole.unit_weight, len(self.reserve))
-        for index, device in enumerate(self.problem.devices):
-            live = timeline.peak_bytes[device.name] - used[index]
-            if device.memory_bytes is not None and live > self.reserve[index]:
-                self.reserve[index] = CAUTION * live
-                self.lost = True
+    for _ in range(ROUNDS if search.limited else 1):
+        search.leave_room()
+        search.offer_repaired("first fit", fits)
+        if not search.lost:
+            break
+    for method, place in _starts(search.arrays, search.problem):
+        search.offer_repaired(method, place)
+    searches = {
+        "LATENCY": _search_sequential,
+        "PARALLEL": _search_parallel,
+        "THROUGHPUT": _search_throughput,
+    }
+    searches[search.objective](search, max(end - time.perf_counter(), 0.1))
 
 
 def _starts(arrays: Arrays, problem: Problem) -> Iterator[tuple[str, Array]]:
@@ -257,7 +115,7 @@ def _starts(arrays: Arrays, problem: Problem) -> Iterator[tuple[str, Array]]:
             yield name, place
 
 
-def _cut_sequence(search: _Search, seconds: float) -> None:
+def _cut_sequence(search: Search, seconds: float) -> None:
     """Minimum cuts: of all devices for the bound, and of the first and each other one."""
     from partita_hetero.planner.cut import minimum_cut, two_devices
 
@@ -278,7 +136,7 @@ def _cut_sequence(search: _Search, seconds: float) -> None:
                 search.offer_repaired("minimum cut", place)
 
 
-def _search_sequential(search: _Search, seconds: float) -> None:
+def _search_sequential(search: Search, seconds: float) -> None:
     from partita_hetero.planner.anneal import anneal_loads
 
     end = time.perf_counter() + seconds
@@ -295,7 +153,7 @@ def _search_sequential(search: _Search, seconds: float) -> None:
     _search_milp(search, False, end)
 
 
-def _search_milp(search: _Search, busiest: bool, end: float) -> None:
+def _search_milp(search: Search, busiest: bool, end: float) -> None:
     from partita_hetero.planner.milp import solve_milp
 
     left = end - time.perf_counter()
@@ -309,7 +167,7 @@ def _search_milp(search: _Search, busiest: bool, end: float) -> None:
         search.offer("MILP", place)
 
 
-def _search_parallel(search: _Search, seconds: float) -> None:
+def _search_parallel(search: Search, seconds: float) -> None:
     from partita_hetero.planner.anneal import anneal_parallel
     from partita_hetero.planner.chain_bound import chain_bound
     from partita_hetero.planner.cut import minimum_cut, two_devices
@@ -339,7 +197,7 @@ def _search_parallel(search: _Search, seconds: float) -> None:
             break
 
 
-def _search_throughput(search: _Search, seconds: float) -> None:
+def _search_throughput(search: Search, seconds: float) -> None:
     from partita_hetero.planner.anneal import anneal_loads
     from partita_hetero.planner.ideals import best_contiguous
 
@@ -370,7 +228,7 @@ def _search_throughput(search: _Search, seconds: float) -> None:
     _search_milp(search, True, end)
 
 
-def _offer_stretches(search: _Search, busiest: bool) -> None:
+def _offer_stretches(search: Search, busiest: bool) -> None:
     from partita_hetero.planner.intervals import MAX_BLOCKS, best_stretches
 
     blocks = search.blocks

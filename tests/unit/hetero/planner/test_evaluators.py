@@ -23,7 +23,7 @@ def placed(data, arrays):
     return np.array(places, np.int64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.data(), st.booleans().flatmap(lambda singly: problems(singly=singly)))
 def test_the_parallel_latency(data, problem):
     arrays = flatten(problem)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
-from partita_hetero.planner import solve as solving
+from partita_hetero.planner import search as searching
 from partita_hetero.planner.arrays import flatten
 from partita_hetero.planner.feasible import broken_rules, is_contiguous
 from partita_hetero.planner.fit import fit, repair
@@ -26,7 +26,7 @@ from partita_hetero.planner.solve import solve
 @settings(max_examples=25, deadline=None)
 @given(problems(most=5), st.sampled_from(OBJECTIVES), st.booleans())
 def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
-    with patch.object(solving, "FEW", 0):  # let the methods find it
+    with patch.object(searching, "FEW", 0):  # let the methods find it
         plan = solve(problem, objective, 0.15, contiguous)
     run = simulate(problem, plan.assignment, objective)
     assert not broken_rules(problem, plan.assignment, run)
