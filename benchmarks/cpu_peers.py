@@ -1,6 +1,6 @@
 """Device CPU beside onnxruntime and OpenVINO, in one process, taking turns.
 
-    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [model ...]
+    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [model ...]
 
 Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
 (zoo:magika, light:squeezenet). Every contestant gets its best way
@@ -8,13 +8,16 @@ in and out: onnxruntime an io_binding, OpenVINO and Partita a request whose tens
 A turn is a few calls after a pause, so that threads that still spin do not disturb the next one.
 Prints the median of all calls in milliseconds, and for Partita the ratio to the peer of its class:
 f32 (strict, and fast as EXECUTION_MODE_HINT=PERFORMANCE allows) against the faster of both peers
-in f32, bf16 against OpenVINO in bf16.
+in f32, bf16 against OpenVINO in bf16. With --busy another process keeps one processor busy.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -142,12 +145,21 @@ def main() -> None:
     parser.add_argument("models", nargs="*", default=list(BUILT))
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--busy", action="store_true", help="with a busy process beside it")
     arguments = parser.parse_args()
+    with contextlib.ExitStack() as stack:
+        if arguments.busy:
+            stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
+        print_table(arguments.models, arguments.threads, arguments.rounds)
+
+
+def print_table(models: list[str], threads: int, rounds: int) -> None:
+    """Measures models and prints a line for each."""
     heads = [*PEERS, *OURS, "x fast", "x f32", "x bf16", "e fast", "e f32", "e bf16"]
     widths = [9] * 6 + [8] * 3 + [9] * 3
     print(f"{'ms':28}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
-    for name in arguments.models:
-        measure(name, arguments.threads, arguments.rounds)
+    for name in models:
+        measure(name, threads, rounds)
 
 
 if __name__ == "__main__":
