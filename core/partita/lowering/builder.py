@@ -88,6 +88,7 @@ class Builder:
         self._prepacked = prepacked
         self._body = body
         self._folding = False
+        self._made: dict[tuple[Operand, Any], Operand] = {}
         self._most = 0  # work of the node's largest step, which profiles name
 
     @property
@@ -218,6 +219,19 @@ class Builder:
             return self.constant(fn(array))
         packed = self._prepacked.get(array, key, fn)
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
+
+    def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:
+        """What ``make`` computes from an operand; nodes that need it too get the same one.
+
+        Args:
+            x: The operand; it must not be written to later.
+            key: Tells one computation from another; hashable.
+            make: Records the steps. It must not raise `NeedsValue`.
+        """
+        found = self._made.get((x, key))
+        if found is None:
+            found = self._made[x, key] = make()
+        return found
 
     def subgraph(self, graph: Graph) -> Subgraph:
         """A runner for a body, to be passed to a step; see :class:`Subgraph`."""

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
+from partita_cpu.native.invoke import address, call_narrow
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
-from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
-from partita_cpu.native.table import Arithmetic, tile_kernels
+from partita_cpu.native.plan import PLAIN, Images, Plan, Source, Storage, plan
+from partita_cpu.native.table import NARROW, Arithmetic, tile_kernels
+
+_HALVES = Storage(half_in=True)
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,32 @@ def emit_matrix_product(
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    storage = PLAIN
+    if choice.product_arithmetic(images, w.const) is Arithmetic.BF16:
+        cut = plan(images, choice.level, Arithmetic.BF16, choice.threads, _HALVES)
+        if cut.source is Source.DIRECT:
+            # Every thread would convert all rows, and so would every product of the same input.
+            storage, source = _HALVES, x
+            x = b.once(source, "bfloat16", lambda: _narrowed(b, choice, source))
+    emit_product(b, choice, images, x, w, bias, residual, y, activation, storage)
     return y
+
+
+def _narrowed(b: Builder, choice: Choice, x: Operand) -> Operand:
+    """The bits of x in bfloat16."""
+    y = b.empty(x.shape, np.uint16)
+    kernel = int(tile_kernels(choice.level, Arithmetic.BF16)[NARROW])
+    b.call(narrow_all, b.flat(x), b.flat(y), kernel, exec_type="reorder")
+    return y
+
+
+@loop
+def narrow_all(x: Array, y: Array, kernel: int, tid: int, nt: int) -> None:
+    """``y = x`` in bfloat16, by the kernel at an address."""
+    first = x.size * tid // nt
+    count = x.size * (tid + 1) // nt - first
+    if count:
+        call_narrow(kernel, (address(x) + 4 * first, count, address(y) + 2 * first, 0, count))
 
 
 def emit_product(

@@ -274,3 +274,14 @@ def test_the_portable_cap_uses_no_native_kernel(monkeypatch):
     net = Net(1, 4, 6, 6)
     kinds = check(net, net.conv("x", 4, 4))
     assert not any("avx" in kind or "amx" in kind for kind in kinds.values())
+
+
+def test_products_of_one_input_share_what_they_read(level):
+    """In bfloat16 the input is converted once, not by every product and thread."""
+    net = Net(2, 20, 64)
+    a, b = (net.add("MatMul", "x", net.const(64, 96)) for _ in range(2))
+    y = net.add("Add", a, b)
+    config = {"INFERENCE_PRECISION_HINT": "bf16"}
+    kinds = check(net, y, config=config, tolerance=2e-2 if level == "amx" else 4e-6)
+    if level == "amx":
+        assert kinds[a] == kinds[b] == "amx_bf16"
