@@ -242,6 +242,7 @@ def _panel(
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    parts = 2 if arithmetic else 4  # in which tiles ask for what is needed next of b
     apart = p[PLANE_BYTES] if arithmetic == _SPLIT else p[STEP_BYTES]
     whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
@@ -274,8 +275,8 @@ def _panel(
                 at = a + line * line_bytes + f * row
                 sums = (at, row, places, taps, p[DEPTH], b, apart, rows)
                 ahead = b
-                if n < 4 and not (ends and block == last_block - 1):
-                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // 4)
+                if n < parts and not (ends and block == last_block - 1):
+                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
                 partial = partials + n * TILE_BYTES
                 start = partial if first_tap else 0
                 if not ends:

@@ -8,7 +8,7 @@ low halves lie in a second plane, b's low tiles behind the high ones, and
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import Finish
+from partita_cpu.native.ir.finish import Finish, prefetch
 from partita_cpu.native.ir.fma import PARAMETERS
 from partita_cpu.native.ir.text import Function
 
@@ -47,6 +47,7 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
             place = pointer if i == 0 else f.at(pointer, below)
             f.do(f"call void @llvm.x86.tileloadd64(i8 {_A_TILES[i]}, ptr {place}, i64 %lda)")
 
+    fetched = TILE_BYTES * (2 if split else 1)
     # Without lower halves, the parameter for their distance says how wide a step is.
     wide_a: str | int = 64 if split else "%low_plane"
     wide_b = TILE_BYTES if split else f.let("shl i64 %low_plane, 4")
@@ -67,7 +68,9 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
                 )
 
     def step(_: str, values: list[str]) -> list[str]:
-        a, b = values
+        a, b, ahead = values
+        for line in range(0, fetched, 64):
+            f.do(prefetch(f.at(ahead, line)))
         load_b(b, 0)
         if split:
             load_a(f.at(a, "%low_plane"))
@@ -77,14 +80,14 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
         if split:
             load_b(b, 2)
             multiply()
-        return [f.at(a, wide_a), f.at(b, beyond)]
+        return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched)]
 
     def tap(index: str, values: list[str]) -> list[str]:
         offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
-        state = [("ptr", f.at("%a", offset)), ("ptr", values[0])]
-        return [f.loop("%depth", state, step)[1]]
+        state = [("ptr", f.at("%a", offset)), *(("ptr", value) for value in values)]
+        return f.loop("%depth", state, step)[1:]
 
-    f.loop("%ntaps", [("ptr", "%b")], tap)
+    f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead")], tap)
     for c, place in enumerate(places):
         f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
