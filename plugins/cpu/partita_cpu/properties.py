@@ -20,7 +20,8 @@ class CpuProperties(DeviceProperties):
     INFERENCE_PRECISION_HINT: Literal["f32", "bf16"] = Field(
         "f32",
         description="Precision of floating-point arithmetic. bf16 rounds the factors of matrix "
-        "products and convolutions to bfloat16 where the processor has AMX; elsewhere it is f32.",
+        "products and convolutions to bfloat16, and images between them, where the processor has "
+        "AMX; elsewhere it is f32.",
     )
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,
