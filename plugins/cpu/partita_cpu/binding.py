@@ -129,8 +129,9 @@ class BoundProgram:
         self._results: dict[Operand, Array] = {}
         self._arrays: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
+        late = {operand for step in program.steps for operand in step.results}
         self._buffers: list[Array | None] = [
-            None if operand is None or operand in self._late() else self._buffer(operand)
+            None if operand is None or operand in late else self._buffer(operand)
             for operand in program.outputs
         ]
         self._outputs: list[Array | None] = list(self._buffers)
@@ -152,7 +153,7 @@ class BoundProgram:
         self._steady_shapes: list[tuple[int, ...]] = []
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
-            owner is not None and owner not in self._late() for owner in program.owned
+            owner is not None and owner not in late for owner in program.owned
         )
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
@@ -217,9 +218,6 @@ class BoundProgram:
                 fn(*args)
         else:
             self._run_timed()
-
-    def _late(self) -> set[Operand]:
-        return {operand for step in self._program.steps for operand in step.results}
 
     @staticmethod
     def _buffer(operand: Operand) -> Array:
