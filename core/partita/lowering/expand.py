@@ -76,10 +76,13 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
 def _lowered(model: onnx.ModelProto) -> Graph:
     """The lowered graph of a model of one function, its values typed as far as that can be told."""
     import onnx_ir as ir
-    from onnx_ir.passes.common import InlinePass, ShapeInferencePass
+    from onnx_ir.passes.common import InlinePass
+
+    from partita.shapes import infer_shapes
 
     inlined = InlinePass()(ir.from_proto(model)).model
-    return lower_ir(ShapeInferencePass()(inlined).model)
+    infer_shapes(inlined)
+    return lower_ir(inlined)
 
 
 def _definition(node: Node) -> onnx.FunctionProto | None:
