@@ -20,6 +20,9 @@ _VECTOR_ROWS = 4
 _LANES = 16
 """Columns of an item that works in registers."""
 
+_LANE_ROWS = 14
+"""Rows of such an item: as many sums as vector registers of AVX-512 hold beside two operands."""
+
 _MOST_BATCHES = 65535
 """Batches of one launch in the third dimension; items step over the rest."""
 
@@ -195,7 +198,7 @@ def lanes(
             b, (b.size // (product.depth * product.columns), product.columns, product.depth)
         )
         b = transpose(k, matrices, (0, 2, 1))
-    rows = 1 if product.rows == 1 else 8
+    rows = 1 if product.rows == 1 else _LANE_ROWS
     global_size = (
         math.ceil(product.rows / rows),
         math.ceil(product.columns / _LANES),
