@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -224,7 +225,11 @@ class Compilation:
             placement.device,
             merge_islands=self.devices.properties.HETERO_EXECUTOR != "PARALLEL",
         )
-        return submodels.describe(self.wiring, parts)
+        pieces = submodels.describe(self.wiring, parts)
+        if len(pieces) > 1:
+            return pieces
+        order = [port.name for port in self.model.inputs]
+        return [replace(p, inputs=tuple(sorted(p.inputs, key=order.index))) for p in pieces]
 
     def build(
         self,
