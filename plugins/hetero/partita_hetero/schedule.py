@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,12 @@ ROUNDS = 3
 
 PLANNING_SECONDS = 2.0
 """Limit of one round's planning, for models of a hundred tasks and more."""
+
+WARMING = 5
+"""Most searches for one plan, while the planner's loops are being compiled."""
+
+OVERRUN = 1.5
+"""A search that takes so much longer than its limit was compiling."""
 
 PROVEN = 0.01
 """A plan that near to the optimum is not searched for again."""
@@ -205,16 +212,16 @@ class Scheduler:
         steps = itertools.count(1)
         contest = self._contest(table, database, advance, steps)
         plan: Plan | None = None
-        for number in range(ROUNDS):
+        for _ in range(ROUNDS):
             advance(next(steps))
             try:
                 limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
-                plan = solve(contest.problem(), self._objective, limit)
+                plan = _solve_warm(contest.problem(), self._objective, limit)
             except InfeasiblePlanError as error:
                 contest.note(f"There is no plan: {error}")
                 break
-            if not contest.enter_plan(plan) and (number > 0 or plan.gap < PROVEN):
-                break  # the first search may have spent its time on compiling the planner's loops
+            if not contest.enter_plan(plan):
+                break
         return contest.settle(plan)
 
     def _contest(
@@ -239,6 +246,16 @@ class Scheduler:
             if device.kind != "reference":
                 contest.enter_device(device)
         return contest
+
+
+def _solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
+    """Solves until no search spent its time on compiling the planner's loops, as first ones do."""
+    for _ in range(WARMING):
+        start = time.perf_counter()
+        plan = solve(problem, objective, limit)
+        if plan.gap < PROVEN or time.perf_counter() - start < OVERRUN * limit:
+            break
+    return plan
 
 
 def objective_of(properties: HeteroProperties) -> Objective:
