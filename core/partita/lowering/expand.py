@@ -37,6 +37,8 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
 
     The last ones write the node's own outputs; all have its origins.
     """
+    from onnx.defs import onnx_opset_version
+
     function = None if depth == 0 or any(node.graphs()) else _definition(node)
     if function is None:
         return []
@@ -44,6 +46,9 @@ def expansion(node: Node, accepts: Callable[[Node], bool], depth: int = _DEPTH) 
     opsets = [(entry.domain, entry.version) for entry in function.opset_import]
     if all(domain != node.domain for domain, _ in opsets):
         opsets.append((node.domain, node.version))
+    if all(domain for domain, _ in opsets):
+        # Definitions in other domains do not say which operators of ONNX's they mean: this onnx's.
+        opsets.append(("", onnx_opset_version()))
     if not _complete(function, node):
         return []
     # The inliner wants a name for every output.

@@ -97,6 +97,23 @@ def test_outputs_that_the_node_has_are_computed_and_no_others():
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+def test_definitions_in_other_domains_are_of_operators_of_onnx():
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 26, "ai.onnx.preview" : 1]>
+        g (float[2,3,4,8] q, float[2,3,5,8] k, float[2,3,5,8] v) => (float[2,3,4,8] y) {
+            y = ai.onnx.preview.FlexAttention (q, k, v)
+        }"""
+    )
+    graph = lower_proto(model)
+    expand_functions(graph, accepts)
+    assert all(accepts(node) for node in graph.nodes)
+    q, k, v = floats(2, 3, 4, 8), floats(2, 3, 5, 8), floats(2, 3, 5, 8)
+    weights = np.exp(q.astype(np.float64) @ k.swapaxes(2, 3) / np.sqrt(8))
+    wanted = weights / weights.sum(-1, keepdims=True) @ v
+    found = evaluate(graph, {"q": q, "k": k, "v": v})[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("op_type", ["Conv", "Unheard"])
 def test_operators_without_a_definition_stay(op_type):
     _, graph = single(op_type, [floats(1, 1, 3, 3), floats(1, 1, 2, 2)])
