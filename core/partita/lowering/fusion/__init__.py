@@ -25,7 +25,6 @@ PASSES: tuple[Pass, ...] = (
     fuse_attention,
     fuse_pads,
     fuse_batch_normalization,
-    fuse_attention,
     fuse_epilogues,
 )
 """All passes, in the order in which they help one another."""
