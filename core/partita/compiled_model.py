@@ -11,7 +11,7 @@ import numpy as np
 
 from partita import blob
 from partita.cache import stamp
-from partita.errors import PropertyError
+from partita.errors import PropertyError, RepetitionEndedError
 from partita.explain import Explanation
 from partita.model import Model, Port, find_port
 from partita.profiling import ProfilingInfo
@@ -36,6 +36,7 @@ class Repetition(abc.ABC):
         """(required) Computes the outputs anew from what the inputs hold now.
 
         Raises:
+            RepetitionEndedError: An output now has another shape; the caller is to run instead.
             InferError: The device could not compute them.
         """
 
@@ -104,6 +105,22 @@ class Runner(abc.ABC):
 
     def close(self) -> None:  # noqa: B027  # optional
         """(optional) Frees what the runner holds (defaults to nothing)."""
+
+
+def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """For repetitions that do not fit: runs, and copies what comes out to the bound outputs.
+
+    Raises:
+        RepetitionEndedError: An output has another shape than the tensor that it is bound to.
+        InferError: The device could not compute them.
+    """
+    for result, output in zip(runner.run(inputs), outputs, strict=True):
+        if result.shape != output.shape:
+            raise RepetitionEndedError(
+                f"An output has shape {list(result.shape)} now; it was bound as "
+                f"{list(output.shape)}."
+            )
+        np.copyto(output.numpy(), result.numpy())
 
 
 class CompiledModel(abc.ABC):

@@ -18,6 +18,7 @@ from partita.errors import (
     InputError,
     PartitaError,
     PluginError,
+    RepetitionEndedError,
     RequestBusyError,
 )
 from partita.inputs import Array, check, to_tensor
@@ -398,8 +399,12 @@ class InferRequest:
         self._has_results = False
         start = time.perf_counter()
         if again is not None:
-            self._guarded(again)
-        elif run is None or not run.cancelled:
+            try:
+                self._guarded(again)
+            except RepetitionEndedError:
+                self._start_anew()
+                again = None
+        if again is None and (run is None or not run.cancelled):
             results = self._run(self._tensors)  # type: ignore[arg-type]  # none is None
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")

@@ -85,20 +85,26 @@ class GraphRunner:
     ) -> Sequence[Stretch] | None:
         """The calls that compute these outputs from these inputs.
 
-        ``None`` where more must be looked at in every run than the elements of the inputs.
+        They hold for the present elements of the graph's value inputs. ``None`` where a run is more
+        than calls.
 
         Args:
             inputs: One array per graph input.
             outputs: One array per graph output.
             scratch: Bytes to work in while the calls run; by default memory of their own.
         """
-        if self._specialiser.value_inputs or self._times is not None:
+        if self._times is not None:
             return None
         if not all(array.flags.carray for array in (*inputs, *outputs)):
             return None
         program = self._specialiser.program_for(inputs)
         self.close()
         return BoundProgram(program, self._team, None, scratch).stretches(inputs, outputs)
+
+    @property
+    def value_inputs(self) -> tuple[int, ...]:
+        """Indices of the inputs whose elements decide what is run, as far as they are known."""
+        return self._specialiser.value_inputs
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""

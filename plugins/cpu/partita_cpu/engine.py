@@ -47,7 +47,7 @@ from partita_cpu.native.choice import Choice, choose
 from partita_cpu.precision import keep_halves
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
-from partita_cpu.repetition import CpuRepetition
+from partita_cpu.repetition import CpuRepetition, ValueRepetition
 from partita_cpu.scaling import scale_on_the_way
 from partita_cpu.slices import write_in_place
 from partita_cpu.team import Team, team_of
@@ -239,7 +239,11 @@ class CpuRunner(Runner):
         if len(targets) != len(outputs):
             return None
         stretches = self._graph.stretches(arrays, targets, scratch)
-        return CpuRepetition(stretches, self._threads) if stretches else None
+        if not stretches:
+            return None
+        call = CpuRepetition(stretches, self._threads)
+        values = [arrays[index] for index in self._graph.value_inputs]
+        return ValueRepetition(call, values, self, inputs, outputs) if values else call
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

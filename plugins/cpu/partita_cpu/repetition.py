@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita import Repetition
+from partita import Repetition, Runner, Tensor
+from partita.compiled_model import run_into
 from partita.errors import InferError, PartitaError
+from partita.lowering import Array
 from partita_cpu.blas import use_threads
 from partita_cpu.native.walker import NativeStretch, Stretch
 
@@ -43,3 +45,42 @@ class CpuRepetition(Repetition):
             return CpuRepetition([*self._stretches, *other._stretches], self._threads)
         joined = [*self._stretches[:-1], both, *other._stretches[1:]]
         return CpuRepetition(joined, self._threads)
+
+
+class ValueRepetition(Repetition):
+    """Calls that hold for certain elements of some inputs; for others it is a run like any.
+
+    Args:
+        call: For the present elements.
+        values: The inputs whose elements decide, as arrays.
+        runner: Runs the other cases.
+        inputs: All inputs.
+        outputs: All outputs.
+    """
+
+    def __init__(
+        self,
+        call: CpuRepetition,
+        values: Sequence[Array],
+        runner: Runner,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        self._call = call
+        self._values = [(array, array.tobytes()) for array in values]
+        self._runner = runner
+        self._inputs, self._outputs = inputs, outputs
+
+    def __call__(self) -> None:
+        """Makes the calls, or runs.
+
+        Raises:
+            RepetitionEndedError: An output has another shape for these elements.
+        """
+        for array, elements in self._values:
+            if array.tobytes() != elements:
+                break
+        else:
+            self._call()
+            return
+        run_into(self._runner, self._inputs, self._outputs)

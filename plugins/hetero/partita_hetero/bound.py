@@ -23,6 +23,7 @@ from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
 from partita_hetero.watchdog import TimeoutExceededError
+from partita_hetero.whole import WholeRun, whole_model
 
 _log = logging.getLogger("partita.hetero")
 
@@ -85,36 +86,16 @@ class Bound:
         self._calls: dict[int, Repetition] = {}
         self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
-        self._whole = self._whole_model(compiled) if self._may_link else None
+        self._whole = self._whole_run(compiled)
         wanted = Counter(slot for slot, _ in self._outputs)
         self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
 
-    def _whole_model(self, compiled: HeteroCompiledModel) -> Submodel | None:
-        """The submodel that is the whole model with the same ports, if there is one.
-
-        Its device can do all that HETERO would do for it, such as bringing inputs to its memory.
-        """
-        inputs = tuple(port.name for port in compiled.inputs)
-        outputs = tuple(port.name for port in compiled.outputs)
-        match self.assembly.submodels:
-            case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
-                return piece
-        return None
-
-    def _run_whole(
-        self, piece: Submodel, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
-    ) -> Sequence[Tensor]:
-        try:
-            results = self._runners[piece.number].run(inputs, outputs)
-            self._check(piece.number, results)
-            if any(tensor.memory != HOST for tensor in results):
-                # Here a download that fails moves the model to another device; later it could not.
-                results = [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
-        except InferCancelledError:
-            raise
-        except Exception as error:
-            raise self._failed(piece, error) from error
-        return results
+    def _whole_run(self, compiled: HeteroCompiledModel) -> WholeRun | None:
+        """How the whole model is run, if one submodel is all of it."""
+        piece = whole_model(compiled, self.assembly)
+        if piece is None or not self._may_link:
+            return None
+        return WholeRun(piece, self._runners[piece.number], self._ports[piece.number])
 
     def repetition(
         self,
@@ -125,7 +106,7 @@ class Bound:
         """The device's own bound call, where one submodel is the whole model."""
         if self._whole is None or self._due.symbols:
             return None
-        return self._runners[self._whole.number].repetition(inputs, outputs, scratch)
+        return self._whole.runner.repetition(inputs, outputs, scratch)
 
     def _link(self) -> list[Link] | None:
         """Calls for runs of steps, where nothing has to be looked at between steps.
@@ -172,11 +153,21 @@ class Bound:
             InferCancelledError: The request was cancelled.
         """
         self.failures = []
-        if self._due.symbols:
-            self._shapes = [tensor.shape for tensor in inputs]
-            self._sizes = self._due.sizes(self._shapes)
-        if self._whole is not None:
-            return self._run_whole(self._whole, inputs, outputs)
+        whole = self._whole
+        if whole is not None:
+            try:
+                results = whole.run(inputs, outputs)
+                if whole.is_plain(results):
+                    return results
+                self._note_sizes(inputs)
+                self._check(whole.piece.number, results)
+                # A download that fails moves the model to another device; later it could not.
+                return [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
+            except InferCancelledError:
+                raise
+            except Exception as error:
+                raise self._failed(whole.piece, error) from error
+        self._note_sizes(inputs)
         self._slots[: self._inputs] = inputs
         if outputs is not None or self._given:
             self._take(outputs or ())
@@ -184,6 +175,11 @@ class Bound:
             return self._compute(execute, cancelled)
         finally:
             self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
+
+    def _note_sizes(self, inputs: Sequence[Tensor]) -> None:
+        if self._due.symbols:
+            self._shapes = [tensor.shape for tensor in inputs]
+            self._sizes = self._due.sizes(self._shapes)
 
     def _take(self, outputs: Sequence[Tensor | None]) -> None:
         """Has submodels write the model's outputs to tensors of the caller where they can.

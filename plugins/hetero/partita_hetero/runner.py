@@ -12,12 +12,12 @@ from partita.compiled_model import Repetition, Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
 from partita.profiling import ProfilingInfo
 from partita.tensor import Tensor
-from partita_hetero.assembly import Assembly
 from partita_hetero.bound import Bound, PartFailedError
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.executor import EXECUTORS
 from partita_hetero.planner.timeline import Timeline
 from partita_hetero.submodels import Submodel
+from partita_hetero.whole import WholeRepetition
 
 _log = logging.getLogger("partita.hetero")
 
@@ -79,7 +79,7 @@ class HeteroRunner(Runner):
         call = None if bound is None else bound.repetition(inputs, outputs, scratch)
         if bound is None or call is None:
             return None
-        return _WholeRepetition(self, self._compiled, bound.assembly, call, inputs, outputs)
+        return WholeRepetition(self, self._compiled, bound.assembly, call, inputs, outputs)
 
     def _run_elsewhere(
         self,
@@ -174,38 +174,3 @@ def _as_infer_error(failure: PartFailedError) -> PartitaError:
     return InferError(
         f"Device '{failure.piece.device}' failed: {type(failure.error).__name__}: {failure.error}"
     )
-
-
-class _WholeRepetition(Repetition):
-    """A device's bound call, as long as that device runs the model and does not fail."""
-
-    def __init__(
-        self,
-        runner: HeteroRunner,
-        compiled: HeteroCompiledModel,
-        assembly: Assembly,
-        call: Repetition,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-    ) -> None:
-        self._runner = runner
-        self._compiled = compiled
-        self._assembly = assembly
-        self._call = call
-        self._inputs = inputs
-        self._outputs = outputs
-
-    def __call__(self) -> None:
-        """Computes the outputs; after a failure as a run does, which finds another device."""
-        if self._compiled.assembly is self._assembly:
-            try:
-                self._call()
-                return
-            except InferCancelledError:
-                raise
-            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
-                _log.info("a bound call failed, and is run anew: %s", error)
-        results = self._runner.run(self._inputs, self._outputs)
-        for result, output in zip(results, self._outputs, strict=True):
-            if result is not output:
-                np.copyto(output.numpy(), result.numpy())

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import partita
-from partita.errors import InferError
+from partita.errors import InferError, RepetitionEndedError
 
 F32 = np.float32
 
@@ -135,24 +135,11 @@ def test_another_device_s_repetition_is_not_joined():
     assert Other().followed_by(Other()) is None
 
 
-def test_declined_where_a_run_looks_at_more_than_elements():
-    shape = helper.make_model(
-        helper.make_graph(
-            [helper.make_node("Expand", ["x", "s"], ["y"])],
-            "m",
-            [
-                helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 5]),
-                helper.make_tensor_value_info("s", TensorProto.INT64, [2]),
-            ],
-            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        ),
-        opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=8,
-    )
-    runner = runner_of(shape)
-    s = partita.HostTensor(np.array([3, 5]))
-    runner.run([tensor((1, 5)), s])
-    assert runner.repetition([tensor((1, 5)), s], [tensor()]) is None
+def test_declined_where_a_run_is_more_than_calls():
+    found = model([("NonZero", ["x"], "i", {})], ["x"], ["i"])
+    found.graph.output[0].CopyFrom(helper.make_tensor_value_info("i", TensorProto.INT64, [2, "n"]))
+    indices = partita.HostTensor(np.zeros((2, 15), np.int64))
+    assert runner_of(found).repetition([tensor()], [indices]) is None
     plain = model([("Neg", ["x"], "y", {})], ["x"], ["y"])
     counting = runner_of(plain, {"PERF_COUNT": True})
     assert counting.repetition([tensor()], [tensor()]) is None
@@ -170,3 +157,67 @@ def test_what_python_raises_names_the_device(monkeypatch):
 
     with pytest.raises(InferError, match="Device CPU failed: ZeroDivisionError: no"):
         CpuRepetition([broken], 1)()
+
+
+def test_another_value_of_what_decides_the_program_is_run_by_itself():
+    proto = model(
+        [("Reshape", ["x", "s"], "r", {}), ("ReduceMax", ["r"], "y", {"axes": [0], "keepdims": 0})],
+        ["x", "s"],
+        ["y"],
+        kinds={"s": TensorProto.INT64},
+    )
+    proto.graph.input[1].CopyFrom(helper.make_tensor_value_info("s", TensorProto.INT64, [2]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"]))
+    runner = runner_of(proto)
+    x, y = tensor((4, 9)), tensor((6,))
+    shape = partita.HostTensor(np.array([6, 6], np.int64))
+    repetition = runner.repetition([x, shape], [y])
+    rng = np.random.default_rng(3)
+    for rows in (6, 6, -1, 6):  # -1 means the same shape, by other elements
+        x.numpy()[:] = rng.standard_normal((4, 9))
+        shape.numpy()[:] = rows, 6
+        repetition()
+        np.testing.assert_array_equal(y.numpy(), x.numpy().reshape(6, 6).max(axis=0))
+
+
+def test_a_request_runs_anew_where_a_value_gives_an_output_another_shape():
+    proto = model([("Expand", ["x", "s"], "y", {})], ["x", "s"], ["y"], shape=(1, 5))
+    proto.graph.input[1].CopyFrom(helper.make_tensor_value_info("s", TensorProto.INT64, [2]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, None))
+    x, shape = np.arange(5, dtype=F32).reshape(1, 5), np.array([3, 5])
+    runner = runner_of(proto)
+    inputs = [partita.HostTensor(x), partita.HostTensor(shape)]
+    repetition = runner.repetition(inputs, [tensor()])
+    repetition()
+    shape[0] = 2
+    with pytest.raises(RepetitionEndedError, match=r"shape \[2, 5\] now; it was bound as \[3, 5\]"):
+        repetition()
+    for device in ("CPU", "HETERO:CPU"):
+        request = partita.Core().compile_model(proto, device).create_infer_request()
+        for rows in (3, 3, 3, 3, 2, 2, 2, 2, 2, 4, 1, 1, 1):
+            shape[0] = rows
+            x += 1
+            got = request.infer({"x": x, "s": shape})
+            np.testing.assert_array_equal(got[0], np.broadcast_to(x, (rows, 5)))
+
+
+def test_a_flag_decides_anew_in_every_call():
+    def branch(op, name):
+        out = helper.make_tensor_value_info(name, TensorProto.FLOAT, [3, 5])
+        return helper.make_graph([helper.make_node(op, ["x"], [name])], name, [], [out])
+
+    proto = model([("Identity", ["x"], "y", {})], ["x", "flag"], ["y"])
+    proto.graph.input[1].CopyFrom(helper.make_tensor_value_info("flag", TensorProto.BOOL, []))
+    choice = helper.make_node(
+        "If", ["flag"], ["y"], then_branch=branch("Neg", "n"), else_branch=branch("Exp", "e")
+    )
+    proto.graph.node[0].CopyFrom(choice)
+    runner = runner_of(proto)
+    x, y, flag = tensor(), tensor(), partita.HostTensor(np.array(True))
+    repetition = runner.repetition([x, flag], [y])
+    for number, value in enumerate((True, False, True, True)):
+        x.numpy()[:] = number
+        flag.numpy()[...] = value
+        repetition()
+        want = -x.numpy() if value else np.exp(x.numpy())
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-6)

@@ -1,0 +1,115 @@
+"""A model that one device takes whole: its runner's answers are the request's, but for failures."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.compiled_model import Repetition, Runner, run_into
+from partita.errors import InferCancelledError, RepetitionEndedError
+from partita.model import Port, is_static
+from partita.tensor import HostTensor, Tensor
+
+if TYPE_CHECKING:
+    from partita_hetero.assembly import Assembly
+    from partita_hetero.compiled import HeteroCompiledModel
+    from partita_hetero.submodels import Submodel
+
+_log = logging.getLogger("partita.hetero")
+
+def whole_model(compiled: HeteroCompiledModel, assembly: Assembly) -> Submodel | None:
+    """The submodel that is the whole model with the same ports, if there is one.
+
+    Its device can do all that HETERO would do for it, such as bringing inputs to its memory.
+    """
+    inputs = tuple(port.name for port in compiled.inputs)
+    outputs = tuple(port.name for port in compiled.outputs)
+    match assembly.submodels:
+        case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
+            return piece
+    return None
+
+
+class WholeRun:
+    """Runs the whole model on its device.
+
+    Args:
+        piece: The submodel.
+        runner: The device's.
+        ports: Its outputs.
+
+    Attributes:
+        piece: The submodel.
+        runner: The device's.
+        run: Its ``run``.
+    """
+
+    def __init__(self, piece: Submodel, runner: Runner, ports: Sequence[Port]) -> None:
+        self.piece = piece
+        self.runner = runner
+        self.run = runner.run
+        self._promised = _fixed(ports)
+
+    def is_plain(self, results: Sequence[Tensor]) -> bool:
+        """Whether they are host tensors of fixed types and shapes; others may be right as well."""
+        promised = self._promised
+        if promised is None or len(results) != len(promised):
+            return False
+        for tensor, (dtype, shape) in zip(results, promised, strict=True):
+            if type(tensor) is not HostTensor or tensor.dtype is not dtype or tensor.shape != shape:
+                return False
+        return True
+
+
+def _fixed(ports: Sequence[Port]) -> list[tuple[np.dtype[Any], tuple[int, ...]]] | None:
+    """Types and shapes of ports; ``None`` if one of them is not fixed."""
+    fixed = []
+    for port in ports:
+        if port.dtype is None or not is_static(port.shape):
+            return None
+        fixed.append((port.dtype, port.shape))
+    return fixed
+
+
+class WholeRepetition(Repetition):
+    """A device's bound call, as long as that device runs the model and does not fail.
+
+    Args:
+        runner: HETERO's runner, which finds another device.
+        compiled: What it runs.
+        assembly: What the call belongs to.
+        call: The device's.
+        inputs: What it reads.
+        outputs: What it writes.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        compiled: HeteroCompiledModel,
+        assembly: Assembly,
+        call: Repetition,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+    ) -> None:
+        self._runner = runner
+        self._compiled = compiled
+        self._assembly = assembly
+        self._call = call
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def __call__(self) -> None:
+        """Computes the outputs; after a failure as a run does, which finds another device."""
+        if self._compiled.assembly is self._assembly:
+            try:
+                self._call()
+                return
+            except (InferCancelledError, RepetitionEndedError):
+                raise
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                _log.info("a bound call failed, and is run anew: %s", error)
+        run_into(self._runner, self._inputs, self._outputs)
