@@ -35,7 +35,7 @@ LOOKS = 3000
 """How often a waiting thread looks before it sleeps: some tens of microseconds."""
 
 # A ticket is the row's number, how many shares there are, and how many were drawn.
-_NUMBER, _SHARES, _FIELD = 32, 16, 0xFFFF
+_NUMBER, _SHARES, _HELPED, _FIELD = 32, 22, 11, 0x7FF
 _FUTEX, _YIELD = 202, 24
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
@@ -48,13 +48,20 @@ def _compute(sync: int, place: int, share: int, shares: int) -> None:
 
 
 @jit(inline=True)
-def _draw(sync: int) -> None:
-    """Draws shares of the ticket that is up, and computes them, until there are none."""
+def _draw(sync: int, helps: int) -> None:
+    """Draws shares of the ticket that is up, and computes them, until there are none.
+
+    The caller begins with the first share and who helps with the last, so that from step to step
+    a thread tends to find in its caches what it has computed itself.
+    """
     while True:
-        drawn = add(sync + _TICKET, 1)
-        share, shares = drawn & _FIELD, (drawn >> _SHARES) & _FIELD
-        if share >= shares:
+        drawn = add(sync + _TICKET, 1 << _HELPED if helps else 1)
+        share, helped = drawn & _FIELD, (drawn >> _HELPED) & _FIELD
+        shares = (drawn >> _SHARES) & (_FIELD >> 1)
+        if share + helped >= shares:
             return
+        if helps:
+            share = shares - 1 - helped
         # Only who holds a share may look at the table: it stays until all shares are done.
         row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & 0xFFFFFFFF
         place = load(sync + _TABLE) + 8 * ROW * row
@@ -72,7 +79,7 @@ def _serve(sync: int) -> None:
         if number != seen:
             seen = number
             looks = 0
-            _draw(sync)
+            _draw(sync, 1)
             continue
         pause()
         looks += 1
@@ -117,7 +124,7 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int) -> int:
         store(sync + _DONE, 0)
         store(sync + _TICKET, ((number - first + row) << _NUMBER) | (shares << _SHARES))
         _wake(sync)
-        _draw(sync)
+        _draw(sync, 0)
         looks = 0
         while load(sync + _DONE) < shares:
             pause()
