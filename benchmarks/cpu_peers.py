@@ -1,6 +1,6 @@
 """Device CPU beside onnxruntime and OpenVINO, in one process, taking turns.
 
-    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [model ...]
+    python benchmarks/cpu_peers.py [--threads 2] [--rounds 12] [--busy] [--default] [model ...]
 
 Models: those of `cpu_networks` (random weights), and all names that `partita benchmark` takes
 (zoo:magika, light:squeezenet). Every contestant gets its best way
@@ -8,13 +8,15 @@ in and out: onnxruntime an io_binding, OpenVINO and Partita a request whose tens
 A turn is a few calls after a pause, so that threads that still spin do not disturb the next one.
 Prints the median of all calls in milliseconds, and for Partita the ratio to the peer of its class:
 f32 (strict, and fast as EXECUTION_MODE_HINT=PERFORMANCE allows) against the faster of both peers
-in f32, bf16 against OpenVINO in bf16. With --busy another process keeps one processor busy.
+in f32, bf16 against OpenVINO in bf16. With --busy another process keeps one processor busy. With
+--default only default settings are compared, and the geometric mean of the ratios is printed last.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import statistics
 import subprocess
 import sys
@@ -112,6 +114,35 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
+def measure_default(name: str, threads: int, rounds: int) -> float:
+    """Prints the line of a model at default settings, and returns the ratio."""
+    model, feeds = load(name)
+    made = {"ort": onnxruntime_call(model, feeds, threads)}
+    refused = ""
+    try:
+        made["ov"] = openvino_call(model, feeds, threads, "f32")
+    except RuntimeError as error:
+        refused = f"ov: {str(error).splitlines()[0][:60]}"
+    made["ours"] = partita_call(model, feeds, threads, {})
+    reference = made["ort"][1].astype(np.float64)
+    error = np.abs(made["ours"][1] - reference).max(initial=0)
+    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
+    ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
+    columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours")]
+    error /= max(np.abs(reference).max(initial=0), 1e-30)
+    print(f"{name:28}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
+    return ratio
+
+
+def print_defaults(models: list[str], threads: int, rounds: int) -> None:
+    """Measures models at default settings and prints a line for each."""
+    heads = ["ort", "ov", "ours", "ratio", "error"]
+    widths = [9, 9, 9, 8, 9]
+    print(f"{'ms':28}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
+    ratios = [measure_default(name, threads, rounds) for name in models]
+    print(f"geometric mean of {len(ratios)}: {statistics.geometric_mean(ratios):.2f}", flush=True)
+
+
 def measure(name: str, threads: int, rounds: int) -> None:
     """Prints the line of a model."""
     model, feeds = load(name)
@@ -146,11 +177,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--busy", action="store_true", help="with a busy process beside it")
+    parser.add_argument("--default", action="store_true", help="default settings alone")
     arguments = parser.parse_args()
     with contextlib.ExitStack() as stack:
         if arguments.busy:
             stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
-        print_table(arguments.models, arguments.threads, arguments.rounds)
+        table = print_defaults if arguments.default else print_table
+        table(arguments.models, arguments.threads, arguments.rounds)
 
 
 def print_table(models: list[str], threads: int, rounds: int) -> None:
