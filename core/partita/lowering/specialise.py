@@ -44,7 +44,8 @@ class Target:
             run on numpy arrays at compile time. ``None``: its own kernels compute it.
         refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
             is made; for fusion that is only right for certain shapes. Called with the graph,
-            whose node list it may change, and the shapes of its values. ``None``: nothing.
+            whose node list it may change, and the shapes of its values. Branches that are taken
+            stand in the place of their If. ``None``: nothing.
         options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
     """
@@ -159,12 +160,12 @@ class Specialiser:
         refine = self.target.refine
         if refine is None:
             return program
-        graph = Graph(self.graph.inputs, self.graph.outputs, self.graph.nodes, self.graph.name)
+        made = [v for node in first.walked for v in node.outputs if v is not None]
+        producers = [value.producer for value in made]
+        graph = Graph(self.graph.inputs, self.graph.outputs, first.walked, self.graph.name)
         refine(graph, first.shapes())
-        if graph.nodes != self.graph.nodes:
+        if graph.nodes != first.walked:
             program = Walk(self, graph, specs, values).run()
-        for node in self.graph.nodes:
-            for value in node.outputs:
-                if value is not None:
-                    value.producer = node
+        for value, producer in zip(made, producers, strict=True):
+            value.producer = producer
         return program

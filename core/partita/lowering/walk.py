@@ -38,6 +38,10 @@ class Walk:
         graph: What is walked: the owner's graph, or a simpler form of it.
         specs: Shape and type of every input.
         values: The elements of value inputs.
+
+    Attributes:
+        walked: The nodes in the order in which they were met; in the place of an If the nodes of
+            the branch that was taken, unless its condition is not known yet.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class Walk:
         self._builder = Builder(
             self._operand, self._target.prepacked, self._body, self._target.options
         )
+        self.walked: list[Node] = []
         self._waiting: list[Node] = []
         self._blocked: set[Value] = set()
         self._needed: set[Value] = set()
@@ -78,6 +83,7 @@ class Walk:
         work = deque(self._graph.nodes)
         while work:
             node = work.popleft()
+            self.walked.append(node)
             if any(value in self._blocked for value in node.reads()):
                 self._wait(node)
                 continue
@@ -142,6 +148,7 @@ class Walk:
 
     def _inline(self, node: Node, graph: Graph, work: deque[Node]) -> None:
         """Puts the nodes of a graph in the place of the node that chose it."""
+        self.walked.pop()
         links = [
             Node.link(source, target, node)
             for source, target in zip(graph.outputs, node.outputs, strict=False)

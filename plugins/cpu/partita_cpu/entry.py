@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.lowering import Operand, Program, Step
 from partita.progress import Advance, progress
+from partita_cpu.kernels.item_sized import ItemSized
 
 PATIENCE_S = 1.0
 """Loading kernels for longer than this means that they are compiled."""
@@ -32,7 +33,8 @@ def entry_point(step: Step) -> Callable[..., Any]:
     types must be right: it does not check them. Functions that are not compiled are returned as
     they are.
     """
-    compile_for = getattr(step.fn, "compile", None)
+    kernel = kernel_of(step)
+    compile_for = getattr(kernel, "compile", None)
     if compile_for is None:
         return step.fn
     key = _key(step)
@@ -41,13 +43,19 @@ def entry_point(step: Step) -> Callable[..., Any]:
         signature = signature_of(step)
         with _lock:
             compile_for(signature)
-        found = _entries[key] = _overload(step.fn, signature)
+        found = _entries[key] = _overload(kernel, signature)
     return found
 
 
+def kernel_of(step: Step) -> Any:
+    """The function that computes a step: numba's, or any other one."""
+    return step.fn.kernel if isinstance(step.fn, ItemSized) else step.fn
+
+
 def signature_of(step: Step) -> tuple[Any, ...]:
-    """The numba types of a step's arguments and of its share."""
-    return tuple(map(_type, (*step.args, 0, 1)))
+    """The numba types of what its kernel takes: the step's arguments and its share."""
+    args = step.fn.seen(step.args) if isinstance(step.fn, ItemSized) else step.args
+    return tuple(map(_type, (*args, 0, 1)))
 
 
 def load_kernels(program: Program) -> None:

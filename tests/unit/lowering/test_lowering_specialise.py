@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 from partita.errors import CompileError
-from partita.lowering import Operand, Specialiser, Target, fold_constants, lower_proto
+from partita.lowering import Node, Operand, Specialiser, Target, fold_constants, lower_proto
 from partita.lowering.program import plain
 
 
@@ -346,3 +346,32 @@ def test_an_output_that_the_emitter_does_not_give_is_an_error():
         CompileError, match=r"Output 1 \('z'\) of operation 'Relu.*' \(Relu\) is used"
     ):
         specialiser(text).program_for([floats(2)])
+
+
+def test_a_backend_refines_the_branch_that_was_taken():
+    seen = []
+
+    def refine(graph, shapes):
+        seen.append([node.op_type for node in graph.nodes])
+        graph.nodes = [
+            Node("Relu", node.inputs, node.outputs) if node.op_type == "Neg" else node
+            for node in graph.nodes
+        ]
+
+    maker = specialiser(
+        """g (float[N] x, int64 rate) => (float[N] y) <int64 wide = {16000}> {
+            c = Equal(rate, wide)
+            b = If (c) <
+                then_branch = t () => (float[N] u) { u = Neg(x) },
+                else_branch = e () => (float[N] w) { w = Mul(x, x) }
+            >
+            y = Add(b, x)
+        }"""
+    )
+    maker.target.refine = refine
+    x = floats(5)
+    np.testing.assert_array_equal(run(maker, x, np.array(16000))[0], np.maximum(x, 0) + x)
+    np.testing.assert_array_equal(run(maker, x, np.array(8000))[0], x * x + x)
+    assert seen == [["Equal", "Neg", "Identity", "Add"], ["Equal", "Mul", "Identity", "Add"]]
+    assert [node.op_type for node in maker.graph.nodes] == ["Equal", "If", "Add"]
+    assert all(v.producer is node for node in maker.graph.nodes for v in node.outputs)

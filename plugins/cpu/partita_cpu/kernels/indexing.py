@@ -15,8 +15,9 @@ import numpy as np
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
+from partita_cpu.kernels.item_sized import ItemSized
 from partita_cpu.kernels.movement import axis_of
-from partita_cpu.kernels.movement_copy import MOVABLE, ItemSized, strides_of
+from partita_cpu.kernels.movement_copy import MOVABLE, strides_of
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.table import ANY, INDICES, INT64, NUMBERS, kernel
 

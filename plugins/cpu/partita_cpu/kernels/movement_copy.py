@@ -8,13 +8,13 @@ unsigned integers of their size (`ItemSized`), so that four compiled signatures 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.elementwise_cast import NARROW
+from partita_cpu.kernels.item_sized import ItemSized
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.table import ANY, DTypes
 
@@ -23,29 +23,8 @@ MOVABLE: DTypes = ANY | NARROW | {np.dtype(np.complex64)}
 
 _CONTIGUOUS, _STRIDED, _TILED = 0, 1, 2
 _HEADER = 11
-_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _TILE = 16
 _SHORT = 8
-
-
-class ItemSized:
-    """A kernel that moves elements without looking at them, for arrays of any dtype.
-
-    Args:
-        kernel: A compiled function; its first arguments are flat arrays of unsigned integers.
-        arrays: How many of its arguments are such arrays.
-    """
-
-    def __init__(self, kernel: Callable[..., None], arrays: int) -> None:
-        self.kernel = kernel
-        self.arrays = arrays
-        self.__name__ = getattr(kernel, "__name__", type(self).__name__)
-
-    def __call__(self, *args: Any) -> None:
-        """Call the kernel on the bits of the first arguments."""
-        count = self.arrays
-        bits = [array.view(_BITS[array.itemsize]) for array in args[:count]]
-        self.kernel(*bits, *args[count:])
 
 
 def strides_of(shape: Sequence[int]) -> list[int]:

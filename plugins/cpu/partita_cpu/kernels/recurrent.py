@@ -11,6 +11,8 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.movement_copy import copy_box
 from partita_cpu.kernels.recurrent_cells import gru_loop, lstm_loop, rnn_loop
 from partita_cpu.kernels.recurrent_gates import ACTIVATIONS
 from partita_cpu.kernels.recurrent_products import input_products
@@ -172,35 +174,31 @@ def emit_places(b: Builder, c: Cells) -> Operand:
     return b.empty((c.directions * c.batch,), np.int64)
 
 
-def clear(state: Array) -> None:
+@loop
+def clear(state: Any, tid: int, nt: int) -> None:
     """Sets a state to 0."""
-    state.fill(0)
-
-
-def take_state(initial: Array, state: Array, batch_first: bool) -> None:
-    """Copies an initial state; it may have the batch before the directions."""
-    np.copyto(state, initial.swapaxes(0, 1) if batch_first else initial)
+    for i in range(state.size * tid // nt, state.size * (tid + 1) // nt):
+        state[i] = 0
 
 
 def _emit_state(b: Builder, c: Cells, initial: Operand | None, dtype: np.dtype[Any]) -> Operand:
+    """Memory for a state, one row per direction and batch element, set to the initial one."""
     state = b.empty((c.directions, c.batch, c.hidden), dtype)
     if initial is None:
-        b.call_numpy(clear, state)
-    else:
-        b.call_numpy(take_state, initial, state, c.batch_first)
+        b.call(clear, b.flat(state))
+        return state
+    d, n, h = c.directions, c.batch, c.hidden
+    steps = (h, d * h, 1) if c.batch_first else (n * h, h, 1)
+    copy_box(b, initial, state, (d, n, h), steps, (n * h, h, 1))
     return state
-
-
-def give_state(state: Array, final: Array) -> None:
-    """Copies a final state to where the batch comes first."""
-    np.copyto(final, state.swapaxes(0, 1))
 
 
 def _final(b: Builder, c: Cells, state: Operand) -> Operand:
     if not c.batch_first:
         return state
     final = b.empty((c.batch, c.directions, c.hidden), state.dtype)
-    b.call_numpy(give_state, state, final)
+    d, n, h = c.directions, c.batch, c.hidden
+    copy_box(b, state, final, (n, d, h), (h, n * h, 1), (d * h, h, 1))
     return final
 
 

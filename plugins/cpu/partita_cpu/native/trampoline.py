@@ -70,7 +70,7 @@ def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> list[int]:
     """
     slots[0] = entry.function
     at, places = 1, []
-    doubles = slots.view(np.float64)
+    doubles, singles = slots.view(np.float64), slots.view(np.float32)
     for arg in args:
         if isinstance(arg, np.ndarray):
             places.append(at + 4)
@@ -79,7 +79,9 @@ def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> list[int]:
             at += len(values)
             continue
         places.append(0)
-        if isinstance(arg, float):
+        if isinstance(arg, np.float32):
+            singles[2 * at] = arg
+        elif isinstance(arg, float):
             doubles[at] = arg
         else:
             slots[at] = arg
@@ -93,6 +95,8 @@ def _flat(kind: Any) -> list[str] | None:
         return ["ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * kind.ndim)]
     if kind == types.int64:
         return ["i64"]
+    if kind == types.float32:
+        return ["float"]
     return ["double"] if kind == types.float64 else None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Step
-from partita_cpu.entry import entry_point, signature_of
+from partita_cpu.entry import entry_point, kernel_of, signature_of
 from partita_cpu.native.crew import ROW, WORDS, Crew
 from partita_cpu.native.trampoline import Entry, entry, fill
 
@@ -143,10 +143,11 @@ Stretch = NativeStretch | Callable[[], Any]
 
 
 def _entry(step: Step) -> Entry | None:
-    if not step.shares or step.results or not hasattr(step.fn, "overloads"):
+    kernel = kernel_of(step)
+    if not step.shares or step.results or not hasattr(kernel, "overloads"):
         return None
     entry_point(step)
-    return entry(step.fn, signature_of(step))
+    return entry(kernel, signature_of(step))
 
 
 def _stand_in(arg: Any) -> Any:

@@ -1,0 +1,41 @@
+"""Kernels that move elements without looking at them: one compiled form per element size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Operand
+
+_BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class ItemSized:
+    """A kernel for arrays of any dtype, which it sees as unsigned integers of the same size.
+
+    Args:
+        kernel: A compiled function; its first arguments are flat arrays of unsigned integers.
+        arrays: How many of its arguments are such arrays.
+    """
+
+    def __init__(self, kernel: Any, arrays: int) -> None:
+        self.kernel = kernel
+        self.arrays = arrays
+        self.__name__ = getattr(kernel, "__name__", type(self).__name__)
+
+    def __call__(self, *args: Any) -> None:
+        """Calls the kernel on the bits of the first arguments."""
+        count = self.arrays
+        bits = [array.view(_BITS[array.itemsize]) for array in args[:count]]
+        self.kernel(*bits, *args[count:])
+
+    def seen(self, args: Sequence[Any]) -> list[Any]:
+        """The arguments of a step as the kernel sees them: operands of its types, without memory.
+
+        Compiled code checks sizes of elements only, so that it takes the arrays as they are.
+        """
+        count = self.arrays
+        bits = [Operand(x.shape, np.dtype(_BITS[x.dtype.itemsize])) for x in args[:count]]
+        return [*bits, *args[count:]]
