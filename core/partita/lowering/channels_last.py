@@ -163,13 +163,6 @@ class ChannelsLast:
             self._nodes.append(self._reorder("ToChannelsLast", self.source(value), twin, node))
         return twin
 
-    def widened(self, value: Value, node: Node, channels: int) -> Value:
-        """The value with channels last and more of them, zeros; for this reader only."""
-        wide = Value(f"{value.name}:nhwc{channels}", self._dtype)
-        self._nodes.append(self._reorder("ToChannelsLast", self.source(value), wide, node))
-        self._nodes[-1].attrs["channels"] = channels
-        return wide
-
     def bring_back(self, value: Value, node: Node | None) -> None:
         """Makes sure that the value itself is computed."""
         if value in self._pending:

@@ -150,7 +150,7 @@ class BoundProgram:
         load_kernels(program)
         self._bind_steps()
         self._walker: Walker | None = None
-        if team.crew is not None and times is None:
+        if team.crew is not None:
             self._walker = Walker(program.steps, self._args, team.crew)
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
@@ -218,13 +218,13 @@ class BoundProgram:
         return all(map(operator.is_, self._outputs, outputs))
 
     def _walk(self) -> None:
-        if self._walker is not None:
+        if self._times is not None:
+            self._run_timed(self._times)
+        elif self._walker is not None:
             self._walker.run(self._calls)
-        elif self._times is None:
+        else:
             for fn, args in self._calls:
                 fn(*args)
-        else:
-            self._run_timed()
 
     @staticmethod
     def _buffer(operand: Operand) -> Array:
@@ -344,16 +344,17 @@ class BoundProgram:
                 return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
         return self._planned(operand)
 
-    def _run_timed(self) -> None:
-        times = self._times
-        if times is None:
-            return
+    def _run_timed(self, times: Times) -> None:
         clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
         for op in self._program.ops:
             times.append((op, 0, 0))
-        for (fn, args), step in zip(self._calls, self._program.steps, strict=True):
+        for number, step in enumerate(self._program.steps):
             start, cpu_start = clock(), cpu_clock()
-            fn(*args)
+            if self._walker is None:
+                fn, args = self._calls[number]
+                fn(*args)
+            else:
+                self._walker.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
 
 

@@ -18,6 +18,7 @@ from partita.lowering.channels_last import DOMAIN, SINGLE, Shapes
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.ports import converted_ports, with_ports_last
 from partita.lowering.specialise import Spec
+from partita_cpu.native.ir.picture import CHANNELS
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
 
@@ -147,10 +148,12 @@ class _Walk(ChannelsLast):
             return False
         if residual is not None and (depthwise or not self.is_image(residual)):
             return False
-        inputs = [*self._widened(node, x, w), bias]
+        planar = not self.is_last(x) and w.const.shape[1] == CHANNELS and w.const.shape[3] > 1
+        inputs: list[Value | None] = [self.source(x) if planar else self.bring(x, node), w, bias]
         if residual is not None:
             inputs.append(self.bring(residual, node))
-        self.replace(node, inputs, "Conv", DOMAIN)
+        attrs = {**node.attrs, "planar": True} if planar else node.attrs
+        self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
         return True
 
     def _conv_transpose(self, node: Node) -> bool:
@@ -171,17 +174,6 @@ class _Walk(ChannelsLast):
             return False
         self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
         return True
-
-    def _widened(self, node: Node, x: Value, w: Value) -> tuple[Value, Value]:
-        """Input and weights of a convolution; the three channels of a picture become four.
-
-        Then whole rows of the kernel are runs of a length that vectors and tiles take well.
-        """
-        taps = 1 if w.const is None else w.const.shape[3]
-        if self.is_last(x) or w.const is None or w.const.shape[1] != 3 or taps == 1:
-            return self.bring(x, node), w
-        wide = self.widened(x, node, 4)
-        return wide, Value.constant(np.pad(w.const, ((0, 0), (0, 1), (0, 0), (0, 0))), w.name)
 
     def _batch_normalization(self, node: Node) -> bool:
         x = node.inputs[0]

@@ -26,7 +26,7 @@ from partita_cpu.native.depthwise import (
     thread_bytes,
 )
 from partita_cpu.native.ir.module import LANES
-from partita_cpu.native.plan import Images, Storage
+from partita_cpu.native.plan import Images, Source, Storage, plan
 from partita_cpu.native.product import Scaling, bounds_of, emit_product, split_gate
 from partita_cpu.native.sliding import (
     MAX,
@@ -151,11 +151,18 @@ def conv(
     """Convolution by constant weights, then bias, residual and activation.
 
     With a factor and a shift per channel, the input is multiplied and shifted on its way, and
-    brought within the bounds of attribute ``scaled``.
+    brought within the bounds of attribute ``scaled``. A ``planar`` input is (N, C, H, W).
     """
-    window = resolve(node, x.shape[1:3], w.shape[2:])
+    planar = bool(node.attrs.get("planar"))
+    if planar and not _reads_planes(b, node, x, w):
+        n, c, h, across = x.shape
+        x, planar = _swapped(b, x, c, h * across, (n, h, across, c)), False
+    if planar:
+        place, size = Place(x, 0, x.shape[1], target, 0), x.shape[2:]
+    else:
+        place, size = Place.of(node, x, target), x.shape[1:3]
+    window = resolve(node, size, w.shape[2:])
     groups = int(node.attrs.get("group", 1))
-    place = Place.of(node, x, target)
     n, channels = x.shape[0], place.channels
     if channels != w.shape[1] * groups or w.shape[0] % groups:
         raise CompileError(
@@ -172,11 +179,30 @@ def conv(
     if 1 < groups == channels == w.shape[0] and residual is None:
         _emit_depthwise(b, window, place, w, bias, y, activation)
         return y
-    images = Images(
+    images = _images(n, channels, w.shape[0], groups, window)
+    scaling = None
+    if factor is not None and shift is not None:
+        scaling = Scaling(factor, shift, *node.attrs["scaled"])
+    storage = Storage(
+        x.dtype == HALF,
+        y.dtype == HALF,
+        channels if planar else x.shape[3],
+        place.first,
+        y.shape[3],
+        place.into,
+        scaling is not None,
+        planar,
+    )
+    emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
+    return y
+
+
+def _images(n: int, channels: int, outputs: int, groups: int, window: Window) -> Images:
+    return Images(
         n,
         *window.size[1:],
         channels,
-        w.shape[0],
+        outputs,
         groups,
         window.kernel[1:],
         window.stride[1:],
@@ -185,20 +211,16 @@ def conv(
         window.end[1:],
         *window.out[1:],
     )
-    scaling = None
-    if factor is not None and shift is not None:
-        scaling = Scaling(factor, shift, *node.attrs["scaled"])
-    storage = Storage(
-        x.dtype == HALF,
-        y.dtype == HALF,
-        x.shape[3],
-        place.first,
-        y.shape[3],
-        place.into,
-        scaling is not None,
-    )
-    emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
-    return y
+
+
+def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
+    """Whether a picture can be read as it is: its rows are laid out anew in any case."""
+    choice, window = _choice(b), resolve(node, x.shape[2:], w.shape[2:])
+    images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
+    arithmetic = choice.product_arithmetic(images, b.value(w))
+    storage = Storage(planar=True)
+    source = plan(images, choice.level, arithmetic, choice.threads, storage).source
+    return images.pixels > 0 and source is Source.HALO
 
 
 @kernel("ConvTranspose", domain=DOMAIN, dtypes=F32)

@@ -13,7 +13,7 @@ FIELDS = (
     *("TRAIL", "FLAT", "UNITS", "GRAIN", "PANEL_UNITS", "BY_COLUMNS", "PLANE_BYTES"),
     *("THREAD_BYTES", "EVEN", "RUN", "PADDED", "X_BYTES", "Y_BYTES", "TAP_BYTES", "CHUNK"),
     *("X_PITCH", "X_FIRST", "Y_PITCH", "Y_FIRST", "SOLID", "SCALED"),
-    *("STEP_BYTES",),
+    *("STEP_BYTES", "PLANAR"),
 )
 """What the array holds, in order."""
 
@@ -68,6 +68,7 @@ FIELDS = (
     SOLID,
     SCALED,
     STEP_BYTES,
+    PLANAR,
 ) = range(len(FIELDS))
 
 TILE_BYTES = 4096

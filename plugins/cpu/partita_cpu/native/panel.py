@@ -19,6 +19,7 @@ from partita_cpu.native.fields import (
     OUT_WIDTH,
     PADDED,
     PITCH,
+    PLANAR,
     PLANE_BYTES,
     SCALED,
     SOLID,
@@ -33,8 +34,8 @@ from partita_cpu.native.fields import (
     X_FIRST,
     X_PITCH,
 )
-from partita_cpu.native.invoke import call_narrow, call_scale
-from partita_cpu.native.table import NARROW, SCALE
+from partita_cpu.native.invoke import call_deal, call_narrow, call_scale
+from partita_cpu.native.table import DEAL, NARROW, SCALE
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
 # references, which takes longer than to copy a short run.
@@ -117,7 +118,11 @@ def lay_halo(
         _put(copy, x, 0, to, plane, left * cell)
         to += left * cell * unit
         source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
-        if cell == channels and p[SOLID]:
+        if p[PLANAR]:
+            apart = 4 * height * width
+            source = x + image * channels * apart + 4 * row * width
+            largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
+        elif cell == channels and p[SOLID]:
             found = _put(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:

@@ -21,8 +21,8 @@ LARGE_PANEL_BYTES = 1 << 20
 UNEVEN = 1.1
 """How much longer the longest share may take than the mean one without being avoided."""
 
-PICTURE = 4
-"""Channels of a picture, at most."""
+PICTURE = 3
+"""Channels of a picture."""
 
 PIECE_BYTES = 32 << 10
 """Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
@@ -113,6 +113,7 @@ class Storage:
         y_pitch: Elements from one output pixel to the next, or 0 for as many as outputs.
         y_first: Channel of these that the first output is written to.
         scaled: Whether the input is multiplied and shifted on its way.
+        planar: Whether the input is a picture whose channels lie apart; only for `Source.HALO`.
     """
 
     half_in: bool = False
@@ -122,6 +123,7 @@ class Storage:
     y_pitch: int = 0
     y_first: int = 0
     scaled: bool = False
+    planar: bool = False
 
 
 PLAIN = Storage()
@@ -219,10 +221,11 @@ class _Planner:
     def _cell(self) -> int:
         """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
         i = self.images
-        if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and i.channels % 4 == 0:
+        even = i.channels % 4 == 0 or i.channels == PICTURE
+        if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and even:
             run = i.kernel[1] * i.channels
             # Pictures: laying out every pixel by itself takes longer than multiplying zeros.
-            if i.channels < STEP and (self._up(run) * 4 <= run * 5 or i.channels <= PICTURE):
+            if i.channels < STEP and (self._up(run) * 4 <= run * 5 or i.channels <= 4):
                 return i.channels
         return self._up(self.group_channels)
 
@@ -341,6 +344,7 @@ class _Planner:
             "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
             "SCALED": int(kept.scaled),
             "STEP_BYTES": 2 * self.step,
+            "PLANAR": int(kept.planar),
         }
 
     def _pieces(self, run: int, padded: int) -> int:

@@ -24,7 +24,8 @@ RELEASE = MAX_ROWS + 4
 CONFIG = MAX_ROWS + 5
 EPILOGUE_F32 = MAX_ROWS + 6
 SCALE = MAX_ROWS + 7
-SLOTS = MAX_ROWS + 8
+DEAL = MAX_ROWS + 8
+SLOTS = MAX_ROWS + 9
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
 
 
@@ -88,6 +89,7 @@ def tile_kernels(
     table = np.zeros(SLOTS, np.int64)
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
     table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
+    table[DEAL] = known["deal"]
     name = arithmetic.name.lower()
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         if arithmetic is Arithmetic.F32:
@@ -99,6 +101,7 @@ def tile_kernels(
         table[EPILOGUE] = known["epilogue_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
+        table[DEAL] = known[f"deal_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data

@@ -77,6 +77,15 @@ class Walker:
                 fn, args = calls[first]
                 fn(*args)
 
+    def run_one(self, number: int, calls: Sequence[Call]) -> None:
+        """Runs one step as :meth:`run` would; `calls` are those for Python."""
+        if self._table[number, 0]:
+            shared = bool(self._table[number, 2])
+            self._crew.run(self._rows, number, number + 1, shared, self._block)
+        else:
+            fn, args = calls[number]
+            fn(*args)
+
     def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
 

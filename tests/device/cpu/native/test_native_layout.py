@@ -285,3 +285,17 @@ def test_products_of_one_input_share_what_they_read(level):
     kinds = check(net, y, config=config, tolerance=2e-2 if level == "amx" else 4e-6)
     if level == "amx":
         assert kinds[a] == kinds[b] == "amx_bf16"
+
+
+@pytest.mark.parametrize("config", [*SETTINGS, {"INFERENCE_PRECISION_HINT": "bf16"}])
+@pytest.mark.parametrize("kernel", [3, 7])
+@pytest.mark.parametrize("side", [(40, 60), (9, 8)])
+def test_pictures_are_read_as_they_are(config, kernel, side):
+    net = Net(2, 3, *side)
+    a = net.add("Relu", net.conv("x", 3, 20, kernel, strides=[2, 2]))
+    b = net.add("MaxPool", "x", kernel_shape=[2, 2])
+    y = net.conv(b, 3, 7, kernel)
+    tolerance = 2e-2 if "INFERENCE_PRECISION_HINT" in config else 4e-6
+    kinds = check(net, a, y, config=config, tolerance=tolerance)
+    if side[0] > 9:
+        assert list(kinds.values()).count("reorder") == 2  # of what callers see

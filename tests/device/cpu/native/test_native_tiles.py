@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from partita_cpu.native.driver import multiply_tiles
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
-from partita_cpu.native.plan import Images, Source, plan
+from partita_cpu.native.plan import Images, Source, Storage, plan
 from partita_cpu.native.table import tile_kernels
 
 from .conftest import TOLERANCE, Guarded, choices
@@ -157,6 +157,37 @@ def test_convolutions(level, arithmetic, images, seed, threads):
     guarded.release()
     sizes = convolve(images, np.abs(x), np.abs(w)).max()
     assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * sizes + rounding
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=40, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 99), special=st.sampled_from([1.0, np.inf, np.nan]))
+def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, special):
+    kernel, stride = data.draw(st.integers(2, 7)), data.draw(st.integers(1, 4))
+    pad = data.draw(st.integers(0, kernel - 1))
+    sizes = [data.draw(st.integers(max(14 * stride + kernel, 8), 90)) for _ in range(2)]
+    around = ((kernel,) * 2, (stride,) * 2, (1, 1), (pad,) * 2, (pad,) * 2)
+    outs = [(size + 2 * pad - kernel) // stride + 1 for size in sizes]
+    images = Images(data.draw(st.integers(1, 2)), *sizes, 3, 5, 1, *around, *outs)
+    cut = plan(images, level, arithmetic, 2, Storage(planar=True))
+    assert cut.source is Source.HALO
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((images.batch, 3, *sizes)).astype(np.float32)
+    w = rng.standard_normal((5, 3, kernel, kernel)).astype(np.float32)
+    pixels = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).reshape(-1, 3)
+    finite = convolve(images, pixels, w)
+    place = tuple(int(rng.integers(size)) for size in x.shape)
+    kept = x[place]
+    x[place] = pixels.reshape(-1, *sizes, 3)[place[0], place[2], place[3], place[1]] = (
+        kept if special == 1 else special
+    )
+    with np.errstate(invalid="ignore"):
+        reached = ~np.isfinite(convolve(images, pixels, w))
+    guarded = Guarded()
+    y = run(guarded, cut, level, x, w, None, None)
+    guarded.release()
+    np.testing.assert_array_equal(~np.isfinite(y), reached)
+    check(y[~reached], finite[~reached], arithmetic)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita_cpu.native.ir import amx, amx_bytes, depthwise, finish, fma, masked, narrow
+from partita_cpu.native.ir.picture import deal
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.turn import turn
 from partita_cpu.native.ir.window import window
@@ -26,6 +27,7 @@ def functions(level: Isa) -> list[Function]:
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, half_out=False))
+    made.append(deal("deal", lanes))
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
@@ -47,6 +49,7 @@ def _matrix_functions() -> list[Function]:
     for name, split in (("bf16", False), ("bf16x3", True)):
         made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
         made.append(narrow.narrow(f"narrow_{name}", split))
+        made.append(deal(f"deal_{name}", 16, half=True, split=split))
         made.append(narrow.scale(f"scale_{name}", 16, half_in=False, half_out=True, split=split))
     made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
     made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
