@@ -49,6 +49,8 @@ call_narrow = calling(*[_I64] * 5, returns=_I64)
 
 call_deal = calling(*[_I64] * 5, returns=_I64)
 """Calls what deals out the channels of pictures; see `ir.picture.PARAMETERS`. Returns an int64."""
+call_lay_tile = calling(*[_I64] * 5, returns=_I64)
+"""Lays rows out as tiles; see `ir.narrow.LAID`. Returns an int64."""
 
 call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 """Calls a conversion that scales; see `ir.narrow.SCALED`. Returns an int64."""

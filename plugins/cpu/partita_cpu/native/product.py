@@ -8,15 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
-from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.invoke import address, call_narrow
+from partita_cpu.native.laid import (
+    laid_size,
+    laid_table,
+    lay_rows,
+    multiply_laid,
+    thread_bytes,
+)
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
-from partita_cpu.native.plan import PLAIN, Images, Plan, Source, Storage, plan
-from partita_cpu.native.table import NARROW, Arithmetic, tile_kernels
-
-_HALVES = Storage(half_in=True)
+from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
+from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
 
 
 @dataclass(frozen=True)
@@ -74,32 +77,59 @@ def emit_matrix_product(
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    storage = PLAIN
-    if choice.product_arithmetic(images, w.const) is Arithmetic.BF16:
-        cut = plan(images, choice.level, Arithmetic.BF16, choice.threads, _HALVES)
-        if cut.source is Source.DIRECT:
-            # Every thread would convert all rows, and so would every product of the same input.
-            storage, source = _HALVES, x
-            x = b.once(source, "bfloat16", lambda: _narrowed(b, choice, source))
-    emit_product(b, choice, images, x, w, bias, residual, y, activation, storage)
+    if choice.product_arithmetic(images, w.const) is Arithmetic.F32:
+        emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    else:
+        _emit_laid(b, choice, images, x, w, bias, residual, y, activation)
     return y
 
 
-def _narrowed(b: Builder, choice: Choice, x: Operand) -> Operand:
-    """The bits of x in bfloat16."""
-    y = b.empty(x.shape, np.uint16)
-    kernel = int(tile_kernels(choice.level, Arithmetic.BF16)[NARROW])
-    b.call(narrow_all, b.flat(x), b.flat(y), kernel, exec_type="reorder")
-    return y
+def _emit_laid(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+) -> None:
+    """The product of a matrix that is laid out as tiles first, unless it is so already."""
+    arithmetic = choice.product_arithmetic(images, b.value(w))
+    rows, depth, planes = images.pixels, images.depth, arithmetic.planes
+    kernels = b.constant(laid_kernels(choice.level, arithmetic))
 
+    def lay() -> Operand:
+        tiles = b.empty((laid_size(rows, depth, planes),), np.uint16)
+        b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
+        return tiles
 
-@loop
-def narrow_all(x: Array, y: Array, kernel: int, tid: int, nt: int) -> None:
-    """``y = x`` in bfloat16, by the kernel at an address."""
-    first = x.size * tid // nt
-    count = x.size * (tid + 1) // nt - first
-    if count:
-        call_narrow(kernel, (address(x) + 4 * first, count, address(y) + 2 * first, 0, count))
+    tiles = b.once(x, ("tiles", planes), lay)
+    cut = plan(images, choice.level, arithmetic, choice.threads)
+    table = laid_table(rows, depth, images.outputs, planes, choice.threads)
+    low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
+    b.call(
+        multiply_laid,
+        tiles,
+        b.prepack(w, ("tiles", cut.packing), lambda array: pack_matrix(cut, array, choice.threads)),
+        _bias(b, cut, bias),
+        b.flat(y if residual is None else residual),
+        b.flat(y),
+        b.empty((choice.threads * thread_bytes(table),), "uint8"),
+        kernels,
+        b.constant(table),
+        int(residual is not None),
+        low,
+        high,
+        gate,
+        int(act.code),
+        float(act.alpha),
+        float(act.beta),
+        work=images.work // 4,
+        exec_type=arithmetic.exec_type(choice.level),
+    )
 
 
 def emit_product(

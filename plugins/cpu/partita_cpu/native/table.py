@@ -109,6 +109,22 @@ def tile_kernels(
 
 
 @functools.cache
+def laid_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
+    """The kernels for products whose left side is laid out as tiles; see `native.laid`.
+
+    In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
+    """
+    known = objects.addresses(level)
+    name = arithmetic.name.lower()
+    table = np.zeros(SLOTS, np.int64)
+    table[1], table[2] = known[f"{name}_laid_1"], known[f"{name}_laid_2"]
+    table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"lay_{name}"]
+    table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+    table[CONFIG] = _config(STEP).ctypes.data
+    return table
+
+
+@functools.cache
 def byte_kernels(level: Isa) -> Array:
     """The kernels that a product of bytes needs: in place 1 and 2 those for 16 and 32 rows.
 

@@ -16,8 +16,38 @@ TILE_BYTES = 1024
 _A_TILES = (4, 5)
 _B_TILES = (6, 7)
 
+_Load = tuple[str, int, int]
+"""Loads half 0 or 1 of "a" or "b" (rows or columns), high (0) or low (1), to its tile."""
 
-def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Function:
+_HIGH = 0
+_LOW = 1
+
+
+def _schedule(halves: int, split: bool) -> list[_Load | tuple[int, int]]:
+    """A step along k: loads, and products of a half of a with one of b.
+
+    What the next product needs is loaded while the last ones are computed, into tiles that no
+    product waits for.
+    """
+    if not split:
+        first: list[_Load | tuple[int, int]] = [("b", 0, _HIGH), ("a", 0, _HIGH), (0, 0)]
+        first += [("b", 1, _HIGH), (0, 1)]
+        return first if halves == 1 else [*first, ("a", 1, _HIGH), (1, 0), (1, 1)]
+    if halves == 1:
+        return [
+            *(("b", 0, _HIGH), ("a", 0, _LOW), (0, 0), ("b", 1, _HIGH), (0, 1)),
+            *(("a", 0, _HIGH), (0, 0), (0, 1), ("b", 0, _LOW), (0, 0), ("b", 1, _LOW), (0, 1)),
+        ]
+    return [
+        *(("b", 0, _HIGH), ("a", 0, _LOW), (0, 0), ("b", 1, _HIGH), (0, 1)),
+        *(("a", 1, _LOW), (1, 0), ("a", 0, _HIGH), (1, 1), (0, 0), ("a", 1, _HIGH), (0, 1)),
+        *((1, 0), ("b", 0, _LOW), (1, 1), ("b", 1, _LOW), (0, 0), (1, 0), (0, 1), (1, 1)),
+    ]
+
+
+def amx_tile(
+    name: str, halves: int, split: bool, narrow: bool = False, laid: bool = False
+) -> Function:
     """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
 
     Args:
@@ -25,10 +55,13 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
         halves: Tiles down.
         split: Whether elements have lower halves.
         narrow: Whether output and residual are bfloat16.
+        laid: Whether a is laid out as whole tiles, see `narrow.lay_tile`: for 16 rows one tile
+            per step, lower halves behind it. Then lda is the distance of the next 16 rows, a
+            quarter of b is fetched, and taps, ntaps and low_plane are not read.
     """
     f = Function(name, PARAMETERS)
     end = Finish(f, 16, narrow)
-    below = f.let("shl i64 %lda, 4")
+    below = "%lda" if laid else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
 
     def zero() -> None:
@@ -41,45 +74,43 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
             f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
 
     f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
-
-    def load_a(pointer: str) -> None:
-        for i in range(halves):
-            place = pointer if i == 0 else f.at(pointer, below)
-            f.do(f"call void @llvm.x86.tileloadd64(i8 {_A_TILES[i]}, ptr {place}, i64 %lda)")
-
-    fetched = TILE_BYTES * (2 if split else 1)
+    planes = 2 if split else 1
+    fetched = TILE_BYTES * planes // (2 if laid else 1)
     # Without lower halves, the parameter for their distance says how wide a step is.
-    wide_a: str | int = 64 if split else "%low_plane"
-    wide_b = TILE_BYTES if split else f.let("shl i64 %low_plane, 4")
-    beyond = 4 * TILE_BYTES if split else f.let("shl i64 %low_plane, 5")
+    whole = split or laid
+    low_a: str | int = TILE_BYTES if laid else "%low_plane"
+    wide_a: str | int = planes * TILE_BYTES if laid else 64 if split else "%low_plane"
+    wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
+    beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
+    pitch = "64" if laid else "%lda"
+    schedule = _schedule(halves, split)
 
-    def load_b(pointer: str, first: int) -> None:
-        for j in range(2):
-            place = f.at(pointer, TILE_BYTES * first)
-            place = f.at(place, wide_b) if j else place
-            f.do(f"call void @llvm.x86.tileloadd64(i8 {_B_TILES[j]}, ptr {place}, i64 64)")
-
-    def multiply() -> None:
-        for i in range(halves):
-            for j in range(2):
-                f.do(
-                    f"call void @llvm.x86.tdpbf16ps(i8 {2 * i + j}, i8 {_A_TILES[i]}, "
-                    f"i8 {_B_TILES[j]})"
-                )
+    def load(a: str, b: str, what: _Load) -> None:
+        side, half, part = what
+        if side == "a":
+            place = f.at(a, low_a) if part else a
+            place = f.at(place, below) if half else place
+            tile = f"i8 {_A_TILES[half]}, ptr {place}, i64 {pitch}"
+        else:
+            place = f.at(b, 2 * TILE_BYTES) if part else b
+            place = f.at(place, wide_b) if half else place
+            tile = f"i8 {_B_TILES[half]}, ptr {place}, i64 64"
+        f.do(f"call void @llvm.x86.tileloadd64({tile})")
 
     def step(_: str, values: list[str]) -> list[str]:
         a, b, ahead = values
-        for line in range(0, fetched, 64):
-            f.do(prefetch(f.at(ahead, line)))
-        load_b(b, 0)
-        if split:
-            load_a(f.at(a, "%low_plane"))
-            multiply()
-        load_a(a)
-        multiply()
-        if split:
-            load_b(b, 2)
-            multiply()
+        asked = 0
+        for done, what in enumerate(schedule, 1):
+            if isinstance(what[0], str):
+                load(a, b, (what[0], what[1], what[2]))
+            else:
+                i, j = what[0], what[1]
+                tiles = f"i8 {2 * i + j}, i8 {_A_TILES[i]}, i8 {_B_TILES[j]}"
+                f.do(f"call void @llvm.x86.tdpbf16ps({tiles})")
+            # All at once they would keep a's loads waiting for the memory's buffers.
+            while asked * len(schedule) < fetched * done:
+                f.do(prefetch(f.at(ahead, asked)))
+                asked += 64
         return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched)]
 
     def tap(index: str, values: list[str]) -> list[str]:
@@ -87,7 +118,11 @@ def amx_tile(name: str, halves: int, split: bool, narrow: bool = False) -> Funct
         state = [("ptr", f.at("%a", offset)), *(("ptr", value) for value in values)]
         return f.loop("%depth", state, step)[1:]
 
-    f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead")], tap)
+    streams = [("ptr", "%b"), ("ptr", "%ahead")]
+    if laid:
+        f.loop("%depth", [("ptr", "%a"), *streams], step)
+    else:
+        f.loop("%ntaps", streams, tap)
     for c, place in enumerate(places):
         f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))

@@ -170,11 +170,17 @@ def load_half(f: Function, lanes: int, pointer: str, mask: str) -> str:
     return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
 
 
-def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str) -> str:
-    """Rounds a vector of floats to bfloat16 and writes the lanes of the mask; returns the bits."""
+def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> str:
+    """Rounds a vector of floats to bfloat16 and writes the lanes of the mask; returns the bits.
+
+    Without a mask it writes all.
+    """
     short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
     rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x bfloat>")
     bits = f.let(f"bitcast <{lanes} x bfloat> {rounded} to {short}")
+    if mask is None:
+        f.do(f"store {short} {bits}, ptr {pointer}, align 2")
+        return bits
     name = f"@llvm.masked.store.v{lanes}i16.p0"
     f.do(f"call void {name}({short} {bits}, ptr {pointer}, i32 2, {m} {mask})")
     return bits

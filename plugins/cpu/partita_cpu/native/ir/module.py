@@ -48,8 +48,10 @@ def _matrix_functions() -> list[Function]:
     made = [amx.configure("configure"), amx.release("release")]
     for name, split in (("bf16", False), ("bf16x3", True)):
         made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
+        made += [amx.amx_tile(f"{name}_laid_{n}", n, split, laid=True) for n in (1, 2)]
         made.append(narrow.narrow(f"narrow_{name}", split))
         made.append(deal(f"deal_{name}", 16, half=True, split=split))
+        made.append(narrow.lay_tile(f"lay_{name}", split))
         made.append(narrow.scale(f"scale_{name}", 16, half_in=False, half_out=True, split=split))
     made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
     made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]

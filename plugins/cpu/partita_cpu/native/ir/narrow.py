@@ -13,7 +13,12 @@ PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
 """Of conversions with a factor and a summand for each of the n numbers, and bounds."""
 
+LAID = "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to"
+"""Of `lay_tile`. x: up to 16 rows of n floats at distances of ldx bytes. to: tiles of 16 rows times
+32 numbers, one for every 32 of the n, zeros behind them; rows that are missing are not written."""
+
 _MASK = "<32 x i1>"
+_TILE_BYTES = 1024
 
 
 def copy(name: str, lanes: int) -> Function:
@@ -91,8 +96,52 @@ class _Converter:
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
 
-    def _piece(self, index: str, values: list[str]) -> list[str]:
+    def laid(self) -> Function:
+        """Of `lay_tile`: tile by tile, so that memory is written in order."""
+        f, ints = self._f, self._ints
+        planes = 2 if self._split else 1
+        tiles = f.let(f"udiv i64 {f.let('add i64 %n, 31')}, 32")
+
+        def tile(index: str, outer: list[str]) -> list[str]:
+            first = f.let(f"mul i64 {index}, 32")
+            pieces = [f.let(f"add i64 {first}, {16 * i}") for i in range(2)]
+            masks = [self._mask(piece, "%n") for piece in pieces]
+            source = f.at("%x", f.let(f"mul i64 {first}, 4"))
+            target = f.at("%to", f.let(f"mul i64 {index}, {planes * _TILE_BYTES}"))
+
+            def row(number: str, values: list[str]) -> list[str]:
+                largest = values[0]
+                place = f.at(source, f.let(f"mul i64 {number}, %ldx"))
+                to = f.at(target, f.let(f"mul i64 {number}, 64"))
+                for i in range(2):
+                    x = masked_load(f, 16, f.at(place, 64 * i), masks[i])
+                    self._store_parts(x, f.at(to, 32 * i), None, _TILE_BYTES)
+                    largest = self._larger(largest, x)
+                return [largest]
+
+            return f.loop("%rows", [(ints, outer[0])], row)
+
+        largest = f.loop(tiles, [(ints, "zeroinitializer")], tile)[0]
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def _store_parts(self, x: str, to: str, mask: str | None, low_plane: str | int) -> None:
+        f, lanes = self._f, self._lanes
+        high = store_half(f, lanes, x, to, mask)
+        if self._split:
+            rest = f.let(f"fsub {self._floats} {x}, {self._widened(high)}")
+            store_half(f, lanes, rest, f.at(to, low_plane), mask)
+
+    def _larger(self, largest: str, x: str) -> str:
+        """The larger of patterns found and those of absolute values."""
         f, lanes, ints = self._f, self._lanes, self._ints
+        bits = f.let(f"bitcast {self._floats} {x} to {ints}")
+        size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
+        return f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {largest}, {ints} {size})")
+
+    def _piece(self, index: str, values: list[str]) -> list[str]:
+        f, lanes = self._f, self._lanes
         first = f.let(f"mul i64 {index}, {lanes}")
         inside, writable = self._mask(first, "%n"), self._mask(first, "%padded")
         at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
@@ -104,13 +153,8 @@ class _Converter:
         if not self._half_out:
             masked_store(f, lanes, x, to, writable)
         else:
-            high = store_half(f, lanes, x, to, writable)
-            if self._split:
-                rest = f.let(f"fsub {self._floats} {x}, {self._widened(high)}")
-                store_half(f, lanes, rest, f.at(to, "%low_plane"), writable)
-        bits = f.let(f"bitcast {self._floats} {x} to {ints}")
-        size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
-        return [f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {values[0]}, {ints} {size})")]
+            self._store_parts(x, to, writable, "%low_plane")
+        return [self._larger(values[0], x)]
 
     def _mask(self, first: str, end: str) -> str:
         f, lanes = self._f, self._lanes
@@ -133,6 +177,14 @@ class _Converter:
         low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
         x = bounded(f, v, x, low, high, lanes)
         return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
+
+
+def lay_tile(name: str, split: bool) -> Function:
+    """Lays rows out as tiles of bfloat16 that AMX loads whole; returns what `narrow` returns.
+
+    Lower halves, if there are any, follow behind each tile.
+    """
+    return _Converter(Function(name, LAID, "i64"), 16, False, True, split).laid()
 
 
 def copy_halves(name: str) -> Function:

@@ -1,0 +1,339 @@
+"""Products of matrices on AMX whose left side is laid out as tiles, once for all who read it.
+
+A tile is 16 rows times 32 numbers in bfloat16, its lower halves behind it if products are split. It
+lies in one piece, so that loading it neither crosses pages nor meets other rows in the same sets
+of the cache. Behind the tiles one number for each says how large its elements are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.kernels.activation_scalar import activate
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import copy_row, like
+from partita_cpu.native.fields import STEP, TILE_BYTES
+from partita_cpu.native.invoke import (
+    address,
+    call_epilogue,
+    call_lay_tile,
+    call_plain,
+    call_tile,
+    float_bits,
+)
+from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
+
+COLUMNS = 32
+"""Of a tile of the result; it has as many rows."""
+
+HALF = 16
+"""Rows of a tile of the left side."""
+
+TILE = HALF * STEP
+"""Elements of it."""
+
+LARGEST = 0x7F7F8000
+"""The first float32 that rounds to an infinite bfloat16, as bits."""
+
+CHUNK_STEPS = 24
+"""Steps along k after which sums are put aside, so that what they read stays in the cache."""
+
+PANEL_BYTES = 768 << 10
+"""Of the left side, that are read again for each column of tiles."""
+
+SUMS = 64
+"""Tiles of sums that are put aside, at most."""
+
+_FETCHING = 4
+"""Tiles down that together fetch what is needed next of the weights."""
+
+FIELDS = ("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "BY_COLUMNS")
+"""What the table of `multiply_laid` holds: rows, steps along k, bfloat16 numbers for one float32,
+columns, tiles across; then how it is cut: steps of a chunk, tiles across whose sums are put aside
+together, tiles down of a panel, and whether threads share columns and not rows.
+"""
+
+ROWS, STEPS, PLANES, OUTPUTS, BLOCKS, CHUNK, GROUP, PANEL, BY_COLUMNS = range(len(FIELDS))
+
+
+def laid_size(rows: int, depth: int, planes: int) -> int:
+    """16-bit numbers of a matrix that is laid out as tiles."""
+    count = -(-rows // HALF) * -(-depth // STEP)
+    return count * (planes * TILE + 2)
+
+
+def laid_table(rows: int, depth: int, columns: int, planes: int, threads: int) -> Array:
+    """The table of `multiply_laid`."""
+    steps, blocks, tiles = -(-depth // STEP), -(-columns // COLUMNS), -(-rows // COLUMNS)
+    chunks = -(-steps // CHUNK_STEPS)
+    chunk = -(-steps // chunks)
+    by_columns = blocks >= 2 * threads and (columns >= rows or tiles < 2 * threads)
+    tile_bytes = 2 * TILE * planes * 2 * chunk
+    most = tiles if by_columns else -(-tiles // threads)
+    panels = -(-most // max(1, PANEL_BYTES // tile_bytes))
+    panel = -(-most // panels)
+    group = blocks if chunks == 1 else max(1, SUMS // panel)
+    fields = (rows, steps, planes, columns, blocks, chunk, group, panel, int(by_columns))
+    return np.array(fields, np.int64)
+
+
+def thread_bytes(table: Array) -> int:
+    """Scratch memory that each thread needs: a tile, then the sums that are put aside."""
+    aside = 0 if table[CHUNK] == table[STEPS] else int(table[GROUP] * table[PANEL])
+    return (1 + aside) * TILE_BYTES + 64
+
+
+@loop
+def lay_rows(
+    x: Array, out: Array, kernels: Array, rows: int, depth: int, planes: int, tid: int, nt: int
+) -> None:
+    """Lays a matrix out as tiles.
+
+    Args:
+        x: (rows, depth), flat.
+        out: `laid_size` numbers.
+        kernels: `table.laid_kernels`.
+        rows: Of x.
+        depth: Of x.
+        planes: 2 if lower halves are kept, else 1.
+        tid: This thread.
+        nt: All threads.
+    """
+    blocks, steps = -(-rows // HALF), -(-depth // STEP)
+    size = steps * planes * TILE
+    sizes = out[blocks * size :].view(np.int32)
+    for block in range(blocks * tid // nt, blocks * (tid + 1) // nt):
+        place = address(x) + 4 * block * HALF * depth
+        to = address(out) + 2 * block * size
+        there = min(HALF, rows - block * HALF)
+        found = call_lay_tile(kernels[NARROW], (place, 4 * depth, there, depth, to))
+        sizes[block * steps : (block + 1) * steps] = np.int32(found)
+
+
+@loop
+def multiply_laid(
+    x: Array,
+    w: Array,
+    bias: Array,
+    residual: Array,
+    y: Array,
+    scratch: Array,
+    kernels: Array,
+    p: Array,
+    has_residual: int,
+    low: float,
+    high: float,
+    gate: int,
+    code: int,
+    alpha: float,
+    beta: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = activation(min(max(x @ w + bias + residual, low), high))``.
+
+    Args:
+        x: The left side, laid out as tiles.
+        w: Packed weights, as uint16.
+        bias: Packed bias.
+        residual: Like y; not read unless has_residual.
+        y: (rows, columns), flat.
+        scratch: Bytes; `thread_bytes` for each thread.
+        kernels: `table.laid_kernels`.
+        p: `laid_table`.
+        has_residual: 0 or 1.
+        low: Lower bound.
+        high: Upper bound.
+        gate: 1 for HardSwish, else 0.
+        code: `ActivationCode` of what bounds and gate do not express, or 0.
+        alpha: Of the activation.
+        beta: Of the activation.
+        tid: This thread.
+        nt: All threads; they share rows or columns of tiles.
+    """
+    blocks, steps, planes, tiles = p[BLOCKS], p[STEPS], p[PLANES], -(-p[ROWS] // COLUMNS)
+    first, last, top, bottom = 0, blocks, 0, tiles
+    if p[BY_COLUMNS]:
+        first, last = blocks * tid // nt, blocks * (tid + 1) // nt
+    else:
+        top, bottom = tiles * tid // nt, tiles * (tid + 1) // nt
+    room = 1 if p[CHUNK] == steps else 1 + p[GROUP] * p[PANEL]
+    room = room * TILE_BYTES + 64
+    if first == last or top == bottom or (tid + 1) * room > scratch.size:
+        return
+    start = tid * room
+    start += -(address(scratch) + start) % 64
+    memory = scratch[start : start + room - 64]
+    halves = -(-p[ROWS] // HALF)
+    sizes = x[halves * steps * planes * TILE :].view(np.int32)
+    split = planes == 2
+    unusual = False
+    if split:
+        largest = np.int32(0)
+        for i in range(2 * top * steps, min(2 * bottom, halves) * steps):
+            largest = max(largest, sizes[i])
+        unusual = bool(largest >= LARGEST)
+    call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    for panel in range(top, bottom, p[PANEL]):
+        stop = min(panel + p[PANEL], bottom)
+        for group in range(first, last, p[GROUP]):
+            end = min(group + p[GROUP], last)
+            for chunk in range(0, steps, p[CHUNK]):
+                _chunk(
+                    x,
+                    w,
+                    bias,
+                    residual,
+                    y,
+                    sizes,
+                    memory,
+                    kernels,
+                    p,
+                    has_residual,
+                    low,
+                    high,
+                    gate,
+                    code,
+                    alpha,
+                    beta,
+                    panel,
+                    stop,
+                    group,
+                    end,
+                    last,
+                    chunk,
+                    unusual,
+                )
+    call_plain(kernels[RELEASE], (0,))
+
+
+@loop
+def _chunk(
+    x: Array,
+    w: Array,
+    bias: Array,
+    residual: Array,
+    y: Array,
+    sizes: Array,
+    memory: Array,
+    kernels: Array,
+    p: Array,
+    has_residual: int,
+    low: float,
+    high: float,
+    gate: int,
+    code: int,
+    alpha: float,
+    beta: float,
+    panel: int,
+    stop: int,
+    group: int,
+    end: int,
+    last: int,
+    chunk: int,
+    unusual: bool,
+) -> None:
+    """Some steps of the tiles `panel` to `stop` down and `group` to `end` across."""
+    steps, planes, outputs = p[STEPS], p[PLANES], p[OUTPUTS]
+    depth = min(p[CHUNK], steps - chunk)
+    ends = chunk + depth == steps
+    step_bytes = 2 * 2 * TILE * planes
+    half_bytes = steps * planes * 2 * TILE
+    tile = address(memory)
+    floats = memory[:TILE_BYTES].view(np.float32)
+    bottom, top = np.float32(low), np.float32(high)
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    for block in range(group, end):
+        b = address(w) + (block * steps + chunk) * step_bytes
+        following = b
+        if block + 1 < end:
+            following = b + steps * step_bytes
+        elif not ends:
+            following = address(w) + (group * steps + chunk + depth) * step_bytes
+        elif end < last:
+            following = b + (steps - chunk) * step_bytes
+        exist = min(COLUMNS, outputs - block * COLUMNS)
+        offset = address(bias) + 4 * block * COLUMNS
+        for t in range(panel, stop):
+            n = t - panel
+            rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
+            kernel = kernels[2 if rows > HALF else 1]
+            a = address(x) + 2 * t * half_bytes + chunk * planes * 2 * TILE
+            aside = tile + ((block - group) * p[PANEL] + n + 1) * TILE_BYTES
+            fetching = n < _FETCHING and following != b
+            ahead = following + n * (depth * step_bytes // _FETCHING) if fetching else b
+            sums = (a, half_bytes, 0, 0, depth, b, 0, rows, aside if chunk else 0, ahead)
+            if not ends:
+                call_tile(kernel, (*sums, aside, 0, 0, 0, 0, 0, lowest, highest, 0))
+                continue
+            place = 4 * (t * COLUMNS * outputs + block * COLUMNS)
+            other = address(residual) + place if has_residual else 0
+            to = address(y) + place
+            exact = False
+            if unusual:
+                exact = _is_unusual(sizes, 2 * t * steps, -(-rows // HALF) * steps)
+                if exact:
+                    _add_up(x, w, floats, p, t, block, rows)
+            if code == 0:
+                if exact:
+                    rest = (offset, other, to, 4 * outputs, exist, bottom, top, gate)
+                    call_epilogue(kernels[EPILOGUE], (rows, tile, *rest))
+                else:
+                    finish = (tile, offset, other, to, 4 * outputs, exist, bottom, top, gate)
+                    call_tile(kernel, (*sums, *finish))
+                continue
+            if not exact:
+                call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, lowest, highest, 0))
+            # Residuals lie as y does, so they are added row by row.
+            together = 1 if has_residual else rows
+            for r in range(0, rows, together):
+                at = tile + 4 * r * COLUMNS
+                beside = other + 4 * r * outputs if has_residual else 0
+                rest = (offset, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
+                call_epilogue(kernels[EPILOGUE], (together, at, *rest))
+            activate(floats[: rows * COLUMNS], code, act_alpha, act_beta)
+            for r in range(rows):
+                first = t * COLUMNS * outputs + r * outputs + block * COLUMNS
+                done = floats[r * COLUMNS : r * COLUMNS + exist]
+                copy_row(done, y[first : first + exist])
+
+
+@loop(inline=True)
+def _is_unusual(sizes: Any, first: int, count: int) -> Any:
+    """Whether a number of some tiles has no lower half: infinity, NaN, or nearly infinite."""
+    largest = np.int32(0)
+    for i in range(first, min(first + count, sizes.size)):
+        largest = max(largest, sizes[i])
+    return largest >= LARGEST
+
+
+@loop
+def _half(bits: int) -> Any:
+    return float_bits(np.int64(bits) << 16)
+
+
+@loop
+def _add_up(x: Array, w: Array, sums: Array, p: Array, t: int, block: int, rows: int) -> None:
+    """A tile of sums of whole numbers, one by one.
+
+    Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
+    """
+    steps = p[STEPS]
+    for r in range(rows):
+        half, line = 2 * t + r // HALF, r % HALF
+        for c in range(COLUMNS):
+            total = np.float32(0)
+            for step in range(steps):
+                place = (half * steps + step) * 2 * TILE + line * STEP
+                beside = (block * steps + step) * 4 * TILE + c // 16 * TILE + c % 16 * 2
+                for k in range(STEP):
+                    value = _half(x[place + k])
+                    if (np.int64(x[place + k]) & 0x7F80) != 0x7F80:
+                        value += _half(x[place + TILE + k])
+                    at = beside + k // 2 * 32 + k % 2
+                    total += value * (_half(w[at]) + _half(w[at + 2 * TILE]))
+            sums[r * COLUMNS + c] = total

@@ -1,0 +1,151 @@
+"""Products whose left side is laid out as tiles, against float64, on memory that ends with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita.lowering import ActivationCode
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.laid import (
+    SUMS,
+    laid_size,
+    laid_table,
+    lay_rows,
+    multiply_laid,
+    thread_bytes,
+)
+from partita_cpu.native.pack import pack_bias, pack_matrix
+from partita_cpu.native.plan import Images, plan
+from partita_cpu.native.table import Arithmetic, laid_kernels
+
+from .conftest import TOLERANCE, Guarded
+
+ARITHMETICS = [Arithmetic.BF16, Arithmetic.BF16X3] if detected() is Isa.AMX else []
+INF = float("inf")
+
+
+def run(guarded, arithmetic, x, w, bias=None, residual=None, threads=2, code=0, gate=0, low=-INF):
+    (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
+    kernels = laid_kernels(Isa.AMX, arithmetic)
+    tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
+    cut = plan(Images.matrix(rows, depth, columns), Isa.AMX, arithmetic, threads)
+    table = laid_table(rows, depth, columns, planes, threads)
+    y = guarded.array(np.full((rows, columns), 7, np.float32))
+    scratch = np.full(threads * thread_bytes(table), 255, np.uint8)  # NaN, in every type
+    source = guarded.array(x).reshape(-1)
+    for tid in range(threads):
+        lay_rows(source, tiles, kernels, rows, depth, planes, tid, threads)
+    for tid in range(threads):
+        multiply_laid(
+            tiles,
+            guarded.array(pack_matrix(cut, w)),
+            guarded.array(pack_bias(cut, bias)),
+            (y if residual is None else guarded.array(residual)).reshape(-1),
+            y.reshape(-1),
+            scratch,
+            kernels,
+            table,
+            int(residual is not None),
+            low,
+            INF,
+            gate,
+            code,
+            0.0,
+            0.0,
+            tid,
+            threads,
+        )
+    return y
+
+
+def check(y, expected, arithmetic, depth):
+    """A lone sum may be small by chance: its terms are as large as those of others."""
+    scale = max(np.abs(expected).max(initial=0), depth**0.5)
+    assert np.abs(y - expected).max(initial=0) <= TOLERANCE[arithmetic] * scale
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.integers(1, 150),
+    depth=st.integers(1, 300) | st.integers(760, 1700),
+    columns=st.integers(1, 200),
+    threads=st.integers(1, 3),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_products(arithmetic, rows, depth, columns, threads, seed, data):
+    guarded, rng = Guarded(), np.random.default_rng(seed)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    w = data.draw(st.sampled_from([w, np.asfortranarray(w)]))
+    bias = rng.standard_normal(columns).astype(np.float32)
+    residual = rng.standard_normal((rows, columns)).astype(np.float32)
+    bias, residual = data.draw(st.sampled_from([(None, None), (bias, None), (bias, residual)]))
+    expected = x.astype(np.float64) @ w
+    for term in (bias, residual):
+        expected = expected if term is None else expected + term
+    code = data.draw(st.sampled_from([ActivationCode.NONE, ActivationCode.TANH]))
+    y = run(guarded, arithmetic, x, w, bias, residual, threads, int(code))
+    if code:
+        expected = np.tanh(expected)
+    check(y, expected, arithmetic, depth)
+    guarded.release()
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(900, 64, 40), (130, 1600, 700)])
+def test_many_rows_and_sums_that_are_put_aside(arithmetic, rows, depth, columns, guarded):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, depth)).astype(np.float32)
+    w = rng.standard_normal((depth, columns)).astype(np.float32)
+    table = laid_table(rows, depth, columns, arithmetic.planes, 2)
+    assert rows > 500 or thread_bytes(table) > SUMS // 2 * 4096
+    check(run(guarded, arithmetic, x, w), x.astype(np.float64) @ w, arithmetic, depth)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("code", [ActivationCode.NONE, ActivationCode.TANH])
+@pytest.mark.parametrize("special", [INF, -INF, float("nan"), 3.4e38])
+def test_special_numbers_reach_their_rows_and_no_others(arithmetic, code, special, guarded):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, 800)).astype(np.float32)
+    w = np.abs(rng.standard_normal((800, 34))).astype(np.float32) + 1
+    w[790, 3] = 0
+    plain = run(guarded, arithmetic, x, w, code=int(code))
+    x[37, 790] = special
+    y = run(guarded, arithmetic, x, w, code=int(code))
+    others = np.arange(70) != 37
+    np.testing.assert_allclose(y[others], plain[others], rtol=2e-5, atol=2e-3)
+    with np.errstate(invalid="ignore", over="ignore"):
+        expected = x[37:38] @ w
+    expected = np.tanh(expected) if code else expected
+    finite = np.abs(special) < INF  # rounds to infinity in bfloat16
+    expected[0, 3] = np.nan if finite else expected[0, 3]
+    np.testing.assert_array_equal(np.isnan(y[37]), np.isnan(expected[0]))
+    there = ~np.isnan(expected[0])
+    np.testing.assert_array_equal(y[37][there], expected[0][there])
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_a_gate_and_bounds(arithmetic, guarded):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((40, 70)).astype(np.float32)
+    w = rng.standard_normal((70, 50)).astype(np.float32)
+    expected = x.astype(np.float64) @ w
+    check(run(guarded, arithmetic, x, w, low=0.0), expected.clip(0), arithmetic, 70)
+    gated = expected * np.clip(expected / 6 + 0.5, 0, 1)
+    check(run(guarded, arithmetic, x, w, gate=1), gated, arithmetic, 70)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+def test_the_same_for_any_number_of_threads(arithmetic, guarded):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((100, 900)).astype(np.float32)
+    w = rng.standard_normal((900, 300)).astype(np.float32)
+    results = [run(guarded, arithmetic, x, w, threads=threads) for threads in (1, 2, 3)]
+    for y in results[1:]:
+        np.testing.assert_array_equal(y, results[0])
