@@ -34,7 +34,7 @@ def row(core, model, device: str, budget: float, feeds: dict, truth, samples: Pa
     config = {
         "DEVICE_PROPERTIES": {first: {"INFERENCE_PRECISION_HINT": "bf16"}},
         "HETERO_ACCURACY_BUDGET": budget,
-        "HETERO_ACCURACY_INPUTS": samples,
+        "HETERO_SAMPLE_INPUTS": samples,
     }
     start = time.perf_counter()
     try:

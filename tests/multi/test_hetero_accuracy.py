@@ -42,7 +42,7 @@ def folder(tmp_path, monkeypatch):
 def compiled(folder):
     def compile_for(devices, budget, names="HETERO:A,B", **config):
         core = core_with(*devices)
-        samples = {"HETERO_ACCURACY_INPUTS": folder / "x.npz"}
+        samples = {"HETERO_SAMPLE_INPUTS": folder / "x.npz"}
         config = {"HETERO_ACCURACY_BUDGET": budget, **samples, **config}
         return core.compile_model(LINEAR, names, config)
 
@@ -161,11 +161,11 @@ def test_raised_precision_goes_into_an_exported_model(compiled):
 
 def test_samples_and_reference_that_cannot_be_used(compiled, folder):
     devices = (lossy(), FakeDevice("B"))
-    with pytest.raises(InputError, match=r"HETERO_ACCURACY_INPUTS: .*none.npz' cannot"):
-        compiled(devices, 1e-3, HETERO_ACCURACY_INPUTS=folder / "none.npz")
+    with pytest.raises(InputError, match=r"HETERO_SAMPLE_INPUTS: .*none.npz' cannot"):
+        compiled(devices, 1e-3, HETERO_SAMPLE_INPUTS=folder / "none.npz")
     np.savez(folder / "z.npz", z=POSITIVE)
     with pytest.raises(InputError, match="an array for each input"):
-        compiled(devices, 1e-3, HETERO_ACCURACY_INPUTS=folder / "z.npz")
+        compiled(devices, 1e-3, HETERO_SAMPLE_INPUTS=folder / "z.npz")
     with pytest.raises(PropertyError, match="'HETERO_ACCURACY_BUDGET'"):
         compiled(devices, -1)
     refuses = FakeDevice("C", breaks_on=["Neg"])
@@ -187,7 +187,7 @@ def test_a_plan_keeps_the_budget(folder, monkeypatch, capsys):
     core = core_with(lossy(), FakeDevice("B", delay_s=0.01))
     monkeypatch.setattr("partita_hetero.cli.plan.Core", lambda: core)
     onnx.save(LINEAR, folder / "m.onnx")
-    budget = "HETERO_ACCURACY_BUDGET=2e-3", f"HETERO_ACCURACY_INPUTS={folder / 'x.npz'}"
+    budget = "HETERO_ACCURACY_BUDGET=2e-3", f"HETERO_SAMPLE_INPUTS={folder / 'x.npz'}"
     argv = [text for pair in budget for text in ("--property", pair)]
     assert main(["plan", str(folder / "m.onnx"), "-d", "HETERO:A,B", *argv, "--json"]) == 0
     tasks = json.loads(capsys.readouterr().out)["tasks"]

@@ -11,7 +11,8 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
-from partita.inputs import concrete_shape, random_array, tensor_dtype
+from partita.inputs import concrete_shape, tensor_dtype
+from partita.made_up import made_up_inputs
 
 Array = np.ndarray[Any, Any]
 
@@ -69,12 +70,10 @@ def make_feeds(
                 raise InputError(f"Input '{name}' is given twice.")
             feeds[name] = array
     notes = []
-    generator = np.random.default_rng(seed)
     missing = [port for port in model.inputs if port.name not in feeds]
-    for port in missing:
-        feeds[port.name], assumed = _random(port, generator)
-        notes += assumed
     if missing:
+        feeds |= made_up_inputs(model, np.random.default_rng(seed), missing)
+        notes += [_assumption(port) for port in missing if not port.is_static]
         names = ", ".join(f"'{port.name}'" for port in missing)
         notes.append(f"random input (seed {seed}) for {names}")
     return {port.name: feeds[port.name] for port in model.inputs}, notes
@@ -191,11 +190,8 @@ def _from_picture(port: Port, path: Path, normalise: str) -> Array:
     return np.ascontiguousarray(array.astype(dtype))
 
 
-def _random(port: Port, generator: np.random.Generator) -> tuple[Array, list[str]]:
-    notes = []
-    if not port.is_static:
-        notes.append(
-            f"input '{port.name}' is {port.describe()}; dimensions that are not fixed are taken "
-            f"as 1 (set them with --shape {port.name}=...)"
-        )
-    return random_array(port, generator), notes
+def _assumption(port: Port) -> str:
+    return (
+        f"input '{port.name}' is {port.describe()}; dimensions that are not fixed are taken as 1 "
+        f"(set them with --shape {port.name}=...)"
+    )

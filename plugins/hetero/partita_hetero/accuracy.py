@@ -21,24 +21,21 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import partita
 from partita.bisection.bench import Bench, RefusedError
-from partita.bisection.repro import read_data
 from partita.difference import relative_error
-from partita.errors import InfeasiblePlanError, InputError, PartitaError
-from partita.inputs import random_array
+from partita.errors import InfeasiblePlanError, PartitaError
 from partita.progress import progress
 from partita.query import Reason, ReasonCode
 from partita_hetero.affinity import Placement, Wishes
 from partita_hetero.cost.database import Database
+from partita_hetero.samples import Samples
 
 if TYPE_CHECKING:
-    from partita.model import Model
     from partita_hetero.compilation import Compilation
     from partita_hetero.compiled import HeteroCompiledModel
 
@@ -92,7 +89,7 @@ class Accuracy:
         self._devices = compilation.devices
         self._budget = properties.HETERO_ACCURACY_BUDGET
         self._against = properties.HETERO_ACCURACY_REFERENCE
-        self._feeds = samples(compilation.model, properties.HETERO_ACCURACY_INPUTS)
+        self._feeds = Samples(compilation.model, properties.HETERO_SAMPLE_INPUTS).feeds
         self._names = compilation.wiring.names()
         self._errors: dict[tuple[int, str], float] = {}
         self._exact: list[str] = []
@@ -404,24 +401,3 @@ def _stored(found: Fit) -> dict[str, Any]:
         "error": found.error,
         "notes": list(found.notes),
     }
-
-
-def samples(model: Model, path: str) -> dict[str, Array]:
-    """What the model is judged on: an ``.npz`` file, a folder in ONNX's layout, or random numbers.
-
-    Raises:
-        InputError: The file cannot be read, or lacks an input.
-    """
-    if not path:
-        generator = np.random.default_rng(0)
-        return {port.name: random_array(port, generator) for port in model.inputs}
-    if Path(path).is_dir():
-        return read_data(Path(path), model)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {port.name: archive[port.name] for port in model.inputs}
-    except (OSError, ValueError, KeyError, EOFError) as error:
-        raise InputError(
-            f"HETERO_ACCURACY_INPUTS: '{path}' cannot be used; it must be an .npz file with an "
-            f"array for each input, or a folder with input_0.pb, ...: {error}"
-        ) from error

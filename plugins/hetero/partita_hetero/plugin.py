@@ -63,7 +63,7 @@ class HeteroPlugin(DevicePlugin):
         devices = self._devices(properties)
         named = devices.properties
         parts = [self._core.identity(name, devices.config(name)) for name in devices.names]
-        files = files_content(named.HETERO_PLACEMENT_LOCK, named.HETERO_ACCURACY_INPUTS)
+        files = files_content(named.HETERO_PLACEMENT_LOCK, named.HETERO_SAMPLE_INPUTS)
         return json.dumps([super().identity(properties), devices.names, parts, files])
 
     def _devices(self, properties: DeviceProperties) -> DeviceList:

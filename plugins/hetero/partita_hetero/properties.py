@@ -69,10 +69,10 @@ class HeteroProperties(DeviceProperties):
     HETERO_ACCURACY_REFERENCE: str = Field(
         "REFERENCE", description="The device whose outputs are right."
     )
-    HETERO_ACCURACY_INPUTS: str = Field(
+    HETERO_SAMPLE_INPUTS: str = Field(
         "",
-        description="What the outputs are compared on: an .npz file with the inputs by name, or a "
-        "folder with input_0.pb, ...; empty: random numbers.",
+        description="What HETERO_SCHEDULE=COST measures and the accuracy budget compares on: an "
+        ".npz file with the inputs by name, or a folder with input_0.pb, ...; empty: made-up ones.",
     )
     STRICT: bool = Field(
         False,
@@ -105,7 +105,7 @@ class HeteroProperties(DeviceProperties):
             return value
         return {device: parse_bytes(size) for device, size in value.items()}
 
-    @field_validator("HETERO_PLACEMENT_LOCK", "HETERO_ACCURACY_INPUTS", mode="before")
+    @field_validator("HETERO_PLACEMENT_LOCK", "HETERO_SAMPLE_INPUTS", mode="before")
     @classmethod
     def _path(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value

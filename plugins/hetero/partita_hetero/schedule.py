@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -25,11 +26,11 @@ from partita_hetero.cost.links import link_costs, works_on_host
 from partita_hetero.cost.profile import Profile
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.table import LAST_RESORT, CostTable, DeviceCosts
-from partita_hetero.cost.trial import made_up_inputs
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.solve import solve
 from partita_hetero.properties import HeteroProperties
+from partita_hetero.samples import Samples
 
 if TYPE_CHECKING:
     from partita_hetero.compilation import Compilation
@@ -72,12 +73,17 @@ class Scheduler:
         self._objective = objective_of(self._devices.properties)
         self._signatures = Signatures(compilation.wiring)
 
+    @functools.cached_property
+    def _samples(self) -> Samples:
+        return Samples(self._compilation.model, self._devices.properties.HETERO_SAMPLE_INPUTS)
+
     def choose(self) -> Choice:
         """The placement that is fastest, from the database if it was found before."""
         obstacle = self._obstacle()
         if obstacle:
             _log.warning("%s", obstacle)
             return Choice({}, Decision(self._objective, "priority", [], None, False, [obstacle]))
+        self._samples.tensors()  # wrong ones are an error now, not only when they are needed
         with Database() as database:
             devices = self._describe(database)
             key = self._key(devices)
@@ -155,6 +161,7 @@ class Scheduler:
             "pins": {str(op): device for op, device in self._compilation.pins.items()},
             "memory": self._devices.memory_limits,
             "out": sorted(f"{op} {device}" for op, device in self._out),
+            "samples": self._samples.key,
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -228,7 +235,6 @@ class Scheduler:
         self, table: CostTable, database: Database, advance: Advance, steps: Iterator[int]
     ) -> Contest:
         """Fills the table; each device that can has run what it takes of the model."""
-        inputs = made_up_inputs(self._compilation.model)
         profile = Profile(self._compilation, table, database, self._signatures)
         for device in table.devices:
             launch = launch_cost(self._devices, device.name, device.key, database)
@@ -239,7 +245,13 @@ class Scheduler:
                 device.links = link_costs(self._core, device.name, device.key, database)
         profile.recall()
         contest = Contest(
-            self._compilation, self._out, self._remarks, table, profile, self._objective, inputs
+            self._compilation,
+            self._out,
+            self._remarks,
+            table,
+            profile,
+            self._objective,
+            self._samples,
         )
         for device in table.devices:
             advance(next(steps))

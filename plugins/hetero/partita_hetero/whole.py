@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("partita.hetero")
 
+
 def whole_model(compiled: HeteroCompiledModel, assembly: Assembly) -> Submodel | None:
     """The submodel that is the whole model with the same ports, if there is one.
 

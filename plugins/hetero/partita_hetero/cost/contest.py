@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from partita.explain import Candidate, Decision
 from partita.query import Reason, ReasonCode
-from partita.tensor import Tensor
 from partita_hetero.affinity import Placement, Wishes
 from partita_hetero.choice import Choice, Elsewhere
 from partita_hetero.cost.profile import Profile
@@ -26,6 +25,7 @@ from partita_hetero.planner.simulate import objective_value, simulate
 
 if TYPE_CHECKING:
     from partita_hetero.compilation import Compilation
+    from partita_hetero.samples import Samples
 
 _log = logging.getLogger("partita.hetero")
 
@@ -44,6 +44,12 @@ IN_FLIGHT = 4
 MARGIN = 0.01
 """A plan replaces a simpler placement only if it is faster by more than that."""
 
+
+UNFIT = (
+    "Candidates ran on made-up inputs, which may be impossible for the model: name real ones with "
+    "HETERO_SAMPLE_INPUTS."
+)
+"""Said where a candidate failed."""
 
 EXPLAINING_SECONDS = 1.0
 """For finding out what each operation would cost elsewhere."""
@@ -102,7 +108,7 @@ class Contest:
         table: The costs.
         profile: Fills the table.
         objective: What is minimised.
-        inputs: What everything runs on.
+        samples: What everything runs on.
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class Contest:
         table: CostTable,
         profile: Profile,
         objective: Objective,
-        inputs: Sequence[Tensor],
+        samples: Samples,
     ) -> None:
         self._compilation = compilation
         self._out = out
@@ -121,7 +127,8 @@ class Contest:
         self._table = table
         self._profile = profile
         self._objective = objective
-        self._inputs = inputs
+        self._inputs = samples.tensors()
+        self._made_up = samples.made_up
         self._entries: dict[tuple[str | None, ...], Entry] = {}
         self._scales: dict[tuple[int, str], float] = {}
         self._overhead = 0.0
@@ -163,6 +170,8 @@ class Contest:
         """Lets all that work race, and keeps the fastest."""
         able = [entry for entry in self._entries.values() if entry.trial is not None]
         self._race(able)
+        if self._made_up and any(entry.failure for entry in self._entries.values()):
+            self.note(UNFIT)
         chosen = min(able, key=_rank, default=None)
         decision = self._decision(chosen, plan)
         self.close()

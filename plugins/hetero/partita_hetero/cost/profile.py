@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.errors import PartitaError
-from partita.inputs import random_array
+from partita.made_up import made_up_inputs
 from partita.model import is_static
 from partita.tensor import HostTensor, Tensor
 from partita_hetero import submodels
@@ -177,12 +177,12 @@ class Profile:
         ops = self._table.groups[index].ops
         piece = submodels.alone(compilation.wiring, device.name, ops)
         model = submodels.cut(compilation.model, compilation.wiring, piece)
-        generator = np.random.default_rng(0)
-        inputs: list[Tensor] = []
         for port in model.inputs:
             if not is_static(port.shape):
                 raise PartitaError(f"the shape of '{port.name}' is not known before the model runs")
-            tensor: Tensor = HostTensor(random_array(port, generator))
+        inputs: list[Tensor] = []
+        for array in made_up_inputs(model, np.random.default_rng(0)).values():
+            tensor: Tensor = HostTensor(array)
             if not core.can_share(device.name, tensor.memory):
                 tensor = core.transfer_to(device.name, tensor)
             inputs.append(tensor)

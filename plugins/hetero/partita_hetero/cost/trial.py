@@ -9,17 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from partita.compiled_model import Runner
-from partita.inputs import random_array
-from partita.tensor import HostTensor, Tensor
+from partita.tensor import Tensor
 from partita_hetero.assembly import Assembly
 from partita_hetero.cost.timing import Effort, repeat
 from partita_hetero.planner.timeline import Timeline
 
 if TYPE_CHECKING:
-    from partita.model import Model
     from partita_hetero.compilation import Compilation
 
 EFFORT = Effort(warm=2, least=3, most=15, seconds=0.4)
@@ -41,12 +37,6 @@ class Run:
     parts: Mapping[int, float]
     timeline: Timeline
     samples: int
-
-
-def made_up_inputs(model: Model) -> list[Tensor]:
-    """Inputs of the model's shapes, the same ones every time."""
-    generator = np.random.default_rng(0)
-    return [HostTensor(random_array(port, generator)) for port in model.inputs]
 
 
 class Trial:
