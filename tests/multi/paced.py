@@ -1,15 +1,13 @@
-"""Devices whose speed is known: each operation sleeps for its time, so that decisions are sure."""
+"""Devices whose speed is known: each operation takes its time, a virtual one."""
 
 from __future__ import annotations
-
-import threading
-import time
 
 import partita
 from partita.errors import InferError
 from partita.plugin import DeviceInfo
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, FakeTensor
+from .virtual_time import TIME
 
 
 class PacedDevice(FakeDevice):
@@ -44,7 +42,6 @@ class PacedDevice(FakeDevice):
         self.times, self.launch, self.copy = times or {}, launch, copy
         self.parts, self.counts, self.driver = parts, counts, driver
         self.fails_on = set(fails_on)
-        self.busy = threading.Lock()  # it does one thing at a time
 
     def device_info(self, device_id):
         return DeviceInfo(
@@ -60,7 +57,7 @@ class PacedDevice(FakeDevice):
         return PacedCompiled(model, properties, self.device_name, self)
 
     def transfer_to(self, tensor, device_id=""):
-        time.sleep(self.copy)
+        TIME.sleep(self.copy)
         self.uploads += 1
         return PacedTensor(tensor.numpy().copy(), self.device_name, self.memory, self.copy)
 
@@ -71,7 +68,7 @@ class PacedTensor(FakeTensor):
         self.copy = copy
 
     def numpy(self):
-        time.sleep(self.copy)
+        TIME.sleep(self.copy)
         return super().numpy()
 
 
@@ -96,8 +93,8 @@ class PacedRunner(FakeRunner):
         ]
         timed = [plugin.times[op_type] for _, op_type in self._ops if op_type in plugin.times]
         partial = 0 < len(timed) < len(plugin.times)
-        with plugin.busy:
-            time.sleep(plugin.launch + sum(timed) + partial * plugin.parts)
+        seconds = plugin.launch + sum(timed) + partial * plugin.parts
+        TIME.sleep(seconds, plugin.device_name)
         results = super().run(inputs)
         if plugin.memory == "host":
             return results

@@ -16,6 +16,7 @@ from partita.query import ReasonCode
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, node
 from .lossy import LossyDevice
+from .virtual_time import install
 
 # Relu, Neg and Abs pass errors on as they are; so the errors of a chain add up.
 LINEAR = model_of(
@@ -33,6 +34,7 @@ POSITIVE = np.abs(X) + 1
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
+    install(monkeypatch)
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     np.savez(tmp_path / "x.npz", x=POSITIVE)
     return tmp_path

@@ -7,13 +7,16 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from models import model_of, node, value
+from models import model_of, node, value, weight
+from onnx import TensorProto
 
+from partita.errors import InputError
 from partita_hetero.planner.timeline import chrome_trace
 
 from .fakes import core_with, evaluate
 from .graphs import X
 from .paced import PacedDevice
+from .virtual_time import install
 
 TYPES = ["Atan", "Sinh", "Tan", "Asinh"]  # none of these is ever grouped with another one
 CHAIN = model_of(
@@ -27,6 +30,7 @@ SLOW, FAST = 0.01, 0.0002
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
+    install(monkeypatch)
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     return tmp_path
 
@@ -110,6 +114,60 @@ def test_greedy_competes_too():
     assert decision.gap is not None
 
 
+# --------------------------------------------------------------------------- sample inputs
+
+
+FAR = model_of(
+    [
+        node("Mul", ["i", "ten"], "j", "mul"),
+        node("Gather", ["data", "j"], "g", "gather"),
+        node("Tan", ["g"], "y", "tan"),
+    ],
+    [value("i", [30], TensorProto.INT64)],
+    ["y"],
+    [weight("ten", np.array([10])), weight("data", np.ones((5, 2), np.float32))],
+)
+"""Reads what is not there, unless its input is 0."""
+
+
+def far_pair():
+    return PacedDevice("A", {"Tan": SLOW}), PacedDevice("B", {"Tan": FAST})
+
+
+def test_made_up_inputs_that_cannot_be_are_told(caplog):
+    decision = compile_for(far_pair(), FAR).explain().decision
+    assert decision.chosen == "priority"
+    assert all(candidate.failure for candidate in decision.candidates)
+    assert decision.notes[-1] == (
+        "Candidates ran on made-up inputs, which may be impossible for the model: name real ones "
+        "with HETERO_SAMPLE_INPUTS."
+    )
+
+
+def test_samples_are_measured_on_and_other_ones_again(tmp_path):
+    path = tmp_path / "samples.npz"
+    zeros = np.zeros(30, np.int64)
+    for content, known in (({"i": zeros}, False), ({"i": zeros}, True), ({"i": -zeros}, True)):
+        np.savez(path, **content)
+        decision = compile_for(far_pair(), FAR, HETERO_SAMPLE_INPUTS=path).explain().decision
+        assert decision.chosen == "only B"
+        assert not any("made-up" in note for note in decision.notes)
+        assert decision.from_database == known
+    np.savez(path, i=zeros, more=zeros)
+    compiled = compile_for(far_pair(), FAR, HETERO_SAMPLE_INPUTS=path)
+    assert not compiled.explain().decision.from_database
+
+
+def test_samples_that_do_not_fit_are_an_error(tmp_path):
+    path = tmp_path / "samples.npz"
+    np.savez(path, i=np.zeros(29, np.int64))
+    with pytest.raises(InputError, match=r"'i' takes int64\[30\]; found int64\[29\]"):
+        compile_for(far_pair(), FAR, HETERO_SAMPLE_INPUTS=path)
+    np.savez(path, j=np.zeros(30, np.int64))
+    with pytest.raises(InputError, match=r"HETERO_SAMPLE_INPUTS: .* cannot be used"):
+        compile_for(far_pair(), FAR, HETERO_SAMPLE_INPUTS=path)
+
+
 # ------------------------------------------------------------------------------ the database
 
 
@@ -159,19 +217,20 @@ def test_what_changes_the_devices_is_measured_again(change):
 
 
 def _compile_in_a_process(results):
+    install(pytest.MonkeyPatch())
     devices = pair()
     compiled = compile_for(devices)
     results.put((compiled.explain().decision.from_database, placed(compiled)))
 
 
 def test_two_processes_share_the_database():
+    compile_for(pair())
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
-    for expected in (False, True):
-        process = context.Process(target=_compile_in_a_process, args=(results,))
-        process.start()
-        assert results.get(timeout=120) == (expected, SPLIT)
-        process.join()
+    process = context.Process(target=_compile_in_a_process, args=(results,))
+    process.start()
+    assert results.get(timeout=120) == (True, SPLIT)
+    process.join()
 
 
 def test_a_damaged_decision_is_made_again(folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from partita.layout import LaidOutTensor
 from partita.model import Port
 from partita.profiling import ProfilingInfo
 from partita.tensor import HOST, HostTensor, Tensor
+from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
 from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
@@ -246,9 +246,9 @@ class Bound:
         return tensor
 
     def _timed_step(self, index: int) -> None:
-        start = time.perf_counter()
+        start = clock.seconds()
         self._step(index)
-        self._times[index] = (start * 1e6, time.perf_counter() * 1e6)
+        self._times[index] = (start * 1e6, clock.seconds() * 1e6)
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The counters of each submodel, by its number."""

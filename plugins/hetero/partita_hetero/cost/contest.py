@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from partita.explain import Candidate, Decision
 from partita.query import Reason, ReasonCode
+from partita_hetero import clock
 from partita_hetero.affinity import Placement, Wishes
 from partita_hetero.choice import Choice, Elsewhere
 from partita_hetero.cost.profile import Profile
@@ -260,10 +260,10 @@ class Contest:
     def _race(self, entries: Sequence[Entry]) -> None:
         """Runs the entries in turns; those far behind drop out."""
         racing = list(entries)
-        start = time.perf_counter()
+        start = clock.seconds()
         for number in range(MOST_ROUNDS):
             if number >= LEAST_ROUNDS and (
-                time.perf_counter() - start > RACE_SECONDS or _decided(racing)
+                clock.seconds() - start > RACE_SECONDS or _decided(racing)
             ):
                 break
             for entry in list(racing):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from partita_hetero import clock
 
 STEADY = 1.02
 """Times that differ by less are taken as the same."""
@@ -35,16 +36,16 @@ def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
     is the only one that does.
     """
     call()
-    start = time.perf_counter()
+    start = clock.seconds()
     for _ in range(effort.warm - 1):
         result = call()
-        if time.perf_counter() - start > effort.seconds:
+        if clock.seconds() - start > effort.seconds:
             return [result]
-    start = time.perf_counter()
+    start = clock.seconds()
     results: list[float] = []
     while len(results) < effort.most:
         if len(results) >= effort.least and (
-            time.perf_counter() - start > effort.seconds or _steady(results)
+            clock.seconds() - start > effort.seconds or _steady(results)
         ):
             break
         results.append(call())
@@ -60,9 +61,9 @@ def seconds_of(call: Callable[[], object]) -> Callable[[], float]:
     """A call that returns how long the given one takes."""
 
     def timed() -> float:
-        start = time.perf_counter()
+        start = clock.seconds()
         call()
-        return time.perf_counter() - start
+        return clock.seconds() - start
 
     return timed
 

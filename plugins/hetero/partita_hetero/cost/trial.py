@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from partita.compiled_model import Runner
 from partita.tensor import Tensor
+from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.cost.timing import Effort, repeat
 from partita_hetero.planner.timeline import Timeline
@@ -67,9 +67,9 @@ class Trial:
 
     def run(self) -> float:
         """Runs once, as an application would; returns the seconds."""
-        start = time.perf_counter()
+        start = clock.seconds()
         self._runner.run(self._inputs)
-        return time.perf_counter() - start
+        return clock.seconds() - start
 
     def measure(self, effort: Effort = EFFORT) -> Run:
         """Runs several times, in turns as an application would and noting each submodel's time."""
@@ -95,9 +95,9 @@ class Trial:
         )
 
     def _run_timed(self) -> float:
-        start = time.perf_counter()
+        start = clock.seconds()
         self._timed.run(self._inputs)
-        return time.perf_counter() - start
+        return clock.seconds() - start
 
     def count(self, effort: Effort = COUNTED) -> dict[int, dict[str, float]]:
         """Runs several times; what the devices' own counters say, by submodel and operation.
@@ -143,12 +143,12 @@ class Trial:
                 errors.append(error)
 
         threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
-        start = time.perf_counter()
+        start = clock.seconds()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        seconds = time.perf_counter() - start
+        seconds = clock.seconds() - start
         for runner in runners:
             runner.close()
         if errors:

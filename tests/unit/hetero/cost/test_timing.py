@@ -13,11 +13,11 @@ def clock(monkeypatch):
     class Clock:
         now = 0.0
 
-        def perf_counter(self):
+        def seconds(self):
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(timing, "clock", clock)
     return clock
 
 

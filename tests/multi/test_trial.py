@@ -1,0 +1,45 @@
+"""Placements run for real: requests in flight, errors, counters of time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from partita.errors import InferError
+from partita_hetero.cost.trial import Trial
+from partita_hetero.samples import Samples
+
+from .fakes import FakeDevice, core_with
+from .graphs import CHAIN
+
+
+def trial_of(device):
+    compiled = core_with(device).compile_model(CHAIN, f"HETERO:{device.device_name}")
+    samples = Samples(compiled.model, "")
+    return Trial(compiled.compilation, compiled.assembly, samples.tensors())
+
+
+def test_so_many_requests_run_at_the_same_time():
+    device = FakeDevice("A", meet=threading.Barrier(3, timeout=60))  # each run waits for two more
+    trial = trial_of(device)
+    assert trial.seconds_per_request(12, 3) > 0
+    assert device.runs == 12
+    trial.close()
+
+
+def test_the_first_error_of_requests_in_flight_is_raised():
+    device = FakeDevice("A", fails_at_run=[5])
+    trial = trial_of(device)
+    with pytest.raises(InferError, match="fell over"):
+        trial.seconds_per_request(40, 2)
+    assert device.runs < 40
+
+
+def test_each_submodel_is_timed():
+    trial = trial_of(FakeDevice("A", delay_s=0.002))
+    run = trial.measure()
+    assert run.seconds >= 0.002
+    assert run.parts.keys() == {1}
+    assert run.parts[1] > 0
+    assert len(run.timeline.spans) == 1

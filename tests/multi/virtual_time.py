@@ -1,0 +1,80 @@
+"""Time that only passes where a device says that it works: measurements in it are exact."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from partita_hetero import clock
+from partita_hetero.cost.trial import Trial
+from partita_hetero.executor import EXECUTORS
+
+from . import fakes, lossy
+
+CALL = 1e-6
+"""Seconds of each call on top, as nothing takes no time."""
+
+
+class VirtualTime:
+    """Stands in for the module ``time``, and for what works on several threads.
+
+    Attributes:
+        now: Seconds since the beginning.
+        worked: Device to the seconds for which it has worked.
+    """
+
+    def __init__(self):
+        self.now = 0.0
+        self.worked = Counter()
+
+    def seconds(self):
+        return self.now
+
+    def sleep(self, seconds, device=""):
+        self.now += seconds + CALL
+        self.worked[device] += seconds + CALL
+
+    def run_parallel(self, schedule, run, cancelled):
+        """PARALLEL as it would go: a step starts when all it waits for has ended and has a lane."""
+        begin = self.now
+        waiting = list(schedule.waiting)
+        due = [begin] * schedule.count
+        free = {lane: [begin] * count for lane, count in schedule.capacity.items()}
+        ready = [index for index in range(schedule.count) if not waiting[index]]
+        end = begin
+
+        def start_of(index):
+            return max(due[index], min(free.get(schedule.lanes[index], [begin])))
+
+        while ready:
+            index = min(ready, key=lambda index: (start_of(index), index))
+            ready.remove(index)
+            lane = free.get(schedule.lanes[index])
+            self.now = start_of(index)
+            run(index)
+            if lane is not None:
+                lane[lane.index(min(lane))] = self.now
+            end = max(end, self.now)
+            for follower in schedule.followers[index]:
+                due[follower] = max(due[follower], self.now)
+                waiting[follower] -= 1
+                if not waiting[follower]:
+                    ready.append(follower)
+        self.now = end
+
+    def seconds_per_request(self, trial, requests, at_once):
+        """What a pipeline of requests would take for each: the time of its busiest device."""
+        before = self.worked.copy()
+        trial.run()
+        return max((self.worked - before).values())
+
+
+TIME = VirtualTime()
+
+
+def install(patch):
+    """Lets HETERO measure in virtual time."""
+    patch.setattr(clock, "seconds", TIME.seconds)
+    patch.setattr(fakes, "time", TIME)
+    patch.setattr(lossy, "time", TIME)
+    patch.setitem(EXECUTORS, "PARALLEL", TIME.run_parallel)
+    patch.setattr(Trial, "seconds_per_request", lambda *args: TIME.seconds_per_request(*args))
