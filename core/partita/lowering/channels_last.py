@@ -24,6 +24,10 @@ SINGLE: np.dtype[Any] = np.dtype(np.float32)
 Shapes = Mapping[Value, tuple[int, ...]]
 
 _TO_LAST = (0, 2, 3, 1)
+_TO_FIRST = (0, 3, 1, 2)
+
+IMAGE_READERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"})
+"""Operators for whose sake it is worth it to have an image with channels last."""
 
 ELEMENTWISE = frozenset(
     {
@@ -79,6 +83,7 @@ class ChannelsLast:
             **dict.fromkeys(ELEMENTWISE, self._elementwise),
             f"{DOMAIN}::ToChannelsFirst": self._port_in,
             f"{DOMAIN}::ToChannelsLast": self._port_out,
+            "Transpose": self._transpose,
         }
         self._graph = graph
         self._shapes = shapes
@@ -227,6 +232,17 @@ class ChannelsLast:
             return False
         self._nodes.append(Node("Identity", [self._last[source]], [target], name=node.name))
         return True
+
+    def _transpose(self, node: Node) -> bool:
+        """What a model of channels last turns for a convolution, and back, is left as it is."""
+        perm = tuple(node.attrs.get("perm", ()))
+        if perm == _TO_LAST:
+            return self._port_out(node)
+        readers = self.uses.get(node.outputs[0], []) if node.outputs[0] is not None else []
+        wanted = any(reader.op_type in IMAGE_READERS for reader in readers)
+        if perm != _TO_FIRST or not wanted or not self.is_image(node.inputs[0]):
+            return False
+        return not self.is_last(node.inputs[0]) and self._port_in(node)
 
     def _resize(self, node: Node) -> bool:
         """The operator takes any axes, so that only its numbers per axis change places."""

@@ -41,6 +41,7 @@ from partita_cpu.native.sliding import (
     swap_axes,
 )
 from partita_cpu.native.table import single_kernel, window_kernels
+from partita_cpu.native.together import emit_together
 
 DOMAIN = "partita.nhwc"
 
@@ -193,7 +194,8 @@ def conv(
         scaling is not None,
         planar,
     )
-    emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
+    if not emit_together(b, _choice(b), images, x, w, bias, residual, y, activation, storage):
+        emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
     return y
 
 

@@ -36,6 +36,16 @@ def gather_rows(
     """``y[o, j, :] = x[o, index[j], :]`` for x of (outer, axis, inner) elements."""
     count = index.size
     rows = outer * count
+    if inner == 1:
+        row, stop = rows * tid // nt, rows * (tid + 1) // nt
+        while row < stop:
+            o = row // count
+            start, end = row - o * count, min(count, stop - o * count)
+            source, target = o * axis, o * count
+            for j in range(start, end):
+                y[target + j] = x[np.uint64(source + index[j])]
+            row = target + end
+        return
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         o = row // count
         source = (o * axis + index[row - o * count]) * inner

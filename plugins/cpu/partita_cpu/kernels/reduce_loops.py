@@ -18,6 +18,8 @@ from partita_cpu.kernels.scalar import add_in_any_order, exp, like, log, maximum
 
 BLOCK = 512
 """Elements that are summed in their own type before they enter the float64 sum."""
+SHORT = 8
+"""Rows of so many elements are summed one by one."""
 LANES = 64
 """Neighbouring results that one thread computes together when the last axis is kept."""
 
@@ -70,6 +72,13 @@ def sum_kernel(term: Callable[..., Any]) -> Kernel:
     def sum_terms(
         x: Any, y: Any, sums: Any, outer: int, n: int, inner: int, tid: int, nt: int
     ) -> None:
+        if inner == 1 and n <= SHORT:
+            for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+                part = like(x[0], 0)
+                for i in range(n):
+                    part += term(x[np.uint64(o * n + i)])
+                y[o] = part
+            return
         if inner == 1:
             for o in range(outer * tid // nt, outer * (tid + 1) // nt):
                 row = x[o * n : (o + 1) * n]

@@ -24,6 +24,9 @@ SPLIT_OUTPUTS = 64
 SPLIT_OUTPUTS_OF_WINDOWS = 32
 """The same for convolutions whose windows overlap: what is split is used several times."""
 
+SPLIT_CHANNELS = 3
+"""Nor are windows over fewer channels: sound, whose spectrum has logarithms taken of it."""
+
 SPLIT_PIXELS = 8
 """Nor are those of fewer rows: what takes time is reading the weights."""
 
@@ -60,6 +63,7 @@ class Choice:
             fewest = SPLIT_MANY
         outputs = images.outputs // images.groups
         short = images.depth < SPLIT_DEPTH or images.pixels < SPLIT_PIXELS or outputs < fewest
+        short |= images.channels // images.groups < SPLIT_CHANNELS
         if self.arithmetic is Arithmetic.BF16X3 and short:
             return Arithmetic.F32
         return self.arithmetic

@@ -44,7 +44,6 @@ from partita_cpu.native.fields import (
     UNITS,
     X_BYTES,
     X_FIRST,
-    X_PITCH,
     Y_BYTES,
     Y_FIRST,
     Y_PITCH,
@@ -216,7 +215,7 @@ def _panel(
     elif source == _COLUMNS:
         largest = lay_columns(address(x), base, kernels, p, scaling, group, unit, stop)
     else:
-        a = address(x) + p[X_BYTES] * (unit * p[X_PITCH] + p[X_FIRST] + group * p[GROUP_CHANNELS])
+        a = address(x) + unit * row + p[X_BYTES] * (p[X_FIRST] + group * p[GROUP_CHANNELS])
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
     exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)

@@ -237,6 +237,8 @@ class _Planner:
         in_place = i.is_pointwise and not self.storage.scaled
         if in_place and (not self.wide or self._reads_tiles()):
             return Source.DIRECT
+        if not self.wide and self._is_one_line():
+            return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
             i.kernel != (1, 1)
@@ -248,6 +250,18 @@ class _Planner:
         if not self.wide:
             fits = fits and i.out_width >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
+
+    def _is_one_line(self) -> bool:
+        """Whether windows are runs of one line of pixels, that may overlap, without padding."""
+        i = self.images
+        reach = (i.out_width - 1) * i.stride[1] + i.kernel[1]
+        return (
+            i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
+            and not any(i.begin)
+            and reach <= i.width
+            and self.x_pitch == i.channels
+            and not (self.storage.scaled or self.storage.planar)
+        )
 
     def _reads_tiles(self) -> bool:
         """Whether whole tiles can be read from the input: it is in bfloat16, and large enough.
@@ -288,7 +302,7 @@ class _Planner:
             taps, run, cells = 1, i.depth, [0]
         padded = run if self.source is Source.DIRECT else self._up(run)
         if self.source is Source.DIRECT:
-            row = self.x_pitch * (2 if self.storage.half_in else 4)
+            row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
         pieces = self._pieces(run, padded)

@@ -1,0 +1,112 @@
+"""Pixels computed together, and windows read where they lie, against float64 sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from partita_cpu.native.plan import Images, Source, plan
+from partita_cpu.native.table import Arithmetic, tile_columns
+from partita_cpu.native.together import joined_images, joined_weights, together
+
+from .conftest import Guarded, choices
+from .test_native_layout import Net, compiled
+from .test_native_layout import check as check_net
+from .test_native_tiles import check, convolve, run
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_windows_of_one_line(level, arithmetic, data):
+    kernel, stride = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 9))
+    channels, outputs = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 40))
+    out, more = data.draw(st.integers(1, 90)), data.draw(st.integers(0, 5))
+    width = (out - 1) * stride + kernel + more
+    images = Images(
+        *(1, 1, width, channels, outputs, 1, (1, kernel), (1, stride)), out_width=out, end=(0, 0)
+    )
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((width, channels)).astype(np.float32)
+    w = rng.standard_normal((outputs, channels, 1, kernel)).astype(np.float32)
+    bias = rng.standard_normal(outputs).astype(np.float32)
+    cut = plan(images, level, arithmetic, 2)
+    assert (cut.source is Source.DIRECT) or arithmetic is not Arithmetic.F32
+    guarded = Guarded()
+    try:
+        y = run(guarded, cut, level, x, w, bias, None)
+    finally:
+        guarded.release()
+    check(y, convolve(images, x, w) + bias, arithmetic)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_pixels_computed_together(level, arithmetic, data):
+    height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 120))
+    down, across = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 9))
+    strides = data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+    begin = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 4))
+    end = data.draw(st.integers(0, 2)), data.draw(st.integers(0, 4))
+    channels, outputs = data.draw(st.sampled_from([1, 3, 8, 33])), data.draw(st.integers(1, 5))
+    count = data.draw(st.integers(2, 7))
+    sizes = height + begin[0] + end[0] - down, width + begin[1] + end[1] - across
+    assume(min(sizes) >= 0)
+    out = sizes[0] // strides[0] + 1, sizes[1] // strides[1] + 1
+    images = Images(
+        *(2, height, width, channels, outputs, 1),
+        *((down, across), strides, (1, 1), begin, end, *out),
+    )
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2 * height * width, channels)).astype(np.float32)
+    w = rng.standard_normal((outputs, channels, down, across)).astype(np.float32)
+    wide, guarded = joined_images(images, count), Guarded()
+    weights = joined_weights(w, count, strides[1])
+    try:
+        y = run(guarded, plan(wide, level, arithmetic, 2), level, x, weights, None, None)
+    finally:
+        guarded.release()
+    y = y.reshape(2 * out[0], wide.out_width * count, outputs)[:, : out[1]]
+    check(y.reshape(-1, outputs), convolve(images, x, w), arithmetic)
+
+
+def test_only_what_gains_is_computed_together():
+    level = choices()[-1][0]
+    columns = tile_columns(level)
+    few = Images(1, 60, 480, 8, 2, 1, (3, 9), out_height=58, out_width=472)
+    assert together(few, columns) > 1
+    assert together(Images.matrix(100, 64, 2), columns) == 1
+    for change in ({"outputs": columns}, {"groups": 2}, {"dilation": (1, 2)}, {"out_width": 20}):
+        assert together(Images(**{**vars(few), **change}), columns) == 1
+
+
+@pytest.mark.parametrize("width", [96, 97])
+@pytest.mark.parametrize("residual", [False, True])
+def test_whole_models_of_few_outputs(width, residual):
+    net = Net(2, 9, 8, width)
+    y = net.conv("x", 9, 2, 5)
+    if residual:
+        y = net.add("Add", y, net.conv("x", 9, 2, 1))
+    check_net(net, net.add("Relu", y))
+
+
+@pytest.mark.parametrize("level", ["avx2", "avx512", "amx"])
+def test_a_model_of_channels_last_needs_no_turning(level, monkeypatch):
+    if level not in {found[0].label for found in choices()}:
+        level = choices()[-1][0].label
+    monkeypatch.setenv("PARTITA_CPU_ISA", level)
+    net = Net(1, 12, 14, 8)
+    first = net.add("Transpose", net.add("Exp", "x"), perm=[0, 3, 1, 2])
+    conv = net.add("Relu", net.conv(first, 8, 20))
+    second = net.add("Transpose", conv, perm=[0, 2, 3, 1])
+    last = net.add("Neg", second)
+    kinds = check_net(net, last)
+    assert "reorder" not in kinds.values()
+    assert not any(info.startswith("permute") for info in kinds)
+    check_net(net, last, first, conv, second)
+    request = compiled(net.model(last)).create_infer_request()
+    x = np.random.default_rng(2).standard_normal(net.shape).astype(np.float32)
+    assert np.asarray(request.infer({"x": x})[0]).shape == (1, 12, 14, 20)
