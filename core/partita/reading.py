@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
+from partita.light_import import import_onnx_ir
 from partita.model import Model
 from partita.shapes import forget_meaningless_dims, infer_shapes
 from partita.weights import check_weights, densify, tensors_of
@@ -36,6 +37,7 @@ def read_model(source: Any, tidy: bool = True) -> Model:
     """
     if isinstance(source, Model):
         return source
+    import_onnx_ir()
     import onnx
     import onnx_ir as ir
 

@@ -14,7 +14,7 @@ from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Sub
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialise import Spec
-from partita_cpu.entry import entry_point, load_kernels
+from partita_cpu.entry import callable_of, load_kernels
 from partita_cpu.native.walker import Stretch, Walker
 from partita_cpu.team import PARALLEL_WORK, Team
 
@@ -152,6 +152,8 @@ class BoundProgram:
         self._walker: Walker | None = None
         if team.crew is not None:
             self._walker = Walker(program.steps, self._args, team.crew)
+        for number, (step, args) in enumerate(zip(program.steps, self._args, strict=True)):
+            self._append(step, args, self._walker is not None and self._walker.taken[number])
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
         self._given = False  # whether steps write to arrays of the caller
@@ -253,18 +255,19 @@ class BoundProgram:
                     else:
                         args[position] = self._planned(arg)
             self._args.append(args)
-            self._append(step, args)
 
-    def _append(self, step: Step, args: list[Any]) -> None:
+    def _append(self, step: Step, args: list[Any], taken: bool) -> None:
         """Adds a call; those through the team or :meth:`_keep` have one argument in front."""
-        if step.results:
-            call: Call = self._keep, (step, *args)
+        if taken:
+            call: Call = _walked, ()
+        elif step.results:
+            call = self._keep, (step, *args)
         elif not step.shares:
             call = step.fn, tuple(args)
         elif step.work >= PARALLEL_WORK and self._team.size > 1:
-            call = self._team.run, (entry_point(step), *args)
+            call = self._team.run, (callable_of(step.fn, step.args), *args)
         else:
-            call = entry_point(step), (*args, 0, 1)
+            call = callable_of(step.fn, step.args), (*args, 0, 1)
         self._calls.append(call)
         self._shifts.append(1 if call[0] in (self._keep, self._team.run) else 0)
 
@@ -359,6 +362,10 @@ class BoundProgram:
 
 
 _shape = operator.attrgetter("shape")
+
+
+def _walked() -> None:
+    """Stands for a call that the walker makes."""
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

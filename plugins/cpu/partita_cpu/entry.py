@@ -1,4 +1,4 @@
-"""Compiled entry points of numba kernels: called without looking up argument types each time."""
+"""Kernels made ready before they are called: loaded, or compiled on a machine's first day."""
 
 from __future__ import annotations
 
@@ -8,54 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numba
 import numpy as np
 
-from partita.lowering import Operand, Program, Step
+from partita.lowering import Operand, Program
 from partita.progress import Advance, progress
-from partita_cpu.kernels.item_sized import ItemSized
+from partita_cpu.kernels.numba_jit import Kernel, compiler
+from partita_cpu.native.kept import available, entry_of
 
 PATIENCE_S = 1.0
 """Loading kernels for longer than this means that they are compiled."""
 
 DESCRIPTION = "Compiling kernels for this processor, once"
 
-_entries: dict[Any, Callable[..., Any]] = {}
 _lock = threading.Lock()
-_typeof: Callable[[Any], Any] = numba.typeof
-
-
-def entry_point(step: Step) -> Callable[..., Any]:
-    """The machine code of a step's kernel for the types of its arguments.
-
-    Compiles it, or loads it from numba's cache, if it is the first time. A call of the entry point
-    takes half as long as one of the dispatcher, which looks at the type of every argument. The
-    types must be right: it does not check them. Functions that are not compiled are returned as
-    they are.
-    """
-    kernel = kernel_of(step)
-    compile_for = getattr(kernel, "compile", None)
-    if compile_for is None:
-        return step.fn
-    key = _key(step)
-    found = _entries.get(key)
-    if found is None:
-        signature = signature_of(step)
-        with _lock:
-            compile_for(signature)
-        found = _entries[key] = _overload(kernel, signature)
-    return found
-
-
-def kernel_of(step: Step) -> Any:
-    """The function that computes a step: numba's, or any other one."""
-    return step.fn.kernel if isinstance(step.fn, ItemSized) else step.fn
-
-
-def signature_of(step: Step) -> tuple[Any, ...]:
-    """The numba types of what its kernel takes: the step's arguments and its share."""
-    args = step.fn.seen(step.args) if isinstance(step.fn, ItemSized) else step.args
-    return tuple(map(_type, (*args, 0, 1)))
 
 
 def load_kernels(program: Program) -> None:
@@ -63,8 +28,9 @@ def load_kernels(program: Program) -> None:
 
     The first program on a machine may take some seconds; then a terminal shows a progress bar.
     """
-    missing = {_key(step): step for step in program.steps if step.shares}
-    missing = {key: step for key, step in missing.items() if key not in _entries}
+    ready = entry_of if available() else callable_of
+    steps = [step for step in program.steps if step.shares]
+    missing = {(step.fn, *map(_kind, step.args)): step for step in steps}
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         advance: Advance | None = None
@@ -73,28 +39,26 @@ def load_kernels(program: Program) -> None:
                 advance = stack.enter_context(progress(DESCRIPTION, len(missing)))
             if advance is not None:
                 advance(done)
-            entry_point(step)
+            ready(step.fn, step.args)
 
 
-def _key(step: Step) -> Any:
-    return (step.fn, *map(_kind, step.args))
+def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
+    """What Python calls to run a kernel on arguments like these; compiled, or loaded.
 
-
-def _overload(fn: Any, signature: Sequence[Any]) -> Callable[..., Any]:
-    found: Callable[..., Any] = fn.overloads[tuple(signature)].entry_point
+    Where kernels are not kept it is numba's machine code: a call takes half as long as one that
+    looks at the type of every argument. The types must be right: it does not check them.
+    """
+    if available() or not isinstance(kernel, Kernel):
+        return kernel
+    typeof = compiler().typeof
+    shapes = (np.empty((1,) * a.ndim, a.dtype) if isinstance(a, Operand) else a for a in args)
+    signature = tuple(typeof(arg) for arg in (*shapes, 0, 1))
+    with _lock:
+        kernel.dispatcher.compile(signature)
+    found: Callable[..., Any] = kernel.dispatcher.overloads[signature].entry_point
     return found
 
 
 def _kind(arg: Any) -> Any:
-    """What tells the types of arguments apart, quicker to make than the type itself."""
-    if isinstance(arg, (Operand, np.ndarray)):
-        return arg.dtype, arg.ndim
-    if isinstance(arg, (int, float, np.generic)):
-        return type(arg)
-    return _typeof(arg)
-
-
-def _type(arg: Any) -> Any:
-    if isinstance(arg, (Operand, np.ndarray)):
-        return _typeof(np.empty((1,) * arg.ndim, arg.dtype))
-    return _typeof(arg)
+    """What tells the types of arguments apart."""
+    return (arg.dtype, arg.ndim) if isinstance(arg, (Operand, np.ndarray)) else type(arg)

@@ -12,6 +12,7 @@ import pytest
 import partita_cpu.entry as entry
 from partita.errors import PropertyError
 from partita.lowering import Step
+from partita_cpu.native.sliding import slide
 from partita_cpu.team import team_of
 
 PINNED = """
@@ -67,7 +68,7 @@ def test_a_system_that_cannot_pin(monkeypatch):
 
 class Program:
     def __init__(self, count):
-        self.steps = [Step(print, (0,) * number, None, shares=True) for number in range(count)]
+        self.steps = [Step(slide, (0,) * number, None, shares=True) for number in range(count)]
 
 
 @pytest.mark.parametrize("patience", [-1.0, 60.0])
@@ -76,8 +77,9 @@ def test_a_bar_while_kernels_are_compiled(monkeypatch, capsys, patience):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(entry, "PATIENCE_S", patience)
     made = []
-    monkeypatch.setattr(entry, "entry_point", made.append)
+    monkeypatch.setattr(entry, "entry_of", lambda fn, args: made.append(args))
+    monkeypatch.setattr(entry, "callable_of", lambda fn, args: made.append(args))
     program = Program(3)
     entry.load_kernels(program)
-    assert made == program.steps
+    assert made == [step.args for step in program.steps]
     assert (entry.DESCRIPTION in capsys.readouterr().err) == (patience < 0)

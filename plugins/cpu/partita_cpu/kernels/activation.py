@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels import activation_scalar as scalar
@@ -19,6 +18,7 @@ from partita_cpu.kernels.elementwise_map import (
 )
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.scalar import like, sigmoid, softplus, tanh
 from partita_cpu.kernels.table import ALL_FLOATS, FLOATS, HALVES, INTS, SIGNED, kernel
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba.extending import register_jitable
-
 from partita.lowering import ActivationCode
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.scalar import (
     erf,
     exp,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_map import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.scalar import (
     SINE_LIMIT,
     ceil,

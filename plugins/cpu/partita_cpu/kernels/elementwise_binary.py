@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload, register_jitable
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_cast import emit_cast
@@ -19,6 +17,7 @@ from partita_cpu.kernels.elementwise_map import (
     mapped,
 )
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.numba_jit import overload, register_jitable, types
 from partita_cpu.kernels.scalar import generated, like, maximum, minimum, sqrt
 from partita_cpu.kernels.table import ALL_FLOATS, BOOL, INTS, kernel
 

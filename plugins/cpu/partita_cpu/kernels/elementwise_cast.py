@@ -6,12 +6,12 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_map import emit_map, mapped
 from partita_cpu.kernels.half import narrow, widen
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.table import ANY, HALVES, DTypes, kernel
 
 NARROW: DTypes = frozenset(

@@ -27,8 +27,6 @@ def loop(fn: F | None = None, *, inline: bool = False) -> Any:
     """
 
     def compile_(function: F) -> Any:
-        compiled: Any = jit(inline=inline)(function)
-        compiled.targetoptions["_nrt"] = False
-        return compiled
+        return jit(inline=inline, counts=False)(function)
 
     return compile_ if fn is None else compile_(fn)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba.extending import register_jitable
-
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_binary import subtract
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.reduce import normalised_axis, reduce_axes
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
 from partita_cpu.kernels.scalar import like, sqrt

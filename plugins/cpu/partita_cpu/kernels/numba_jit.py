@@ -1,11 +1,20 @@
-"""The one way in which numba kernels are compiled."""
+"""The one way in which numba kernels are defined; numba itself comes when one is compiled.
+
+A process whose kernels are all on disk never imports numba nor LLVM, which take 60 MB and most of
+a second. So nothing at the top of a kernel module may need them: functions are wrapped by
+:func:`jit`, and :func:`register_jitable`, :func:`overload` and :func:`intrinsic` do what numba's
+functions of these names do as soon as :func:`compiler` brings numba in.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
+import sys
+import threading
 from collections.abc import Callable
-from typing import Any, TypeVar, overload
-
-import numba
+from typing import Any, TypeVar
+from typing import overload as _typing_overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -13,26 +22,168 @@ REASSOCIATE = frozenset({"reassoc", "contract", "nsz", "arcp"})
 """Fast-math flags that let sums be vectorised and still keep NaN and infinity as IEEE has them."""
 
 
-@overload
+class Later:
+    """A module that is imported when an attribute of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+ir: Any = Later("llvmlite.ir")
+types: Any = Later("numba.core.types")
+cgutils: Any = Later("numba.core.cgutils")
+
+implementations: dict[Any, Callable[..., Any]] = {}
+"""For functions that stand for compiled ones: what chooses the implementation."""
+
+_waiting: list[Callable[[], object]] = []
+_lock = threading.RLock()
+
+
+def compiler() -> Any:
+    """The module numba, knowing all that kernel modules have registered."""
+    import numba
+
+    with _lock:
+        while _waiting:
+            _waiting.pop(0)()
+    return numba
+
+
+def _when_compiling(act: Callable[[], object]) -> None:
+    with _lock:
+        _waiting.append(act)
+    if "numba.extending" in sys.modules:
+        compiler()
+
+
+class Kernel:
+    """A function that is compiled for the types it is called with.
+
+    Compiled functions are taken from disk if they are there (:mod:`partita_cpu.native.kept`), else
+    numba makes them. numba takes a kernel that another one calls for a function of its own.
+
+    Attributes:
+        py_func: The Python function.
+        options: How numba compiles it.
+        counts: Whether it may hold references to arrays; see `partita_cpu.kernels.loop_jit`.
+        entries: What is known of it for kinds of arguments; `partita_cpu.native.kept` fills it.
+    """
+
+    def __init__(self, py_func: Callable[..., Any], options: dict[str, Any], counts: bool) -> None:
+        functools.update_wrapper(self, py_func)
+        self.__name__, self.__qualname__ = py_func.__name__, py_func.__qualname__
+        self.py_func = py_func
+        self.options = options
+        self.counts = counts
+        self.entries: dict[tuple[str, ...], Any] = {}
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """Numba's own function; numba keeps it on disk where nobody else does."""
+        from partita_cpu.native.kept import available
+
+        with _lock:
+            made = compiler().njit(**self.options, cache=not available())(self.py_func)
+            if not self.counts:
+                made.targetoptions["_nrt"] = False
+        return made
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.dispatcher._numba_type_
+
+    def __call__(self, *args: Any) -> Any:
+        """Computes; what the function returns is lost unless numba runs it."""
+        from partita_cpu.native.kept import call
+
+        return call(self, args)
+
+    def __reduce__(self) -> Any:
+        return Kernel, (self.py_func, self.options, self.counts)
+
+
+@_typing_overload
 def jit(fn: F) -> F: ...
-@overload
-def jit(*, reassociate: bool = ..., inline: bool = ...) -> Callable[[F], F]: ...
-def jit(fn: F | None = None, *, reassociate: bool = False, inline: bool = False) -> Any:
-    """Compiles a kernel: cached on disk, without the GIL, numpy's rules for division by zero.
+@_typing_overload
+def jit(*, reassociate: bool = ..., inline: bool = ..., counts: bool = ...) -> Callable[[F], F]: ...
+def jit(
+    fn: F | None = None, *, reassociate: bool = False, inline: bool = False, counts: bool = True
+) -> Any:
+    """Compiles a kernel: kept on disk, without the GIL, numpy's rules for division by zero.
 
     Args:
         fn: The function; ``@jit`` and ``@jit(reassociate=True)`` both work.
         reassociate: Lets the compiler reorder sums and contract to fused multiply-add, which
             vectorised reductions need. NaN, infinity and comparisons stay exact.
         inline: For small functions called in inner loops: inlined by LLVM wherever they are used.
+        counts: Whether it may hold references to arrays; see `partita_cpu.kernels.loop_jit`.
     """
 
     def compile_(function: F) -> Any:
-        options: dict[str, Any] = {"nogil": True, "cache": True, "error_model": "numpy"}
+        options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
         if reassociate:
             options["fastmath"] = set(REASSOCIATE)
         if inline:
             options["forceinline"] = True
-        return numba.njit(**options)(function)
+        return Kernel(function, options, counts)
 
     return compile_ if fn is None else compile_(fn)
+
+
+def register_jitable(fn: F) -> F:
+    """Lets compiled functions call a Python function; it stays one for everyone else."""
+
+    def act() -> None:
+        from numba import extending
+
+        extending.register_jitable(fn)
+
+    _when_compiling(act)
+    return fn
+
+
+def overload(target: Callable[..., Any], **options: Any) -> Callable[[F], F]:
+    """Names what chooses, by the types of arguments, how compiled code computes `target`."""
+
+    def name(choose: F) -> F:
+        implementations[target] = choose
+
+        def act() -> None:
+            from numba import extending
+
+            extending.overload(target, **options)(choose)
+
+        _when_compiling(act)
+        return choose
+
+    return name
+
+
+class Intrinsic:
+    """A function whose LLVM code `make` writes; for use inside compiled functions only."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, make)
+        self.make = make
+        _when_compiling(self._register)
+
+    def _register(self) -> None:
+        templates: Any = importlib.import_module("numba.core.typing.templates")
+        template = templates.make_intrinsic_template(self, self.make, self.make.__name__)
+        templates.infer(template)
+        templates.infer_global(self, types.Function(template))
+
+    def __call__(self, *args: Any) -> Any:
+        """Is for compiled functions to be called by; Python cannot."""
+        raise NotImplementedError(f"{self.make.__name__} is for compiled functions only")
+
+    def __deepcopy__(self, memo: object) -> Intrinsic:
+        return self  # numba copies the code that names it
+
+
+intrinsic: Callable[[Callable[..., Any]], Any] = Intrinsic
+"""Makes a function of one that writes its LLVM code, as ``numba.extending.intrinsic`` does."""

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.byte_product import Kind, Result, emit_byte_product
@@ -23,6 +22,7 @@ from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.matmul import product
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.scalar import round_even
 from partita_cpu.kernels.table import F32, HALVES, DTypes, kernel

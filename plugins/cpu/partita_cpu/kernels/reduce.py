@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
@@ -23,6 +22,7 @@ from partita_cpu.kernels.elementwise_binary import add, larger, multiply, smalle
 from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.elementwise_map import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.reduce_loops import (
     absolute_term,
     fold_kernel,

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.kernels.elementwise_map import Kernel
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.reduce import normalised_axis
 from partita_cpu.kernels.reduce_loops import LANES, share_of_lanes
 from partita_cpu.kernels.table import ALL_FLOATS, INTS, kernel

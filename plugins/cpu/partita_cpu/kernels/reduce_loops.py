@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba.extending import register_jitable
 
 from partita_cpu.kernels.elementwise_map import Kernel
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.scalar import add_in_any_order, exp, like, log, maximum, wide_vectors
 
 BLOCK = 512

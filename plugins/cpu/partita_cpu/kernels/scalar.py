@@ -15,9 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic, overload, register_jitable
+
+from partita_cpu.kernels.numba_jit import intrinsic, ir, overload, register_jitable, types
 
 LN2_HIGH = np.float32(0.693145751953125)
 """ln 2 to 16 bits: its product with an exponent is exact."""
@@ -30,12 +29,12 @@ INFINITY = np.float32(math.inf)
 NAN = np.float32(math.nan)
 
 
-def generated(make: Callable[..., Any]) -> Callable[..., Any]:
+def generated(make: Callable[..., Any]) -> Any:
     """Numba's ``intrinsic``, as a function of any arguments: ``make`` writes its LLVM code."""
     return intrinsic(make)
 
 
-def _llvm(name: str, arity: int) -> Callable[..., Any]:
+def _llvm(name: str, arity: int) -> Any:
     """A numba function for an LLVM intrinsic on floats of one type."""
 
     def typed(typing_context: Any, *args: Any) -> Any:
@@ -111,19 +110,16 @@ def multiply_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
     return a(a, a), generate
 
 
-_SAME_WIDTH = {
-    types.float32: types.int32,
-    types.int32: types.float32,
-    types.float64: types.int64,
-    types.int64: types.float64,
-}
+def _same_width(kind: Any) -> Any:
+    """The integer of a float's width, or the float of an integer's."""
+    return getattr(types, f"{'int' if isinstance(kind, types.Float) else 'float'}{kind.bitwidth}")
 
 
 @generated
 def bits(typing_context: Any, x: Any) -> Any:
     """The bits of a float as an integer of its width, or the float of an integer's bits."""
     del typing_context
-    result = _SAME_WIDTH[x]
+    result = _same_width(x)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         del signature
@@ -136,7 +132,7 @@ def bits(typing_context: Any, x: Any) -> Any:
 def ordered(typing_context: Any, x: Any) -> Any:
     """An integer that is ordered as the float is; of its own inverse up to :func:`bits`."""
     del typing_context
-    result = _SAME_WIDTH[x] if isinstance(x, types.Float) else x
+    result = _same_width(x) if isinstance(x, types.Float) else x
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         del signature

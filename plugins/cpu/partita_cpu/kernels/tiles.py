@@ -11,14 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
 
 from partita.lowering import Array
+from partita_cpu.kernels.numba_jit import cgutils as _tools
+from partita_cpu.kernels.numba_jit import ir, types
 from partita_cpu.kernels.scalar import generated
-
-_tools: Any = cgutils  # its functions carry no types
 
 PANEL = 64
 """Columns of a panel."""
@@ -29,7 +26,13 @@ ROWS = 4
 QUAD = 4
 """Bytes that one instruction multiplies and adds up."""
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
+
+def _i32(value: int) -> Any:
+    return ir.IntType(32)(value)
+
+
+def _i64(value: int) -> Any:
+    return ir.IntType(64)(value)
 
 
 def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -40,8 +43,8 @@ def _data(context: Any, builder: Any, kind: Any, value: Any) -> Any:
 def _splat(builder: Any, scalar: Any) -> Any:
     """A vector of 16 times the scalar."""
     vector = ir.VectorType(scalar.type, LANES)
-    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, _I32(0))
-    mask = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, _i32(0))
+    mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), mask)
 
 
@@ -96,7 +99,7 @@ def _emit_tile(
     parts = range(PANEL // LANES)
 
     def place(row: int, part: int) -> Any:
-        at = builder.add(c_at, builder.add(builder.mul(c_step, _I64(row)), _I64(part * LANES)))
+        at = builder.add(c_at, builder.add(builder.mul(c_step, _i64(row)), _i64(part * LANES)))
         return builder.bitcast(builder.gep(c, [at]), vector.as_pointer())
 
     sums = [[_tools.alloca_once(builder, vector) for _ in parts] for _ in range(rows)]
@@ -104,12 +107,12 @@ def _emit_tile(
         for part in parts:
             builder.store(_load(builder, place(row, part), size), sums[row][part])
     with _tools.for_range(builder, terms) as loop:
-        start = builder.add(w_at, builder.mul(loop.index, _I64(PANEL * width)))
+        start = builder.add(w_at, builder.mul(loop.index, _i64(PANEL * width)))
         panel = builder.bitcast(builder.gep(w, [start]), vector.as_pointer())
-        weights = [_load(builder, builder.gep(panel, [_I64(part)]), size) for part in parts]
-        column = builder.mul(loop.index, _I64(width))
+        weights = [_load(builder, builder.gep(panel, [_i64(part)]), size) for part in parts]
+        column = builder.mul(loop.index, _i64(width))
         for row in range(rows):
-            at = builder.add(builder.add(a_at, builder.mul(a_step, _I64(row))), column)
+            at = builder.add(builder.add(a_at, builder.mul(a_step, _i64(row))), column)
             pointer = builder.bitcast(builder.gep(a, [at]), element.as_pointer())
             factor = _load(builder, pointer, size // width)
             for part in parts:
@@ -153,10 +156,10 @@ def dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> An
 def dot_in_parts(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
     """The same for processors without an instruction for it: byte by byte, in int32."""
     for byte in range(QUAD):
-        shifted = builder.lshr(factor, _I32(8 * byte))
-        one = _splat(builder, builder.and_(shifted, _I32(255)))
-        up = _splat(builder, _I32(24 - 8 * byte))
-        other = builder.ashr(builder.shl(weights, up), _splat(builder, _I32(24)))
+        shifted = builder.lshr(factor, _i32(8 * byte))
+        one = _splat(builder, builder.and_(shifted, _i32(255)))
+        up = _splat(builder, _i32(24 - 8 * byte))
+        other = builder.ashr(builder.shl(weights, up), _splat(builder, _i32(24)))
         total = builder.add(total, builder.mul(one, other))
     return total
 

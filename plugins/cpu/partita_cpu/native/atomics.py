@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
-
+from partita_cpu.kernels.numba_jit import intrinsic, ir, types
 from partita_cpu.native.invoke import calling
-
-_I64 = types.int64
-_WORD = ir.IntType(64)
 
 
 def _pointer(builder: Any, address: Any) -> Any:
-    return builder.inttoptr(address, ir.PointerType(_WORD))
+    return builder.inttoptr(address, ir.PointerType(ir.IntType(64)))
 
 
 def _load(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
 
-    return _I64(_I64), generate
+    return types.int64(types.int64), generate
 
 
 def _store(typing: Any, address: Any, value: Any) -> Any:
@@ -30,14 +24,14 @@ def _store(typing: Any, address: Any, value: Any) -> Any:
         builder.store_atomic(args[1], _pointer(builder, args[0]), "release", 8)
         return context.get_dummy_value()
 
-    return types.void(_I64, _I64), generate
+    return types.void(types.int64, types.int64), generate
 
 
 def _add(typing: Any, address: Any, value: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _pointer(builder, args[0]), args[1], "seq_cst")
 
-    return _I64(_I64, _I64), generate
+    return types.int64(types.int64, types.int64), generate
 
 
 def _pause(typing: Any) -> Any:
@@ -63,8 +57,8 @@ add: Any = intrinsic(_add)
 pause: Any = intrinsic(_pause)
 """Tells the processor that this is a waiting loop."""
 
-call_share = calling(_I64, _I64, _I64, returns=types.int32)
+call_share = calling("int64", "int64", "int64", returns="int32")
 """Calls a trampoline: address, then slots, tid and nt."""
 
-call_system = calling(*[_I64] * 6, returns=_I64)
+call_system = calling(*["int64"] * 6, returns="int64")
 """Calls the C function ``syscall``: its address, then number and arguments."""

@@ -17,10 +17,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.errors import InferError
+from partita.errors import CompileError, InferError
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native.atomics import add, call_share, call_system, load, pause, store
+from partita_cpu.native.invoking import invoke
 from partita_cpu.native.isa import Isa, isa
+from partita_cpu.native.kept import entry_of
+from partita_cpu.native.trampoline import fill
 
 # Words of the shared memory; each on a cache line of its own.
 _GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
@@ -70,7 +73,7 @@ def _draw(sync: int, helps: int) -> None:
 
 
 @jit
-def _serve(sync: int) -> None:
+def _serve(sync: int, tid: int, nt: int) -> None:
     """What a thread of the crew does all its life."""
     seen = 0
     looks = 0
@@ -101,14 +104,14 @@ def _wake(sync: int) -> None:
 
 
 @jit
-def _rouse(sync: int) -> None:
+def _rouse(sync: int, tid: int, nt: int) -> None:
     """Wakes all threads of the crew."""
     _wake(sync)
 
 
 @jit
-def _lead(sync: int, table: int, first: int, last: int, shared: int) -> int:
-    """Runs rows of a table, with help if `shared`; returns whether one failed."""
+def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
+    """Runs rows of a table, with help if `shared`; the status tells whether one failed."""
     store(sync + _STATUS, 0)
     number = (load(sync + _TICKET) >> _NUMBER) + 1
     if shared:
@@ -135,8 +138,44 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int) -> int:
                 looks = LOOKS // 2
     if shared:
         store(sync + _TICKET, (number - first + last) << _NUMBER)
-    failed: int = load(sync + _STATUS)
-    return failed
+
+
+class Rows:
+    """Rows of a table, ready to be run again and again; by one thread at a time.
+
+    Args:
+        table: Address of the table, `ROW` words a row.
+        first: First row.
+        last: Behind the last row.
+        shared: Whether it is worth it to wake the other threads.
+    """
+
+    def __init__(self, table: int, first: int, last: int, shared: bool) -> None:
+        lead = entry_of(_lead, (0,) * 5)
+        if lead is None:
+            raise CompileError("Device CPU cannot compile what walks its programs.")
+        self.shared = shared
+        self.trampoline = lead.trampoline
+        self._memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
+        start = self._memory.ctypes.data
+        block = start + -start % 64
+        self._words = self._memory.data
+        self._status = (block - start + _STATUS) // 8
+        alone, together = (WORDS + 8 + n * lead.slots for n in (0, 1))
+        for at, sync in ((alone, block), (together, 0)):
+            slots = self._memory[at : at + lead.slots]
+            fill(slots, lead, (sync, table, first, last, int(at == together)))
+        self.alone, self.together = start + 8 * alone, start + 8 * together
+        self._sync = together + 1
+
+    def lead_in(self, sync: int) -> int:
+        """Where the arguments are for a run with the threads that share a memory."""
+        self._words[self._sync] = sync
+        return self.together
+
+    def failed(self) -> int:
+        """Whether a row failed in the last run by one thread."""
+        return self._words[self._status]
 
 
 class Crew:
@@ -153,48 +192,49 @@ class Crew:
         self._busy = threading.Lock()
         self._pid = 0
         self._memory = np.zeros(WORDS + 8, np.int64)
+        self._words = self._memory.data
         self._threads: list[threading.Thread] = []
         libc = ctypes.CDLL(None)
         self._syscall = ctypes.cast(libc.syscall, ctypes.c_void_p).value or 0
         self._sync = 0
+        self._status = 0
+        self._invoke = invoke()
         atexit.register(self._stop)
 
-    def run(self, table: int, first: int, last: int, shared: bool, block: int) -> None:
+    def run(self, rows: Rows) -> None:
         """Runs rows of a table; on the calling thread alone if the crew is busy.
-
-        Args:
-            table: Address of the table, `ROW` words a row.
-            first: First row.
-            last: Behind the last row.
-            shared: Whether it is worth it to wake the other threads.
-            block: Address of `WORDS` zeros of the caller's, for a run on its thread alone.
 
         Raises:
             InferError: A kernel failed.
         """
-        if shared and self.size > 1 and self._busy.acquire(blocking=False):
+        if rows.shared and self.size > 1 and self._busy.acquire(blocking=False):
             try:
                 self._ready()
-                failed = _lead(self._sync, table, first, last, 1)
+                self._invoke(rows.trampoline, rows.lead_in(self._sync), 0, 1)
+                failed = self._words[self._status]
             finally:
                 self._busy.release()
         else:
-            failed = _lead(block, table, first, last, 0)
+            self._invoke(rows.trampoline, rows.alone, 0, 1)
+            failed = rows.failed()
         if failed:
             raise InferError("A kernel failed on device CPU.")
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
         self._memory = np.zeros(WORDS + 8, np.int64)
+        self._words = self._memory.data
         start = self._memory.ctypes.data
-        start += -start % 64
-        self._memory[(start - self._memory.ctypes.data + _SYSCALL) // 8] = self._syscall
-        return start
+        block = start + -start % 64
+        self._words[(block - start + _SYSCALL) // 8] = self._syscall
+        self._status = (block - start + _STATUS) // 8
+        return block
 
     def _ready(self) -> None:
         """Starts the threads; anew after a fork, since a child has no threads but its own."""
         if self._pid == os.getpid():
             return
+        entry_of(_serve, (0,))  # compiled once, before all threads ask for it
         self._pid = os.getpid()
         self._sync = self._block()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
@@ -210,8 +250,8 @@ class Crew:
         if self._pid != os.getpid() or not self._busy.acquire(timeout=1):
             return
         self._memory[(self._sync - self._memory.ctypes.data + _QUIT) // 8] = 1
-        _lead(self._sync, 0, 0, 0, 1)
-        _rouse(self._sync)
+        _lead(self._sync, 0, 0, 0, 1, 0, 1)
+        _rouse(self._sync, 0, 1)
         for thread in self._threads:
             thread.join(1)
 
@@ -224,7 +264,7 @@ def stay_on(processor: int | None) -> None:
 
 def _live(sync: int, processor: int | None) -> None:
     stay_on(processor)
-    _serve(sync)
+    _serve(sync, 0, 1)
 
 
 def new_crew(size: int, processors: Sequence[int] = ()) -> Crew | None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
 
-_I64, _F32 = types.int64, types.float32
-_tuple_of: Any = types.Tuple
-_unpack: Any = cgutils.unpack_tuple
+from partita_cpu.kernels.numba_jit import cgutils, intrinsic, ir, register_jitable, types
+
+_I64, _F32 = "int64", "float32"
 
 
 @register_jitable
@@ -21,19 +17,22 @@ def address(array: Any) -> Any:
     return np.int64(array.ctypes.data)
 
 
-def calling(*kinds: Any, returns: Any = types.void) -> Any:
-    """Makes a function of an address, and a tuple of what to call it with."""
-    given = _tuple_of(kinds)
+def calling(*kinds: str, returns: str = "void") -> Any:
+    """Makes a function of an address, and a tuple of what to call it with; by numba's types."""
 
     def typed(typing: Any, address: Any, arguments: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            values = _unpack(builder, args[1], len(kinds))
-            result = context.get_value_type(returns) if returns != types.void else ir.VoidType()
-            kind = ir.FunctionType(result, [value.type for value in values])
-            value = builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
-            return value if returns != types.void else context.get_dummy_value()
+        given = types.Tuple([getattr(types, kind) for kind in kinds])
+        result = getattr(types, returns)
 
-        return returns(_I64, given), generate
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[1], len(kinds))
+            nothing = result == types.void
+            kind_of_result = ir.VoidType() if nothing else context.get_value_type(result)
+            kind = ir.FunctionType(kind_of_result, [value.type for value in values])
+            value = builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+            return context.get_dummy_value() if nothing else value
+
+        return result(types.int64, given), generate
 
     return intrinsic(typed)
 
@@ -78,7 +77,7 @@ def _float_bits(typing: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
 
-    return _F32(_I64), generate
+    return types.float32(types.int64), generate
 
 
 float_bits: Any = intrinsic(_float_bits)

@@ -15,6 +15,7 @@ import platform
 import sys
 
 from partita.errors import PropertyError
+from partita_cpu.native import store
 
 VARIABLE = "PARTITA_CPU_ISA"
 """Environment variable: the most that kernels may use."""
@@ -22,6 +23,7 @@ VARIABLE = "PARTITA_CPU_ISA"
 _ARCH_PRCTL = 158
 _REQUEST_PERMISSION = 0x1023
 _TILE_DATA = 18
+_KEPT = ("processor", "features")
 
 
 class Isa(enum.IntEnum):
@@ -87,10 +89,16 @@ def detected() -> Isa:
 
 @functools.cache
 def host_features() -> frozenset[str]:
-    """Features of the processor, by LLVM's names."""
+    """Features of the processor, by LLVM's names; kept on disk, since LLVM takes long to load."""
+    known = store.read(*_KEPT) if store.knows_processor() else None
+    if known is not None:
+        return frozenset(known.decode().split())
     from llvmlite import binding
 
-    return frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
+    found = frozenset(name for name, there in binding.get_host_cpu_features().items() if there)
+    if store.knows_processor():
+        store.write(*_KEPT, " ".join(sorted(found)).encode())
+    return found
 
 
 def _tiles_granted() -> bool:

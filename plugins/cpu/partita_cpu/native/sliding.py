@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from partita.lowering import Array
 from partita_cpu.kernels.activation_scalar import activate
-from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.kernels.numba_jit import jit, overload, types
 from partita_cpu.native.invoke import address, call_narrow, call_scale, call_window
 
 

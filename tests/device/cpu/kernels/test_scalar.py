@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numba
 import numpy as np
 import pytest
 
 from partita_cpu.kernels import scalar
+from partita_cpu.kernels.numba_jit import compiler
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -32,7 +32,7 @@ def samples() -> np.ndarray:
 
 
 def applied(function, x):
-    @numba.njit(error_model="numpy")
+    @compiler().njit(error_model="numpy")
     def loop(x, y):
         for i in range(x.size):
             y[i] = function(x[i])
@@ -107,7 +107,7 @@ def test_float64_is_exact_to_a_few_ulp(name):
 
 
 def test_row_maximum_finds_nan():
-    @numba.njit
+    @compiler().njit
     def top(row):
         return scalar.row_maximum(row)
 

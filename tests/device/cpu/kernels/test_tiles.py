@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 from numba.core.errors import NumbaError
@@ -10,13 +9,14 @@ from numpy.lib.stride_tricks import as_strided
 
 from partita_cpu.kernels import tiles
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import compiler
 from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels, float_panels
 
 
 def compiled(tile):
     """A tile as a function of arrays, with offsets that are not 0."""
 
-    @numba.njit(_nrt=False)
+    @compiler().njit(_nrt=False)
     def run(a, w, c, a_step, c_step, terms):
         tile(a, 3, a_step, w, 0, c, 5, c_step, terms)
 

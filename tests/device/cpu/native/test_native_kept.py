@@ -1,0 +1,230 @@
+"""Machine code on disk: found again, made anew when damaged, loaded without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from partita.errors import InferError
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.numba_jit import Kernel, compiler, jit
+from partita_cpu.native import objects, store
+from partita_cpu.native.fingerprint import fingerprint
+from partita_cpu.native.image import Image, ImageError, image_of, load
+from partita_cpu.native.ir.text import Function
+from partita_cpu.native.isa import Isa, detected
+
+pytestmark = pytest.mark.skipif(
+    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    reason="kernels are not kept here",
+)
+
+LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+
+
+@pytest.fixture
+def folder(monkeypatch, tmp_path):
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.delenv("PARTITA_CPU_ISA", raising=False)
+    return tmp_path
+
+
+def python(code, **environment):
+    """What a process prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def add_scaled(x, y, factor, count, tid, nt):
+    for i in range(count * tid // nt, count * (tid + 1) // nt):
+        y[i] += np.exp(x[i]) * factor
+
+
+def fresh(function=add_scaled):
+    """A kernel that nothing is known of."""
+    return Kernel(function, {"nogil": True, "error_model": "numpy"}, True)
+
+
+def test_the_cache_folder_follows_the_environment(folder, monkeypatch):
+    assert store.cache_folder() == folder / "cpu"
+    monkeypatch.delenv(store.CACHE_VARIABLE)
+    assert store.cache_folder().name == "cpu"
+
+
+@pytest.mark.parametrize("damage", [b"", b"short", None])
+def test_a_damaged_file_is_no_file(folder, damage):
+    store.write("name", "key", b"content")
+    assert store.read("name", "key") == b"content"
+    assert store.read("name", "other") is None
+    (path,) = (folder / "cpu" / store.machine()).iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
+    assert store.read("name", "key") is None
+
+
+def test_a_folder_that_cannot_be_written_does_no_harm(folder, monkeypatch):
+    (folder / "file").write_text("")
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(folder / "file"))
+    store.write("name", "key", b"content")
+    assert store.read("name", "key") is None
+
+
+@pytest.mark.parametrize("level", LEVELS[:1])
+def test_a_level_is_compiled_once(folder, level, monkeypatch):
+    first = objects.level_image(level)
+    monkeypatch.setattr(objects, "_object", None)
+    again = objects.level_image(level)
+    assert again.content == first.content
+    assert again.functions == first.functions
+
+
+def test_processes_that_start_together(tmp_path):
+    code = (
+        "from partita_cpu.native import objects\n"
+        "from partita_cpu.native.isa import Isa\n"
+        "assert objects.addresses(Isa.AVX2)"
+    )
+    environment = {**os.environ, store.CACHE_VARIABLE: str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    running = [subprocess.Popen(command, env=environment) for _ in range(4)]
+    assert [process.wait() for process in running] == [0] * 4
+    names = [path.name for path in (tmp_path / "cpu" / store.machine()).iterdir()]
+    assert sorted(name.partition("-")[0] for name in names) == ["avx2", "processor"]
+
+
+@pytest.mark.parametrize("shares", [1, 3])
+def test_a_kernel_is_called_with_its_share(folder, shares):
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal(50), rng.standard_normal(50)
+    wanted = y + np.exp(x) * 1.5
+    kernel = fresh()
+    for share in range(shares):
+        kernel(x, y, 1.5, 50, share, shares)
+    np.testing.assert_allclose(y, wanted, rtol=1e-12)
+    assert list(kernel.entries) == [("<f8 1", "<f8 1", "float", "int")]
+
+
+def test_a_second_process_needs_no_compiler(tmp_path):
+    code = """
+        import sys
+        import numpy as np
+        from partita_cpu.engine import run_graph
+        import onnx.parser
+        from partita.lowering import lower_proto
+        text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y)'
+        model = onnx.parser.parse_model(text + ' { y = Softmax (x) }')
+        rows = run_graph(lower_proto(model), {"x": np.ones((2, 3), np.float32)})[0]
+        print(np.allclose(rows, 1 / 3), 'numba' in sys.modules or 'llvmlite' in sys.modules)
+        """
+    environment = {store.CACHE_VARIABLE: str(tmp_path)}
+    assert python(code, **environment) == "True True"
+    assert python(code, **environment) == "True False"
+
+
+def test_what_has_no_image_is_called_by_numba(folder):
+    def total(x, tid, nt):
+        return x.sum()
+
+    kernel = fresh(total)
+    assert kernel(np.arange(4.0), 0, 1) == 6.0
+    assert list(kernel.entries.values()) == [None]
+    other = fresh(total)
+    assert other(np.arange(4.0)[::2], 0, 1) == 2.0  # not contiguous
+    assert not other.entries
+
+
+def test_a_kernel_that_fails(folder):
+    def refusing(x, tid, nt):
+        if x[0] > 0:
+            raise ValueError("no")
+
+    kernel = fresh(refusing)
+    kernel(np.zeros(1), 0, 1)
+    with pytest.raises(InferError, match="Kernel refusing failed on device CPU"):
+        kernel(np.ones(1), 0, 1)
+
+
+@jit
+def callee(x):
+    return x + 1
+
+
+def caller_of(function):
+    def caller(x, tid, nt):
+        x[0] = function(x[0])
+
+    return fresh(caller)
+
+
+def test_the_fingerprint_covers_what_is_called():
+    def other(x):
+        return x + 2
+
+    same, changed = caller_of(callee), caller_of(jit(other))
+    assert fingerprint(same) == fingerprint(caller_of(callee))
+    assert fingerprint(same) != fingerprint(changed)
+    assert fingerprint(loop(callee.py_func)) != fingerprint(callee)
+
+
+def test_the_fingerprint_is_the_same_in_other_processes():
+    code = """
+        from partita_cpu.native.driver import multiply_tiles
+        from partita_cpu.native.fingerprint import fingerprint
+        print(fingerprint(multiply_tiles))
+        """
+    found = {python(code, PYTHONHASHSEED=seed) for seed in ("1", "2")}
+    assert len(found) == 1
+
+
+def test_kernels_of_other_kernels(folder):
+    x = np.zeros(1)
+    caller_of(callee)(x, 0, 1)
+    assert x[0] == 1
+
+
+def plain_function(body):
+    """Machine code of an LLVM function of an i64."""
+    f = Function("tried", "i64 %x", "i64")
+    body(f)
+    declared = "declare i64 @labs(i64)\ndeclare i64 @nowhere(i64)\n"
+    return objects._object(f.text() + declared, objects._target())
+
+
+def test_an_image_goes_through_bytes():
+    code = plain_function(lambda f: f.do(f"ret i64 {f.let('call i64 @labs(i64 %x)')}"))
+    image = Image.unpack(image_of(code, ["tried"]).pack())
+    function = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(load(image)["tried"])
+    assert function(-5) == 5
+
+
+def test_an_image_of_what_is_not_there():
+    code = plain_function(lambda f: f.do(f"ret i64 {f.let('call i64 @nowhere(i64 %x)')}"))
+    with pytest.raises(ImageError, match="there is no nowhere outside"):
+        image_of(code, ["tried"])
+    with pytest.raises(ImageError, match="there is no other"):
+        image_of(code, ["other"])
+
+
+def test_an_image_for_another_process():
+    code = plain_function(lambda f: f.do(f"ret i64 {f.let('call i64 @labs(i64 %x)')}"))
+    image = image_of(code, ["tried"])
+    image.outer["nowhere"] = image.outer.pop("labs")
+    with pytest.raises(ImageError, match="there is no nowhere outside"):
+        load(image)
+
+
+def test_numba_comes_with_what_modules_registered():
+    assert compiler().__name__ == "numba"
