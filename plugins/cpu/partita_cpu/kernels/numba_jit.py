@@ -8,11 +8,12 @@ functions of these names do as soon as :func:`compiler` brings numba in.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from typing import overload as _typing_overload
 
@@ -40,6 +41,7 @@ implementations: dict[Any, Callable[..., Any]] = {}
 """For functions that stand for compiled ones: what chooses the implementation."""
 
 _waiting: list[Callable[[], object]] = []
+_afresh: list[bool] = []
 _lock = threading.RLock()
 
 
@@ -51,6 +53,20 @@ def compiler() -> Any:
         while _waiting:
             _waiting.pop(0)()
     return numba
+
+
+@contextlib.contextmanager
+def afresh() -> Iterator[None]:
+    """Compiles without numba's cache, which does not notice when a function that is called changes.
+
+    For one thread at a time; others wait.
+    """
+    with _lock:
+        _afresh.append(True)
+        try:
+            yield
+        finally:
+            _afresh.pop()
 
 
 def _when_compiling(act: Callable[[], object]) -> None:
@@ -80,17 +96,20 @@ class Kernel:
         self.options = options
         self.counts = counts
         self.entries: dict[tuple[str, ...], Any] = {}
+        self._dispatchers: dict[bool, Any] = {}
 
-    @functools.cached_property
+    @property
     def dispatcher(self) -> Any:
-        """Numba's own function; numba keeps it on disk where nobody else does."""
-        from partita_cpu.native.kept import available
-
+        """Numba's function, which keeps what it compiles on disk; :func:`afresh` says when not."""
         with _lock:
-            made = compiler().njit(**self.options, cache=not available())(self.py_func)
-            if not self.counts:
-                made.targetoptions["_nrt"] = False
-        return made
+            cached = not _afresh
+            made = self._dispatchers.get(cached)
+            if made is None:
+                made = compiler().njit(**self.options, cache=cached)(self.py_func)
+                if not self.counts:
+                    made.targetoptions["_nrt"] = False
+                self._dispatchers[cached] = made
+            return made
 
     @property
     def _numba_type_(self) -> Any:

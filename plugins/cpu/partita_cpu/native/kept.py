@@ -17,7 +17,7 @@ import numpy as np
 from partita.errors import InferError
 from partita.lowering import Operand
 from partita_cpu.kernels.item_sized import ItemSized
-from partita_cpu.kernels.numba_jit import Kernel, compiler, types
+from partita_cpu.kernels.numba_jit import Kernel, afresh, compiler, types
 from partita_cpu.native import store
 from partita_cpu.native.fingerprint import fingerprint
 from partita_cpu.native.image import Image, ImageError, image_of, load
@@ -111,8 +111,9 @@ def _entry(kernel: Kernel, kinds: Kinds) -> Entry | None:
 def _compiled(kernel: Kernel, kinds: Kinds) -> bytes:
     """The image of a kernel, made by numba; or that there is none."""
     signature = (*map(_type, kinds), types.int64, types.int64)
-    kernel.dispatcher.compile(signature)
-    overload = kernel.dispatcher.overloads[signature]
+    with afresh():
+        kernel.dispatcher.compile(signature)
+        overload = kernel.dispatcher.overloads[signature]
     if overload.signature.return_type != types.none:
         return _NEVER
     try:
