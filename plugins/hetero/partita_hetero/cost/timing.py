@@ -21,12 +21,15 @@ class Effort:
         least: Fewest runs that count; no more are needed if they take the same time.
         most: Most runs that count.
         seconds: No further run begins after that time.
+        warm_seconds: Further runs before those that count, for so long at most in all: clocks of
+            processors rise with their load.
     """
 
     warm: int = 2
     least: int = 3
     most: int = 15
     seconds: float = 0.4
+    warm_seconds: float = 0.0
 
 
 def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
@@ -41,6 +44,8 @@ def repeat(call: Callable[[], float], effort: Effort) -> list[float]:
         result = call()
         if clock.seconds() - start > effort.seconds:
             return [result]
+    while clock.seconds() - start < effort.warm_seconds:
+        call()
     start = clock.seconds()
     results: list[float] = []
     while len(results) < effort.most:

@@ -18,7 +18,8 @@ from partita_hetero.planner.timeline import Timeline
 if TYPE_CHECKING:
     from partita_hetero.compilation import Compilation
 
-EFFORT = Effort(warm=2, least=3, most=15, seconds=0.4)
+EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
+WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
 COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
@@ -60,7 +61,8 @@ class Trial:
         plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
         self._compiled = HeteroCompiledModel(compilation, assembly)
         self._compiled.properties = plain  # a failure shows, instead of moving something
-        self._runner = HeteroRunner(self._compiled)
+        self._request = self._compiled.create_infer_request()
+        self._request.set_input_tensors(dict(enumerate(inputs)))
         timed = HeteroCompiledModel(compilation, assembly)
         timed.properties = plain.model_copy(update={"PERF_COUNT": True})
         self._timed = HeteroRunner(timed)
@@ -68,30 +70,31 @@ class Trial:
     def run(self) -> float:
         """Runs once, as an application would; returns the seconds."""
         start = clock.seconds()
-        self._runner.run(self._inputs)
+        self._request.infer(share_outputs=True)
         return clock.seconds() - start
 
     def measure(self, effort: Effort = EFFORT) -> Run:
-        """Runs several times, in turns as an application would and noting each submodel's time."""
+        """Runs several times as an application would, then noting each submodel's time."""
+        times = repeat(self.run, effort)
+        whole = statistics.median(times)
         parts: dict[int, list[float]] = {piece.number: [] for piece in self.assembly.submodels}
-        watched: list[float] = []
 
-        def once() -> float:
-            seconds = self.run()
-            watched.append(self._run_timed())
+        def watch() -> float:
+            seconds = self._run_timed()
             for number, taken in self._timed.part_seconds().items():
                 parts[number].append(taken)
             return seconds
 
-        times = repeat(once, effort)
-        runs = len(times)
-        whole = statistics.median(times)
-        slowed = max(1.0, statistics.median(watched[-runs:]) / whole)  # by being watched
+        watched = repeat(watch, WATCHED)
+        slowed = max(1.0, statistics.median(watched) / whole)  # by being watched
         return Run(
             whole,
-            {number: statistics.median(taken[-runs:]) / slowed for number, taken in parts.items()},
+            {
+                number: statistics.median(taken[-len(watched) :]) / slowed
+                for number, taken in parts.items()
+            },
             self._timed.timeline(),
-            runs,
+            len(times),
         )
 
     def _run_timed(self) -> float:
@@ -157,5 +160,5 @@ class Trial:
 
     def close(self) -> None:
         """Frees what the requests hold."""
-        self._runner.close()
+        del self._request
         self._timed.close()

@@ -37,6 +37,12 @@ def test_warm_runs_do_not_count(clock):
     assert repeat(calls(clock, [9, 8, 7, 1, 3]), effort) == [1, 3]
 
 
+def test_warm_runs_go_on_for_their_time(clock):
+    effort = Effort(warm=2, least=2, most=2, seconds=100, warm_seconds=7)
+    assert repeat(calls(clock, [9, 3, 3, 3, 1, 2]), effort) == [1, 2]
+    assert repeat(calls(clock, [9, 8, 1, 2]), effort) == [1, 2]
+
+
 def test_no_more_runs_than_time(clock):
     effort = Effort(warm=2, least=3, most=100, seconds=10)
     assert repeat(calls(clock, [1, 1, 1, 2, 3, 4, 5, 6]), effort) == [1, 2, 3, 4, 5]
