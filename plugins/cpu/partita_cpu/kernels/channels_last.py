@@ -6,59 +6,30 @@ They exist only where there are native kernels, so they need no portable form.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering import Activation, Array, Builder, Node, Operand
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.kernels.channels_last_depthwise import emit_depthwise, emit_slide
+from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.window import Window, resolve
-from partita_cpu.native.choice import Choice, native_choice
-from partita_cpu.native.depthwise import (
-    convolve_rows,
-    fits,
-    pack_row,
-    pack_taps,
-    padded_width,
-    row_kernels,
-    thread_bytes,
-)
-from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.plan import Images, Source, Storage, plan
-from partita_cpu.native.product import Scaling, bounds_of, emit_product, split_gate
+from partita_cpu.native.product import Scaling, bounds_of, emit_product
 from partita_cpu.native.sliding import (
     MAX,
     MEAN,
-    WEIGH,
     deal_channels,
     over_all_pixels,
     put_channels,
     scale_and_shift,
-    slide,
     spread_blocks,
     swap_axes,
 )
-from partita_cpu.native.table import single_kernel, window_kernels
+from partita_cpu.native.table import single_kernel
 from partita_cpu.native.together import emit_together
-
-DOMAIN = "partita.nhwc"
-
-HALF = np.dtype(np.uint16)
-"""What images in bfloat16 hold: its bits. Only operators of this domain see them."""
-
-STORED = F32 | {HALF}
-
-
-def _choice(b: Builder) -> Choice:
-    choice = native_choice(b.options)
-    if choice is None:
-        raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}) needs native kernels, and there "
-            "are none for this machine."
-        )
-    return choice
 
 
 @kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32)
@@ -84,35 +55,6 @@ def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, 
     return y
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a node reads and writes channels: all of its tensors, or some of a larger one.
-
-    Attributes:
-        x: What is read.
-        first: The first channel that is read.
-        channels: How many are.
-        y: What is written to, or ``None`` for a tensor of its own.
-        into: The channel that the first result is written to.
-    """
-
-    x: Operand
-    first: int
-    channels: int
-    y: Operand | None
-    into: int
-
-    @classmethod
-    def of(cls, node: Node, x: Operand, y: Operand | None) -> Place:
-        """As `slices` has noted it at a node."""
-        first, channels = node.attrs.get("channels", (0, x.shape[3]))
-        return cls(x, first, channels, y, node.attrs.get("into", 0))
-
-    def output(self, b: Builder, shape: tuple[int, ...], half: bool) -> Operand:
-        """What is written to."""
-        return b.empty(shape, HALF if half else np.float32) if self.y is None else self.y
-
-
 @kernel("Buffer", domain=DOMAIN, folds=False)
 def buffer(b: Builder, node: Node) -> Operand:
     """Memory that several nodes write their channels to."""
@@ -131,7 +73,7 @@ def put(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
     place = Place.of(node, x, y)
     if x.size:
         name = "copy_halves" if x.dtype == HALF else "copy"
-        kernels = b.constant(single_kernel(_choice(b).level, name))
+        kernels = b.constant(single_kernel(choice_of(b).level, name))
         numbers = place.channels, place.first, place.into, y.shape[3]
         b.call(put_channels, b.flat(x), b.flat(y), kernels, *numbers, exec_type="copy")
     return y
@@ -178,7 +120,7 @@ def conv(
         residual = expanded(b, residual, y.shape)
     activation = node.attrs.get("activation")
     if 1 < groups == channels == w.shape[0] and residual is None:
-        _emit_depthwise(b, window, place, w, bias, y, activation)
+        emit_depthwise(b, window, place, w, bias, y, activation)
         return y
     images = _images(n, channels, w.shape[0], groups, window)
     scaling = None
@@ -194,8 +136,9 @@ def conv(
         scaling is not None,
         planar,
     )
-    if not emit_together(b, _choice(b), images, x, w, bias, residual, y, activation, storage):
-        emit_product(b, _choice(b), images, x, w, bias, residual, y, activation, storage, scaling)
+    choice = choice_of(b)
+    if not emit_together(b, choice, images, x, w, bias, residual, y, activation, storage):
+        emit_product(b, choice, images, x, w, bias, residual, y, activation, storage, scaling)
     return y
 
 
@@ -217,7 +160,7 @@ def _images(n: int, channels: int, outputs: int, groups: int, window: Window) ->
 
 def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     """Whether a picture can be read as it is: its rows are laid out anew in any case."""
-    choice, window = _choice(b), resolve(node, x.shape[2:], w.shape[2:])
+    choice, window = choice_of(b), resolve(node, x.shape[2:], w.shape[2:])
     images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
     arithmetic = choice.product_arithmetic(images, b.value(w))
     storage = Storage(planar=True)
@@ -246,7 +189,7 @@ def conv_transpose(
     blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
     images = Images.matrix(n * h * width, channels, down * across * outputs)
     activation = node.attrs.get("activation")
-    emit_product(b, _choice(b), images, x, matrix, bias, None, blocks, activation)
+    emit_product(b, choice_of(b), images, x, matrix, bias, None, blocks, activation)
     if blocks is not y:
         run = across * outputs
         b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
@@ -258,120 +201,13 @@ def _block_matrix(w: Array) -> Array:
     return np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(w.shape[0], -1)
 
 
-def _emit_depthwise(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand | None,
-    y: Operand,
-    activation: Activation | None,
-) -> None:
-    channels, choice = place.channels, _choice(b)
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
-    if not act.code and fits(window, channels, choice.level, y.dtype == HALF):
-        _emit_rows(b, window, place, w, bias, y, (low, high, gate))
-        return
-    weights = b.prepack(w, "taps first", _taps_first)
-    offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
-    _emit_slide(b, window, place, weights, offset, y, WEIGH, activation)
-
-
-def _emit_rows(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand | None,
-    y: Operand,
-    finish: tuple[float, float, int],
-) -> None:
-    choice, channels = _choice(b), place.channels
-    lanes = LANES[choice.level]
-    room = thread_bytes(window, channels, lanes)
-    if bias is None:
-        offset = b.constant(np.zeros(-(-channels // lanes) * lanes, np.float32))
-    else:
-        offset = b.prepack(bias, ("row", lanes), lambda array: pack_row(array, lanes))
-    b.call(
-        convolve_rows,
-        b.flat(place.x),
-        b.prepack(w, ("row taps", lanes), lambda array: pack_taps(array, lanes)),
-        offset,
-        b.flat(y),
-        b.empty((choice.threads * room,), "uint8"),
-        b.constant(row_kernels(choice.level, y.dtype == HALF)),
-        b.constant(window.table),
-        lanes,
-        channels,
-        place.x.shape[3],
-        place.first,
-        y.shape[3],
-        place.into,
-        padded_width(window),
-        room,
-        *finish,
-        work=y.size * window.taps,
-        exec_type="avx2_f32" if choice.level.label == "avx2" else "avx512_f32",
-    )
-
-
-def _taps_first(w: Array) -> Array:
-    return np.ascontiguousarray(w.reshape(w.shape[0], -1).T).reshape(-1)
-
-
-def _emit_slide(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand,
-    y: Operand,
-    kind: int,
-    activation: Activation | None = None,
-    counts: tuple[Array, Array] | None = None,
-) -> None:
-    choice = _choice(b)
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
-    none = np.ones(1, np.int64)
-    down, across = counts or (none, none)
-    name = ("weigh", "max", "sum")[kind]
-    b.call(
-        slide,
-        b.flat(place.x),
-        w,
-        bias,
-        b.flat(y),
-        b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
-        b.constant(window.table),
-        b.constant(down),
-        b.constant(across),
-        place.channels,
-        place.x.shape[3],
-        place.first,
-        y.shape[3],
-        place.into,
-        kind,
-        low,
-        high,
-        gate,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
-        work=y.size * window.taps,
-        exec_type="avx2_f32" if choice.level.label == "avx2" else "avx512_f32",
-    )
-
-
 @kernel("MaxPool", domain=DOMAIN, dtypes=STORED)
 def max_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) -> Operand:
     """The largest element of each window."""
     window, place, y = _pool(b, node, x, target)
     if y.size:
         none = b.constant(np.zeros(1, np.float32))
-        _emit_slide(b, window, place, none, none, y, MAX)
+        emit_slide(b, window, place, none, none, y, MAX)
     return y
 
 
@@ -383,7 +219,7 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
         include = bool(node.attrs.get("count_include_pad", 0))
         counts = counted(window, 1, include), counted(window, 2, include)
         none = b.constant(np.zeros(1, np.float32))
-        _emit_slide(b, window, place, none, none, y, MEAN, counts=counts)
+        emit_slide(b, window, place, none, none, y, MEAN, counts=counts)
     return y
 
 
@@ -420,7 +256,7 @@ def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
     if y.size and h * w:
         kind = "sum" if mean else "max"
         name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
-        kernels = b.constant(single_kernel(_choice(b).level, name))
+        kernels = b.constant(single_kernel(choice_of(b).level, name))
         numbers = place.channels, h * w, place.first, 1 / (h * w)
         b.call(over_all_pixels, b.flat(x), b.flat(y), kernels, *numbers)
     elif y.size:
@@ -449,7 +285,7 @@ def scale_shift(
             factor,
             shift,
             b.flat(y),
-            b.constant(single_kernel(_choice(b).level, name)),
+            b.constant(single_kernel(choice_of(b).level, name)),
             place.first,
             place.into,
             y.shape[3],

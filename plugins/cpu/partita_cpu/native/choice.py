@@ -50,7 +50,9 @@ class Choice:
         """Whether there are native kernels at all."""
         return self.level is not Isa.PORTABLE
 
-    def product_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+    def product_arithmetic(
+        self, images: Images, weights: Array, computed: bool = False
+    ) -> Arithmetic:
         """What one product is computed in.
 
         Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
@@ -58,6 +60,8 @@ class Choice:
         """
         if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
             return Arithmetic.F32
+        if computed:
+            return self.arithmetic
         fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
         if images.depth == SPLIT_DEPTH:
             fewest = SPLIT_MANY

@@ -62,21 +62,6 @@ def row_kernels(level: Isa, half: bool) -> Array:
     return table
 
 
-def pack_taps(w: Array, lanes: int) -> Array:
-    """Weights (channels, 1, down, across) as (block of channels, tap, lane), flat."""
-    channels = w.shape[0]
-    blocks = -(-channels // lanes)
-    padded = np.zeros((blocks * lanes, w[0].size), np.float32)
-    padded[:channels] = w.reshape(channels, -1)
-    packed = padded.reshape(blocks, lanes, -1).transpose(0, 2, 1)
-    return np.ascontiguousarray(packed).reshape(-1)
-
-
-def pack_row(bias: Array, lanes: int) -> Array:
-    """One number per channel, with zeros up to a multiple of a vector."""
-    return np.pad(bias.astype(np.float32).reshape(-1), (0, -bias.size % lanes))
-
-
 @jit
 def convolve_rows(
     x: Array,

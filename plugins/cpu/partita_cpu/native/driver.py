@@ -149,8 +149,10 @@ def multiply_tiles(
         for group in range(first_block // blocks, (last_block - 1) // blocks + 1):
             first = max(first_block - group * blocks, 0)
             last = min(last_block - group * blocks, blocks)
-            _panel(
-                x,
+            a, largest = _lay(address(x), address(memory), kernels, p, scaling, group, unit, stop)
+            multiply_panel(
+                a,
+                largest,
                 w,
                 bias,
                 residual,
@@ -159,7 +161,6 @@ def multiply_tiles(
                 offsets,
                 kernels,
                 p,
-                scaling,
                 has_residual,
                 low,
                 high,
@@ -178,9 +179,30 @@ def multiply_tiles(
         call_plain(kernels[RELEASE], (0,))
 
 
+@jit(inline=True)
+def _lay(
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    unit: int,
+    stop: int,
+) -> Any:
+    """Where tiles find their input, laid out if need be, and its largest absolute value if so."""
+    if p[SOURCE] == _HALO:
+        return panel, lay_halo(x, panel, kernels, p, scaling, group, unit, stop)
+    if p[SOURCE] == _COLUMNS:
+        return panel, lay_columns(x, panel, kernels, p, scaling, group, unit, stop)
+    first = p[X_FIRST] + group * p[GROUP_CHANNELS]
+    return x + unit * p[ROW] + p[X_BYTES] * first, 0
+
+
 @jit
-def _panel(
-    x: Array,
+def multiply_panel(
+    a: int,
+    largest: int,
     w: Array,
     bias: Array,
     residual: Array,
@@ -189,7 +211,6 @@ def _panel(
     offsets: Array,
     kernels: Array,
     p: Array,
-    scaling: Scaling,
     has_residual: int,
     low: float,
     high: float,
@@ -203,19 +224,36 @@ def _panel(
     unit: int,
     stop: int,
 ) -> None:
-    """Some rows of the result times some columns of one group."""
+    """Some rows of the input times some columns of one group.
+
+    Args:
+        a: Address of the first row that tiles read.
+        largest: The largest absolute value among what was laid out there, as bits.
+        w: From here on as in `multiply_tiles`.
+        bias: .
+        residual: .
+        y: .
+        memory: Scratch memory of this thread.
+        offsets: .
+        kernels: .
+        p: .
+        has_residual: .
+        low: .
+        high: .
+        gate: .
+        code: .
+        alpha: .
+        beta: .
+        group: The group.
+        first_block: First tile across, of the group.
+        last_block: Behind the last one.
+        unit: First row of the result.
+        stop: Behind the last one.
+    """
     arithmetic, source, row = p[ARITHMETIC], p[SOURCE], p[ROW]
     planes = p[PLANE_BYTES] * (2 if arithmetic == _SPLIT else 1)
     base = address(memory)
     floats = memory[: memory.size // 4 * 4].view(np.float32)
-    largest = 0
-    a = base
-    if source == _HALO:
-        largest = lay_halo(address(x), base, kernels, p, scaling, group, unit, stop)
-    elif source == _COLUMNS:
-        largest = lay_columns(address(x), base, kernels, p, scaling, group, unit, stop)
-    else:
-        a = address(x) + unit * row + p[X_BYTES] * (p[X_FIRST] + group * p[GROUP_CHANNELS])
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
     exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)

@@ -114,6 +114,7 @@ class Storage:
         y_first: Channel of these that the first output is written to.
         scaled: Whether the input is multiplied and shifted on its way.
         planar: Whether the input is a picture whose channels lie apart; only for `Source.HALO`.
+        computed: Whether the input is computed piece by piece, where tiles read it.
     """
 
     half_in: bool = False
@@ -124,6 +125,7 @@ class Storage:
     y_first: int = 0
     scaled: bool = False
     planar: bool = False
+    computed: bool = False
 
 
 PLAIN = Storage()
@@ -234,7 +236,7 @@ class _Planner:
 
     def _source(self) -> Source:
         i = self.images
-        in_place = i.is_pointwise and not self.storage.scaled
+        in_place = i.is_pointwise and not self.storage.scaled and not self.storage.computed
         if in_place and (not self.wide or self._reads_tiles()):
             return Source.DIRECT
         if not self.wide and self._is_one_line():
@@ -253,14 +255,14 @@ class _Planner:
 
     def _is_one_line(self) -> bool:
         """Whether windows are runs of one line of pixels, that may overlap, without padding."""
-        i = self.images
+        i, kept = self.images, self.storage
         reach = (i.out_width - 1) * i.stride[1] + i.kernel[1]
         return (
             i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
             and not any(i.begin)
             and reach <= i.width
             and self.x_pitch == i.channels
-            and not (self.storage.scaled or self.storage.planar)
+            and not (kept.scaled or kept.planar or kept.computed)
         )
 
     def _reads_tiles(self) -> bool:

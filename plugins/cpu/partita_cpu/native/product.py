@@ -160,9 +160,55 @@ def emit_product(
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
-    weights = b.value(w)
-    arithmetic = choice.product_arithmetic(images, weights)
+    arithmetic = choice.product_arithmetic(images, b.value(w))
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
+    factors = product_of(b, choice, cut, w, bias, residual, y, activation)
+    offset = factors.weights[1]
+    b.call(
+        multiply_tiles,
+        b.flat(x),
+        *factors.weights,
+        offset if scaling is None else scaling.factor,
+        offset if scaling is None else scaling.shift,
+        *factors.memory,
+        -math.inf if scaling is None else scaling.low,
+        math.inf if scaling is None else scaling.high,
+        *factors.end,
+        work=factors.work,
+        exec_type=factors.exec_type,
+    )
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a driver of tiles takes but for its input, in that order.
+
+    Attributes:
+        weights: Packed weights and bias, residual, result.
+        memory: Scratch memory, offsets, kernels, the plan's table.
+        end: Whether there is a residual, bounds, gate, activation.
+        work: Of the step.
+        exec_type: Of the step.
+    """
+
+    weights: tuple[Operand, ...]
+    memory: tuple[Operand, ...]
+    end: tuple[int | float, ...]
+    work: int
+    exec_type: str
+
+
+def product_of(
+    b: Builder,
+    choice: Choice,
+    cut: Plan,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+) -> Product:
+    """What a driver takes for a cut product; arguments as in `emit_product`."""
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
 
@@ -170,31 +216,15 @@ def emit_product(
         lay = pack_matrix if array.ndim == 2 else pack
         return lay(cut, array, choice.threads)
 
-    offset = _bias(b, cut, bias)
-    b.call(
-        multiply_tiles,
-        b.flat(x),
-        b.prepack(w, ("tiles", cut.packing), packed),
-        offset,
-        b.flat(y if residual is None else residual),
-        b.flat(y),
-        offset if scaling is None else scaling.factor,
-        offset if scaling is None else scaling.shift,
-        b.empty((choice.threads * cut.thread_bytes,), "uint8"),
-        b.constant(cut.offsets),
-        b.constant(_kernels(choice, cut)),
-        b.constant(cut.table),
-        -math.inf if scaling is None else scaling.low,
-        math.inf if scaling is None else scaling.high,
-        int(residual is not None),
-        low,
-        high,
-        gate,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
-        work=images.work // (1 if cut.arithmetic is Arithmetic.F32 else 4),
-        exec_type=cut.arithmetic.exec_type(choice.level),
+    weights = b.prepack(w, ("tiles", cut.packing), packed)
+    scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
+    code = int(act.code), float(act.alpha), float(act.beta)
+    return Product(
+        (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
+        (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
+        (int(residual is not None), low, high, gate, *code),
+        cut.images.work // (1 if cut.arithmetic is Arithmetic.F32 else 4),
+        cut.arithmetic.exec_type(choice.level),
     )
 
 

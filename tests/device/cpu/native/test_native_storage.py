@@ -12,8 +12,6 @@ from partita_cpu.kernels.window import Window
 from partita_cpu.native import objects
 from partita_cpu.native.depthwise import (
     convolve_rows,
-    pack_row,
-    pack_taps,
     padded_width,
     row_kernels,
     thread_bytes,
@@ -33,6 +31,7 @@ from partita_cpu.native.sliding import (
     slide,
 )
 from partita_cpu.native.table import Arithmetic, single_kernel, tile_kernels, window_kernels
+from partita_cpu.native.weighing import pack_row, pack_taps
 
 from .conftest import TOLERANCE, Guarded, choices
 from .test_native_tiles import convolutions, convolve
@@ -307,7 +306,7 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
         convolve_rows(
             guarded.array(whole).reshape(-1),
             guarded.array(pack_taps(w, lanes)),
-            guarded.array(pack_row(bias, lanes)),
+            guarded.array(pack_row(bias, lanes, channels)),
             y.reshape(-1),
             scratch,
             row_kernels(level, half),

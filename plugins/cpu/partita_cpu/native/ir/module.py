@@ -6,6 +6,7 @@ from partita_cpu.native.ir import amx, amx_bytes, depthwise, finish, fma, masked
 from partita_cpu.native.ir.picture import deal
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.turn import turn
+from partita_cpu.native.ir.weigh import ACROSS, PIXELS, STRIDES, weigh
 from partita_cpu.native.ir.window import window
 from partita_cpu.native.isa import Isa
 
@@ -32,7 +33,18 @@ def functions(level: Isa) -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
+    made += _weighing(lanes, "", half=False, split=level is Isa.AMX)
     return made + _matrix_functions() if level is Isa.AMX else made
+
+
+def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
+    """Depthwise convolutions of images as they lie."""
+    return [
+        weigh(f"weigh{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
+        for across in ACROSS
+        for stride in STRIDES
+        for n in PIXELS
+    ]
 
 
 def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
@@ -57,6 +69,7 @@ def _matrix_functions() -> list[Function]:
     made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
     made.append(narrow.scale("scale_halves", 16, half_in=True, half_out=True))
     made += _rows(16, "_halves", True)
+    made += _weighing(16, "_halves", half=True, split=False)
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
         made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))

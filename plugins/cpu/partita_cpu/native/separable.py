@@ -1,0 +1,148 @@
+"""A depthwise convolution and the 1x1 convolution that alone reads it, as one step.
+
+What the first one computes goes, some output pixels at a time, to where tiles of the second one
+read it, in the arithmetic that they take. So it stays in the cache, and nothing is converted.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.native.driver import multiply_panel
+from partita_cpu.native.fields import (
+    ARITHMETIC,
+    BLOCKS,
+    GRAIN,
+    PADDED,
+    PANEL_UNITS,
+    PLANE_BYTES,
+    ROW,
+    THREAD_BYTES,
+    UNITS,
+)
+from partita_cpu.native.invoke import address, call_plain
+from partita_cpu.native.table import CONFIG, CONFIGURE, RELEASE, Arithmetic
+from partita_cpu.native.weighing import weigh_pixels
+
+_SPLIT = int(Arithmetic.BF16X3)
+
+
+@jit
+def weigh_and_multiply(
+    x: Array,
+    taps: Array,
+    offset: Array,
+    weighing: Array,
+    window: Array,
+    lowest: float,
+    highest: float,
+    gated: int,
+    w: Array,
+    bias: Array,
+    residual: Array,
+    y: Array,
+    scratch: Array,
+    offsets: Array,
+    kernels: Array,
+    p: Array,
+    has_residual: int,
+    low: float,
+    high: float,
+    gate: int,
+    code: int,
+    alpha: float,
+    beta: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """A depthwise convolution of x, finished, times w, finished; channels last.
+
+    Args:
+        x: Input pixels, flat; bfloat16 as uint16.
+        taps: `weighing.pack_taps`, for as many channels as a row of tiles' input has.
+        offset: `weighing.pack_row`, likewise.
+        weighing: `weighing.weigh_kernels`.
+        window: `weighing.places`.
+        lowest: Lower bound of the depthwise convolution.
+        highest: Upper bound of it.
+        gated: 1 if HardSwish follows, else 0.
+        w: From here on as in `driver.multiply_tiles`.
+        bias: .
+        residual: .
+        y: .
+        scratch: .
+        offsets: .
+        kernels: .
+        p: `Plan.table` of an input that is computed.
+        has_residual: .
+        low: .
+        high: .
+        gate: .
+        code: .
+        alpha: .
+        beta: .
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
+    threads = min(nt, scratch.size // p[THREAD_BYTES])
+    if tid >= threads:
+        return
+    start = tid * p[THREAD_BYTES]
+    start += -(address(scratch) + start) % 64
+    memory = scratch[start : (tid + 1) * p[THREAD_BYTES]]
+    grains = -(-p[UNITS] // p[GRAIN])
+    unit = grains * tid // threads * p[GRAIN]
+    end = min(grains * (tid + 1) // threads * p[GRAIN], p[UNITS])
+    if p[ARITHMETIC]:
+        call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    bounds: Any = np.float32(lowest), np.float32(highest)
+    low_plane = p[PLANE_BYTES] if p[ARITHMETIC] == _SPLIT else 0
+    while unit < end:
+        stop = min(unit + p[PANEL_UNITS], end)
+        largest = weigh_pixels(
+            address(x),
+            address(taps),
+            address(offset),
+            weighing,
+            window,
+            bounds[0],
+            bounds[1],
+            gated,
+            unit,
+            stop,
+            address(memory),
+            p[ROW],
+            low_plane,
+            p[PADDED],
+        )
+        multiply_panel(
+            address(memory),
+            largest if p[ARITHMETIC] else 0,
+            w,
+            bias,
+            residual,
+            y,
+            memory,
+            offsets,
+            kernels,
+            p,
+            has_residual,
+            low,
+            high,
+            gate,
+            code,
+            alpha,
+            beta,
+            0,
+            0,
+            p[BLOCKS],
+            unit,
+            stop,
+        )
+        unit = stop
+    if p[ARITHMETIC]:
+        call_plain(kernels[RELEASE], (0,))
