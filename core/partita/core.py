@@ -77,23 +77,20 @@ class Core:
     # ---------------------------------------------------------------------- models
 
     def read_model(self, model: Any, weights: Any = None) -> Model:
-        """Reads an ONNX model from a path, bytes or an ``onnx.ModelProto``.
+        """Reads a model: ONNX from a path, bytes or an ``onnx.ModelProto``, or an OpenVINO IR.
 
         Args:
-            model: The source.
-            weights: Accepted for OpenVINO's sake; must be ``None``, as ONNX names its own files.
+            model: The source; of an IR the ``.xml`` file, as a path or bytes.
+            weights: The ``.bin`` file of an IR (path, bytes or array), if it is not beside the
+                ``.xml``; ONNX models name their own files.
 
         Raises:
             ModelNotFoundError: The path does not exist.
-            ModelFormatError: It is no ONNX model, damaged, or of an unknown opset.
+            ModelFormatError: It is neither, damaged, or holds what is not known.
         """
         from partita.reading import read_model
 
-        if weights is not None:
-            raise PropertyError(
-                "'weights' must be None: an ONNX model names its external files itself."
-            )
-        return read_model(model)
+        return read_model(model, weights=weights)
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.

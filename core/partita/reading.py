@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.light_import import import_onnx_ir
 from partita.model import Model
+from partita.openvino_ir import is_ir, read_ir
 from partita.shapes import forget_meaningless_dims, infer_shapes
 from partita.weights import check_weights, densify, tensors_of
 
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-def read_model(source: Any, tidy: bool = True) -> Model:
-    """Reads an ONNX model and makes it tidy.
+def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
+    """Reads an ONNX model or an OpenVINO IR and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
     inputs become constants, operations get unique names and topological order, shapes are
@@ -27,13 +28,15 @@ def read_model(source: Any, tidy: bool = True) -> Model:
 
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
-            or a ``Model`` (returned as it is).
+            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml``.
         tidy: Make it tidy; without it only the wiring is checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
+        weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
+            one beside the ``.xml``.
 
     Raises:
         ModelNotFoundError: The path does not exist.
-        ModelFormatError: It is no ONNX model, damaged, or of an opset that is not known.
+        ModelFormatError: It is neither, damaged, or holds what is not known.
     """
     if isinstance(source, Model):
         return source
@@ -43,19 +46,28 @@ def read_model(source: Any, tidy: bool = True) -> Model:
 
     if isinstance(source, ir.Model):
         return _tidy(source, "the model", tidy)
-    folder: Path | None = None
+    path: Path | None = None
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the ModelProto"
-    elif isinstance(source, (bytes, bytearray, memoryview)):
-        proto, origin = _parse(bytes(source), "the bytes"), "the bytes"
-    elif isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        proto, origin, folder = _parse(_read(path), f"'{path}'"), f"'{path}'", path.parent
+    elif isinstance(source, (bytes, bytearray, memoryview, str, os.PathLike)):
+        if isinstance(source, (str, os.PathLike)):
+            path = Path(source)
+            data, origin = _read(path), f"'{path}'"
+        else:
+            data, origin = bytes(source), "the bytes"
+        if is_ir(data):
+            return _tidy(_translated(data, weights, path, origin), origin, tidy)
+        proto = _parse(data, origin)
     else:
         raise ModelFormatError(
             f"Cannot read a model from {type(source).__name__}; give a path, bytes or an "
             "onnx.ModelProto."
         )
+    if weights is not None:
+        raise ModelFormatError(
+            f"{origin} takes no 'weights': an ONNX model names its external files itself."
+        )
+    folder = None if path is None else path.parent
     try:
         _check_header(proto, origin)
         check_weights(proto, folder, origin)
@@ -67,12 +79,23 @@ def read_model(source: Any, tidy: bool = True) -> Model:
     if folder is not None:
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
-        ir_model.graph.name = path.stem if folder is not None else "model"
+        ir_model.graph.name = "model" if path is None else path.stem
     return _tidy(ir_model, origin, tidy)
+
+
+def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
+    try:
+        return read_ir(data, weights, path, origin)
+    except PartitaError:
+        raise
+    except Exception as error:  # layers with too few inputs, axes that are not there, ...
+        raise ModelFormatError(f"{origin} is not a valid OpenVINO IR: {_root(error)}") from error
 
 
 def external_files(data: bytes, path: Path) -> list[Path]:
     """The files beside a model that hold its weights, each once; sound or not."""
+    if is_ir(data):
+        return [file] if (file := path.with_suffix(".bin")).is_file() else []
     proto = _parse(data, f"'{path}'")
     names = {
         entry.value

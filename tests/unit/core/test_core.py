@@ -18,6 +18,7 @@ from partita.errors import (
     DeviceNotFoundError,
     DeviceStringError,
     DeviceUnavailableError,
+    ModelFormatError,
     ModelNotFoundError,
     PluginError,
     PropertyError,
@@ -160,7 +161,7 @@ def test_a_model_edited_after_compilation_leaves_the_compiled_one_alone(core):
 
 def test_reading_through_core(core):
     assert core.read_model(neg()).name == "m"
-    with pytest.raises(PropertyError, match=r"'weights' must be None"):
+    with pytest.raises(ModelFormatError, match=r"takes no 'weights'"):
         core.read_model(neg(), weights="w.bin")
 
 
