@@ -293,7 +293,8 @@ def test_entities_are_refused():
 def test_bodies_that_lie_too_deep():
     inner = branch(Net(), "Abs").inner()
     for _ in range(40):
-        maps = '<input external_port_id="1" internal_layer_id="1"/>'
+        maps = '<input external_port_id="0" internal_layer_id="0"/>'
+        maps += '<input external_port_id="1" internal_layer_id="1"/>'
         maps += '<output external_port_id="2" internal_layer_id="3"/>'
         both = f"<then_port_map>{maps}</then_port_map><then_body>{inner}</then_body>"
         net = Net()
