@@ -94,6 +94,11 @@ def constant(layer: Layer, weights: Array) -> ir.TensorProtocol:
     expected = math.ceil(count * dtype.bitwidth / 8)
     if size < expected:
         raise ModelFormatError(f"{layer} of shape {shape} needs {expected} bytes, not {size}")
+    if not weights.size and expected:
+        raise ModelFormatError(
+            f"{layer} needs weights, and none were given: put the .bin file beside the .xml under "
+            "the same name, or hand it to read_model(model, weights)."
+        )
     if offset + size > weights.size:
         raise ModelFormatError(
             f"{layer} ends at byte {offset + size} of the weights, which have {weights.size}: is "
