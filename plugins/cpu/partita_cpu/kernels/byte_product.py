@@ -27,10 +27,10 @@ from partita_cpu.kernels.tiles import (
     multiply_byte_rows,
 )
 from partita_cpu.native.choice import Choice
-from partita_cpu.native.invoke import address, call_bytes, call_plain
+from partita_cpu.native.invoke import address, call_bytes, call_finish_bytes, call_plain
 from partita_cpu.native.ir.amx_bytes import STEP
 from partita_cpu.native.isa import Isa
-from partita_cpu.native.table import CONFIG, CONFIGURE, RELEASE, byte_kernels
+from partita_cpu.native.table import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
 from partita_cpu.properties import processors
 
 SHIFT = 128
@@ -39,6 +39,8 @@ CHUNK = 32
 """Rows of a tile."""
 FEW = 4
 """So many rows or fewer are quicker without tiles of AMX."""
+MORE_STEPS = 1
+"""So many more steps than there must be are quicker than to copy rows."""
 _TILE = CHUNK * PANEL
 
 
@@ -80,8 +82,11 @@ class Result:
     KIND,
     LOW,
     HIGH,
-) = range(8)
-"""What the table of `multiply_bytes` holds."""
+    STEPS,
+    PLAIN,
+) = range(10)
+"""What the table of `multiply_bytes` holds; PLAIN: weights have no zero points, the input has one
+for all rows, and there is a factor for every column."""
 
 
 @loop
@@ -161,7 +166,9 @@ def multiply_bytes(
     begin, end = tasks * tid // threads, tasks * (tid + 1) // threads
     if begin == end:
         return
-    native = kernels[1] != 0
+    native, width = kernels[1] != 0, quads * QUAD
+    there = packed.size // width if width else rows
+    end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
     tile = scratch[tid * _TILE : (tid + 1) * _TILE]
     if native:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
@@ -169,16 +176,42 @@ def multiply_bytes(
         row, panel = task % chunks * CHUNK, task // chunks
         count = min(CHUNK, rows - row)
         at = panel * quads * PANEL * QUAD
+        first = row
         if native and count > FEW:
-            place = address(packed) + row * quads * QUAD
-            call_bytes(
-                kernels[1 if count * 2 <= CHUNK else 2],
-                (place, quads * QUAD, address(panels) + at, quads * QUAD // STEP, address(tile)),
-            )
+            whole = 1 if count * 2 <= CHUNK else 2
+            # Tiles are read as a whole: the last one may begin before the one before it ends.
+            first = max(min(row, there - whole * CHUNK // 2), 0)
+            place = address(packed) + first * width
+            sizes = (p[STEPS], width // p[STEPS])
+            call_bytes(kernels[whole], (place, width, address(panels) + at, *sizes, address(tile)))
         else:
             _fill_tile(packed, panels, tile, row, count, at, quads)
+        sums = tile[(row - first) * PANEL :]
+        if p[PLAIN] and end_kernel and p[KIND] != _SUMS:
+            column, level = panel * PANEL, np.int64(zero[0])
+            bounds = np.float32(p[LOW] - level), np.float32(p[HIGH] - level)
+            target = address(y) + y.itemsize * (row * p[COLUMNS] + column)
+            call_finish_bytes(
+                end_kernel,
+                (
+                    address(sums),
+                    count,
+                    min(PANEL, p[COLUMNS] - column),
+                    address(column_totals) + 4 * column,
+                    np.int64(row_zeros[0]) + p[ROW_SHIFT],
+                    address(bias) + 4 * column,
+                    address(factors) + 4 * column,
+                    scale[0],
+                    target,
+                    y.itemsize * p[COLUMNS],
+                    bounds[0],
+                    bounds[1],
+                    level,
+                ),
+            )
+            continue
         _finish_tile(
-            tile,
+            sums,
             row_totals,
             column_totals,
             row_zeros,
@@ -271,7 +304,7 @@ def _finish_tile(
                 target[i] = np.int32(high if value > high else value)
 
 
-_SUMS, _FLOATS = int(Kind.SUMS), int(Kind.FLOATS)
+_SUMS, _FLOATS, _LEVELS = int(Kind.SUMS), int(Kind.FLOATS), int(Kind.LEVELS)
 
 
 def signed(weights: Array) -> Array:
@@ -304,10 +337,24 @@ def _level(b: Builder) -> Isa:
     return b.options.level if isinstance(b.options, Choice) else Isa.PORTABLE
 
 
+def row_steps(terms: int) -> tuple[int, int]:
+    """In how many steps AMX takes so many terms, and of how many terms each: equal steps.
+
+    Rows that are whole quads stay as they are, if that takes few steps.
+    """
+    fewest = max(1, -(-terms // STEP))
+    for steps in range(fewest, fewest + MORE_STEPS + 1):
+        if terms and terms % (QUAD * steps) == 0:
+            return steps, terms // steps
+    return fewest, -(-max(terms, 1) // (QUAD * fewest)) * QUAD
+
+
 def row_bytes(b: Builder, terms: int) -> int:
     """Bytes of a packed row."""
-    unit = STEP if _level(b) is Isa.AMX else QUAD
-    return -(-terms // unit) * unit
+    if _level(b) is not Isa.AMX:
+        return -(-terms // QUAD) * QUAD
+    steps, step = row_steps(terms)
+    return steps * step
 
 
 def empty_rows(b: Builder, rows: int, terms: int) -> Operand:
@@ -318,8 +365,7 @@ def empty_rows(b: Builder, rows: int, terms: int) -> Operand:
 
 def _is_packed(b: Builder, x: Operand, rows: int, terms: int) -> bool:
     """Whether rows are as `pack_rows` would leave them, and tiles read nothing behind them."""
-    half = CHUNK // 2
-    whole = _level(b) is not Isa.AMX or rows % CHUNK in (0, half) or rows <= FEW
+    whole = _level(b) is not Isa.AMX or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
     return x.dtype == np.uint8 and terms == row_bytes(b, terms) and whole
 
 
@@ -424,9 +470,16 @@ def emit_packed_product(
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
     limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
     column_shift = -SHIFT if w.dtype == np.uint8 else 0
+    factors = result.factors
+    if factors.size == 1 and factors.const is not None:
+        factors = b.constant(np.full(columns, factors.const.reshape(-1)[0], np.float32))
+    plain = not needs_row_totals(w, w_zero) and (x_zero is None or x_zero.size == 1)
+    plain = plain and factors.size == columns
+    steps = row_steps(terms) if level is Isa.AMX else (1, STEP)
     sizes = (terms, columns, width // QUAD, shift, column_shift, result.kind)
+    table = (*sizes, limits.min, limits.max, steps[0], plain)
     y = b.empty((rows, columns), result.dtype)
-    finish = (result.scale, result.factors, result.bias, result.zero)
+    finish = (result.scale, factors, result.bias, result.zero)
     b.call(
         multiply_bytes,
         packed,
@@ -437,8 +490,8 @@ def emit_packed_product(
         *(b.flat(operand) for operand in finish),
         b.flat(y),
         b.empty((_threads(b) * _TILE,), np.int32),
-        b.constant(byte_kernels(level)),
-        b.constant(np.array([*sizes, limits.min, limits.max], np.int64)),
+        b.constant(byte_kernels(level, steps[1])),
+        b.constant(np.array(table, np.int64)),
         work=rows * terms * columns // (4 * QUAD if level is Isa.AMX else QUAD),
         exec_type="amx_int8" if level is Isa.AMX else "",
     )

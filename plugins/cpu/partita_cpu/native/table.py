@@ -124,18 +124,29 @@ def laid_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
     return table
 
 
+FLOATS, LEVELS = 3, 4
+"""Places of the kernels that finish products of bytes."""
+
+
 @functools.cache
-def byte_kernels(level: Isa) -> Array:
+def byte_kernels(level: Isa, step: int = 2 * STEP) -> Array:
     """The kernels that a product of bytes needs: in place 1 and 2 those for 16 and 32 rows.
 
-    All are 0 where a level has none.
+    Where a level has none there are zeros.
+
+    Args:
+        level: Instruction sets.
+        step: Terms that AMX takes at a time.
     """
     table = np.zeros(SLOTS, np.int64)
+    if level is Isa.PORTABLE:
+        return table
+    known = objects.addresses(level)
+    table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
     if level is Isa.AMX:
-        known = objects.addresses(level)
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
-        table[CONFIG] = _config(STEP).ctypes.data
+        table[CONFIG] = _config(step // 2).ctypes.data
     return table
 
 

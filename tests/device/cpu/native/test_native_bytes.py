@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.kernels.byte_product import CHUNK, Kind, multiply_bytes
+from partita_cpu.kernels.byte_product import CHUNK, FEW, Kind, multiply_bytes, row_steps
 from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
-from partita_cpu.native.ir.amx_bytes import STEP
 from partita_cpu.native.isa import Isa, detected
 from partita_cpu.native.objects import addresses
 from partita_cpu.native.table import byte_kernels
@@ -18,17 +17,22 @@ LEVELS = [level for level in Isa if level <= detected()]
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 70])
-@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (200, 63)])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (200, 63)])
 @pytest.mark.parametrize("kind", list(Kind))
-def test_products(level, rows, terms, columns, kind, guarded):
+@pytest.mark.parametrize("plain", [False, True])
+def test_products(level, rows, terms, columns, kind, plain, guarded):
     rng = np.random.default_rng(rows + terms)
-    unit = STEP if level is Isa.AMX else QUAD
-    width = -(-terms // unit) * unit
-    height = -(-rows // CHUNK) * CHUNK if level is Isa.AMX else rows
+    steps, step = row_steps(terms)
+    width = steps * step if level is Isa.AMX else -(-terms // QUAD) * QUAD
+    # Rows that fill tiles lie as they are; others are packed with room behind them.
+    there = level is not Isa.AMX or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
+    height = rows if there else CHUNK
     x = np.zeros((height, width), np.uint8)
     x[:rows, :terms] = rng.integers(0, 256, (rows, terms))
     w = rng.integers(-128, 128, (terms, columns)).astype(np.int8)
     row_zero, zeros = 128, rng.integers(-9, 9, columns).astype(np.int32)
+    if plain:
+        zeros[:] = 0
     scale, factors = np.float32(0.5), rng.random(columns).astype(np.float32)
     dtype = {Kind.SUMS: np.int32, Kind.FLOATS: np.float32, Kind.LEVELS: np.int8}[kind]
     if kind is Kind.FLOATS:
@@ -36,7 +40,8 @@ def test_products(level, rows, terms, columns, kind, guarded):
     else:
         bias = rng.integers(-50, 50, columns).astype(np.int32)
     y = guarded.array(np.full((rows, columns), 7, dtype))
-    table = np.array([terms, columns, width // QUAD, 0, 0, kind, -128, 127], np.int64)
+    sizes = [terms, columns, width // QUAD, 0, 0, kind, -128, 127, steps, plain]
+    table = np.array(sizes, np.int64)
     threads = 2
     sums = (x[:rows, :terms].astype(np.int64) - row_zero) @ (w.astype(np.int64) - zeros)
     for tid in range(threads):
@@ -53,7 +58,7 @@ def test_products(level, rows, terms, columns, kind, guarded):
             np.array([3], np.int32),
             y.reshape(-1),
             np.full(threads * CHUNK * PANEL, -1, np.int32),
-            byte_kernels(level),
+            byte_kernels(level, step),
             table,
             tid,
             threads,

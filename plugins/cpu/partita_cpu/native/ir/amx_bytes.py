@@ -8,33 +8,34 @@ from __future__ import annotations
 
 from partita_cpu.native.ir.text import Function
 
-PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, ptr %tile"
+PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, i64 %step, ptr %tile"
 """a: the first row of bytes; the others follow at distances of lda, all 16 or 32 of them. b: the
-panel. steps: how many times 64 terms. tile: where the sums go, 64 to a row."""
+panel. steps: how many times `step` terms; step: at most 64, a multiple of 4.
+tile: where the sums go, 64 to a row."""
 
 STEP = 64
-"""Terms that one instruction takes."""
+"""Terms that one instruction takes, at most."""
 
 COLUMNS = 64
 _ROW_BYTES = 256
-_STEP_BYTES = 16 * _ROW_BYTES
 _SIDE = 64
+_A_TILE, _B_TILE = 4, 6
 
 
 def byte_tile(name: str, halves: int) -> Function:
     """``tile = a @ b`` for `16 * halves` rows: 16 at once with all columns, or 32 with half."""
     f = Function(name, PARAMETERS)
-    below = f.let("shl i64 %lda, 4")
+    below, next_to = f.let("shl i64 %lda, 4"), f.let("shl i64 %step, 6")
     across = 4 // halves
     for first in range(0, 4, across):
-        _pass(f, [0, *[below] * (halves - 1)], list(range(first, first + across)))
+        _pass(f, [0, *[below] * (halves - 1)], list(range(first, first + across)), next_to)
     f.do("ret void")
     return f
 
 
-def _pass(f: Function, rows: list[str | int], columns: list[int]) -> None:
+def _pass(f: Function, rows: list[str | int], columns: list[int], next_to: str) -> None:
     """Sums of one or two times 16 rows and some quarters of the panel, kept in tiles 0 to 3."""
-    a_tile, b_tile = 4, 4 + len(rows)
+    a_tile, b_tile = _A_TILE, _B_TILE
     cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
     for c in range(len(cells)):
         f.do(f"call void @llvm.x86.tilezero(i8 {c})")
@@ -50,7 +51,7 @@ def _pass(f: Function, rows: list[str | int], columns: list[int]) -> None:
             for i in range(len(rows)):
                 c = i * len(columns) + j
                 f.do(f"call void @llvm.x86.tdpbusd(i8 {c}, i8 {a_tile + i}, i8 {to})")
-        return [f.at(a, STEP), f.at(b, _STEP_BYTES)]
+        return [f.at(a, "%step"), f.at(b, next_to)]
 
     f.loop("%steps", [("ptr", "%a"), ("ptr", "%b")], step)
     for c, (i, j) in enumerate(cells):

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir import amx, amx_bytes, depthwise, finish, fma, masked, narrow
+from partita_cpu.native.ir import (
+    amx,
+    amx_bytes,
+    depthwise,
+    finish,
+    finish_bytes,
+    fma,
+    masked,
+    narrow,
+)
 from partita_cpu.native.ir.picture import deal
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.turn import turn
@@ -19,6 +28,9 @@ LANES = {Isa.AVX2: 8, Isa.AVX512: 16, Isa.AMX: 16}
 WINDOW_PIXELS = (1, 2, 4, 8)
 """Numbers of output pixels that window kernels compute together."""
 
+_ENDS = ("floats", "levels")
+"""What sums of bytes become."""
+
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
@@ -33,6 +45,7 @@ def functions(level: Isa) -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
+    made += [finish_bytes.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
     made += _weighing(lanes, "", half=False, split=level is Isa.AMX)
     return made + _matrix_functions() if level is Isa.AMX else made
 
@@ -82,7 +95,7 @@ def text(level: Isa) -> str:
     lanes = LANES[level]
     parts = [function.text() for function in functions(level)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
-    parts.append(narrow.declarations(lanes))
+    parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     if level is Isa.AMX:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
         parts += [finish.declarations(lanes), narrow.half_declarations()]

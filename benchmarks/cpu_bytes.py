@@ -1,0 +1,109 @@
+"""Networks of bytes on device CPU beside onnxruntime and OpenVINO, in one process, taking turns.
+
+    python benchmarks/cpu_bytes.py [--threads 2] [--rounds 12] [model ...]
+
+Models: resnet50, resnet50-operators, mobilenetv2, encoder: those of `cpu_networks` (random
+weights), quantised by onnxruntime's own tools. Networks of images get QuantizeLinear and
+DequantizeLinear around every operator (one scale per channel of the weights, calibrated on noise),
+or operators on bytes (``-operators``); the encoder finds its scales in every run.
+Prints medians in milliseconds, the ratio of the faster peer on the same bytes to Partita, what
+Partita's float32 takes, and the largest difference from onnxruntime as a part of the largest value.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from cpu_networks import BUILT, Feeds
+from cpu_peers import onnxruntime_call, openvino_call, partita_call, take_turns
+
+MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "encoder"]
+
+
+def quantised(name: str) -> tuple[bytes, bytes, Feeds]:
+    """A model in bytes, the model in floats, and an input."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    kind, _, form = name.partition("-")
+    model, feeds = BUILT[kind]()
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        source, ready, target = (Path(folder) / f"{n}.onnx" for n in ("floats", "ready", "bytes"))
+        source.write_bytes(model)
+        if kind == "encoder":
+            quantization.quantize_dynamic(source, target)
+            return target.read_bytes(), model, feeds
+        quant_pre_process(source, ready, skip_symbolic_shape=True)
+        formats = quantization.QuantFormat
+        quantization.quantize_static(
+            ready,
+            target,
+            Noise(feeds),
+            quant_format=formats.QOperator if form == "operators" else formats.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )
+        return target.read_bytes(), model, feeds
+
+
+class Noise:
+    """What onnxruntime calibrates on: a few inputs like the given one.
+
+    Args:
+        feeds: An input.
+    """
+
+    def __init__(self, feeds: Feeds) -> None:
+        rng = np.random.default_rng(1)
+        self._left = [feeds] + [
+            {name: rng.standard_normal(a.shape).astype(a.dtype) for name, a in feeds.items()}
+            for _ in range(2)
+        ]
+
+    def get_next(self) -> Feeds | None:
+        """The next input; ``None`` behind the last one."""
+        return self._left.pop() if self._left else None
+
+
+def measure(name: str, threads: int, rounds: int) -> None:
+    """Prints the line of a model."""
+    model, floats, feeds = quantised(name)
+    made = {"ort": onnxruntime_call(model, feeds, threads)}
+    refused = ""
+    try:
+        made["ov"] = openvino_call(model, feeds, threads, "f32")
+    except RuntimeError as error:
+        refused = f"ov: {str(error).splitlines()[0][:60]}"
+    made["ours"] = partita_call(model, feeds, threads, {})
+    made["ours f32"] = partita_call(floats, feeds, threads, {})
+    reference = made["ort"][1].astype(np.float64)
+    error = np.abs(made["ours"][1] - reference).max(initial=0) / np.abs(reference).max(initial=0)
+    taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
+    ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
+    columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours", "ours f32")]
+    print(f"{name:24}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
+
+
+def main() -> None:
+    """Measures the models named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=MODELS)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    heads = ["ort", "ov", "ours", "ours f32", "ratio", "error"]
+    widths = [9, 9, 9, 9, 8, 9]
+    print(f"{'ms':24}", *(f"{h:>{w}}" for h, w in zip(heads, widths, strict=True)), flush=True)
+    for name in arguments.models:
+        measure(name, arguments.threads, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()
