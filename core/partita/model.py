@@ -302,9 +302,13 @@ class Model:
 
         path = Path(path)
         beside = None if self.fits_protobuf else f"{path.name}.data"
+        # Weights may lie in the very file, which must not change before they are written.
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            ir.save(self._without_files(), path, format="protobuf", external_data=beside)
+            ir.save(self._without_files(), fresh, format="protobuf", external_data=beside)
+            fresh.replace(path)
         except OSError as error:
+            fresh.unlink(missing_ok=True)
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
 
     def _without_files(self) -> ir.Model:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.light_import import import_onnx_ir
+from partita.mapped import map_file
 from partita.model import Model
 from partita.openvino_ir import is_ir, read_ir
 from partita.shapes import forget_meaningless_dims, infer_shapes
-from partita.weights import check_weights, densify, tensors_of
+from partita.weights import check_weights, densify, put_weights, tensors_of
+from partita.wire import without_weights
 
 if TYPE_CHECKING:
     import onnx
@@ -47,6 +50,7 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
     if isinstance(source, ir.Model):
         return _tidy(source, "the model", tidy)
     path: Path | None = None
+    apart: Mapping[str, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
         proto, origin = source, "the ModelProto"
     elif isinstance(source, (bytes, bytearray, memoryview, str, os.PathLike)):
@@ -54,10 +58,12 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
             path = Path(source)
             data, origin = _read(path), f"'{path}'"
         else:
-            data, origin = bytes(source), "the bytes"
+            # What others may write to is copied.
+            data = memoryview(source if isinstance(source, bytes) else bytes(source))
+            origin = "the bytes"
         if is_ir(data):
-            return _tidy(_translated(data, weights, path, origin), origin, tidy)
-        proto = _parse(data, origin)
+            return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy)
+        proto, apart = _parse(data, origin)
     else:
         raise ModelFormatError(
             f"Cannot read a model from {type(source).__name__}; give a path, bytes or an "
@@ -70,8 +76,9 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
     folder = None if path is None else path.parent
     try:
         _check_header(proto, origin)
-        check_weights(proto, folder, origin)
+        check_weights(proto, folder, origin, apart)
         ir_model = ir.from_proto(densify(proto, origin))
+        put_weights(ir_model.graph, apart)
     except PartitaError:
         raise
     except Exception as error:  # damaged files make the parsers raise errors of any kind
@@ -96,7 +103,7 @@ def external_files(data: bytes, path: Path) -> list[Path]:
     """The files beside a model that hold its weights, each once; sound or not."""
     if is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []
-    proto = _parse(data, f"'{path}'")
+    proto, _ = _parse(memoryview(data), f"'{path}'")
     names = {
         entry.value
         for tensor in tensors_of(proto)
@@ -113,9 +120,9 @@ def _root(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _read(path: Path) -> bytes:
+def _read(path: Path) -> memoryview:
     try:
-        return path.read_bytes()
+        return map_file(path)
     except FileNotFoundError as error:
         raise ModelNotFoundError(
             f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
@@ -124,19 +131,21 @@ def _read(path: Path) -> bytes:
         raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error
 
 
-def _parse(data: bytes, origin: str) -> onnx.ModelProto:
+def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str, memoryview]]:
+    """The model without the elements of its large weights, and these by name."""
     import onnx
     from google.protobuf.message import DecodeError
 
     proto = onnx.ModelProto()
+    rest, weights = without_weights(data)
     try:
-        proto.ParseFromString(data)
+        proto.ParseFromString(rest)
     except DecodeError as error:
         raise ModelFormatError(
             f"{origin} is not an ONNX model or is damaged ({len(data)} bytes, starting with "
-            f"{data[:8]!r})."
+            f"{bytes(data[:8])!r})."
         ) from error
-    return proto
+    return proto, weights
 
 
 def _check_header(proto: onnx.ModelProto, origin: str) -> None:

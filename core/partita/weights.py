@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,22 @@ from partita.errors import ModelFormatError, ModelNotFoundError
 
 if TYPE_CHECKING:
     import onnx
+    import onnx_ir as ir
 
 
-def check_weights(proto: onnx.ModelProto, folder: Path | None, origin: str) -> None:
+def check_weights(
+    proto: onnx.ModelProto,
+    folder: Path | None,
+    origin: str,
+    apart: Mapping[str, memoryview],
+) -> None:
     """Refuses tensors with too few bytes, and files outside of the model's folder.
+
+    Args:
+        proto: The model.
+        folder: Where it lies, if it is a file.
+        origin: What messages call it.
+        apart: Elements of initializers that the protobuf does not hold itself.
 
     Raises:
         ModelNotFoundError: A file of weights does not exist.
@@ -24,16 +36,35 @@ def check_weights(proto: onnx.ModelProto, folder: Path | None, origin: str) -> N
     """
     from onnx import TensorProto
 
-    for tensor in tensors_of(proto):
+    ours = len(proto.graph.initializer)
+    for number, tensor in enumerate(tensors_of(proto)):
         where = f"Tensor '{tensor.name}' of {origin}"
         nbytes = _bytes_of(tensor, where)
         if tensor.data_location == TensorProto.EXTERNAL:
             _check_file(tensor, nbytes, folder, where)
-        elif tensor.HasField("raw_data") and len(tensor.raw_data) != nbytes:
+            continue
+        found = nbytes
+        if tensor.HasField("raw_data"):
+            found = len(tensor.raw_data)
+        elif number < ours and tensor.name in apart:
+            found = len(apart[tensor.name])
+        if found != nbytes:
             raise ModelFormatError(
-                f"{where} has {len(tensor.raw_data)} bytes; its shape {list(tensor.dims)} and type "
-                f"take {nbytes}."
+                f"{where} has {found} bytes; its shape {list(tensor.dims)} and type take {nbytes}."
             )
+
+
+def put_weights(graph: ir.Graph, apart: Mapping[str, memoryview]) -> None:
+    """Gives initializers their elements, without a copy; they may lie at any address."""
+    import onnx_ir as ir
+
+    for name, elements in apart.items():
+        value = graph.initializers[name]
+        tensor = value.const_value
+        if tensor is None:
+            raise KeyError(name)
+        array = np.frombuffer(elements, tensor.dtype.numpy()).reshape(tensor.shape.numpy())
+        value.const_value = ir.Tensor(array, tensor.dtype, name=name, doc_string=tensor.doc_string)
 
 
 def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:

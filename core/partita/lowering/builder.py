@@ -137,8 +137,13 @@ class Builder:
         elements = plain(np.asarray(array))
         return Operand(elements.shape, elements.dtype, elements)
 
-    def value(self, x: Operand) -> Array:
+    def value(self, x: Operand, anywhere: bool = False) -> Array:
         """The elements of ``x``; never write to them.
+
+        Args:
+            x: The operand.
+            anywhere: Whether they may lie at an odd address, for numpy to look at: then weights
+                that are packed later need not be copied now.
 
         Raises:
             NeedsValue: They are only known at run time. Emitters let it pass: the specialiser
@@ -146,6 +151,8 @@ class Builder:
         """
         if x.const is None:
             raise NeedsValue(x)
+        if not anywhere:
+            x.const = plain(x.const)
         return x.const
 
     def call(
@@ -214,10 +221,9 @@ class Builder:
                 these, so that results can be kept for other processes (:class:`Prepacked`).
             fn: The transformation.
         """
-        array = self.value(x)
-        if not x.lasting:
-            return self.constant(fn(array))
-        packed = self._prepacked.get(array, key, fn)
+        if x.const is None or not x.lasting:
+            return self.constant(fn(self.value(x)))
+        packed = self._prepacked.get(x.const, key, fn)
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:
@@ -275,4 +281,7 @@ class Builder:
 
     @staticmethod
     def _now(arg: Any) -> Any:
-        return arg.const if isinstance(arg, Operand) else arg
+        if not isinstance(arg, Operand) or arg.const is None:
+            return None if isinstance(arg, Operand) else arg
+        arg.const = plain(arg.const)
+        return arg.const

@@ -10,6 +10,7 @@ import numpy as np
 from partita.fingerprint import array_fingerprint
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Array, plain
+from partita.mapped import give_back
 
 _WORTH_KEEPING = 16 * 1024
 """Smaller results are computed as fast as they are looked up."""
@@ -42,7 +43,8 @@ class Prepacked:
         if found is None:
             result = self._restore(array, full_key)
             if result is None:
-                result = plain(np.asarray(fn(array)))
+                result = plain(np.asarray(fn(plain(array))))
+                give_back(array)
             # The source is kept beside the result: its address is the key.
             found = self._made[full_key] = (array, result)
         return found[1]

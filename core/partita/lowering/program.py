@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[Any, Any]
 
+_WORTH_WAITING = 1 << 14
+"""Copies of smaller arrays cost nothing."""
+
 
 class Operand:
     """A tensor of a program: a shape and type over a buffer. Compared by identity.
@@ -164,6 +167,20 @@ def plain(array: Array) -> Array:
         raw = np.asarray(_Memory(array))
         array = raw.view(kind).reshape(array.shape)
     return array
+
+
+def may_wait(array: Array) -> bool:
+    """Whether :func:`plain` would copy a large array only since it lies at an odd address.
+
+    Weights in files do. Most are packed anyway, and need no copy of their own for that.
+    """
+    flags = array.flags
+    return (
+        array.nbytes >= _WORTH_WAITING
+        and not flags.aligned
+        and flags.c_contiguous
+        and array.dtype.isnative
+    )
 
 
 class _Memory:

@@ -156,16 +156,16 @@ class Specialiser:
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
         first = Walk(self, self.graph, specs, values)
-        program = first.run()
+        first.emit()
         refine = self.target.refine
         if refine is None:
-            return program
+            return first.finish()
         made = [v for node in first.walked for v in node.outputs if v is not None]
         producers = [value.producer for value in made]
         graph = Graph(self.graph.inputs, self.graph.outputs, first.walked, self.graph.name)
         refine(graph, first.shapes())
-        if graph.nodes != first.walked:
-            program = Walk(self, graph, specs, values).run()
+        changed = graph.nodes != first.walked
+        program = Walk(self, graph, specs, values).run() if changed else first.finish()
         for value, producer in zip(made, producers, strict=True):
             value.producer = producer
         return program

@@ -10,7 +10,7 @@ from partita.errors import CompileError
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory import plan
-from partita.lowering.program import Array, Operand, Program, Rest, Step, plain
+from partita.lowering.program import Array, Operand, Program, Rest, Step, may_wait, plain
 
 if TYPE_CHECKING:
     from partita.lowering.specialise import Spec, Specialiser
@@ -74,7 +74,12 @@ class Walk:
         self._needed: set[Value] = set()
 
     def run(self) -> Program:
-        """The program.
+        """The program; :meth:`emit`, then :meth:`finish`."""
+        self.emit()
+        return self.finish()
+
+    def emit(self) -> None:
+        """Finds out the shapes, and what is to be called.
 
         Raises:
             MoreValueInputs: It is to be walked again with the elements of more inputs.
@@ -94,7 +99,6 @@ class Walk:
                 del self._builder.steps[marks[0] :]
                 del self._builder.ops[marks[1] :]
                 self._split_before(node, need.operand)
-        return self._finish()
 
     def shapes(self) -> dict[Value, tuple[int, ...]]:
         """The shapes of all values that the program computes."""
@@ -210,7 +214,7 @@ class Walk:
         if operand is None:
             if value.const is None:
                 raise CompileError(f"Value '{value.name}' is used before it is computed.")
-            array = plain(value.const)
+            array = value.const if may_wait(value.const) else plain(value.const)
             operand = Operand(array.shape, array.dtype, array, lasting=True)
             self._env[value] = operand
         return operand
@@ -227,7 +231,12 @@ class Walk:
             derive_value_inputs=not self._target.allow_split,
         )
 
-    def _finish(self) -> Program:
+    def finish(self) -> Program:
+        """The program of all that was emitted."""
+        for step in self._builder.steps:
+            for arg in step.args:
+                if isinstance(arg, Operand) and arg.const is not None:
+                    arg.const = plain(arg.const)
         outputs = tuple(
             None if value in self._late() else self._operand(value) for value in self._graph.outputs
         )

@@ -162,7 +162,7 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     """Whether a picture can be read as it is: its rows are laid out anew in any case."""
     choice, window = choice_of(b), resolve(node, x.shape[2:], w.shape[2:])
     images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
-    arithmetic = choice.product_arithmetic(images, b.value(w))
+    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     storage = Storage(planar=True)
     source = plan(images, choice.level, arithmetic, choice.threads, storage).source
     return images.pixels > 0 and source is Source.HALO

@@ -41,7 +41,7 @@ def separable_conv(
     down, across = window.out[1:]
     sizes = x.shape[0], down, across, source.channels, w.shape[0]
     images = Images(*sizes, out_height=down, out_width=across)
-    arithmetic = choice.product_arithmetic(images, b.value(w), computed=True)
+    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True), computed=True)
     half_out = bool(second.attrs.get("half"))
     y_pitch = w.shape[0] if target is None else target.shape[3]
     storage = Storage(False, half_out, y_pitch=y_pitch, y_first=place.into, computed=True)

@@ -96,7 +96,7 @@ def _emit_laid(
     activation: Activation | None,
 ) -> None:
     """The product of a matrix that is laid out as tiles first, unless it is so already."""
-    arithmetic = choice.product_arithmetic(images, b.value(w))
+    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
     kernels = b.constant(laid_kernels(choice.level, arithmetic))
 
@@ -160,7 +160,7 @@ def emit_product(
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
-    arithmetic = choice.product_arithmetic(images, b.value(w))
+    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
     factors = product_of(b, choice, cut, w, bias, residual, y, activation)
     offset = factors.weights[1]

@@ -1,0 +1,43 @@
+"""Files as memory: read when touched, and given back to the system when they have served."""
+
+from __future__ import annotations
+
+import mmap
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_mappings: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()
+"""Files that are mapped, by the address where they start."""
+
+
+def map_file(path: Path) -> memoryview:
+    """The bytes of a file, which the system reads as they are touched.
+
+    They stay what they are when the file is deleted or replaced, not if it is written to in place.
+    """
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            return memoryview(b"")
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    _mappings[np.frombuffer(mapping, np.uint8, 1).ctypes.data] = mapping
+    return memoryview(mapping)
+
+
+def give_back(array: np.ndarray[Any, Any]) -> None:
+    """Frees the memory of an array that lies in a mapped file; touched again, it is read again.
+
+    Does nothing to other arrays.
+    """
+    if array.nbytes < mmap.PAGESIZE or not array.flags.c_contiguous:
+        return
+    address = array.ctypes.data
+    for base, mapping in list(_mappings.items()):
+        start = address - base
+        if 0 <= start < len(mapping) and hasattr(mapping, "madvise"):
+            first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+            last = (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+            if last > first:
+                mapping.madvise(mmap.MADV_DONTNEED, first, last - first)

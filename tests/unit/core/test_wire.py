@@ -1,0 +1,130 @@
+"""Large weights are taken out of a serialised model before it is parsed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita.errors import ModelFormatError
+from partita.mapped import give_back, map_file
+from partita.reading import read_model
+from partita.wire import LARGE_BYTES, without_weights
+
+KINDS = ["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
+
+
+def weights(count=300_000):
+    rng = np.random.default_rng(0)
+    large = {f"large {kind}": rng.integers(0, 2, count // 4).astype(kind) for kind in KINDS}
+    small = {"small": np.arange(4, dtype=np.float32)}
+    return {"w": rng.standard_normal((30, count // 30)).astype(np.float32), **large, **small}
+
+
+def model(arrays, **more):
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 30])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, arrays["w"].shape[1]])
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors, doc_string="d" * 300)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], **more)
+
+
+def elements(read):
+    found = read.ir.graph.initializers
+    return {name: value.const_value.numpy() for name, value in found.items()}
+
+
+def test_what_is_taken_out():
+    arrays = weights()
+    whole = model(arrays)
+    rest, apart = without_weights(memoryview(whole.SerializeToString()))
+    assert len(rest) < 20_000
+    assert set(apart) == {name for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
+    for name, content in apart.items():
+        assert bytes(content) == arrays[name].tobytes()
+    parsed = onnx.ModelProto.FromString(bytes(rest))
+    for tensor in parsed.graph.initializer:
+        if tensor.name in apart:
+            tensor.raw_data = bytes(apart[tensor.name])
+    assert parsed == whole
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+def test_a_model_is_read_with_all_elements(tmp_path, from_file):
+    arrays = weights()
+    data = model(arrays).SerializeToString()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(data)
+    read = read_model(path if from_file else data)
+    for name, array in elements(read).items():
+        np.testing.assert_array_equal(array, arrays[name])
+        assert array.dtype == arrays[name].dtype
+    x = np.random.default_rng(1).standard_normal((2, 30)).astype(np.float32)
+    result = partita.Core().compile_model(read, "CPU")(x)[0]
+    np.testing.assert_allclose(result, x @ arrays["w"], rtol=1e-4, atol=1e-3)
+    saved = tmp_path / "model.onnx"
+    read.save(saved)  # over the file that it was read from
+    for name, array in elements(read_model(saved)).items():
+        np.testing.assert_array_equal(array, arrays[name])
+
+
+def test_two_weights_of_one_name_stay():
+    whole = model(weights())
+    whole.graph.initializer.add().CopyFrom(whole.graph.initializer[0])
+    data = whole.SerializeToString()
+    rest, apart = without_weights(memoryview(data))
+    assert not apart
+    assert bytes(rest) == data
+
+
+@pytest.mark.parametrize("where", [9, 400, 1000, 100_000])
+def test_damage_is_left_to_the_parser(where):
+    data = bytearray(model(weights()).SerializeToString())
+    for byte in (0x07, 0xFF, 0x00):
+        data[where] = byte
+        rest, apart = without_weights(memoryview(bytes(data)))
+        assert len(rest) + sum(map(len, apart.values())) <= len(data)
+    data = bytes(data[: len(data) // 2])
+    assert bytes(without_weights(memoryview(data))[0]) == data
+    with pytest.raises(ModelFormatError):
+        read_model(data)
+
+
+def test_weights_of_the_wrong_size():
+    whole = model(weights())
+    whole.graph.initializer[0].dims[0] += 1
+    with pytest.raises(ModelFormatError, match="'w' of the bytes has 1200000 bytes; its"):
+        read_model(whole.SerializeToString())
+
+
+def test_pages_that_were_given_back_are_read_again(tmp_path):
+    content = np.random.default_rng(0).integers(0, 256, 100_000).astype(np.uint8)
+    path = tmp_path / "file"
+    path.write_bytes(content.tobytes())
+    mapped = np.frombuffer(map_file(path), np.uint8)
+    for part in (mapped, mapped[5000:90_000], mapped[3:20], mapped[::2], np.arange(9000)):
+        give_back(part)
+    np.testing.assert_array_equal(mapped, content)
+    (tmp_path / "empty").write_bytes(b"")
+    assert not map_file(tmp_path / "empty")
+
+
+def resident(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return int(done.stdout)
+
+
+def test_onnx_ir_comes_without_sympy():
+    code = (
+        "import sys; from partita.light_import import import_onnx_ir; import_onnx_ir(); "
+        "print(int('sympy.core' in sys.modules))"
+    )
+    assert resident(code) == 0
+    asked = code.replace("print", "import onnx_ir; onnx_ir.SymbolicDim('n') + 1; print")
+    assert resident(asked) == 1
