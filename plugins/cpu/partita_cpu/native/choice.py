@@ -30,6 +30,18 @@ SPLIT_CHANNELS = 3
 SPLIT_PIXELS = 8
 """Nor are those of fewer rows: what takes time is reading the weights."""
 
+EXACT_DEPTH = 48
+"""Shorter sums are not split into six products, which are as exact as one in float32."""
+
+EXACT_PIXELS = 64
+"""Nor are products of fewer rows: weights have half as many bytes again."""
+
+EXACT_OUTPUTS = 128
+"""Nor are those with fewer outputs."""
+
+EXACT_OUTPUTS_OF_WINDOWS = 32
+"""The same for convolutions whose windows overlap."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -60,17 +72,25 @@ class Choice:
         """
         if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
             return Arithmetic.F32
-        if computed:
-            return self.arithmetic
+        if computed:  # those steps know no more than two parts
+            return Arithmetic.F32 if self.arithmetic is Arithmetic.BF16X6 else self.arithmetic
         fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
         if images.depth == SPLIT_DEPTH:
             fewest = SPLIT_MANY
         outputs = images.outputs // images.groups
         short = images.depth < SPLIT_DEPTH or images.pixels < SPLIT_PIXELS or outputs < fewest
         short |= images.channels // images.groups < SPLIT_CHANNELS
-        if self.arithmetic is Arithmetic.BF16X3 and short:
-            return Arithmetic.F32
+        if self.arithmetic is Arithmetic.BF16X6 or (short and self.arithmetic is Arithmetic.BF16X3):
+            return Arithmetic.BF16X6 if _splits_exactly(images) else Arithmetic.F32
         return self.arithmetic
+
+
+def _splits_exactly(images: Images) -> bool:
+    """Whether six products in bfloat16 take less time than one in float32."""
+    if images.pixels < EXACT_PIXELS or images.depth < EXACT_DEPTH:
+        return False
+    fewest = EXACT_OUTPUTS if images.kernel == (1, 1) else EXACT_OUTPUTS_OF_WINDOWS
+    return images.outputs // images.groups >= fewest
 
 
 def choose(properties: CpuProperties, threads: int) -> Choice:
@@ -85,6 +105,8 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
         arithmetic = Arithmetic.BF16
     elif level is Isa.AMX and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
         arithmetic = Arithmetic.BF16X3
+    elif level is Isa.AMX:
+        arithmetic = Arithmetic.BF16X6
     return Choice(level, arithmetic, threads)
 
 

@@ -62,7 +62,7 @@ from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, EPILOGUE_F32, 
 _DIRECT = 0
 _HALO = 1
 _COLUMNS = 2
-_SPLIT = int(Arithmetic.BF16X3)
+_SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 _LARGEST = 0x7F7F8000  # the first float32 that rounds to an infinite bfloat16
 
 
@@ -251,12 +251,12 @@ def multiply_panel(
         stop: Behind the last one.
     """
     arithmetic, source, row = p[ARITHMETIC], p[SOURCE], p[ROW]
-    planes = p[PLANE_BYTES] * (2 if arithmetic == _SPLIT else 1)
+    planes = p[PLANE_BYTES] * max(arithmetic, 1)
     base = address(memory)
     floats = memory[: memory.size // 4 * 4].view(np.float32)
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
-    exact = largest >= _LARGEST and (arithmetic == _SPLIT or filled)
+    exact = largest >= _LARGEST and (arithmetic >= _SPLIT or filled)
     tile = base + planes
     zeros = floats[(planes + TILE_BYTES) // 4 :]
     for i in range(p[TILE_COLUMNS]):
@@ -280,7 +280,7 @@ def multiply_panel(
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
     parts = 2 if arithmetic else 4  # in which tiles ask for what is needed next of b
-    apart = p[PLANE_BYTES] if arithmetic == _SPLIT else p[STEP_BYTES]
+    apart = p[PLANE_BYTES] if arithmetic >= _SPLIT else p[STEP_BYTES]
     whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
         number = group * p[BLOCKS] + block
@@ -386,14 +386,13 @@ def _exact_tile(
 
     Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
     """
-    split = p[ARITHMETIC] == _SPLIT
+    planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
     shorts = memory[: memory.size // 2 * 2].view(np.uint16)
     floats = memory[: memory.size // 4 * 4].view(np.float32)
-    tile = p[PLANE_BYTES] * (2 if split else 1) // 4
+    tile = p[PLANE_BYTES] * planes // 4
     steps = p[TAPS] * p[DEPTH]
     half = 16 * 16 * 2
-    parts = 4 if split else 2
     for r in range(rows):
         for c in range(columns):
             total = np.float32(0)
@@ -401,14 +400,14 @@ def _exact_tile(
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * STEP
                 place = (at + r * p[ROW] + offsets[tap]) // 2 + inside
-                block = (number * steps + step) * parts * half + c // 16 * half + c % 16 * 2
+                block = (number * steps + step) * planes * 2 * half + c // 16 * half + c % 16 * 2
                 for k in range(min(STEP, p[RUN] - inside)):
                     value = _half(shorts[place + k])
                     index = block + k // 2 * 32 + k % 2
                     weight = _half(w[index])
-                    if split:
-                        weight += _half(w[index + 2 * half])
+                    for part in range(1, planes):
+                        weight += _half(w[index + 2 * half * part])
                         if (np.int64(shorts[place + k]) & 0x7F80) != 0x7F80:
-                            value += _half(shorts[plane + place + k])
+                            value += _half(shorts[plane * part + place + k])
                     total += value * weight
             floats[tile + r * columns + c] = total

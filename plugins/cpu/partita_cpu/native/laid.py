@@ -1,6 +1,6 @@
 """Products of matrices on AMX whose left side is laid out as tiles, once for all who read it.
 
-A tile is 16 rows times 32 numbers in bfloat16, its lower halves behind it if products are split. It
+A tile is 16 rows times 32 numbers in bfloat16, with its further parts behind it. It
 lies in one piece, so that loading it neither crosses pages nor meets other rows in the same sets
 of the cache. Behind the tiles one number for each says how large its elements are.
 """
@@ -98,7 +98,7 @@ def lay_rows(
         kernels: `table.laid_kernels`.
         rows: Of x.
         depth: Of x.
-        planes: 2 if lower halves are kept, else 1.
+        planes: Parts of an element.
         tid: This thread.
         nt: All threads.
     """
@@ -169,7 +169,7 @@ def multiply_laid(
     memory = scratch[start : start + room - 64]
     halves = -(-p[ROWS] // HALF)
     sizes = x[halves * steps * planes * TILE :].view(np.int32)
-    split = planes == 2
+    split = planes > 1
     unusual = False
     if split:
         largest = np.int32(0)
@@ -322,18 +322,21 @@ def _add_up(x: Array, w: Array, sums: Array, p: Array, t: int, block: int, rows:
 
     Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
     """
-    steps = p[STEPS]
+    steps, planes = p[STEPS], p[PLANES]
     for r in range(rows):
         half, line = 2 * t + r // HALF, r % HALF
         for c in range(COLUMNS):
             total = np.float32(0)
             for step in range(steps):
-                place = (half * steps + step) * 2 * TILE + line * STEP
-                beside = (block * steps + step) * 4 * TILE + c // 16 * TILE + c % 16 * 2
+                place = (half * steps + step) * planes * TILE + line * STEP
+                beside = (block * steps + step) * 2 * planes * TILE + c // 16 * TILE + c % 16 * 2
                 for k in range(STEP):
                     value = _half(x[place + k])
-                    if (np.int64(x[place + k]) & 0x7F80) != 0x7F80:
-                        value += _half(x[place + TILE + k])
                     at = beside + k // 2 * 32 + k % 2
-                    total += value * (_half(w[at]) + _half(w[at + 2 * TILE]))
+                    weight = _half(w[at])
+                    for part in range(1, planes):
+                        weight += _half(w[at + 2 * TILE * part])
+                        if (np.int64(x[place + k]) & 0x7F80) != 0x7F80:
+                            value += _half(x[place + TILE * part + k])
+                    total += value * weight
             sums[r * COLUMNS + c] = total

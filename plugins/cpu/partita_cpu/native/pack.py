@@ -150,11 +150,10 @@ def _pack_halves(w: Any, out: Any, p: Any, tid: int, nt: int) -> None:
             for j in range(columns):
                 value = w[np.uint64(at + j * p[OUTPUT_STEP])] if j < there else np.float32(0)
                 place = np.uint64(to + j // 16 * half + j % 16 * 2)
-                high = _rounded(value)
-                out[place] = high
-                if planes == 2:
-                    rest = value - float_bits(np.int64(high) << 16)
-                    out[place + np.uint64(2 * half)] = _rounded(rest)
+                for plane in range(planes):
+                    part = _rounded(value)
+                    out[place + np.uint64(2 * half * plane)] = part
+                    value -= float_bits(np.int64(part) << 16)
             if there:
                 y, x, c = _next(y, x, c, p)
 

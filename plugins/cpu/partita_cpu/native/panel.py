@@ -21,6 +21,7 @@ from partita_cpu.native.fields import (
     PITCH,
     PLANAR,
     PLANE_BYTES,
+    ROW,
     SCALED,
     SOLID,
     STRIDE_ACROSS,
@@ -165,8 +166,8 @@ def lay_columns(
     image = line // p[OUT_HEIGHT]
     line -= image * p[OUT_HEIGHT]
     largest = 0
-    to = panel
-    for _ in range(first, stop):
+    for pixel_number in range(stop - first):
+        to = panel + pixel_number * p[ROW]
         top = line * p[STRIDE_DOWN] - p[TOP]
         left = column * p[STRIDE_ACROSS] - p[LEFT]
         low = min(max(0, -left), across)
@@ -203,7 +204,6 @@ def lay_columns(
         lowest = top + (down - 1) * dilation_down
         if not together or not 0 <= lowest < height:
             _put(copy, x, 0, to, plane, padded - run)
-        to += (padded - run) * unit
         column += 1
         if column == p[OUT_WIDTH]:
             column = 0

@@ -28,6 +28,17 @@ PIECE_BYTES = 32 << 10
 """Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
 
 
+LINE_BYTES = 64
+"""A line of the caches."""
+
+SET_BYTES = 512
+"""Rows that lie a multiple of this apart share few places of the first-level cache."""
+
+
+FULLEST = 2
+"""Cells of so many times as many elements as a pixel has still are better than columns."""
+
+
 class Source(enum.IntEnum):
     """Where tile kernels read rows of the left matrix."""
 
@@ -247,7 +258,7 @@ class _Planner:
             and (i.stride == (1, 1) or self._strided_lines())
             and min(i.begin + i.end) >= 0
             and min(i.begin[1], i.end[1]) <= overhang
-            and self.cell * 4 <= self.group_channels * 5
+            and self.cell <= self.group_channels * FULLEST
         )
         if not self.wide:
             fits = fits and i.out_width >= self.rows // 2
@@ -307,6 +318,8 @@ class _Planner:
             row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
+            if not halo and self.wide and row % SET_BYTES == 0:
+                row += LINE_BYTES
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
         offsets = (np.array(cells, np.int64)[:, None] * (self.cell * unit) + within).reshape(-1)

@@ -35,6 +35,7 @@ class Arithmetic(enum.IntEnum):
     F32 = 0
     BF16 = 1
     BF16X3 = 2
+    BF16X6 = 3
 
     @property
     def element_bytes(self) -> int:
@@ -44,7 +45,7 @@ class Arithmetic(enum.IntEnum):
     @property
     def planes(self) -> int:
         """In how many parts an element is stored."""
-        return 2 if self is Arithmetic.BF16X3 else 1
+        return {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3}.get(self, 1)
 
     def exec_type(self, level: Isa) -> str:
         """What profiles call it."""

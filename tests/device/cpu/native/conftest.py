@@ -54,9 +54,14 @@ def choices():
     """Every level and arithmetic that this machine can run."""
     found = [(level, Arithmetic.F32) for level in Isa if Isa.PORTABLE < level <= detected()]
     if detected() is Isa.AMX:
-        found += [(Isa.AMX, Arithmetic.BF16), (Isa.AMX, Arithmetic.BF16X3)]
+        found += [(Isa.AMX, a) for a in Arithmetic if a is not Arithmetic.F32]
     return found
 
 
-TOLERANCE = {Arithmetic.F32: 2e-6, Arithmetic.BF16X3: 2e-5, Arithmetic.BF16: 1.2e-2}
+TOLERANCE = {
+    Arithmetic.F32: 2e-6,
+    Arithmetic.BF16X6: 2e-6,
+    Arithmetic.BF16X3: 2e-5,
+    Arithmetic.BF16: 1.2e-2,
+}
 """Of the result's largest value."""

@@ -17,8 +17,9 @@ def arithmetic(images, weights=FINE, wanted=Arithmetic.BF16X3):
     return Choice(Isa.AMX, wanted, 2).product_arithmetic(images, weights)
 
 
-def window(channels, outputs):
-    return Images(1, 9, 9, channels, outputs, kernel=(3, 3), out_height=7, out_width=7)
+def window(channels, outputs, size=7):
+    across = {"out_height": size, "out_width": size}
+    return Images(1, size + 2, size + 2, channels, outputs, kernel=(3, 3), **across)
 
 
 @pytest.mark.parametrize(
@@ -32,16 +33,29 @@ def test_long_sums_are_split(images):
 @pytest.mark.parametrize(
     "images",
     [
-        Images.matrix(64, 255, 1024),
-        Images.matrix(64, 256, 511),
+        Images.matrix(63, 255, 1024),
+        Images.matrix(64, 47, 1024),
         Images.matrix(64, 1024, 63),
         Images.matrix(7, 2048, 1000),
         window(128, 31),
-        window(28, 512),
+        window(5, 512),
     ],
 )
 def test_what_gains_little_stays_float32(images):
     assert arithmetic(images) is Arithmetic.F32
+
+
+@pytest.mark.parametrize("wanted", [Arithmetic.BF16X3, Arithmetic.BF16X6])
+@pytest.mark.parametrize(
+    "images",
+    [Images.matrix(64, 255, 1024), Images.matrix(64, 256, 511), window(28, 512, 10)],
+)
+def test_short_sums_are_split_exactly(images, wanted):
+    assert arithmetic(images, wanted=wanted) is Arithmetic.BF16X6
+
+
+def test_nothing_is_split_with_loss_unless_it_may_be():
+    assert arithmetic(Images.matrix(64, 4096, 4096), wanted=Arithmetic.BF16X6) is Arithmetic.BF16X6
 
 
 def test_weights_that_would_be_infinite_stay_float32():

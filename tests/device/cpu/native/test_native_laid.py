@@ -23,7 +23,7 @@ from partita_cpu.native.table import Arithmetic, laid_kernels
 
 from .conftest import TOLERANCE, Guarded
 
-ARITHMETICS = [Arithmetic.BF16, Arithmetic.BF16X3] if detected() is Isa.AMX else []
+ARITHMETICS = [a for a in Arithmetic if a is not Arithmetic.F32 and detected() is Isa.AMX]
 INF = float("inf")
 
 
@@ -90,9 +90,9 @@ def test_products(arithmetic, rows, depth, columns, threads, seed, data):
         expected = expected if term is None else expected + term
     code = data.draw(st.sampled_from([ActivationCode.NONE, ActivationCode.TANH]))
     y = run(guarded, arithmetic, x, w, bias, residual, threads, int(code))
-    if code:
-        expected = np.tanh(expected)
-    check(y, expected, arithmetic, depth)
+    # Tanh brings results nearer to one another, but not by so much as it makes them smaller.
+    size = max(depth, np.abs(expected).max() ** 2)
+    check(y, np.tanh(expected) if code else expected, arithmetic, size)
     guarded.release()
 
 

@@ -101,7 +101,7 @@ def test_a_residual_block(config, level):
     kinds = check(net, e, config=config, tolerance=4e-6 if config else 4e-5)
     wanted = {"avx2": "avx2_f32", "avx512": "avx512_f32"}.get(level)
     if level == "amx":
-        wanted = "avx512_f32" if config else "amx_bf16x3"
+        wanted = "amx_bf16x6" if config else "amx_bf16x3"
     assert kinds[e] == wanted
     assert kinds[a] != "amx_bf16x3"  # a short sum
 

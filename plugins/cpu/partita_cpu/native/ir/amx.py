@@ -1,9 +1,10 @@
 """Tiles of a matrix product on AMX: 16 or 32 rows, 32 columns, bfloat16 in, float32 sums.
 
 b is packed per step of 32 along k as tiles of (16 pairs of k, 16 columns, 2), one for each half of
-the columns. In the three-product form every float32 is a sum of two bfloat16, ``high + low``; a's
-low halves lie in a second plane, b's low tiles behind the high ones, and
-``low*high + high*high + high*low`` leaves an error of about 2^-16 of each product.
+the columns. In the form with three products every float32 is a sum of two bfloat16; a's second
+parts lie in a second plane, b's second tiles behind the first ones, and the three larger products
+of parts leave an error of about 2^-16 of each whole one. With three parts, which hold all bits of a
+float32, and six products it is 2^-24: no more than float32 itself.
 """
 
 from __future__ import annotations
@@ -17,46 +18,54 @@ _A_TILES = (4, 5)
 _B_TILES = (6, 7)
 
 _Load = tuple[str, int, int]
-"""Loads half 0 or 1 of "a" or "b" (rows or columns), high (0) or low (1), to its tile."""
+"""Loads half 0 or 1 of "a" or "b" (rows or columns), of some part, to its tile."""
 
-_HIGH = 0
-_LOW = 1
+PRODUCTS = {
+    1: ((0, 0),),
+    2: ((0, 1), (0, 0), (1, 0)),
+    3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
+}
+"""By number of parts, which part of b meets which part of a; neighbours have one in common."""
 
 
-def _schedule(halves: int, split: bool) -> list[_Load | tuple[int, int]]:
+def _schedule(halves: int, planes: int) -> list[_Load | tuple[int, int]]:
     """A step along k: loads, and products of a half of a with one of b.
 
     What the next product needs is loaded while the last ones are computed, into tiles that no
     product waits for.
     """
-    if not split:
-        first: list[_Load | tuple[int, int]] = [("b", 0, _HIGH), ("a", 0, _HIGH), (0, 0)]
-        first += [("b", 1, _HIGH), (0, 1)]
-        return first if halves == 1 else [*first, ("a", 1, _HIGH), (1, 0), (1, 1)]
-    if halves == 1:
-        return [
-            *(("b", 0, _HIGH), ("a", 0, _LOW), (0, 0), ("b", 1, _HIGH), (0, 1)),
-            *(("a", 0, _HIGH), (0, 0), (0, 1), ("b", 0, _LOW), (0, 0), ("b", 1, _LOW), (0, 1)),
-        ]
-    return [
-        *(("b", 0, _HIGH), ("a", 0, _LOW), (0, 0), ("b", 1, _HIGH), (0, 1)),
-        *(("a", 1, _LOW), (1, 0), ("a", 0, _HIGH), (1, 1), (0, 0), ("a", 1, _HIGH), (0, 1)),
-        *((1, 0), ("b", 0, _LOW), (1, 1), ("b", 1, _LOW), (0, 0), (1, 0), (0, 1), (1, 1)),
-    ]
+    made: list[_Load | tuple[int, int]] = []
+    held: dict[tuple[str, int], int] = {}
+    before = -1
+    for of_b, of_a in PRODUCTS[planes]:
+        # Halves of what changed come one after the other.
+        by_rows = of_b == before or before < 0
+        pairs = [(i, j) for i in range(halves) for j in range(2)]
+        for i, j in pairs if by_rows else sorted(pairs, key=lambda pair: pair[::-1]):
+            for side, half, part in (("b", j, of_b), ("a", i, of_a)):
+                if held.get((side, half)) == part:
+                    continue
+                held[side, half] = part
+                last = made[-1] if made and before >= 0 else ("", 0, 0)
+                free = len(last) == 2 and half != last["ab".index(side)]
+                made.insert(len(made) - int(free), (side, half, part))
+            made.append((i, j))
+        before = of_b
+    return made
 
 
 def amx_tile(
-    name: str, halves: int, split: bool, narrow: bool = False, laid: bool = False
+    name: str, halves: int, planes: int, narrow: bool = False, laid: bool = False
 ) -> Function:
     """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
 
     Args:
         name: Its symbol.
         halves: Tiles down.
-        split: Whether elements have lower halves.
+        planes: Parts of an element.
         narrow: Whether output and residual are bfloat16.
         laid: Whether a is laid out as whole tiles, see `narrow.lay_tile`: for 16 rows one tile
-            per step, lower halves behind it. Then lda is the distance of the next 16 rows, a
+            per step, further parts behind it. Then lda is the distance of the next 16 rows, a
             quarter of b is fetched, and taps, ntaps and low_plane are not read.
     """
     f = Function(name, PARAMETERS)
@@ -74,25 +83,26 @@ def amx_tile(
             f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
 
     f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
-    planes = 2 if split else 1
     fetched = TILE_BYTES * planes // (2 if laid else 1)
-    # Without lower halves, the parameter for their distance says how wide a step is.
-    whole = split or laid
-    low_a: str | int = TILE_BYTES if laid else "%low_plane"
-    wide_a: str | int = planes * TILE_BYTES if laid else 64 if split else "%low_plane"
+    # Without further parts, the parameter for their distance says how wide a step is.
+    whole = planes > 1 or laid
+    apart: str | int = TILE_BYTES if laid else "%low_plane"
+    wide_a: str | int = planes * TILE_BYTES if laid else 64 if whole else "%low_plane"
     wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
     beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
     pitch = "64" if laid else "%lda"
-    schedule = _schedule(halves, split)
+    schedule = _schedule(halves, planes)
 
     def load(a: str, b: str, what: _Load) -> None:
         side, half, part = what
         if side == "a":
-            place = f.at(a, low_a) if part else a
+            place = a
+            for _ in range(part):
+                place = f.at(place, apart)
             place = f.at(place, below) if half else place
             tile = f"i8 {_A_TILES[half]}, ptr {place}, i64 {pitch}"
         else:
-            place = f.at(b, 2 * TILE_BYTES) if part else b
+            place = f.at(b, 2 * TILE_BYTES * part) if part else b
             place = f.at(place, wide_b) if half else place
             tile = f"i8 {_B_TILES[half]}, ptr {place}, i64 64"
         f.do(f"call void @llvm.x86.tileloadd64({tile})")

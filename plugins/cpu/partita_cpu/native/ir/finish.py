@@ -186,6 +186,26 @@ def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str | None) 
     return bits
 
 
+def store_parts(
+    f: Function,
+    lanes: int,
+    x: str,
+    pointer: str,
+    mask: str | None,
+    planes: int,
+    apart: str | int = "%low_plane",
+) -> None:
+    """Writes a vector of floats as so many bfloat16 that add up to them, so many bytes apart."""
+    floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+    for plane in range(planes):
+        pointer = f.at(pointer, apart) if plane else pointer
+        part = store_half(f, lanes, x, pointer, mask)
+        if plane + 1 < planes:
+            whole = f.let(f"zext <{lanes} x i16> {part} to {ints}")
+            whole = f.let(f"shl {ints} {whole}, {f.splat(lanes, 'i32', '16')}")
+            x = f.let(f"fsub {floats} {x}, {f.let(f'bitcast {ints} {whole} to {floats}')}")
+
+
 PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"
 """What `prefetch` calls."""
 

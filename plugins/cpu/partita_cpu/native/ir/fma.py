@@ -18,7 +18,7 @@ PARAMETERS = (
 
 a: the first row; the others follow at distances of lda bytes. taps: byte offsets from a, one per
 piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
-low_plane: distance in bytes from a to the lower halves of its elements, for kernels that split
+low_plane: distance in bytes from a to the second parts of its elements, for kernels that split
 them; bytes of a step along k, for others of AMX. rows: how many rows count, for kernels that take
 any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
 quarter as much of it is fetched as is read, by AMX half as much. The rest: see `finish.PARAMETERS`.

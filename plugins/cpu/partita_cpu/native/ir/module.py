@@ -39,7 +39,7 @@ def functions(level: Isa) -> list[Function]:
     lanes = LANES[level]
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
-    made.append(narrow.scale("scale", lanes, half_in=False, half_out=False))
+    made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
     made.append(deal("deal", lanes))
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
     for kind in WINDOW_KINDS:
@@ -71,16 +71,16 @@ def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
 def _matrix_functions() -> list[Function]:
     """Those of AMX, and what else deals with bfloat16."""
     made = [amx.configure("configure"), amx.release("release")]
-    for name, split in (("bf16", False), ("bf16x3", True)):
-        made += [amx.amx_tile(f"{name}_{halves}", halves, split) for halves in (1, 2)]
-        made += [amx.amx_tile(f"{name}_laid_{n}", n, split, laid=True) for n in (1, 2)]
-        made.append(narrow.narrow(f"narrow_{name}", split))
-        made.append(deal(f"deal_{name}", 16, half=True, split=split))
-        made.append(narrow.lay_tile(f"lay_{name}", split))
-        made.append(narrow.scale(f"scale_{name}", 16, half_in=False, half_out=True, split=split))
-    made += [amx.amx_tile(f"bf16_narrow_{n}", n, False, narrow=True) for n in (1, 2)]
+    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
+        made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
+        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
+        made.append(narrow.narrow(f"narrow_{name}", planes))
+        made.append(deal(f"deal_{name}", 16, planes))
+        made.append(narrow.lay_tile(f"lay_{name}", planes))
+        made.append(narrow.scale(f"scale_{name}", 16, half_in=False, planes=planes))
+    made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
     made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
-    made.append(narrow.scale("scale_halves", 16, half_in=True, half_out=True))
+    made.append(narrow.scale("scale_halves", 16, half_in=True, planes=1))
     made += _rows(16, "_halves", True)
     made += _weighing(16, "_halves", half=True, split=False)
     for kind in WINDOW_KINDS:

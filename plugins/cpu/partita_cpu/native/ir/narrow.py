@@ -1,14 +1,14 @@
-"""Runs of float32 copied, as they are, as bfloat16, or as pairs of bfloat16 that add up to them."""
+"""Runs of float32 copied, as they are, or as one to three bfloat16 that add up to them."""
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import load_half, store_half
+from partita_cpu.native.ir.finish import load_half, store_parts
 from partita_cpu.native.ir.masked import bounded, masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
 """x: n floats. to: gets `padded` elements, zeros behind the n. low_plane: distance in bytes from
-`to` to the lower halves."""
+`to` to the second parts, and from these to the third ones."""
 
 SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
 """Of conversions with a factor and a summand for each of the n numbers, and bounds."""
@@ -55,21 +55,21 @@ def copy(name: str, lanes: int) -> Function:
     return f
 
 
-def narrow(name: str, split: bool) -> Function:
+def narrow(name: str, planes: int) -> Function:
     """Converts a run; returns the largest bit pattern of an absolute value among the floats.
 
     The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
     """
-    return _Converter(Function(name, PARAMETERS, "i64"), 16, False, True, split).function()
+    return _Converter(Function(name, PARAMETERS, "i64"), 16, False, planes).function()
 
 
-def scale(name: str, lanes: int, half_in: bool, half_out: bool, split: bool = False) -> Function:
+def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
     """``min(max(x * factor + shift, low), high)`` of a run; returns what `narrow` returns.
 
-    See `SCALED`. The result is rounded only where it is kept as bfloat16.
+    See `SCALED`. The result is kept in so many parts of bfloat16; 0 for a float32.
     """
     f = Function(name, SCALED, "i64")
-    return _Converter(f, lanes, half_in, half_out, split, scaled=True).function()
+    return _Converter(f, lanes, half_in, planes, scaled=True).function()
 
 
 class _Converter:
@@ -80,12 +80,11 @@ class _Converter:
         f: Function,
         lanes: int,
         half_in: bool,
-        half_out: bool,
-        split: bool,
+        planes: int,
         scaled: bool = False,
     ) -> None:
         self._f, self._lanes, self._scaled = f, lanes, scaled
-        self._half_in, self._half_out, self._split = half_in, half_out, split
+        self._half_in, self._planes = half_in, planes
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
 
     def function(self) -> Function:
@@ -99,7 +98,6 @@ class _Converter:
     def laid(self) -> Function:
         """Of `lay_tile`: tile by tile, so that memory is written in order."""
         f, ints = self._f, self._ints
-        planes = 2 if self._split else 1
         tiles = f.let(f"udiv i64 {f.let('add i64 %n, 31')}, 32")
 
         def tile(index: str, outer: list[str]) -> list[str]:
@@ -107,7 +105,7 @@ class _Converter:
             pieces = [f.let(f"add i64 {first}, {16 * i}") for i in range(2)]
             masks = [self._mask(piece, "%n") for piece in pieces]
             source = f.at("%x", f.let(f"mul i64 {first}, 4"))
-            target = f.at("%to", f.let(f"mul i64 {index}, {planes * _TILE_BYTES}"))
+            target = f.at("%to", f.let(f"mul i64 {index}, {self._planes * _TILE_BYTES}"))
 
             def row(number: str, values: list[str]) -> list[str]:
                 largest = values[0]
@@ -115,7 +113,7 @@ class _Converter:
                 to = f.at(target, f.let(f"mul i64 {number}, 64"))
                 for i in range(2):
                     x = masked_load(f, 16, f.at(place, 64 * i), masks[i])
-                    self._store_parts(x, f.at(to, 32 * i), None, _TILE_BYTES)
+                    store_parts(f, 16, x, f.at(to, 32 * i), None, self._planes, _TILE_BYTES)
                     largest = self._larger(largest, x)
                 return [largest]
 
@@ -125,13 +123,6 @@ class _Converter:
         found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({ints} {largest})")
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
-
-    def _store_parts(self, x: str, to: str, mask: str | None, low_plane: str | int) -> None:
-        f, lanes = self._f, self._lanes
-        high = store_half(f, lanes, x, to, mask)
-        if self._split:
-            rest = f.let(f"fsub {self._floats} {x}, {self._widened(high)}")
-            store_half(f, lanes, rest, f.at(to, low_plane), mask)
 
     def _larger(self, largest: str, x: str) -> str:
         """The larger of patterns found and those of absolute values."""
@@ -149,11 +140,11 @@ class _Converter:
         x = load(f, lanes, at, inside)
         if self._scaled:
             x = self._scale(x, f.let(f"shl i64 {first}, 2"), inside)
-        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._half_out else 4}"))
-        if not self._half_out:
+        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
+        if not self._planes:
             masked_store(f, lanes, x, to, writable)
         else:
-            self._store_parts(x, to, writable, "%low_plane")
+            store_parts(f, lanes, x, to, writable, self._planes)
         return [self._larger(values[0], x)]
 
     def _mask(self, first: str, end: str) -> str:
@@ -161,12 +152,6 @@ class _Converter:
         numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
         left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
         return f.let(f"icmp slt {self._ints} {numbers}, {f.splat(lanes, 'i32', left)}")
-
-    def _widened(self, short: str) -> str:
-        f, ints = self._f, self._ints
-        whole = f.let(f"zext <{self._lanes} x i16> {short} to {ints}")
-        shifted = f.let(f"shl {ints} {whole}, {f.splat(self._lanes, 'i32', '16')}")
-        return f.let(f"bitcast {ints} {shifted} to {self._floats}")
 
     def _scale(self, x: str, place: str, inside: str) -> str:
         """Scaled; zero where there are no numbers, since bounds could make something else of it."""
@@ -179,12 +164,12 @@ class _Converter:
         return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
 
 
-def lay_tile(name: str, split: bool) -> Function:
+def lay_tile(name: str, planes: int) -> Function:
     """Lays rows out as tiles of bfloat16 that AMX loads whole; returns what `narrow` returns.
 
     Lower halves, if there are any, follow behind each tile.
     """
-    return _Converter(Function(name, LAID, "i64"), 16, False, True, split).laid()
+    return _Converter(Function(name, LAID, "i64"), 16, False, planes).laid()
 
 
 def copy_halves(name: str) -> Function:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import store_half
+from partita_cpu.native.ir.finish import store_parts
 from partita_cpu.native.ir.masked import masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
@@ -11,17 +11,17 @@ CHANNELS = 3
 
 PARAMETERS = "ptr %x, i64 %apart, i64 %n, ptr %to, i64 %low_plane"
 """x: the first of n floats of the first channel; apart: bytes from it to the next channel's. to:
-gets 3 n elements. low_plane: distance in bytes from `to` to the lower halves."""
+gets 3 n elements. low_plane: distance in bytes from `to` to the second parts, and from these to the
+third ones."""
 
 
-def deal(name: str, lanes: int, half: bool = False, split: bool = False) -> Function:
+def deal(name: str, lanes: int, planes: int = 0) -> Function:
     """Deals out a row; returns what `narrow.narrow` returns, or 0 for floats.
 
     Args:
         name: Its symbol.
         lanes: Floats of a vector.
-        half: Whether the result is bfloat16.
-        split: Whether elements have lower halves.
+        planes: In how many parts of bfloat16 elements are kept; 0 for float32.
     """
     f = Function(name, PARAMETERS, "i64")
     floats, ints, bits = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{lanes} x i1>"
@@ -45,7 +45,7 @@ def deal(name: str, lanes: int, half: bool = False, split: bool = False) -> Func
             at = f.at(at, "%apart") if channel else at
             rows.append(masked_load(f, lanes, at, inside))
         many = f.let(f"mul i32 {left}, {CHANNELS}")
-        size = 2 if half else 4
+        size = 2 if planes else 4
         to = f.at("%to", f.let(f"mul i64 {first}, {CHANNELS * size}"))
         largest = values[0]
         for part in range(CHANNELS):
@@ -54,16 +54,10 @@ def deal(name: str, lanes: int, half: bool = False, split: bool = False) -> Func
             last = [lane if c < 2 else lanes + p for lane, (p, c) in enumerate(places)]
             x = chosen(two, rows[2], last)
             writable, place = below(lanes * part, many), f.at(to, size * lanes * part)
-            if not half:
+            if not planes:
                 masked_store(f, lanes, x, place, writable)
                 continue
-            high = store_half(f, lanes, x, place, writable)
-            if split:
-                whole = f.let(f"zext <{lanes} x i16> {high} to {ints}")
-                whole = f.let(f"shl {ints} {whole}, {f.splat(lanes, 'i32', '16')}")
-                rest = f.let(f"bitcast {ints} {whole} to {floats}")
-                rest = f.let(f"fsub {floats} {x}, {rest}")
-                store_half(f, lanes, rest, f.at(place, "%low_plane"), writable)
+            store_parts(f, lanes, x, place, writable, planes)
             found = f.let(f"bitcast {floats} {x} to {ints}")
             found = f.let(f"and {ints} {found}, {f.splat(lanes, 'i32', '2147483647')}")
             found = f.let(f"select {bits} {writable}, {ints} {found}, {ints} zeroinitializer")
