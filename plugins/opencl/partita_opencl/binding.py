@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from partita_opencl.devices import Device
 from partita_opencl.host_memory import HostBuffers
 from partita_opencl.plan import Plan
 from partita_opencl.sequences import KernelSequence
-from partita_opencl.steps import FAULT, Counters
+from partita_opencl.steps import FAULT, STALLED, Counters, Joined
 from partita_opencl.tensors import OpenClTensor
 
 TakeSlot = Callable[[int, int], Any]
@@ -23,6 +24,10 @@ TakeSlot = Callable[[int, int], Any]
 
 Use = tuple[Any, int]
 """A kernel and the argument that a buffer is given to."""
+
+
+class StalledError(Exception):
+    """Groups of a kernel waited too long for one another: not all of them were on the device."""
 
 
 class BoundPlan:
@@ -80,7 +85,18 @@ class BoundPlan:
 
         Raises:
             InputError: A kernel found an index out of bounds.
+            StalledError: A kernel gave up; this must not run again.
         """
+        with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
+            return self._run(queue, inputs, outputs, events)
+
+    def _run(
+        self,
+        queue: Any,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor | None] | None,
+        events: list[tuple[OpRecord, str, Any]] | None,
+    ) -> list[Tensor]:
         import pyopencl as cl
 
         # Events of copies are kept to the end: freeing one waits for its copy.
@@ -102,6 +118,8 @@ class BoundPlan:
         results = [self._deliver(queue, i, target, copies) for i, target in enumerate(given)]
         fault = self._read_fault(queue, copies)
         queue.finish()
+        if fault is not None and fault[0] == STALLED:
+            raise StalledError
         if fault is not None and fault[0]:
             self._raise_fault(queue, int(fault[0]))
         return results
@@ -151,6 +169,8 @@ class BoundPlan:
         """The argument itself, or the request's buffer that it stands for."""
         if arg is FAULT:
             return self._fault
+        if isinstance(arg, Joined):
+            return self.plan.constants.joined(arg)
         return self._counters if isinstance(arg, Counters) else arg
 
     def _rebind(self, operand: Operand, buffer: Any) -> None:

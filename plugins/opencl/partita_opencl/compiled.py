@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ from partita.lowering import (
 from partita.lowering.channels_last import Shapes
 from partita.profiling import Status
 from partita.query import QueryResult
-from partita_opencl.binding import BoundPlan
+from partita_opencl.binding import BoundPlan, StalledError
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
@@ -44,6 +45,8 @@ from partita_opencl.table import emitter_for
 from partita_opencl.tensors import as_agreed, in_memory
 from partita_opencl.trial import Units, objection
 from partita_opencl.tuning import Tuning
+
+_log = logging.getLogger(__name__)
 
 _PLANS = 32
 """Shapes whose plans a compiled model keeps."""
@@ -75,6 +78,9 @@ class OpenClCompiledModel(CompiledModel):
         halves = half or any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
         if halves:
             self._tuning, self.objection = _tried(self._tuning, self.target)
+        if not halves or properties.PERF_COUNT:
+            # Of a kernel that computes many operations, no clock tells how long each takes.
+            self._tuning = replace(self._tuning, resident_groups=0)
         self._merger = Merger() if half and self._tuning.matrix_units else None
         reasons = refusals(graph)
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
@@ -145,6 +151,18 @@ class OpenClCompiledModel(CompiledModel):
             self._plans.move_to_end(id(program))
             return found
 
+    def stop_waiting(self) -> None:
+        """From now on, no kernel's groups wait for one another."""
+        _log.warning(
+            "Device '%s' did not hold all groups of a kernel at a time; model '%s' is computed "
+            "by a kernel per operation from now on.",
+            self.device,
+            self.model.name,
+        )
+        with self._lock:
+            self._tuning = replace(self._tuning, resident_groups=0)
+            self._plans.clear()
+
     def _refine(self, graph: Graph, shapes: Shapes) -> None:
         """What is done to the graph when its shapes are known."""
         fuse_residuals(graph, shapes, self._accepts)
@@ -186,6 +204,8 @@ def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
         tuning = replace(tuning, matrix_units=False, warpgroups=False)
     if tuning.warpgroups and (why := objection(device, Units.WARPGROUP)):
         tuning = replace(tuning, warpgroups=False)
+    if not tuning.matrix_units or objection(device, Units.RESIDENT):
+        tuning = replace(tuning, resident_groups=0)
     return tuning, why
 
 
@@ -227,7 +247,13 @@ class OpenClRunner(Runner):
         plan = self._compiled.plan(program)
         events: list[tuple[OpRecord, str, Any]] | None = [] if self._profiles else None
         try:
-            results = self._bind(plan).run(self._queue, inputs, outputs, events)
+            try:
+                results = self._bind(plan).run(self._queue, inputs, outputs, events)
+            except StalledError:
+                self._bound.clear()
+                self._compiled.stop_waiting()
+                plan = self._compiled.plan(program)
+                results = self._bind(plan).run(self._queue, inputs, outputs, events)
         except cl.Error as error:
             raise runtime_error(error, self._compiled.device, plan.nbytes) from error
         if events is not None:

@@ -36,6 +36,7 @@ class Limits:
         is_nvidia: Whether its driver takes NVIDIA's inline PTX.
         matrix_units: Whether the processor has the matrix units that kernels know.
         warpgroups: Whether it multiplies by four warps together (wgmma).
+        resident_groups: Groups of ``product_run.cl`` that are on the device at a time; 0: unknown.
     """
 
     group_items: int
@@ -50,6 +51,7 @@ class Limits:
     matrix_units: bool = False
     kernel_local_bytes: int = 0
     warpgroups: bool = False
+    resident_groups: int = 0
 
     def __post_init__(self) -> None:
         """What a kernel may declare is no less than what the device lists."""
@@ -70,6 +72,7 @@ class Device:
         memory: Memory id of its buffers.
         handle: The ``pyopencl.Device``.
         limits: What kernels must respect.
+        alone: Held while a kernel runs whose groups must all be on the device at a time.
     """
 
     def __init__(self, number: int, handle: Any) -> None:
@@ -77,6 +80,7 @@ class Device:
         self.memory = f"opencl:{number}"
         self.handle = handle
         self.limits = _limits(handle)
+        self.alone = threading.Lock()
         self._lock = threading.Lock()
         self._context: Any = None
         self._queues: dict[str, Any] = {}
@@ -268,4 +272,5 @@ def _limits(handle: Any) -> Limits:
         # NVIDIA lists 48 KiB, whatever the processor has.
         kernel_local_bytes={8: 99, 9: 224}.get(capability, 0) << 10,
         warpgroups=capability == 9,
+        resident_groups=handle.max_compute_units * {8: 1, 9: 2}.get(capability, 0),
     )

@@ -72,9 +72,10 @@ class Kit:
         kernel: str,
         sizes: Sizes,
         *args: Argument,
+        product: object = None,
         **options: str | int | None,
     ) -> None:
-        """Records a call of a kernel of whose file a part is generated."""
+        """Records a call of a kernel of whose file a part is generated; see :class:`Launch`."""
         if 0 in sizes[0]:
             return
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
@@ -82,7 +83,7 @@ class Kit:
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
         key = ProgramKey(file, tuple(options.items()), generated)
-        self.builder.call_numpy(Launch(key, kernel, sizes), *args, exec_type=kernel)
+        self.builder.call_numpy(Launch(key, kernel, sizes, product), *args, exec_type=kernel)
 
     def chain(self, out: Operand, lines: Sequence[Line], *inputs: Operand | np.generic) -> None:
         """Records an element-wise computation, which may be fused with its neighbours."""

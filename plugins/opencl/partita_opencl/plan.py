@@ -9,11 +9,14 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
-from partita_opencl import chains
+from partita_opencl import chains, runs
+from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
-from partita_opencl.steps import FAULT, Counters, Launch
+from partita_opencl.steps import FAULT, Counters, Joined, Launch
 from partita_opencl.tuning import Tuning
 
 
@@ -47,6 +50,28 @@ class Constants:
                 self._buffers[key] = found
             return found[1]
 
+    def joined(self, constants: Joined) -> Any:
+        """The buffer of several constants, which have none of their own."""
+        import pyopencl as cl
+
+        operands = constants.operands
+        if self._parent is not None and all(operand.lasting for operand in operands):
+            return self._parent.joined(constants)
+        arrays = [np.ascontiguousarray(operand.const) for operand in operands]
+        key = tuple((array.ctypes.data, array.nbytes) for array in arrays)
+        with self._lock:
+            found = self._buffers.get(key)
+            if found is None:
+                buffer = self._device.pool.allocate(constants.starts[-1])
+                for start, array in zip(constants.starts, arrays, strict=False):
+                    if array.nbytes:
+                        cl.enqueue_copy(
+                            self._device.transfers, buffer, raw(array), dst_offset=start
+                        )
+                self._device.transfers.finish()
+                found = self._buffers[key] = arrays, buffer
+            return found[1]
+
 
 class Plan:
     """One program on one device.
@@ -69,6 +94,7 @@ class Plan:
         sizes: Bytes of the slots.
         constants: Constants of this program.
         may_fault: Whether a kernel may report a failure.
+        needs_device: Whether a kernel's groups must all be on the device at a time.
         counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
     """
@@ -82,6 +108,8 @@ class Plan:
         if fuse:
             steps = chains.fuse(steps, outputs)
         self.steps = [chains.launch(step, tuning) for step in steps]
+        if tuning.resident_groups:
+            self.steps = runs.join(self.steps, outputs, tuning)
         external = {o for o in program.owned if o is not None} | set(program.inputs)
         limits = device.limits
         self.slots, self.sizes = _plan(self.steps, external, outputs)
@@ -96,7 +124,10 @@ class Plan:
             for arg in step.args:
                 if isinstance(arg, Operand) and arg.const is not None:
                     self.constants.buffer(arg)
+                elif isinstance(arg, Joined):
+                    self.constants.joined(arg)
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
+        self.needs_device = any(self.launch(s).kernel == runs.KERNEL for s in self.steps)
         self.counters = max(
             (arg.count for step in self.steps for arg in step.args if isinstance(arg, Counters)),
             default=0,

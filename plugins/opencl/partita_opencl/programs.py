@@ -11,6 +11,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import tempfile
 import threading
 from collections import OrderedDict
@@ -31,6 +32,9 @@ CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 
 MARK = "/*@generated@*/"
 """Where a .cl file takes generated code."""
+
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+"""How a .cl file names another one whose text belongs there."""
 
 FILES = 2048
 """Programs kept on disk; when there are more, the half that was used longest ago is deleted."""
@@ -58,7 +62,7 @@ class ProgramKey:
 
     def source(self) -> str:
         """The whole OpenCL C source."""
-        text = _file("prelude.cl") + _file(self.file)
+        text = _file("prelude.cl") + _INCLUDE.sub(lambda m: _file(m[1]), _file(self.file))
         return text.replace(MARK, self.generated) if self.generated else text
 
     def build_options(self) -> list[str]:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
+from partita.lowering import Operand
 from partita_opencl.programs import ProgramKey
 
 Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 """Global and local size of a launch."""
+
+_ALIGNED = 256
+"""Bytes of which the place of a constant among others is a multiple."""
+
+STALLED = -1
+"""What a kernel leaves for a fault whose work-groups waited too long for one another."""
 
 
 class Fault:
@@ -33,6 +42,23 @@ class Counters:
 
 
 @dataclass(frozen=True)
+class Joined:
+    """Stands for a buffer that holds several constants, one behind another.
+
+    Attributes:
+        operands: The constants.
+    """
+
+    operands: tuple[Operand, ...]
+
+    @functools.cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The first byte of each constant, and the number of bytes of all."""
+        sizes = (-(-operand.nbytes // _ALIGNED) * _ALIGNED for operand in self.operands)
+        return tuple(itertools.accumulate(sizes, initial=0))
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel call; its arguments are those of the step: operands, numpy scalars, arrays.
 
@@ -42,11 +68,13 @@ class Launch:
         program: The program.
         kernel: The kernel's name.
         sizes: Global and local size.
+        product: What is computed, for passes that look for certain kernels; ``None`` for others.
     """
 
     program: ProgramKey
     kernel: str
     sizes: Sizes
+    product: Any = None
 
     def __call__(self, *args: Any) -> None:
         """Never called: the engine enqueues launches."""

@@ -36,6 +36,8 @@ class Tuning:
         half: Whether what is float32 in the model is float16 in memory.
         matrix_units: Whether products of float16 go to the device's matrix units.
         warpgroups: Whether these may be used by four warps together.
+        resident_groups: Groups of a kernel that are on the device at a time, so that they may wait
+            for one another; 0 if they must not.
         device: Identity of device and driver, by which measured choices are found.
     """
 
@@ -46,6 +48,7 @@ class Tuning:
     half: bool = False
     matrix_units: bool = False
     warpgroups: bool = False
+    resident_groups: int = 0
     device: str = ""
 
     @classmethod
@@ -62,6 +65,7 @@ class Tuning:
             half=half,
             matrix_units=able and wanted and limits.matrix_units,
             warpgroups=able and wanted and limits.warpgroups,
+            resident_groups=limits.resident_groups if able and wanted else 0,
         )
 
     def flat(self, count: int) -> Sizes:

@@ -120,6 +120,23 @@ def packed_bias(k: Kit, stream: Stream, w: Operand, bias: Operand | None) -> Ope
 
 
 @dataclass(frozen=True)
+class Streamed:
+    """What a launch computes; its arguments are input, filters, bias, residual, result and others.
+
+    Attributes:
+        stream: The sizes.
+        activation: Applied last.
+        residual: Whether the residual is added.
+        plain: Whether rows are read as they are and written as halves.
+    """
+
+    stream: Stream
+    activation: Activation
+    residual: bool
+    plain: bool
+
+
+@dataclass(frozen=True)
 class Norm:
     """A layer normalisation of the rows that a product reads.
 
@@ -223,6 +240,9 @@ def stream_product(
         f32(activation.beta),
         i32(steps),
         *more,
+        product=Streamed(
+            stream, activation, residual is not None, norm is None and is_half(out.dtype)
+        ),
         **options,
         **{name: None for name, on in flags.items() if on},
     )

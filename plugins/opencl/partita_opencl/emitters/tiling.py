@@ -178,6 +178,9 @@ STREAM_TILES: tuple[StreamTile, ...] = (
 )
 """Tiles of halves that stream through matrix units."""
 
+RUN_TILE = STREAM_TILES[1]
+"""The tile of products that one kernel computes one after another; two groups share a unit."""
+
 _CPU_STREAM_TILES = (StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 3, False, 3.414, 0.278),)
 
 _CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
@@ -210,6 +213,15 @@ class Cut:
         kind = type(self.tile).__name__
         options = "-".join(f"{name}{value or ''}" for name, value in self.tile.options().items())
         return f"{kind}-{options}-S{self.splits}"
+
+    def time(self, limits: Limits) -> float:
+        """About how long it takes, in microseconds of an NVIDIA H200.
+
+        On other devices the times matter relative to one another only.
+        """
+        groups = self.tiles * self.splits / limits.compute_units
+        # Groups that share a compute unit hide each other's latency; a last round leaves some idle.
+        return self.tile.time(self, (max(groups, 1.0) + math.ceil(groups)) / 2)
 
     @property
     def results(self) -> float:
@@ -269,7 +281,7 @@ def ranked(
         if unit % tile.deep == 0
         for option in _cuts(tile, rows, columns, depth, batches)
     ]
-    return sorted(cuts, key=lambda option: _time(limits, option))
+    return sorted(cuts, key=lambda option: option.time(limits))
 
 
 def cut(limits: Limits, tiles: Sequence[Tile], *sizes: int) -> Cut:
@@ -310,16 +322,6 @@ def _cuts(tile: Tile, rows: int, columns: int, depth: int, batches: int) -> list
             splits = math.ceil(steps / per_split)
             found[splits] = Cut(tile, tiles, splits, per_split * tile.deep)
     return list(found.values())
-
-
-def _time(limits: Limits, option: Cut) -> float:
-    """About how long a cut takes, in microseconds of an NVIDIA H200.
-
-    On other devices the times matter relative to one another only.
-    """
-    groups = option.tiles * option.splits / limits.compute_units
-    # Groups that share a compute unit hide each other's latency; a last round leaves some idle.
-    return option.tile.time(option, (max(groups, 1.0) + math.ceil(groups)) / 2)
 
 
 def _handed_over(option: Cut, once: float, per_part: float, per_sum: float) -> float:

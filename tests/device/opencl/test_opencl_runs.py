@@ -1,0 +1,159 @@
+"""Runs of products that one kernel computes, whose groups wait for one another."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from partita_opencl import compiled as compiled_module
+from partita_opencl import runs
+from partita_opencl.devices import find_device
+
+from .comparison import build, compiled, expected, floats
+
+
+@pytest.fixture(autouse=True)
+def joined(monkeypatch):
+    """Runs are joined wherever they can; a processor's device holds one group for certain."""
+    device = find_device("")
+    monkeypatch.setattr(runs, "_LAUNCH", 1e6)
+    if not device.limits.is_nvidia:
+        limits = replace(device.limits, matrix_units=True, resident_groups=1)
+        monkeypatch.setattr(device, "limits", limits)
+        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+
+
+class Network:
+    """Convolutions one after another, with random weights."""
+
+    def __init__(self):
+        self.nodes, self.weights = [], []
+
+    def conv(self, x, y, channels, filters, size=1, **attrs):
+        w = floats(filters, channels, size, size, seed=len(self.nodes))
+        w *= (channels * size**2) ** -0.5
+        b = floats(filters, seed=len(self.nodes) + 100)
+        self.weights += [numpy_helper.from_array(w, f"w{y}"), numpy_helper.from_array(b, f"b{y}")]
+        pads = [size // 2] * 4
+        names = [x, f"w{y}", f"b{y}"]
+        self.nodes.append(helper.make_node("Conv", names, [y], **{"pads": pads, **attrs}))
+
+    def op(self, kind, y, *x):
+        self.nodes.append(helper.make_node(kind, x, [y]))
+
+    def block(self, x, y, channels, inner, filters):
+        """What residual networks are made of."""
+        self.conv(x, f"{y}1", channels, inner)
+        self.op("Relu", f"{y}2", f"{y}1")
+        self.conv(f"{y}2", f"{y}3", inner, inner, 3)
+        self.op("Relu", f"{y}4", f"{y}3")
+        self.conv(f"{y}4", f"{y}5", inner, filters)
+        if channels != filters:
+            self.conv(x, f"{y}s", channels, filters)
+        self.op("Add", f"{y}6", f"{y}5", f"{y}s" if channels != filters else x)
+        self.op("Relu", y, f"{y}6")
+
+
+def check(network, feeds, outputs, bound=2e-3):
+    """Compares three runs with onnxruntime in float32; returns the kernels of the plan."""
+    model = build(network.nodes, feeds, outputs, network.weights)
+    how = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL"}
+    request = compiled(model, **how).create_infer_request()
+    wanted = expected(model, feeds)
+    for _ in range(3):
+        for found, one in zip(request.infer(feeds).to_tuple(), wanted, strict=True):
+            assert found.shape == one.shape
+            assert np.linalg.norm(found - one) <= bound * np.linalg.norm(one)
+    plan = next(iter(request._runner._bound.values())).plan
+    return [plan.launch(step).kernel for step in plan.steps]
+
+
+def test_residual_blocks_are_one_kernel():
+    network = Network()
+    network.block("x", "p", 64, 64, 128)
+    network.block("p", "q", 128, 64, 128)
+    network.conv("q", "r", 128, 72, 3, strides=[2, 1], dilations=[1, 2], pads=[0, 2, 1, 1])
+    kernels = check(network, {"x": floats(2, 64, 7, 9)}, ["r"])
+    assert kernels.count("product_run") == 1
+    assert "product_stream" not in kernels
+
+
+def test_sums_are_cut_in_parts():
+    network = Network()
+    network.conv("x", "a", 192, 64, 3)
+    network.conv("a", "b", 64, 192)
+    network.conv("b", "c", 192, 64, 3)
+    network.conv("c", "d", 64, 64)
+    device = find_device("")
+    groups = max(device.limits.resident_groups, 12)
+    cuts = [runs._cut(groups, 20, 64, depth).splits for depth in (9 * 192, 64)]
+    assert cuts[0] > 1
+    assert cuts[1] == 1
+    whole = runs._cut
+    runs._cut = lambda _, *sizes: whole(groups, *sizes)
+    try:
+        kernels = check(network, {"x": floats(1, 192, 4, 5)}, ["d"])
+    finally:
+        runs._cut = whole
+    assert "product_run" in kernels
+
+
+def test_results_that_are_read_from_outside_end_a_run():
+    network = Network()
+    network.block("x", "p", 64, 64, 64)
+    network.op("GlobalAveragePool", "g", "p3")
+    network.conv("p", "a", 64, 64)
+    network.conv("a", "b", 64, 64)
+    feeds = {"x": floats(1, 64, 6, 5)}
+    kernels = check(network, feeds, ["b", "g", "p"])
+    assert kernels.count("product_run") == 0  # three and two
+    network.conv("b", "c", 64, 64)
+    network.conv("c", "d", 64, 64)
+    kernels = check(network, feeds, ["d", "g", "p"])
+    assert kernels.count("product_run") == 1
+    assert kernels.count("product_stream") == 3
+
+
+def test_other_activations_end_a_run():
+    network = Network()
+    for i, kind in enumerate(["Relu"] * 4 + ["HardSwish"] * 4):
+        network.conv("x" if i == 0 else f"y{i - 1}", f"c{i}", 64, 64)
+        network.op(kind, f"y{i}", f"c{i}")
+    kernels = check(network, {"x": floats(1, 64, 6, 5)}, ["y7"])
+    assert kernels.count("product_run") == 2
+
+
+def test_profiles_tell_products_apart():
+    network = Network()
+    network.block("x", "p", 64, 64, 128)
+    feeds = {"x": floats(1, 64, 6, 5)}
+    model = build(network.nodes, feeds, ["p"], network.weights)
+    how = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL", "PERF_COUNT": True}
+    request = compiled(model, **how).create_infer_request()
+    request.infer(feeds)
+    kernels = [info.exec_type for info in request.get_profiling_info()]
+    assert kernels.count("product_stream") == 4
+
+
+def test_groups_that_wait_in_vain_cost_one_run(monkeypatch, caplog):
+    device = find_device("")
+    # More than any device holds; a processor's first groups then wait for those that come later.
+    groups = 64 * max(device.limits.resident_groups, device.limits.compute_units)
+    monkeypatch.setattr(device, "limits", replace(device.limits, resident_groups=groups))
+    network = Network()
+    network.block("x", "p", 64, 64, 128)
+    network.block("p", "q", 128, 64, 128)
+    kernels = check(network, {"x": floats(4, 64, 24, 24)}, ["q"])
+    assert "product_run" not in kernels
+    assert "did not hold all groups" in caplog.text
+
+
+def test_a_device_that_waits_wrongly_launches_kernels(monkeypatch):
+    def objection(_device, units=""):
+        return "wrong" if units == compiled_module.Units.RESIDENT else ""
+
+    monkeypatch.setattr(compiled_module, "objection", objection)
+    network = Network()
+    network.block("x", "p", 64, 64, 128)
+    assert "product_run" not in check(network, {"x": floats(1, 64, 6, 5)}, ["p"])
