@@ -27,11 +27,11 @@ enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPT
 #define GET_FRESH4(v, p) asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];" \
     : "=f"((v).x), "=f"((v).y), "=f"((v).z), "=f"((v).w) : "l"((size_t)(p)) : "memory")
 #define SIGNAL(p) \
-  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" :: "l"((size_t)(p)) : "memory")
+  { asm volatile("red.release.gpu.global.add.s32 [%0], 1;" :: "l"((size_t)(p)) : "memory"); }
 #define LOOK(v, p) \
-  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory")
-#define COUNT(old, p) asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
-    : "=r"(old) : "l"((size_t)(p)) : "memory")
+  { asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory"); }
+#define COUNT(old, p) { asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
+    : "=r"(old) : "l"((size_t)(p)) : "memory"); }
 #else
 #define GET_FRESH4(v, p) v = *(p)
 #define SIGNAL(p) { mem_fence(CLK_GLOBAL_MEM_FENCE); atomic_inc(p); }
@@ -232,7 +232,7 @@ void product_run(
                   *(__local const uint4*)(results + m * OUT_ROW + n);
           }
           barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-          if (tid == 0) SIGNAL(counters + number * LINE);
+          if (tid == 0) SIGNAL(counters + number * LINE)
         }
       }
     }
