@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,11 +17,14 @@ from partita_opencl.devices import Device
 from partita_opencl.host_memory import HostBuffers
 from partita_opencl.plan import Plan
 from partita_opencl.sequences import KernelSequence
-from partita_opencl.steps import FAULT, STALLED, Counters, Joined
+from partita_opencl.steps import FAULT, STALL, Counters, Joined
 from partita_opencl.tensors import OpenClTensor
 
 TakeSlot = Callable[[int, int], Any]
 """Gives the request's buffer for a slot number, with at least so many bytes."""
+
+_LEAST_STALL = 1e-3
+"""Seconds that a run takes at least in which a kernel gives up; see ``product_run.cl``."""
 
 Use = tuple[Any, int]
 """A kernel and the argument that a buffer is given to."""
@@ -48,6 +52,7 @@ class BoundPlan:
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
         self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
+        self._stall = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.needs_device else None
         self._counters = (
             device.pool.allocate(4 * plan.counters, np.zeros(plan.counters, np.int32))
             if plan.counters
@@ -99,6 +104,7 @@ class BoundPlan:
     ) -> list[Tensor]:
         import pyopencl as cl
 
+        start = time.perf_counter()
         # Events of copies are kept to the end: freeing one waits for its copy.
         copies: list[Any] = []
         for operand, tensor in zip(self.plan.program.inputs, inputs, strict=True):
@@ -118,8 +124,8 @@ class BoundPlan:
         results = [self._deliver(queue, i, target, copies) for i, target in enumerate(given)]
         fault = self._read_fault(queue, copies)
         queue.finish()
-        if fault is not None and fault[0] == STALLED:
-            raise StalledError
+        if self._stall is not None and time.perf_counter() - start > _LEAST_STALL:
+            self._raise_stall(queue, self._stall)
         if fault is not None and fault[0]:
             self._raise_fault(queue, int(fault[0]))
         return results
@@ -169,6 +175,8 @@ class BoundPlan:
         """The argument itself, or the request's buffer that it stands for."""
         if arg is FAULT:
             return self._fault
+        if arg is STALL:
+            return self._stall
         if isinstance(arg, Joined):
             return self.plan.constants.joined(arg)
         return self._counters if isinstance(arg, Counters) else arg
@@ -276,6 +284,15 @@ class BoundPlan:
         fault = np.zeros(1, np.int32)
         copies.append(cl.enqueue_copy(queue, fault, self._fault, is_blocking=False))
         return fault
+
+    @staticmethod
+    def _raise_stall(queue: Any, stall: Any) -> None:
+        import pyopencl as cl
+
+        stalled = np.zeros(1, np.int32)
+        cl.enqueue_copy(queue, stalled, stall, is_blocking=True)
+        if stalled[0]:
+            raise StalledError
 
     def _raise_fault(self, queue: Any, number: int) -> None:
         import pyopencl as cl

@@ -16,7 +16,7 @@ from partita.lowering import Operand, Program, Step
 from partita_opencl import chains, runs
 from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
-from partita_opencl.steps import FAULT, Counters, Joined, Launch
+from partita_opencl.steps import FAULT, STALL, Counters, Joined, Launch
 from partita_opencl.tuning import Tuning
 
 
@@ -94,7 +94,7 @@ class Plan:
         sizes: Bytes of the slots.
         constants: Constants of this program.
         may_fault: Whether a kernel may report a failure.
-        needs_device: Whether a kernel's groups must all be on the device at a time.
+        needs_device: Whether a kernel's groups wait for one another, all on the device.
         counters: Counters that each request needs.
         programs: The compiled OpenCL programs by key.
     """
@@ -127,7 +127,7 @@ class Plan:
                 elif isinstance(arg, Joined):
                     self.constants.joined(arg)
         self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
-        self.needs_device = any(self.launch(s).kernel == runs.KERNEL for s in self.steps)
+        self.needs_device = any(arg is STALL for step in self.steps for arg in step.args)
         self.counters = max(
             (arg.count for step in self.steps for arg in step.args if isinstance(arg, Counters)),
             default=0,

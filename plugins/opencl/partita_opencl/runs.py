@@ -16,11 +16,11 @@ import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Operand, Step
 from partita_opencl.emitters.streams import Streamed
-from partita_opencl.emitters.tiling import RUN_TILE, STREAM_DEEP, Cut, cut, tiles_for
+from partita_opencl.emitters.tiling import STREAM_DEEP, Cut, StreamTile, cut, run_tile, tiles_for
 from partita_opencl.halves import HALF, SINGLE
 from partita_opencl.kit import f32, i32
 from partita_opencl.programs import ProgramKey
-from partita_opencl.steps import FAULT, Counters, Joined, Launch
+from partita_opencl.steps import STALL, Counters, Joined, Launch
 from partita_opencl.tuning import Tuning
 
 KERNEL = "product_run"
@@ -128,7 +128,7 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> list[Step]:
         stream = _product(step).stream
         sizes = (stream.rows, stream.columns, stream.depth)
         best = cut(limits, tiles, *sizes, 1)
-        cuts.append(_cut(tuning.resident_groups, *sizes))
+        cuts.append(_cut(run_tile(limits), tuning.resident_groups, *sizes))
         apart += max(_LAUNCH, best.time(limits))
         together += cuts[-1].time(limits) - _WAIT
     if together > apart:
@@ -137,13 +137,13 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> list[Step]:
     return [table.step()] if table.is_small else list(run)
 
 
-def _cut(groups: int, rows: int, columns: int, depth: int) -> Cut:
-    """As many parts as groups have work for, of three steps at least."""
-    tiles = RUN_TILE.count(rows, columns, 1)
+def _cut(tile: StreamTile, groups: int, rows: int, columns: int, depth: int) -> Cut:
+    """As many parts as groups have work for; few and long ones, since to hand over takes time."""
+    tiles = tile.count(rows, columns, 1)
     steps = depth // STREAM_DEEP
-    wanted = max(1, min(groups // tiles, steps // 3, 16))
+    wanted = max(1, min(groups // tiles, steps // 6, 8))
     per_split = math.ceil(steps / wanted)
-    return Cut(RUN_TILE, tiles, math.ceil(steps / per_split), per_split * STREAM_DEEP)
+    return Cut(tile, tiles, math.ceil(steps / per_split), per_split * STREAM_DEEP)
 
 
 @dataclass
@@ -183,6 +183,7 @@ class _Table:
     def __init__(self, run: Sequence[Step], cuts: Sequence[Cut], groups: int) -> None:
         self._run = run
         self._cuts = cuts
+        self._tile = cuts[0].tile
         self._groups = groups
         self._makers = {step.args[4].root: number for number, step in enumerate(run)}
         self._weights = Joined(tuple(step.args[1] for step in run))
@@ -292,7 +293,7 @@ class _Table:
         kinds = [_product(step).activation for step in self._run]
         activation = next((kind for kind in kinds if kind != NO_ACTIVATION), NO_ACTIVATION)
         options: dict[str, str | int | None] = {
-            **RUN_TILE.options(),
+            **self._tile.options(),
             "ACTIVATION": int(activation.code),
             "HALF": None,
         }
@@ -312,12 +313,12 @@ class _Table:
             last.args[4],
             Operand((max(1, self._partial_size),), SINGLE),
             Counters(self._counters),
-            FAULT,
+            STALL,
             f32(activation.alpha),
             f32(activation.beta),
         )
         key = ProgramKey("product_run.cl", tuple(options.items()))
-        sizes = ((self._groups * RUN_TILE.items,), (RUN_TILE.items,))
+        sizes = ((self._groups * self._tile.items,), (self._tile.items,))
         names = tuple(dict.fromkeys(n for step in self._run for n in step.op.origins))
         op = replace(last.op, origins=names, exec_type=KERNEL)
         return replace(last, fn=Launch(key, KERNEL, sizes), args=args, op=op)

@@ -16,9 +16,6 @@ Sizes = tuple[tuple[int, ...], tuple[int, ...]]
 _ALIGNED = 256
 """Bytes of which the place of a constant among others is a multiple."""
 
-STALLED = -1
-"""What a kernel leaves for a fault whose work-groups waited too long for one another."""
-
 
 class Fault:
     """Stands for the buffer in which kernels leave the number of an operation that failed."""
@@ -26,6 +23,14 @@ class Fault:
 
 FAULT = Fault()
 """The argument for it; the engine reads the buffer after a run whose steps have it."""
+
+
+class Stall:
+    """Stands for the buffer in which kernels leave that their groups waited too long."""
+
+
+STALL = Stall()
+"""The argument for it; the engine reads the buffer after a run that took long enough for that."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 // by counters in memory; weights are copied before the wait. Sums are cut in parts as there.
 //
 // All groups must be on the device at a time. Waiting is bounded: a group that waits too long leaves
-// a mark in `fault` and ends, and so do the others; then counters and results mean nothing.
+// a mark in `stall` and ends, and so do the others; then counters and results mean nothing.
 //
 // Options: BM BN WM WN STAGES  as in product_stream.cl, ACTIVATION  of the products that have one
 
@@ -20,7 +20,7 @@ enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPT
 #define OUT_LOADS (BM * BN / 8 / ITEMS)
 #define AHEAD (STAGES - 1)
 #define LINE 32  // counters for which groups wait have a cache line each
-#define MOST_LOOKS 200000
+#define MOST_LOOKS 200000  // takes more than a millisecond, on which binding.py counts
 
 // Other groups' results are read past the first cache, which does not hear of them.
 #ifdef NVIDIA
@@ -32,12 +32,14 @@ enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPT
   { asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"((size_t)(p)) : "memory"); }
 #define COUNT(old, p) { asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" \
     : "=r"(old) : "l"((size_t)(p)) : "memory"); }
+#define ORDER()  // the instructions above order what the items of the group did round barriers
 #else
+// A fence must not stand where only one item comes: drivers may make a barrier of it.
+#define ORDER() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #define GET_FRESH4(v, p) v = *(p)
-#define SIGNAL(p) { mem_fence(CLK_GLOBAL_MEM_FENCE); atomic_inc(p); }
-#define LOOK(v, p) { v = atomic_add(p, 0); mem_fence(CLK_GLOBAL_MEM_FENCE); }
-#define COUNT(old, p) \
-  { mem_fence(CLK_GLOBAL_MEM_FENCE); old = atomic_inc(p); mem_fence(CLK_GLOBAL_MEM_FENCE); }
+#define SIGNAL(p) { atomic_inc(p); }
+#define LOOK(v, p) { v = atomic_add(p, 0); }
+#define COUNT(old, p) { old = atomic_inc(p); }
 #endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
@@ -45,7 +47,7 @@ void product_run(
     __global const int* restrict table, const int records, __global const half* x,
     __global const half* restrict weights, __global const float* restrict biases,
     __global half* arena, __global half* y, __global float4* partial, __global int* counters,
-    __global int* fault, const float alpha, const float beta
+    __global int* stall, const float alpha, const float beta
 ) {
   __local char tiles[STAGES * STAGE_BYTES] __attribute__((aligned(1024)));
   __local char result_bytes[BM * OUT_ROW * 2] __attribute__((aligned(16)));
@@ -133,9 +135,10 @@ void product_run(
           if (record[WAIT_B] >= 0)
             do LOOK(count, counters + record[WAIT_B] * LINE)
             while (count < record[TILES_B] && ++looks < MOST_LOOKS);
-          if (looks >= MOST_LOOKS) word = *fault = -1;
+          if (looks >= MOST_LOOKS) word = *stall = 1;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
+        ORDER();
         stalled = word != 0;
         waited = true;
       }
@@ -182,6 +185,7 @@ void product_run(
           for (int i = 0; i < FRAGMENTS; i++)
             slots[((size_t)split * FRAGMENTS + i) * ITEMS] =
                 (float4)(sums[i * 4], sums[i * 4 + 1], sums[i * 4 + 2], sums[i * 4 + 3]);
+          ORDER();
           barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
           if (tid == 0) {
             __global int* counter = counters + record[COUNTER_AT] + tile;
@@ -191,6 +195,7 @@ void product_run(
             if (word) atomic_xchg(counter, 0);  // for the next launch
           }
           barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+          ORDER();
           finishes = word != 0;
           if (finishes) {
             #pragma unroll
@@ -231,6 +236,7 @@ void product_run(
               *(__global uint4*)(to + (size_t)(m0 + m) * columns + n0 + n) =
                   *(__local const uint4*)(results + m * OUT_ROW + n);
           }
+          ORDER();
           barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
           if (tid == 0) SIGNAL(counters + number * LINE)
         }

@@ -178,9 +178,6 @@ STREAM_TILES: tuple[StreamTile, ...] = (
 )
 """Tiles of halves that stream through matrix units."""
 
-RUN_TILE = STREAM_TILES[1]
-"""The tile of products that one kernel computes one after another; two groups share a unit."""
-
 _CPU_STREAM_TILES = (StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 3, False, 3.414, 0.278),)
 
 _CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
@@ -252,6 +249,11 @@ def tiles_for(
         for tile in tiles
         if tile.items <= limits.group_items and tile.local_bytes <= limits.kernel_local_bytes
     ]
+
+
+def run_tile(limits: Limits) -> StreamTile:
+    """The tile of products that one kernel computes one after another."""
+    return _CPU_STREAM_TILES[0] if limits.is_cpu else STREAM_TILES[1]
 
 
 def ranked(
