@@ -312,7 +312,7 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, warpgroups=True))
     units = trial.Units
-    failing = {units.WARPGROUP: "no wgmma here", units.MATRIX: ""}
+    failing = dict.fromkeys(units, "") | {units.WARPGROUP: "no wgmma here"}
     monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
     feeds = {"x": floats(9, 64)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
