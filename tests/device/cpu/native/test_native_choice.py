@@ -58,6 +58,17 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
     assert arithmetic(Images.matrix(64, 4096, 4096), wanted=Arithmetic.BF16X6) is Arithmetic.BF16X6
 
 
+def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
+    def chosen(depth, wanted=Arithmetic.BF16X3):
+        choice = Choice(Isa.AMX, wanted, 2)
+        return choice.product_arithmetic(Images.matrix(64, depth, 16), FINE, computed=True)
+
+    assert chosen(192) is Arithmetic.BF16X3
+    assert chosen(191) is Arithmetic.F32
+    assert chosen(8, Arithmetic.BF16) is Arithmetic.BF16
+    assert chosen(512, Arithmetic.F32) is Arithmetic.F32
+
+
 def test_weights_that_would_be_infinite_stay_float32():
     large = np.array([3.4e38], np.float32)
     assert arithmetic(Images.matrix(64, 512, 512), large) is Arithmetic.F32
