@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +43,47 @@ class Repetition(abc.ABC):
     def followed_by(self, other: Repetition) -> Repetition | None:
         """(optional) One call for this and another one after it (defaults to ``None``: cannot)."""
         return None
+
+    def together(
+        self,
+        calls: Sequence[Repetition],
+        waits: Sequence[Collection[int]],
+        lanes: Sequence[int],
+    ) -> Repetition | None:
+        """(optional) One call for several at the same time (defaults to ``None``: cannot).
+
+        Where the calls themselves are called no more, they may still be given other inputs by
+        :meth:`rebind`, which the one call then reads.
+
+        Args:
+            calls: In an order in which they can run; this one is the first of them.
+            waits: For each call the indices of those that must have ended before it begins.
+            lanes: For each call a number from 0. Calls of one lane never run at the same time.
+        """
+        return None
+
+    def times(self) -> Sequence[tuple[float, float]]:
+        """(optional) Of a call by :meth:`together`: when each of its calls began and ended.
+
+        In the last run, by ``time.perf_counter``; any numbers before the first one (defaults to
+        none: not known).
+        """
+        return ()
+
+    def cancel(self) -> None:  # noqa: B027  # optional
+        """(optional) Asks a running call by :meth:`together` to stop (defaults to letting it end).
+
+        Called from another thread. The call then raises ``InferCancelledError`` once none of its
+        calls is running; later ones run as any.
+        """
+
+    def rebind(self, inputs: Sequence[Tensor]) -> bool:
+        """(optional) Reads other inputs of the same shapes from now on (defaults to: cannot).
+
+        Returns:
+            Whether it does; if not, it still reads those that it was made for.
+        """
+        return False
 
 
 class Runner(abc.ABC):

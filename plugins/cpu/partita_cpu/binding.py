@@ -78,13 +78,13 @@ class GraphRunner:
         indices = self._specialiser.value_inputs
         return not indices or [inputs[i].tobytes() for i in indices] == self._last_values
 
-    def stretches(
+    def bind(
         self,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
         scratch: Array | None = None,
-    ) -> Sequence[Stretch] | None:
-        """The calls that compute these outputs from these inputs.
+    ) -> BoundProgram | None:
+        """A program bound to these arrays for good, whose calls compute the outputs.
 
         They hold for the present elements of the graph's value inputs. ``None`` where a run is more
         than calls.
@@ -96,11 +96,13 @@ class GraphRunner:
         """
         if self._times is not None:
             return None
-        if not all(array.flags.carray for array in (*inputs, *outputs)):
+        arrays = _in_place(inputs)
+        if arrays is None or not all(array.flags.carray for array in outputs):
             return None
-        program = self._specialiser.program_for(inputs)
+        program = self._specialiser.program_for(arrays)
         self.close()
-        return BoundProgram(program, self._team, None, scratch).stretches(inputs, outputs)
+        bound = BoundProgram(program, self._team, None, scratch)
+        return bound if bound.settle(arrays, outputs) else None
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
@@ -201,23 +203,37 @@ class BoundProgram:
         self._walk()
         return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
 
-    def stretches(
-        self, inputs: Sequence[Array], outputs: Sequence[Array]
-    ) -> Sequence[Stretch] | None:
-        """The calls of a run on these arrays; ``None`` if a run is more than calls."""
-        if not self._direct or not self._bind_all(inputs, outputs):
-            return None
-        if self._walker is None:
-            return [self._walk]
-        return self._walker.stretches(self._calls, self)
-
-    def _bind_all(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
-        """Puts arrays in their places; whether steps write to all of these outputs."""
+    def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Puts arrays in their places; whether a run is then nothing but calls."""
         for index, array in enumerate(inputs):
             self._inputs[index] = array
             self._patch(self._input_places[index], array)
         self._take_outputs(inputs, outputs)
-        return all(map(operator.is_, self._outputs, outputs))
+        return self._direct and all(map(operator.is_, self._outputs, outputs))
+
+    def stretches(self) -> Sequence[Stretch]:
+        """The calls of a run on the arrays that :meth:`settle` has put in place."""
+        if self._walker is None:
+            return [self._walk]
+        return self._walker.stretches(self._calls, self)
+
+    def repoint(self, inputs: Sequence[Array]) -> bool:
+        """Lets calls that were handed out read other inputs; whether all of them can."""
+        walker, arrays = self._walker, _in_place(inputs)
+        if walker is None or arrays is None:
+            return False
+        for new, old in zip(arrays, self._inputs, strict=True):
+            if old is None or new.shape != old.shape or new.dtype != old.dtype:
+                return False
+            if any(np.may_share_memory(new, out) for out in self._outputs if out is not None):
+                return False
+        places = [place for found in self._input_places for place in found]
+        if not all(walker.reaches(number, position) for number, position, _ in places):
+            return False
+        self._inputs = list(arrays)
+        for found, array in zip(self._input_places, arrays, strict=True):
+            self._patch(found, array)
+        return True
 
     def _walk(self) -> None:
         if self._times is not None:
@@ -366,6 +382,13 @@ _shape = operator.attrgetter("shape")
 
 def _walked() -> None:
     """Stands for a call that the walker makes."""
+
+
+def _in_place(arrays: Sequence[Array]) -> list[Array] | None:
+    """Arrays as kernels take them; ``None`` if one would have to be copied."""
+    taken = [plain(array) for array in arrays]
+    pairs = zip(taken, arrays, strict=True)
+    return taken if all(new.ctypes.data == old.ctypes.data for new, old in pairs) else None
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -242,10 +242,16 @@ class CpuRunner(Runner):
         targets = [array for tensor in outputs if (array := _target(tensor)) is not None]
         if len(targets) != len(outputs):
             return None
-        stretches = self._graph.stretches(arrays, targets, scratch)
-        if not stretches:
+        bound = self._graph.bind(arrays, targets, scratch)
+        stretches = None if bound is None else bound.stretches()
+        if bound is None or not stretches:
             return None
-        call = CpuRepetition(stretches, self._threads)
+
+        def rebind(inputs: Sequence[Tensor]) -> bool:
+            ports = zip(inputs, self._ports_in, strict=True)
+            return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
+
+        call = CpuRepetition(stretches, self._threads, rebind)
         values = [arrays[index] for index in self._graph.value_inputs]
         return ValueRepetition(call, values, self, inputs, outputs) if values else call
 

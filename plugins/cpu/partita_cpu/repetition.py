@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from partita import Repetition, Runner, Tensor
 from partita.compiled_model import run_into
 from partita.errors import InferError, PartitaError
 from partita.lowering import Array
 from partita_cpu.blas import use_threads
+from partita_cpu.native.lanes import Lanes
 from partita_cpu.native.walker import NativeStretch, Stretch
 
 
@@ -18,11 +19,18 @@ class CpuRepetition(Repetition):
     Args:
         stretches: The calls in order.
         threads: Threads that BLAS may use.
+        rebind: Lets the stretches read other inputs; says whether they do.
     """
 
-    def __init__(self, stretches: Sequence[Stretch], threads: int) -> None:
+    def __init__(
+        self,
+        stretches: Sequence[Stretch],
+        threads: int,
+        rebind: Callable[[Sequence[Tensor]], bool] | None = None,
+    ) -> None:
         self._stretches = list(stretches)
         self._threads = threads
+        self._rebind = rebind
 
     def __call__(self) -> None:
         """Makes the calls."""
@@ -45,6 +53,47 @@ class CpuRepetition(Repetition):
             return CpuRepetition([*self._stretches, *other._stretches], self._threads)
         joined = [*self._stretches[:-1], both, *other._stretches[1:]]
         return CpuRepetition(joined, self._threads)
+
+    def rebind(self, inputs: Sequence[Tensor]) -> bool:
+        """Puts the addresses of other inputs into the kernels' arguments, if all are compiled."""
+        return self._rebind is not None and self._rebind(inputs)
+
+    def together(
+        self,
+        calls: Sequence[Repetition],
+        waits: Sequence[Collection[int]],
+        lanes: Sequence[int],
+    ) -> Repetition | None:
+        """One call, if all are compiled kernels for one thread each."""
+        tables = [call.rows for call in calls if isinstance(call, CpuRepetition)]
+        known = [table for table in tables if table is not None]
+        if len(known) < len(calls):
+            return None
+        return _Together(Lanes(known, waits, lanes, list(calls)))
+
+    @property
+    def rows(self) -> Array | None:
+        """The kernel calls, where they are all there is to do and for one thread."""
+        match self._stretches:
+            case [NativeStretch() as stretch]:
+                return stretch.alone
+        return None
+
+
+class _Together(Repetition):
+    """Programs that run at the same time."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+
+    def __call__(self) -> None:
+        self._lanes.run()
+
+    def times(self) -> Sequence[tuple[float, float]]:
+        return self._lanes.times()
+
+    def cancel(self) -> None:
+        self._lanes.cancel()
 
 
 class ValueRepetition(Repetition):

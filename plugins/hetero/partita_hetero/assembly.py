@@ -91,6 +91,22 @@ class Assembly:
             prepared[slot] = place.tensor(block[start:])
         return prepared
 
+    def scratch(self) -> dict[int, np.ndarray[Any, Any]]:
+        """Memory to work in, by step: one block for each device that runs one step at a time."""
+        needed = {
+            piece.number: part.scratch_bytes
+            for piece, part in zip(self.submodels, self.compiled, strict=True)
+        }
+        steps: dict[str, list[int]] = {}
+        most: dict[str, int] = {}
+        for index, step in enumerate(self.plan.steps):
+            lane = self.schedule.lanes[index]
+            if isinstance(step, RunStep) and self.schedule.capacity.get(lane) == 1:
+                steps.setdefault(lane, []).append(index)
+                most[lane] = max(most.get(lane, 0), needed[step.submodel])
+        blocks = {lane: np.empty(nbytes, np.uint8) for lane, nbytes in most.items() if nbytes}
+        return {index: block for lane, block in blocks.items() for index in steps[lane]}
+
     def _block(self, core: CoreAPI, nbytes: int) -> np.ndarray[Any, Any]:
         permutes = [step for step in self.plan.steps if isinstance(step, PermuteStep)]
         for device in dict.fromkeys(step.device for step in permutes):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
-from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
+from partita_hetero.linking import (
+    Link,
+    RepetitionFailedError,
+    bind_each,
+    join_lanes,
+    link,
+    run_links,
+)
 from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
@@ -81,8 +89,9 @@ class Bound:
         self._sizes: dict[str, int] = {}
         self._prepared = prepared
         self._links: list[Link] | None = None
-        self._may_link = not (self._count or self._reject_nan or self._watchdog is not None)
-        self._in_order = compiled.properties.HETERO_EXECUTOR == "LINEAR"
+        self._executor = compiled.properties.HETERO_EXECUTOR
+        counts = self._count and self._executor != "PARALLEL"  # there, joined calls tell times
+        self._may_link = not (counts or self._reject_nan or self._watchdog is not None)
         self._calls: dict[int, Repetition] = {}
         self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
@@ -93,7 +102,7 @@ class Bound:
     def _whole_run(self, compiled: HeteroCompiledModel) -> WholeRun | None:
         """How the whole model is run, if one submodel is all of it."""
         piece = whole_model(compiled, self.assembly)
-        if piece is None or not self._may_link:
+        if piece is None or self._count or not self._may_link:
             return None
         return WholeRun(piece, self._runners[piece.number], self._ports[piece.number])
 
@@ -117,13 +126,54 @@ class Bound:
             for slot in step.writes:
                 if self._slots[slot] is not self._prepared[slot]:
                     self._prepared[slot] = None
-        if not self._in_order:
-            self._calls = bind_each(self._steps, self._runners, self._prepared, self._blame)
-            return None
+        if self._executor != "LINEAR":
+            return self._link_lanes()
         needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
         scratch = np.empty(needed, np.uint8) if needed else None
         links = link(self._steps, self._runners, self._prepared, self._blame, scratch)
         return links if any(one.call is not None for one in links) else None
+
+    def _link_lanes(self) -> list[Link] | None:
+        """One call for all steps if there can be one; otherwise binds each by itself.
+
+        By itself, a step that reads what the application brings is not bound.
+        """
+        scratch = self.assembly.scratch()
+        if self._executor == "PARALLEL":
+            self._prepared[: self._inputs] = self._slots[: self._inputs]
+            self._calls = self._bind_each(scratch)
+            if all(self._movable(index, call) for index, call in self._calls.items()):
+                joined = join_lanes(self._calls, self.assembly.schedule)
+                if joined is not None and not (self._count and not joined.times()):
+                    return [Link(0, len(self._steps) - 1, joined)]
+            self._prepared[: self._inputs] = [None] * self._inputs
+        self._calls = self._bind_each(scratch)
+        return None
+
+    def _bind_each(self, scratch: Mapping[int, np.ndarray[Any, Any]]) -> dict[int, Repetition]:
+        return bind_each(self._steps, self._runners, self._prepared, self._blame, scratch)
+
+    def _movable(self, index: int, call: Repetition) -> bool:
+        """Whether a call can read other inputs of the model, if it reads any."""
+        reads = self._steps[index].reads
+        if all(slot >= self._inputs for slot in reads):
+            return True
+        return call.rebind([self._read(slot) for slot in reads])
+
+    def _bring_inputs(self) -> bool:
+        """Lets the bound steps read this request's inputs; whether all of them can."""
+        given, bound = self._slots[: self._inputs], self._prepared[: self._inputs]
+        if all(map(operator.is_, given, bound)):
+            return True
+        self._prepared[: self._inputs] = [None] * self._inputs  # until all read the new ones
+        for index, call in self._calls.items():
+            reads = self._steps[index].reads
+            if any(slot < self._inputs for slot in reads) and not call.rebind(
+                [self._read(slot) for slot in reads]
+            ):
+                return False
+        self._prepared[: self._inputs] = given
+        return True
 
     def _blame(self, step: RunStep, error: Exception) -> PartFailedError:
         return self._failed(self._pieces[step.submodel], error)
@@ -220,12 +270,18 @@ class Bound:
         """Runs what was bound; ``False`` if all steps are to be run (again), one by one."""
         if self._links is None:
             return False
+        if self._executor == "PARALLEL" and not self._bring_inputs():
+            self._links, self._may_link = None, True
+            return False
         try:
             run_links(self._links, self._linked_step, cancelled)
         except (RepetitionFailedError, _DeclinedError) as error:
             _log.info("running step by step, since joined runs failed: %r", error.__cause__)
             self._links, self._may_link = None, True
             return False
+        if self._count:
+            times = [span for link in self._links if link.call for span in link.call.times()]
+            self._times = [(start * 1e6, end * 1e6) for start, end in times]
         return True
 
     def _linked_step(self, index: int) -> None:
@@ -417,6 +473,9 @@ class Bound:
         """Asks all runners to stop."""
         for runner in self._runners.values():
             runner.cancel()
+        for one in self._links or ():
+            if one.call is not None:
+                one.call.cancel()
 
     def close(self) -> None:
         """Closes all runners."""

@@ -40,6 +40,7 @@ class Schedule:
         ]
         for index, others in (after or {}).items():
             waits[index] |= others
+        self.waits = waits
         self.waiting = [len(others) for others in waits]
         self.lanes = [(lanes or {}).get(index, "") for index in range(len(steps))]
         self.capacity = {lane: (capacity or {}).get(lane, 1) for lane in self.lanes if lane}

@@ -11,6 +11,7 @@ import numpy as np
 from partita.compiled_model import Repetition, Runner
 from partita.errors import InferCancelledError
 from partita.tensor import Tensor
+from partita_hetero.executor import Schedule
 from partita_hetero.transfer import RunStep, Step
 
 
@@ -69,17 +70,43 @@ def bind_each(
     runners: Mapping[int, Runner],
     prepared: Sequence[Tensor | None],
     blame: Callable[[RunStep, Exception], Exception],
+    scratch: Mapping[int, np.ndarray[Any, Any]] | None = None,
 ) -> dict[int, Repetition]:
-    """Binds what can be bound, each step by itself, for requests that run steps in any order."""
+    """Binds what can be bound, each step by itself, for requests that run steps in any order.
+
+    Args:
+        steps: The plan's steps.
+        runners: By number of the submodel.
+        prepared: By slot, the tensors that were allocated for the request.
+        blame: Makes the error to raise of a device's error.
+        scratch: By step, memory that it may work in; those that share it never run at once.
+    """
     calls: dict[int, Repetition] = {}
     for index, step in enumerate(steps):
         try:
-            call = _repetition(step, runners, prepared, None)
+            call = _repetition(step, runners, prepared, (scratch or {}).get(index))
         except Exception as error:
             raise blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
         if call is not None:
             calls[index] = call
     return calls
+
+
+def join_lanes(calls: Mapping[int, Repetition], schedule: Schedule) -> Repetition | None:
+    """One call for all steps, in lanes that run at the same time; ``None`` if devices have none.
+
+    Args:
+        calls: What is bound, by step.
+        schedule: Which step waits for which, and the device that it occupies.
+    """
+    if len(calls) < schedule.count or any(room != 1 for room in schedule.capacity.values()):
+        return None
+    lanes = list(dict.fromkeys(schedule.lanes))
+    if len(lanes) < 2:
+        return None
+    ordered = [calls[index] for index in range(schedule.count)]
+    numbers = [lanes.index(lane) for lane in schedule.lanes]
+    return ordered[0].together(ordered, schedule.waits, numbers)
 
 
 def run_links(

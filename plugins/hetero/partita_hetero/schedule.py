@@ -243,7 +243,7 @@ class Scheduler:
             device.launch = launch or 0.0
             if not works_on_host(self._core, device.name):
                 device.links = link_costs(self._core, device.name, device.key, database)
-        profile.recall()
+            profile.recall(device)
         contest = Contest(
             self._compilation,
             self._out,
@@ -256,6 +256,7 @@ class Scheduler:
         for device in table.devices:
             advance(next(steps))
             if device.kind != "reference":
+                profile.recall(device)  # what the one before took, if they are alike
                 contest.enter_device(device)
         return contest
 

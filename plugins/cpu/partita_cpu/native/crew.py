@@ -194,8 +194,7 @@ class Crew:
         self._memory = np.zeros(WORDS + 8, np.int64)
         self._words = self._memory.data
         self._threads: list[threading.Thread] = []
-        libc = ctypes.CDLL(None)
-        self._syscall = ctypes.cast(libc.syscall, ctypes.c_void_p).value or 0
+        self._syscall = function_address("syscall")
         self._sync = 0
         self._status = 0
         self._invoke = invoke()
@@ -254,6 +253,11 @@ class Crew:
         _rouse(self._sync, 0, 1)
         for thread in self._threads:
             thread.join(1)
+
+
+def function_address(name: str) -> int:
+    """Where a function of the C library is."""
+    return ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0
 
 
 def stay_on(processor: int | None) -> None:

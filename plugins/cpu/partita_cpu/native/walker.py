@@ -67,6 +67,10 @@ class Walker:
         self._parts = self._cut(steps)
         self._single: dict[int, Rows] = {}
 
+    def reaches(self, number: int, position: int) -> bool:
+        """Whether :meth:`patch` can change an argument."""
+        return (number, position) in self._places
+
     def patch(self, number: int, position: int, array: Array) -> bool:
         """Lets a step use the memory of another array; ``False`` if Python calls the step.
 
@@ -155,6 +159,11 @@ class NativeStretch:
     def __call__(self) -> None:
         """Walks the rows."""
         self._crew.run(self._rows)
+
+    @property
+    def alone(self) -> Array | None:
+        """The rows, where one thread walks them; ``None`` if it has others to help it."""
+        return self._table if self._crew.size == 1 else None
 
     def followed_by(self, other: Stretch) -> NativeStretch | None:
         """The rows of both; ``None`` if the other one is not for the same threads."""

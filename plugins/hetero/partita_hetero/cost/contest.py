@@ -245,15 +245,28 @@ class Contest:
         if entry.trial is None or entry.run is None:
             return
         pieces = entry.trial.assembly.submodels
-        entry.scales = self._profile.scales(pieces, entry.run)
+        entry.scales = self._for_twins(self._profile.scales(pieces, entry.run))
         expected = self._value(self._table.problem(entry.scales, 0.0), entry.placement)
         if self._objective != "THROUGHPUT" and pieces:
             entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
         self._scales |= entry.scales
-        self._overhead = entry.overhead
+        if len(pieces) > 1:  # of one submodel it is the request's own, and noise
+            self._overhead = entry.overhead
         entry.predicted_us = self._value(
             self._table.problem(entry.scales, entry.overhead), entry.placement
         )
+
+    def _for_twins(self, scales: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+        """The factors for all devices that are the same, so that noise makes none seem faster."""
+        devices = self._table.devices
+        key_of = {device.name: device.key for device in devices}
+        found = {
+            (index, device.name): factor
+            for (index, name), factor in scales.items()
+            for device in devices
+            if device.key == key_of[name] and device.name not in self._table.refusals[index]
+        }
+        return {**found, **scales}
 
     # ------------------------------------------------------------------------------ racing
 

@@ -57,13 +57,12 @@ class Profile:
         self._labels = [signatures.label(group.ops) for group in table.groups]
         self.notes: list[str] = []
 
-    def recall(self) -> None:
-        """Takes over what the database knows."""
-        for device in self._table.devices:
-            known = self._database.costs(device.key, self.works)
-            for index, work in enumerate(self.works):
-                if work in known and self._takes(device, index):
-                    device.groups[index] = known[work].seconds
+    def recall(self, device: DeviceCosts) -> None:
+        """Takes over what the database knows of a device, or of others just like it."""
+        known = self._database.costs(device.key, self.works)
+        for index, work in enumerate(self.works):
+            if work in known and self._takes(device, index):
+                device.groups[index] = known[work].seconds
 
     def missing(self, device: DeviceCosts) -> bool:
         """Whether something that the device takes was never measured there."""
