@@ -7,7 +7,15 @@ import pytest
 
 from partita import HostTensor, Repetition
 from partita.errors import InferCancelledError
-from partita_hetero.linking import Link, RepetitionFailedError, bind_each, link, run_links
+from partita_hetero.executor import Schedule
+from partita_hetero.linking import (
+    Link,
+    RepetitionFailedError,
+    bind_each,
+    join_lanes,
+    link,
+    run_links,
+)
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
 
 
@@ -133,3 +141,52 @@ def test_binding_each_step_by_itself():
 
     with pytest.raises(RuntimeError, match="0: 'lost'"):
         bind_each(steps_of(1), {0: Broken("a", [])}, tensors(2), blame)
+
+
+class Laned(Named):
+    def together(self, calls, waits, lanes):
+        if not all(isinstance(call, Laned) for call in calls):
+            return None
+        return [call.names for call in calls], [sorted(others) for others in waits], lanes
+
+
+DIAMOND = [
+    RunStep(0, (0,), (1,)),
+    RunStep(1, (1,), (2,)),
+    RunStep(2, (1,), (3,)),
+    RunStep(3, (2, 3), (4,)),
+]
+
+
+def test_steps_in_lanes_become_one_call():
+    calls = {index: Laned("abcd"[index], []) for index in range(4)}
+    lanes = {0: "A", 1: "B", 2: "A", 3: "B"}
+    joined = join_lanes(calls, Schedule(DIAMOND, lanes=lanes))
+    assert joined == (["a", "b", "c", "d"], [[], [0], [0], [1, 2]], [0, 1, 0, 1])
+
+
+def test_what_cannot_become_one_call():
+    calls = {index: Laned("abcd"[index], []) for index in range(4)}
+    lanes = {0: "A", 1: "B", 2: "A", 3: "B"}
+    schedule = Schedule(DIAMOND, lanes=lanes)
+    assert join_lanes({0: calls[0], 1: calls[1], 2: calls[2]}, schedule) is None  # one is not bound
+    assert join_lanes(calls, Schedule(DIAMOND, lanes=dict.fromkeys(range(4), "A"))) is None
+    roomy = Schedule(DIAMOND, lanes=lanes, capacity={"A": 2, "B": 1})
+    assert join_lanes(calls, roomy) is None
+    assert join_lanes({**calls, 2: Named("c", [])}, schedule) is None
+    assert join_lanes(dict.fromkeys(range(4), Named("a", [])), schedule) is None
+
+
+def test_scratch_memory_is_lent_by_step():
+    seen = {}
+
+    class Borrowing(Part):
+        def repetition(self, inputs, outputs, scratch=None):
+            seen[self.name] = scratch
+            return super().repetition(inputs, outputs)
+
+    block = np.empty(8, np.uint8)
+    parts = {index: Borrowing("ab"[index], []) for index in range(2)}
+    bind_each(steps_of(2), parts, tensors(3), blame, {1: block})
+    assert seen["a"] is None
+    assert seen["b"] is block

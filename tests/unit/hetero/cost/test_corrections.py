@@ -1,0 +1,94 @@
+"""What a contest learns from runs: factors of submodels, and what each submodel takes on top."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from models import model_of, node, value
+
+from partita.query import Reason, ReasonCode
+from partita.reading import read_model
+from partita_hetero import graph
+from partita_hetero.cost.contest import Contest, Entry
+from partita_hetero.cost.groups import group
+from partita_hetero.cost.profile import Profile
+from partita_hetero.cost.table import CostTable, DeviceCosts
+from partita_hetero.cost.trial import Run
+from partita_hetero.planner.timeline import Timeline
+
+OPS = ("Atan", "Sinh", "Tan")  # none of these is ever grouped with another one
+
+
+def contest_of(keys, refusals=None):
+    proto = model_of(
+        [node(op, [f"v{i}"], f"v{i + 1}", op.lower()) for i, op in enumerate(OPS)],
+        [value("v0", [2, 3])],
+        ["v3"],
+    )
+    wiring = graph.build(read_model(proto))
+    groups = group(wiring, lambda op: 0)
+    devices = [
+        DeviceCosts(name, key, "cpu", groups=dict.fromkeys(range(3), 1e-3))
+        for name, key in keys.items()
+    ]
+    refused = [(refusals or {}).get(index, {}) for index in range(3)]
+    table = CostTable(wiring, groups, devices, refused, {}, {})
+    compilation = SimpleNamespace(wiring=wiring, devices=SimpleNamespace(names=list(keys)))
+    signatures = SimpleNamespace(of=str, label=str)
+    profile = Profile(compilation, table, None, signatures)
+    samples = SimpleNamespace(tensors=list, made_up=True)
+    return Contest(compilation, {}, [], table, profile, "LATENCY", samples)
+
+
+def learn(contest, places, parts, whole):
+    """As if a placement had run, of so many seconds by submodel and as a whole."""
+    pieces, number = [], 0
+    for op, place in enumerate(places):
+        if op and places[op - 1] == place:
+            pieces[-1].ops += (op,)
+        else:
+            number += 1
+            pieces.append(SimpleNamespace(number=number, device=place, ops=(op,)))
+    trial = SimpleNamespace(assembly=SimpleNamespace(submodels=pieces))
+    entry = Entry("tried", SimpleNamespace(device=list(places)), trial)
+    entry.run = Run(whole, dict(enumerate(parts, 1)), Timeline(()), 3)
+    contest._correct(entry)
+    problem = contest.problem()
+    costs = [[cost.us for cost in task.costs] for task in problem.tasks]
+    return costs, [device.launch_us for device in problem.devices]
+
+
+def test_devices_that_are_the_same_cost_the_same():
+    contest = contest_of({"A": "one", "B": "one", "C": "other"})
+    costs, _ = learn(contest, "AAA", [6e-3], 6e-3)
+    for row in costs:
+        assert row == pytest.approx([2e3, 2e3, 1e3])
+    costs, _ = learn(contest, "BBB", [4.5e-3], 4.5e-3)
+    for row in costs:
+        assert row == pytest.approx([1.5e3, 1.5e3, 1e3])
+
+
+def test_in_one_run_each_device_has_what_it_took():
+    contest = contest_of({"A": "one", "B": "one"})
+    costs, _ = learn(contest, "ABA", [2e-3, 3e-3, 4e-3], 9e-3)
+    assert [row[0] for row in costs] == pytest.approx([2e3, 3e3, 4e3])
+    assert [row[1] for row in costs] == pytest.approx([2e3, 3e3, 4e3])
+
+
+def test_nothing_is_learned_of_what_a_device_refuses():
+    no = Reason(ReasonCode.UNSUPPORTED_OP, "no kernel")
+    contest = contest_of({"A": "one", "B": "one"}, {1: {"B": no}})
+    costs, _ = learn(contest, "AAA", [6e-3], 6e-3)
+    assert costs[1][1] is None
+    assert contest._scales.keys() == {(0, "A"), (1, "A"), (2, "A"), (0, "B"), (2, "B")}
+
+
+def test_what_submodels_take_on_top_shows_only_where_there_are_several():
+    contest = contest_of({"A": "a", "B": "b"})
+    _, launches = learn(contest, "AAA", [3e-3], 5e-3)  # a moment of noise, or the request's own
+    assert launches == [0.0, 0.0]
+    _, launches = learn(contest, "ABA", [1e-3, 1e-3, 1e-3], 3.3e-3)
+    assert launches == pytest.approx([100, 100])
+    _, launches = learn(contest, "BBB", [3e-3], 3e-3)
+    assert launches == pytest.approx([100, 100])
