@@ -40,6 +40,9 @@ SPLIT_PIXELS = 8
 EXACT_DEPTH = 48
 """Shorter sums are not split into six products, which are as exact as one in float32."""
 
+EXACT_DEPTH_COMPUTED = 32
+"""The same for products of what is computed on the way."""
+
 EXACT_PIXELS = 64
 """Nor are products of fewer rows: weights have half as many bytes again."""
 
@@ -80,9 +83,9 @@ class Choice:
         if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
             return Arithmetic.F32
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
-            # Those steps know no more than two parts.
-            split = self.arithmetic is Arithmetic.BF16X3 and images.depth >= SPLIT_DEPTH_COMPUTED
-            return self.arithmetic if split else Arithmetic.F32
+            if images.depth < EXACT_DEPTH_COMPUTED:
+                return Arithmetic.F32
+            return Arithmetic.BF16X6 if images.depth < SPLIT_DEPTH_COMPUTED else self.arithmetic
         fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
         if images.depth == SPLIT_DEPTH:
             fewest = SPLIT_MANY

@@ -69,7 +69,7 @@ call_turn = calling(*[_I64] * 4)
 call_depthwise = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a depthwise convolution; see `ir.depthwise.PARAMETERS`."""
 
-call_weigh = calling(*[_I64] * 15, _F32, _F32, _I64, returns=_I64)
+call_weigh = calling(*[_I64] * 16, _F32, _F32, _I64, returns=_I64)
 """The same on images as they lie; see `ir.weigh.PARAMETERS`. Returns an int64."""
 
 call_lay = calling(*[_I64] * 6)

@@ -100,7 +100,7 @@ def weigh_and_multiply(
     if p[ARITHMETIC]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     bounds: Any = np.float32(lowest), np.float32(highest)
-    low_plane = p[PLANE_BYTES] if p[ARITHMETIC] == _SPLIT else 0
+    parts = p[ARITHMETIC] if p[ARITHMETIC] >= _SPLIT else 0  # the numbers say in how many
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         largest = weigh_pixels(
@@ -116,7 +116,8 @@ def weigh_and_multiply(
             stop,
             address(memory),
             p[ROW],
-            low_plane,
+            parts,
+            p[PLANE_BYTES],
             p[PADDED],
         )
         multiply_panel(

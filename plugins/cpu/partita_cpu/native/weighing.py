@@ -110,6 +110,7 @@ def weigh_pixels(
     stop: int,
     to: int,
     pitch: int,
+    parts: int,
     low_plane: int,
     stored: int,
 ) -> Any:
@@ -128,7 +129,8 @@ def weigh_pixels(
         stop: Behind the last one.
         to: Address of the first result.
         pitch: Bytes from one pixel's results to the next.
-        low_plane: As in `ir.weigh.PARAMETERS`.
+        parts: As in `ir.weigh.PARAMETERS`.
+        low_plane: Likewise.
         stored: Channels to write.
 
     Returns:
@@ -181,6 +183,7 @@ def weigh_pixels(
                     stored,
                     to,
                     pitch,
+                    parts,
                     low_plane,
                     low,
                     high,
@@ -247,6 +250,7 @@ def weigh_images(
         stop,
         address(y) + y.itemsize * (first * y_pitch + y_first),
         y.itemsize * y_pitch,
+        0,
         0,
         p[_CHANNELS],
     )

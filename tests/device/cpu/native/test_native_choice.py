@@ -64,9 +64,9 @@ def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
         return choice.product_arithmetic(Images.matrix(64, depth, 16), FINE, computed=True)
 
     assert chosen(192) is Arithmetic.BF16X3
-    assert chosen(191) is Arithmetic.F32
+    assert chosen(191) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
+    assert chosen(31) is chosen(512, Arithmetic.F32) is Arithmetic.F32
     assert chosen(8, Arithmetic.BF16) is Arithmetic.BF16
-    assert chosen(512, Arithmetic.F32) is Arithmetic.F32
 
 
 def test_weights_that_would_be_infinite_stay_float32():

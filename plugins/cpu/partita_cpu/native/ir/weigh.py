@@ -6,22 +6,22 @@ lie outside of the image, at either end, are masked; there, and only there, it c
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import hard_swish, load_half, store_half
+from partita_cpu.native.ir.finish import hard_swish, load_half, store_parts
 from partita_cpu.native.ir.masked import bounded, column_masks, masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
 PARAMETERS = (
     "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %begin, i64 %end, ptr %w, i64 %w_block, "
-    "ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, i64 %low_plane, "
-    "float %low, float %high, i64 %gate"
+    "ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, i64 %parts, "
+    "i64 %low_plane, float %low, float %high, i64 %gate"
 )
 """x: the first column of the first row. row, pixel: bytes between rows of taps, and pixels. rows:
 how many rows of taps lie in the image. begin, end: columns before `begin` and from `end` on do not;
 only `clipped` of them at each end may be missing. w: a vector per tap, row by row; w_block: bytes
 from one block of channels to the next. bias: a vector per block. blocks: how many to compute.
 channels: how many exist in these. stored: how many are written; of those that do not exist, some
-number. y: the first output pixel; y_pixel: bytes to the next. low_plane: 0, or results are written
-as pairs of bfloat16, the lower halves so many bytes further on; only for kernels that can split.
+number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how many bfloat16
+results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part to the next.
 low, high: bounds. gate: 1 for `finish.hard_swish`.
 
 Returns the largest absolute value among the results as the bits of a float32, from kernels that
@@ -66,7 +66,7 @@ def weigh(
         stride: Across.
         lanes: Floats of a vector.
         half: Whether input and output are bfloat16.
-        split: Whether float32 can be written as pairs of bfloat16.
+        split: Whether float32 can be written as several bfloat16.
     """
     return _Weigh(name, (pixels, across, stride), lanes, half, split).function()
 
@@ -168,19 +168,19 @@ class _Weigh:
                 masked_store(f, lanes, x, to, mask)
                 to = f.at(to, "%y_pixel")
 
-        def halves(split: bool) -> None:
+        def halves(parts: int) -> None:
             to = f.at("%y", f.let(f"mul i64 {first}, 2"))
             for x in sums:
-                bits = store_half(f, lanes, x, to, mask)
-                if split:
-                    rest = f.let(f"fsub {self._vector} {x}, {self._widened(bits)}")
-                    store_half(f, lanes, rest, f.at(to, "%low_plane"), mask)
+                store_parts(f, lanes, x, to, mask, parts)
                 to = f.at(to, "%y_pixel")
 
+        def split() -> None:
+            f.either(f.let("icmp eq i64 %parts, 2"), lambda: halves(2), lambda: halves(3))
+
         if self._half:
-            halves(split=False)
+            halves(1)
         elif self._split:
-            f.either(f.let("icmp eq i64 %low_plane, 0"), floats, lambda: halves(split=True))
+            f.either(f.let("icmp eq i64 %parts, 0"), floats, split)
         else:
             floats()
         for x in sums if self._half or self._split else ():
