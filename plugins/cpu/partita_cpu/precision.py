@@ -1,4 +1,4 @@
-"""Which images stay in bfloat16 between steps, where products are computed in bfloat16.
+"""Which images stay in 16 bits between steps, where products are computed in 16 bits.
 
 Works on graphs with channels last. An image is kept so if who makes it can and all who read it can:
 a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums of
@@ -7,9 +7,12 @@ residuals, pooled means). Attribute ``half`` of its node says so.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from partita.lowering import Graph, Node, Value
 from partita.lowering.channels_last import DOMAIN
 from partita_cpu.native.choice import Choice
+from partita_cpu.native.isa import Isa
 from partita_cpu.native.pack import rounds_to_infinity
 from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.table import Arithmetic
@@ -22,24 +25,34 @@ _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 
 
 def keep_halves(graph: Graph, choice: Choice) -> None:
-    """Marks the nodes whose results are kept in bfloat16."""
+    """Marks the nodes whose results are kept in bfloat16 or float16.
+
+    In float16 only products know them, and AVX2 has no masks for 16-bit numbers.
+    """
     if choice.arithmetic is Arithmetic.BF16:
-        _Halves(graph).run()
+        _Halves(graph, _can_write, _can_read).run()
+    elif choice.arithmetic is Arithmetic.F16 and choice.level is not Isa.AVX2:
+        _Halves(graph, _writes_float16, _reads_float16).run()
 
 
 class _Halves:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        can_write: Callable[[Node], bool],
+        can_read: Callable[[Node, int], bool],
+    ) -> None:
         self._graph = graph
         # Some nodes hold their result in the type of their input, and back.
         self._tied = [pair for node in graph.nodes for pair in _ties(node)]
         self._half = {
             node.outputs[0]
             for node in graph.nodes
-            if node.outputs[0] is not None and _can_write(node)
+            if node.outputs[0] is not None and can_write(node)
         } - set(graph.outputs)
         for node in graph.nodes:
             for position, value in enumerate(node.inputs):
-                if value in self._half and not _can_read(node, position):
+                if value in self._half and not can_read(node, position):
                     self._half.discard(value)
             for body in node.graphs():
                 self._half -= set(body.captures())
@@ -66,7 +79,7 @@ def _can_write(node: Node) -> bool:
     act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
     if _is_depthwise(node):
         return not act.code
-    # Residuals are added in bfloat16 only where that is the last thing but bounds and a gate.
+    # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
     return _is_narrow_product(node) and (not act.code or node.input(3) is None)
 
 
@@ -78,6 +91,20 @@ def _can_read(node: Node, position: int) -> bool:
     if node.kind != _CONV:
         return False
     return position == 0 if _is_depthwise(node) else _is_narrow_product(node) and position in (0, 3)
+
+
+def _writes_float16(node: Node) -> bool:
+    if not _reads_float16(node, 0):
+        return False
+    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
+    return not act.code or node.input(3) is None
+
+
+def _reads_float16(node: Node, position: int) -> bool:
+    w = node.input(1)
+    constant = node.kind == _CONV and w is not None and w.const is not None
+    scaled = node.input(4) is not None
+    return constant and not _is_depthwise(node) and not scaled and position in (0, 3)
 
 
 def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:

@@ -17,11 +17,13 @@ class CpuProperties(DeviceProperties):
     INFERENCE_NUM_THREADS: int = Field(
         0, ge=0, description="Threads that compute; 0 for one per processor of this process."
     )
-    INFERENCE_PRECISION_HINT: Literal["f32", "bf16"] = Field(
+    INFERENCE_PRECISION_HINT: Literal["f32", "bf16", "f16"] = Field(
         "f32",
         description="Precision of floating-point arithmetic. bf16 rounds the factors of matrix "
         "products and convolutions to bfloat16, and images between them, where the processor has "
-        "AMX; elsewhere it is f32.",
+        "AMX; elsewhere it is f32. f16 rounds them to float16: weights are kept so, and images "
+        "between convolutions with AVX-512; numbers beyond 65504 become infinite, sums are "
+        "float32. The portable kernels compute f32.",
     )
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,

@@ -50,6 +50,7 @@ def separable_conv(
     apart = (
         not math.prod(shape)
         or not takes(window)
+        or choice.arithmetic is Arithmetic.F16
         or cut.table[BY_COLUMNS]
         or (x.dtype == HALF) != narrow
         or bool(first.attrs.get("half")) != narrow

@@ -80,7 +80,9 @@ class Choice:
         Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
         little, and in trained models most of the error comes from them: they are the first ones.
         """
-        if self.arithmetic is Arithmetic.F32 or rounds_to_infinity(weights):
+        if not self.arithmetic.on_tiles:
+            return Arithmetic.F32 if computed else self.arithmetic
+        if rounds_to_infinity(weights):
             return Arithmetic.F32
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
             if images.depth < EXACT_DEPTH_COMPUTED:
@@ -113,7 +115,9 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     """
     level = isa()
     arithmetic = Arithmetic.F32
-    if level is Isa.AMX and properties.INFERENCE_PRECISION_HINT == "bf16":
+    if level is not Isa.PORTABLE and properties.INFERENCE_PRECISION_HINT == "f16":
+        arithmetic = Arithmetic.F16
+    elif level is Isa.AMX and properties.INFERENCE_PRECISION_HINT == "bf16":
         arithmetic = Arithmetic.BF16
     elif level is Isa.AMX and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
         arithmetic = Arithmetic.BF16X3

@@ -53,11 +53,20 @@ from partita_cpu.native.invoke import (
     address,
     call_epilogue,
     call_plain,
+    call_round,
     call_tile,
     float_bits,
 )
 from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
-from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, EPILOGUE_F32, RELEASE, Arithmetic
+from partita_cpu.native.table import (
+    CONFIG,
+    CONFIGURE,
+    EPILOGUE,
+    EPILOGUE_F32,
+    RELEASE,
+    ROUND,
+    Arithmetic,
+)
 
 _DIRECT = 0
 _HALO = 1
@@ -191,12 +200,16 @@ def _lay(
     stop: int,
 ) -> Any:
     """Where tiles find their input, laid out if need be, and its largest absolute value if so."""
+    if p[SOURCE] == _DIRECT:
+        first = p[X_FIRST] + group * p[GROUP_CHANNELS]
+        return x + unit * p[ROW] + p[X_BYTES] * first, 0
     if p[SOURCE] == _HALO:
-        return panel, lay_halo(x, panel, kernels, p, scaling, group, unit, stop)
-    if p[SOURCE] == _COLUMNS:
-        return panel, lay_columns(x, panel, kernels, p, scaling, group, unit, stop)
-    first = p[X_FIRST] + group * p[GROUP_CHANNELS]
-    return x + unit * p[ROW] + p[X_BYTES] * first, 0
+        largest = lay_halo(x, panel, kernels, p, scaling, group, unit, stop)
+    else:
+        largest = lay_columns(x, panel, kernels, p, scaling, group, unit, stop)
+    if kernels[ROUND]:
+        call_round(kernels[ROUND], (panel, p[PLANE_BYTES] // 4))
+    return panel, largest
 
 
 @jit

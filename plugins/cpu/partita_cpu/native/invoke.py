@@ -79,6 +79,10 @@ call_plain = calling(_I64)
 """Calls a kernel that takes one address, or nothing."""
 
 
+call_round = calling(_I64, _I64)
+"""Rounds floats where they lie; see `ir.float16.ROUND_PARAMETERS`."""
+
+
 def _float_bits(typing: Any, bits: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())

@@ -40,13 +40,13 @@ class Isa(enum.IntEnum):
         return self.name.lower()
 
 
+_AVX2 = frozenset({"avx2", "fma", "f16c"})
+_AVX512 = _AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
+
 REQUIRED: dict[Isa, frozenset[str]] = {
-    Isa.AVX2: frozenset({"avx2", "fma"}),
-    Isa.AVX512: frozenset({"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq"}),
-    Isa.AMX: frozenset(
-        {"avx2", "fma", "avx512f", "avx512vl", "avx512bw", "avx512dq", "avx512bf16"}
-        | {"amx-tile", "amx-bf16", "amx-int8"}
-    ),
+    Isa.AVX2: _AVX2,
+    Isa.AVX512: _AVX512,
+    Isa.AMX: _AVX512 | {"avx512bf16", "amx-tile", "amx-bf16", "amx-int8"},
 }
 """Features, as LLVM names them, that kernels of a level are compiled for."""
 

@@ -23,35 +23,40 @@ With the scheduling models of older processors LLVM spills a third of the sums o
 _lock = threading.Lock()
 
 
-def addresses(level: Isa) -> dict[str, int]:
-    """Entry points of all kernels of a level, by name; they stay valid while the process lives.
+def addresses(level: Isa, part: str = "") -> dict[str, int]:
+    """Entry points of the kernels of a level, by name; they stay valid while the process lives.
+
+    Args:
+        level: Instruction sets.
+        part: One of `module.PARTS`.
 
     Raises:
         CompileError: This machine does not have the level.
     """
     with _lock:
-        return _addresses(level)
+        return _addresses(level, part)
 
 
 @functools.cache
-def _addresses(level: Isa) -> dict[str, int]:
+def _addresses(level: Isa, part: str) -> dict[str, int]:
     if level is Isa.PORTABLE or level > detected():
         raise CompileError(
             f"There are no native kernels of level {level.label}: this machine has "
             f"{detected().label}."
         )
-    return load(level_image(level))
+    return load(level_image(level, part))
 
 
-def level_image(level: Isa) -> Image:
+def level_image(level: Isa, part: str = "") -> Image:
     """The kernels of a level: those on disk if they are there and whole, else new ones."""
     key = f"{fingerprint(module.text)} {_PROCESSOR[level]} {sorted(REQUIRED[level])}"
-    found = store.read(level.label, key)
+    name = f"{level.label}{part}"
+    found = store.read(name, key)
     if found is not None:
         return Image.unpack(found)
-    names = [function.name for function in module.functions(level)]
-    image = image_of(_object(module.text(level), level_machine(level)), names)
-    store.write(level.label, key, image.pack())
+    names = [function.name for function in module.functions(level, part)]
+    image = image_of(_object(module.text(level, part), level_machine(level)), names)
+    store.write(name, key, image.pack())
     return image
 
 

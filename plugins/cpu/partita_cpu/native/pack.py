@@ -44,7 +44,7 @@ columns, in how many parts elements are stored, and elements along k that AMX ta
 def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
     """Weights of a convolution, (outputs, channels of a group, down, across), packed.
 
-    The result holds the bits of float32 or bfloat16 numbers, as flat uint16.
+    The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16.
     """
     _, channels, down, across = w.shape
     size = channels * down * across
@@ -83,8 +83,14 @@ def _packed(
     layout = (plan.run, plan.padded, plan.blocks, plan.columns, arithmetic.planes, plan.step)
     table = np.array([groups, outputs, *sizes, *steps, *layout], np.int64)
     count = groups * plan.blocks * plan.taps * plan.padded * plan.columns * arithmetic.planes
-    out = _aligned(count * arithmetic.element_bytes // 2)
+    out = _aligned(count * arithmetic.weight_bytes // 2)
     source = np.ascontiguousarray(w, np.float32).reshape(-1)
+    if arithmetic is Arithmetic.F16:
+        whole = np.empty(count, np.float32)
+        team_of(threads, 0).run(_pack_floats, source, whole, table)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            out.view(np.float16)[...] = whole
+        return out
     if arithmetic is Arithmetic.F32:
         team_of(threads, 0).run(_pack_floats, source, out.view(np.float32), table)
     else:

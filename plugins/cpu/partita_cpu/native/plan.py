@@ -117,7 +117,8 @@ class Storage:
     """How the input and output of a problem lie in memory.
 
     Attributes:
-        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
+        half_in: Whether the input has 16 bits: bfloat16 for arithmetic in bfloat16, float16 for
+            arithmetic in float16.
         half_out: Whether output and residual are; likewise.
         x_pitch: Elements from one input pixel to the next, or 0 for as many as channels.
         x_first: Channel of these that is the problem's first.
@@ -222,7 +223,7 @@ class _Planner:
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
-        self.wide = arithmetic is not Arithmetic.F32
+        self.wide = arithmetic.on_tiles
         self.group_channels = images.channels // images.groups
         self.group_outputs = images.outputs // images.groups
         self.blocks = -(-self.group_outputs // self.columns)
@@ -248,9 +249,11 @@ class _Planner:
     def _source(self) -> Source:
         i = self.images
         in_place = i.is_pointwise and not self.storage.scaled and not self.storage.computed
-        if in_place and (not self.wide or self._reads_tiles()):
+        # Rows for float16 are rounded or widened where they are laid out.
+        as_it_is = self.arithmetic is Arithmetic.F32
+        if in_place and (as_it_is or (self.wide and self._reads_tiles())):
             return Source.DIRECT
-        if not self.wide and self._is_one_line():
+        if as_it_is and self._is_one_line():
             return Source.DIRECT
         overhang = (i.kernel[1] - 1) * i.dilation[1]
         fits = (
@@ -323,7 +326,8 @@ class _Planner:
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
         offsets = (np.array(cells, np.int64)[:, None] * (self.cell * unit) + within).reshape(-1)
-        block = taps * padded * self.columns * unit * self.arithmetic.planes
+        weight = self.arithmetic.weight_bytes * self.arithmetic.planes
+        block = taps * padded * self.columns * weight
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
         self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
@@ -379,7 +383,7 @@ class _Planner:
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
         step = self.step if self.wide else 4
-        row_bytes = self.columns * self.arithmetic.element_bytes * self.arithmetic.planes
+        row_bytes = self.columns * self.arithmetic.weight_bytes * self.arithmetic.planes
         if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
             return 1
         steps = padded // step
@@ -425,7 +429,7 @@ class _Planner:
         (down, across), (top, left) = i.kernel, i.begin
         return {
             "SOURCE": int(self.source),
-            "ARITHMETIC": int(self.arithmetic),
+            "ARITHMETIC": int(self.arithmetic) if self.wide else 0,
             "BATCH": i.batch,
             "HEIGHT": i.height,
             "WIDTH": i.width,

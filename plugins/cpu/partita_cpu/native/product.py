@@ -19,7 +19,7 @@ from partita_cpu.native.laid import (
 )
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
 from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
-from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
+from partita_cpu.native.table import laid_kernels, tile_kernels
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def emit_matrix_product(
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    if choice.product_arithmetic(images, w.const) is Arithmetic.F32:
+    if not choice.product_arithmetic(images, w.const).on_tiles:
         emit_product(b, choice, images, x, w, bias, residual, y, activation)
     else:
         _emit_laid(b, choice, images, x, w, bias, residual, y, activation)
@@ -223,7 +223,7 @@ def product_of(
         (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
         (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
         (int(residual is not None), low, high, gate, *code),
-        cut.images.work // (1 if cut.arithmetic is Arithmetic.F32 else 4),
+        cut.images.work // (4 if cut.arithmetic.on_tiles else 1),
         cut.arithmetic.exec_type(choice.level),
     )
 

@@ -25,7 +25,8 @@ CONFIG = MAX_ROWS + 5
 EPILOGUE_F32 = MAX_ROWS + 6
 SCALE = MAX_ROWS + 7
 DEAL = MAX_ROWS + 8
-SLOTS = MAX_ROWS + 9
+ROUND = MAX_ROWS + 9
+SLOTS = MAX_ROWS + 10
 """Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
 
 
@@ -36,10 +37,21 @@ class Arithmetic(enum.IntEnum):
     BF16 = 1
     BF16X3 = 2
     BF16X6 = 3
+    F16 = 4
+
+    @property
+    def on_tiles(self) -> bool:
+        """Whether AMX computes it, from bfloat16."""
+        return self in (Arithmetic.BF16, Arithmetic.BF16X3, Arithmetic.BF16X6)
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of an element of one plane."""
+        """Bytes of an element of one plane of what is laid out."""
+        return 2 if self.on_tiles else 4
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a packed weight, of one plane."""
         return 4 if self is Arithmetic.F32 else 2
 
     @property
@@ -49,9 +61,8 @@ class Arithmetic(enum.IntEnum):
 
     def exec_type(self, level: Isa) -> str:
         """What profiles call it."""
-        if self is Arithmetic.F32:
-            return f"{'avx2' if level is Isa.AVX2 else 'avx512'}_f32"
-        return f"amx_{self.name.lower()}"
+        vectors = "avx2" if level is Isa.AVX2 else "avx512"
+        return f"{'amx' if self.on_tiles else vectors}_{self.name.lower()}"
 
 
 @functools.cache
@@ -66,7 +77,7 @@ def tile_columns(level: Isa) -> int:
 
 def tile_rows(level: Isa, arithmetic: Arithmetic) -> int:
     """Most rows of a tile."""
-    return ROWS[level] if arithmetic is Arithmetic.F32 else MAX_ROWS
+    return MAX_ROWS if arithmetic.on_tiles else ROWS[level]
 
 
 @functools.cache
@@ -82,7 +93,8 @@ def tile_kernels(
     Args:
         level: Instruction sets.
         arithmetic: What products are computed in.
-        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16.
+        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16. For that in
+            float16, whether it is float16.
         half_out: Whether output and residual are; likewise.
         step: Elements along k that AMX takes at a time.
     """
@@ -91,6 +103,9 @@ def tile_kernels(
     table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
     table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
     table[DEAL] = known["deal"]
+    if arithmetic is Arithmetic.F16:
+        _put_float16(table, level, half_in, half_out)
+        return table
     name = arithmetic.name.lower()
     for rows in range(1, tile_rows(level, arithmetic) + 1):
         if arithmetic is Arithmetic.F32:
@@ -107,6 +122,18 @@ def tile_kernels(
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data
     return table
+
+
+def _put_float16(table: Array, level: Isa, half_in: bool, half_out: bool) -> None:
+    known = objects.addresses(level, "_f16")
+    for rows in range(1, ROWS[level] + 1):
+        table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
+    if half_out:
+        table[EPILOGUE] = known["epilogue_f16"]
+    if half_in:
+        table[NARROW] = known["widen_f16"]
+    else:
+        table[ROUND] = known["round_f16"]
 
 
 @functools.cache

@@ -52,9 +52,11 @@ def guarded():
 
 def choices():
     """Every level and arithmetic that this machine can run."""
-    found = [(level, Arithmetic.F32) for level in Isa if Isa.PORTABLE < level <= detected()]
+    levels = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+    kinds = (Arithmetic.F32, Arithmetic.F16)
+    found = [(level, arithmetic) for level in levels for arithmetic in kinds]
     if detected() is Isa.AMX:
-        found += [(Isa.AMX, a) for a in Arithmetic if a is not Arithmetic.F32]
+        found += [(Isa.AMX, a) for a in Arithmetic if a.on_tiles]
     return found
 
 
@@ -63,5 +65,6 @@ TOLERANCE = {
     Arithmetic.BF16X6: 2e-6,
     Arithmetic.BF16X3: 2e-5,
     Arithmetic.BF16: 1.2e-2,
+    Arithmetic.F16: 1.5e-3,
 }
 """Of the result's largest value."""

@@ -43,14 +43,14 @@ KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + (leve
 SENTINEL = 7
 
 
-def stored(array, half):
-    """The array as kernels take it: float32, or the bits of bfloat16."""
-    return array.astype(BFLOAT16).view(np.uint16) if half else array.astype(np.float32)
+def stored(array, half, kind=BFLOAT16):
+    """The array as kernels take it: float32, or the bits of 16-bit numbers."""
+    return array.astype(kind).view(np.uint16) if half else array.astype(np.float32)
 
 
-def loaded(array):
+def loaded(array, kind=BFLOAT16):
     """What an array in memory stands for."""
-    return array.view(BFLOAT16).astype(np.float64) if array.dtype == np.uint16 else array
+    return array.view(kind).astype(np.float64) if array.dtype == np.uint16 else array
 
 
 @st.composite
@@ -64,9 +64,11 @@ def places(draw, half_in, half_out):
 @settings(max_examples=40, deadline=None)
 @given(data=st.data(), images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions_of_parts(level, arithmetic, halves, data, images, seed, threads):
-    if arithmetic is not Arithmetic.BF16:
+    float16 = arithmetic is Arithmetic.F16 and level is not Isa.AVX2
+    if not (arithmetic is Arithmetic.BF16 or float16):
         halves = (False, False)
     (before_x, after_x, before_y, after_y), scaled, half_in, half_out = data.draw(places(*halves))
+    scaled = scaled and not (float16 and half_in)
     check_part(
         level,
         arithmetic,
@@ -89,18 +91,20 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     rng = np.random.default_rng(seed)
     guarded = Guarded()
     pixels = images.batch * images.height * images.width
-    whole = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in)
+    kind = np.float16 if arithmetic is Arithmetic.F16 else BFLOAT16
+    whole = stored(rng.standard_normal((pixels, storage.x_pitch)), storage.half_in, kind)
     here = slice(storage.x_first, storage.x_first + images.channels)
     there = slice(storage.y_first, storage.y_first + images.outputs)
     shape = (images.outputs, images.channels // images.groups, *images.kernel)
     w = rng.standard_normal(shape).astype(np.float32)
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     factor, shift = rng.standard_normal((2, images.channels)).astype(np.float32)
-    x = loaded(whole)[:, here]
+    x = loaded(whole, kind)[:, here]
     if storage.scaled:
         x = np.minimum(np.maximum(x.astype(np.float64) * factor + shift, -0.5), 2)
     cut = plan(images, level, arithmetic, threads, storage)
-    y = guarded.array(stored(np.full((images.pixels, storage.y_pitch), SENTINEL), storage.half_out))
+    blank = np.full((images.pixels, storage.y_pitch), SENTINEL)
+    y = guarded.array(stored(blank, storage.half_out, kind))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
     kernels = tile_kernels(level, arithmetic, storage.half_in, storage.half_out, cut.step)
     for tid in range(threads):
@@ -131,7 +135,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     wanted = np.maximum(convolve(images, x, w) + bias, -1.5)
     sizes = convolve(images, np.abs(x), np.abs(w)).max() + np.abs(bias).max()
     tolerance = max(TOLERANCE[arithmetic], 4e-3 if storage.half_out else 0) * sizes
-    found = loaded(y)
+    found = loaded(y, kind)
     assert np.abs(found[:, there] - wanted).max() <= tolerance
     found[:, there] = SENTINEL
     np.testing.assert_array_equal(found, SENTINEL)

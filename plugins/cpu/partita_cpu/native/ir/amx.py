@@ -9,7 +9,7 @@ float32, and six products it is 2^-24: no more than float32 itself.
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import Finish, prefetch
+from partita_cpu.native.ir.finish import BFLOAT, Finish, prefetch
 from partita_cpu.native.ir.fma import PARAMETERS
 from partita_cpu.native.ir.text import Function
 
@@ -69,7 +69,7 @@ def amx_tile(
             quarter of b is fetched, and taps, ntaps and low_plane are not read.
     """
     f = Function(name, PARAMETERS)
-    end = Finish(f, 16, narrow)
+    end = Finish(f, 16, BFLOAT if narrow else "")
     below = "%lda" if laid else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
 

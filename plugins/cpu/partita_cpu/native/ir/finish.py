@@ -31,10 +31,10 @@ class Finish:
     Args:
         f: The kernel.
         lanes: Floats of a vector.
-        half: Whether output and residual are bfloat16.
+        half: LLVM's name of the 16-bit type of output and residual, or "" for float32.
     """
 
-    def __init__(self, f: Function, lanes: int, half: bool = False) -> None:
+    def __init__(self, f: Function, lanes: int, half: str = "") -> None:
         self._f = f
         self._lanes = lanes
         self._half = half
@@ -126,13 +126,13 @@ class Finish:
     def _load(self, at: str, mask: str) -> str:
         if not self._half:
             return masked_load(self._f, self._lanes, at, mask)
-        return load_half(self._f, self._lanes, at, mask)
+        return load_half(self._f, self._lanes, at, mask, self._half)
 
     def _store(self, values: list[str], to: str, masks: list[str]) -> None:
         for i, x in enumerate(values):
             at = self._f.at(to, self._bytes * i)
             if self._half:
-                store_half(self._f, self._lanes, x, at, masks[i])
+                store_half(self._f, self._lanes, x, at, masks[i], self._half)
             else:
                 masked_store(self._f, self._lanes, x, at, masks[i])
 
@@ -147,7 +147,7 @@ def hard_swish(f: Function, lanes: int, x: str) -> str:
     return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
 
 
-def epilogue(name: str, lanes: int, half: bool = False) -> Function:
+def epilogue(name: str, lanes: int, half: str = "") -> Function:
     """Finishes rows of a tile that was stored: `rows`, then `PARAMETERS`."""
     f = Function(name, f"i64 %rows, {PARAMETERS}")
     Finish(f, lanes, half).stored_tile("%rows")
@@ -160,24 +160,33 @@ def prefetch(pointer: str) -> str:
     return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
 
 
-def load_half(f: Function, lanes: int, pointer: str, mask: str) -> str:
-    """A vector of bfloat16 as floats; lanes outside of the mask are not read, and 0."""
+BFLOAT = "bfloat"
+FLOAT16 = "half"
+
+
+def load_half(f: Function, lanes: int, pointer: str, mask: str, kind: str = BFLOAT) -> str:
+    """A vector of 16-bit numbers as floats; lanes outside of the mask are not read, and 0."""
     short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
     name = f"@llvm.masked.load.v{lanes}i16.p0"
     bits = f.let(f"call {short} {name}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
+    if kind == FLOAT16:
+        numbers = f.let(f"bitcast {short} {bits} to <{lanes} x half>")
+        return f.let(f"fpext <{lanes} x half> {numbers} to <{lanes} x float>")
     whole = f.let(f"zext {short} {bits} to {wide}")
     shifted = f.let(f"shl {wide} {whole}, {f.splat(lanes, 'i32', '16')}")
     return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
 
 
-def store_half(f: Function, lanes: int, x: str, pointer: str, mask: str | None) -> str:
-    """Rounds a vector of floats to bfloat16 and writes the lanes of the mask; returns the bits.
+def store_half(
+    f: Function, lanes: int, x: str, pointer: str, mask: str | None, kind: str = BFLOAT
+) -> str:
+    """Rounds a vector of floats to 16 bits and writes the lanes of the mask; returns the bits.
 
     Without a mask it writes all.
     """
     short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
-    rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x bfloat>")
-    bits = f.let(f"bitcast <{lanes} x bfloat> {rounded} to {short}")
+    rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x {kind}>")
+    bits = f.let(f"bitcast <{lanes} x {kind}> {rounded} to {short}")
     if mask is None:
         f.do(f"store {short} {bits}, ptr {pointer}, align 2")
         return bits
@@ -211,7 +220,7 @@ PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 imma
 
 
 def declarations(lanes: int) -> str:
-    """What kernels with bfloat16 call, beyond those of `masked`."""
+    """What kernels with 16-bit numbers call, beyond those of `masked`."""
     short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
     return (
         f"declare {short} @llvm.masked.load.v{lanes}i16.p0(ptr, i32 immarg, {m}, {short})\n"

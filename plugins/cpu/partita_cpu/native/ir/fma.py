@@ -32,25 +32,36 @@ _STRETCH = 8
 _GROUP = 3
 
 
-def fma_tile(name: str, rows: int, lanes: int) -> Function:
-    """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``."""
-    return _FmaTile(name, rows, lanes).function()
+def fma_tile(name: str, rows: int, lanes: int, narrow: bool = False, half: str = "") -> Function:
+    """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``.
+
+    Args:
+        name: Its symbol.
+        rows: Of the tile.
+        lanes: Floats of a vector.
+        narrow: Whether b is float16.
+        half: As `finish.Finish` takes it.
+    """
+    return _FmaTile(name, rows, lanes, narrow, half).function()
 
 
 class _FmaTile:
     """Writes one kernel."""
 
-    def __init__(self, name: str, rows: int, lanes: int) -> None:
+    def __init__(self, name: str, rows: int, lanes: int, narrow: bool, half: str) -> None:
         self._f = Function(name, PARAMETERS)
         self._rows = rows
         self._lanes = lanes
         self._vector = f"<{lanes} x float>"
+        self._half = half
+        self._narrow = narrow
+        self._width = (2 if narrow else 4) * lanes  # bytes of a vector of b
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
         self._sets = {1: 4, 2: 2, 3: 2}.get(rows, 1)
 
     def function(self) -> Function:
         f = self._f
-        end = finish.Finish(f, self._lanes)
+        end = finish.Finish(f, self._lanes, self._half)
         twice = f.let("shl i64 %lda, 1")
         thrice = f.let("add i64 %lda, " + twice)
         self._strides = (None, "%lda", twice)
@@ -73,9 +84,9 @@ class _FmaTile:
 
             def stretch(_: str, values: list[str]) -> list[str]:
                 # Between loops: in the inner one LLVM would spill sums for it.
-                for line in range(0, _STRETCH * self._lanes * VECTORS * 4, 64):
+                for line in range(0, _STRETCH * VECTORS * self._width, 64):
                     f.do(finish.prefetch(f.at(values[0], line)))
-                further = f.at(values[0], _STRETCH * self._lanes * VECTORS * 4)
+                further = f.at(values[0], _STRETCH * VECTORS * self._width)
                 inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
                 return [further, *f.loop(str(_STRETCH), inner, quad)]
 
@@ -111,10 +122,7 @@ class _FmaTile:
         f, groups = self._f, -(-self._rows // _GROUP)
         b, pointers, sums = values[0], values[1 : 1 + groups], values[1 + groups :]
         for k in range(count):
-            width = 4 * self._lanes
-            columns = [
-                f.load(self._vector, f.at(b, width * (VECTORS * k + v))) for v in range(VECTORS)
-            ]
+            columns = [self._load(f.at(b, self._width * (VECTORS * k + v))) for v in range(VECTORS)]
             chosen = k % self._sets * self._rows * VECTORS
             for row in range(self._rows):
                 group, within = divmod(row, _GROUP)
@@ -124,9 +132,16 @@ class _FmaTile:
                 for v in range(VECTORS):
                     place = chosen + row * VECTORS + v
                     sums[place] = self._fma(element, columns[v], sums[place])
-        forward = [f.at(b, 4 * self._lanes * VECTORS * count)]
+        forward = [f.at(b, self._width * VECTORS * count)]
         forward += [f.at(pointer, 4 * count) for pointer in pointers]
         return forward + sums
+
+    def _load(self, pointer: str) -> str:
+        """A vector of b."""
+        if not self._narrow:
+            return self._f.load(self._vector, pointer)
+        kind = f"<{self._lanes} x half>"
+        return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self._vector}")
 
     def _fma(self, a: str, b: str, c: str) -> str:
         v = self._vector

@@ -8,6 +8,7 @@ from partita_cpu.native.ir import (
     depthwise,
     finish,
     finish_bytes,
+    float16,
     fma,
     masked,
     narrow,
@@ -34,9 +35,15 @@ _ENDS = ("floats", "levels")
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
-def functions(level: Isa) -> list[Function]:
+PARTS = ("", "_f16")
+"""Kernels that are compiled and kept together: all but those for float16, and these."""
+
+
+def functions(level: Isa, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = LANES[level]
+    if part:
+        return float16.functions(lanes, ROWS[level])
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
@@ -79,7 +86,8 @@ def _matrix_functions() -> list[Function]:
         made.append(narrow.lay_tile(f"lay_{name}", planes))
         made.append(narrow.scale(f"scale_{name}", 16, half_in=False, planes=planes))
     made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
-    made += [finish.epilogue("epilogue_narrow", 16, half=True), narrow.copy_halves("copy_halves")]
+    made.append(finish.epilogue("epilogue_narrow", 16, finish.BFLOAT))
+    made.append(narrow.copy_halves("copy_halves"))
     made.append(narrow.scale("scale_halves", 16, half_in=True, planes=1))
     made += _rows(16, "_halves", True)
     made += _weighing(16, "_halves", half=True, split=False)
@@ -90,11 +98,13 @@ def _matrix_functions() -> list[Function]:
     return made
 
 
-def text(level: Isa) -> str:
+def text(level: Isa, part: str = "") -> str:
     """The module."""
     lanes = LANES[level]
-    parts = [function.text() for function in functions(level)]
+    parts = [function.text() for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
+    if part:
+        return "\n".join([*parts, finish.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     if level is Isa.AMX:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
