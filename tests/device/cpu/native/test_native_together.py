@@ -14,7 +14,7 @@ from partita_cpu.native.together import joined_images, joined_weights, together
 from .conftest import Guarded, choices
 from .test_native_layout import Net, compiled
 from .test_native_layout import check as check_net
-from .test_native_tiles import check, convolve, run
+from .test_native_tiles import check, convolve, run, usual_size
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
@@ -39,7 +39,7 @@ def test_windows_of_one_line(level, arithmetic, data):
         y = run(guarded, cut, level, x, w, bias, None)
     finally:
         guarded.release()
-    check(y, convolve(images, x, w) + bias, arithmetic)
+    check(y, convolve(images, x, w) + bias, arithmetic, usual_size(images, x, w))
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
@@ -70,7 +70,8 @@ def test_pixels_computed_together(level, arithmetic, data):
     finally:
         guarded.release()
     y = y.reshape(2 * out[0], wide.out_width * count, outputs)[:, : out[1]]
-    check(y.reshape(-1, outputs), convolve(images, x, w), arithmetic)
+    y = y.reshape(-1, outputs)
+    check(y, convolve(images, x, w), arithmetic, usual_size(images, x, w))
 
 
 def test_only_what_gains_is_computed_together():
