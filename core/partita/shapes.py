@@ -53,13 +53,9 @@ def infer_shapes(ir_model: ir.Model) -> None:
     whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
     that holds numbers only, though the inputs do not, just the rank counts.
     """
-    proto = without_large_weights(ir_model)
-    claims = {info.name: info for info in proto.graph.value_info}
-    del proto.graph.value_info[:]
-    for output in proto.graph.output:
-        claims[output.name] = type(output)()
-        claims[output.name].CopyFrom(output)
-        output.ClearField("type")
+    from onnx_ir import serde
+
+    proto = _for_inference(ir_model)
     inferred = _infer(proto)
     if inferred is None:
         return
@@ -69,8 +65,12 @@ def infer_shapes(ir_model: ir.Model) -> None:
         if info.type.tensor_type.HasField("shape")
         or info.type.WhichOneof("value") not in (None, "tensor_type")
     }
-    computed = {value.name for node in ir_model.graph for value in node.outputs}
-    lost = {name: info for name, info in claims.items() if name in computed - known}
+    computed = {value.name: value for node in ir_model.graph for value in node.outputs}
+    lost = {
+        name: serde.serialize_value(value)
+        for name, value in computed.items()
+        if name and name not in known and (value.type is not None or value.shape is not None)
+    }
     if not all(
         value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
     ):
@@ -83,6 +83,40 @@ def infer_shapes(ir_model: ir.Model) -> None:
         proto.graph.value_info.extend(lost.values())
         inferred = _infer(proto) or inferred
     _take_over(ir_model, inferred)
+
+
+def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
+    """What inference needs of a model: no claims, and large weights as inputs of their shape."""
+    import onnx
+    from onnx_ir import serde
+
+    proto = onnx.ModelProto(ir_version=max(ir_model.ir_version or 0, _FREE_INITIALIZERS))
+    for domain, version in ir_model.graph.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    for function in ir_model.functions.values():
+        serde.serialize_function_into(proto.functions.add(), function)
+    graph = proto.graph
+    graph.name = ir_model.graph.name or "model"
+    for value in ir_model.graph.inputs:
+        serde.serialize_value_into(graph.input.add(), value)
+    for name, value in ir_model.graph.initializers.items():
+        weight = value.const_value
+        if weight is None:
+            continue
+        if weight.nbytes > _SMALL_BYTES:
+            kind = graph.input.add(name=name).type.tensor_type
+            kind.elem_type = weight.dtype
+            for size in weight.shape.numpy():
+                kind.shape.dim.add(dim_value=size)
+        else:
+            tensor = graph.initializer.add()
+            serde.serialize_tensor_into(tensor, weight)
+            tensor.name = name
+    for node in ir_model.graph:
+        serde.serialize_node_into(graph.node.add(), node)
+    for value in ir_model.graph.outputs:
+        graph.output.add(name=value.name)
+    return proto
 
 
 def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
@@ -122,7 +156,12 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
         for dim in value.shape or ()
         if isinstance(dim, ir.SymbolicDim)
     }
-    for graph, other in zip(ir_model.graphs(), ir.from_proto(inferred).graphs(), strict=True):
+    _take_over_main(ir_model.graph, inferred.graph, symbols)
+    bodies = [graph for graph in ir_model.graphs() if graph is not ir_model.graph]
+    if not bodies:
+        return
+    others = list(ir.from_proto(inferred).graphs())[1:]
+    for graph, other in zip(bodies, others, strict=True):
         found = {value.name: value for node in other for value in node.outputs}
         for node in graph:
             for value in node.outputs:
@@ -135,6 +174,27 @@ def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
                     value.shape = ir.Shape(
                         None if _is_made_up(dim, symbols) else dim for dim in source.shape
                     )
+
+
+def _take_over_main(
+    graph: ir.Graph, inferred: onnx.GraphProto, symbols: Container[str | None]
+) -> None:
+    """Copies types and shapes of the main graph's values straight from the protobuf."""
+    import onnx_ir as ir
+    from onnx_ir import serde
+
+    found = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    for node in graph:
+        for value in node.outputs:
+            kind = found.get(value.name or "")
+            source = None if kind is None else serde.deserialize_type_proto_for_type(kind)
+            if kind is None or source is None:
+                continue
+            value.type = source
+            shape = serde.deserialize_type_proto_for_shape(kind)
+            value.shape = None
+            if shape is not None:
+                value.shape = ir.Shape(None if _is_made_up(dim, symbols) else dim for dim in shape)
 
 
 def _doubt(claim: onnx.ValueInfoProto) -> None:

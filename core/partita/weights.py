@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,10 @@ from partita.errors import ModelFormatError, ModelNotFoundError
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
+
+
+_NUMBERS_AND_TEXTS = frozenset({1, 2, 3, 6, 7, 8})
+"""Types of attributes that hold neither tensors nor graphs."""
 
 
 def check_weights(
@@ -76,6 +81,8 @@ def tensors_of(proto: onnx.ModelProto) -> list[onnx.TensorProto]:
     sparse = [tensor for graph in graphs for tensor in graph.sparse_initializer]
     for node in nodes:
         for attribute in node.attribute:
+            if attribute.type in _NUMBERS_AND_TEXTS:
+                continue
             tensors += [*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors]
             if attribute.HasField("sparse_tensor"):
                 sparse.append(attribute.sparse_tensor)
@@ -113,6 +120,8 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
+            if attribute.type in _NUMBERS_AND_TEXTS:
+                continue
             for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
                 yield from _graphs(body)
 
@@ -123,15 +132,22 @@ def _bytes_of(tensor: onnx.TensorProto, where: str) -> int:
 
     if any(dim < 0 for dim in tensor.dims):
         raise ModelFormatError(f"{where} has shape {list(tensor.dims)}; sizes are 0 or more.")
-    try:
-        dtype = ir.DataType(tensor.data_type)
-    except ValueError as error:
-        raise ModelFormatError(f"{where} has element type {tensor.data_type}: {error}") from error
+    dtype = _types().get(tensor.data_type)
+    if dtype is None:
+        raise ModelFormatError(f"{where} has element type {tensor.data_type}, which is not known.")
     if dtype == ir.DataType.STRING:
         return 0  # strings have a field of their own
     if dtype == ir.DataType.UNDEFINED:
         raise ModelFormatError(f"{where} has no element type.")
-    return int(-(-math.prod(tensor.dims) * dtype.bitwidth // 8))
+    bits: int = math.prod(tensor.dims) * dtype.bitwidth
+    return -(-bits // 8)
+
+
+@functools.cache
+def _types() -> dict[int, ir.DataType]:
+    import onnx_ir as ir
+
+    return {kind.value: kind for kind in ir.DataType}
 
 
 def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, where: str) -> None:
@@ -170,7 +186,10 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, wher
 
 def _is_sparse(graph: onnx.GraphProto) -> bool:
     return bool(graph.sparse_initializer) or any(
-        attribute.HasField("sparse_tensor") for node in graph.node for attribute in node.attribute
+        attribute.HasField("sparse_tensor")
+        for node in graph.node
+        for attribute in node.attribute
+        if attribute.type not in _NUMBERS_AND_TEXTS
     )
 
 

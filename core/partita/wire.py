@@ -2,16 +2,22 @@
 
 A protobuf is a sequence of fields, each a number, a kind and its content. A model's weights are
 fields of its graph, and their elements fields of those; here these are found by walking along the
-lengths, and what is left is small enough to parse as it is.
+lengths, and what is left is small enough to parse as it is. Weights that are nodes (``Constant``)
+become initializers on the way, as exporters that write them so have hundreds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-_GRAPH, _INITIALIZER, _NAME, _RAW_DATA = 7, 5, 8, 9
-_DATA_TYPE, _LOCATION = 2, 14
-_PLAIN = [[number] for number in (1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 16)]
+_GRAPH = 7
+_NODE, _INITIALIZER, _OUTPUT = 1, 5, 12
+_INFO_NAME = 1
+_NODE_OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 2, 4, 5, 7
+_ATTRIBUTE_NAME, _ATTRIBUTE_TENSOR, _ATTRIBUTE_TYPE = 1, 5, 20
+_DATA_TYPE, _NAME, _RAW_DATA, _LOCATION = 2, 8, 9, 14
+_PLAIN = frozenset({1, 2, 3, 4, 5, 6, 7, 9, 10, 11, 16})
 """Element types whose elements lie as numpy has them: numbers of whole bytes."""
 
 _VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
@@ -23,6 +29,14 @@ _WORTH_IT = 1 << 18
 """Models below this size are parsed as they are."""
 
 
+class _Field(NamedTuple):
+    number: int
+    kind: int
+    start: int
+    begin: int
+    end: int
+
+
 def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, memoryview]]:
     """A serialised model without the elements of large weights, and these by name.
 
@@ -32,69 +46,129 @@ def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, mem
     if len(data) < _WORTH_IT:
         return data, {}
     try:
-        graphs = [field for field in _fields(data) if field[0] == _GRAPH]
-        if len(graphs) != 1 or graphs[0][1] != _BYTES:
+        graphs = [field for field in _fields(data) if field.number == _GRAPH]
+        if len(graphs) != 1 or graphs[0].kind != _BYTES:
             return data, {}
         _, _, start, begin, end = graphs[0]
         graph, weights = _graph(data[begin:end])
     except (IndexError, ValueError):
-        return data, {}
-    if not weights:
         return data, {}
     head = bytes([_GRAPH << 3 | _BYTES]) + _varint(len(graph))
     return b"".join([data[:start], head, graph, data[end:]]), weights
 
 
 def _graph(graph: memoryview) -> tuple[bytes, dict[str, memoryview]]:
-    """A graph without the elements of its large initializers, and these.
+    """A graph whose constants are initializers, without the elements of the large ones, and these.
 
     Raises:
         ValueError: Two have one name.
     """
     pieces: list[bytes | memoryview] = []
     weights: dict[str, memoryview] = {}
+    fields = list(_fields(graph))
+    outputs = {_text(graph, field, _INFO_NAME) for field in fields if field.number == _OUTPUT}
     kept = 0
-    for number, kind, start, begin, end in _fields(graph):
-        if number != _INITIALIZER or kind != _BYTES or end - begin < LARGE_BYTES:
+    for field in fields:
+        tensor: memoryview | None = None
+        name = ""
+        if field.number == _INITIALIZER and field.kind == _BYTES:
+            if field.end - field.begin < LARGE_BYTES:
+                continue
+            tensor = graph[field.begin : field.end]
+        elif field.number == _NODE and field.kind == _BYTES:
+            name, tensor = _constant(graph[field.begin : field.end])
+            if name in outputs:
+                continue
+        if tensor is None:
             continue
-        found = _elements(graph[begin:end])
-        if found is None:
+        found, rest = _without_elements(tensor, name)
+        if found is not None:
+            name, elements = found
+            if name in weights:
+                raise ValueError("two weights of one name")
+            weights[name] = elements
+        elif field.number == _INITIALIZER:
             continue
-        name, rest, elements = found
-        if name in weights:
-            raise ValueError("two weights of one name")
-        weights[name] = elements
-        tensor = b"".join(rest)
-        pieces += [
-            graph[kept:start],
-            bytes([_INITIALIZER << 3 | _BYTES]) + _varint(len(tensor)),
-            tensor,
-        ]
-        kept = end
+        size = sum(map(len, rest))
+        head = bytes([_INITIALIZER << 3 | _BYTES]) + _varint(size)
+        pieces += [graph[kept : field.start], head, *rest]
+        kept = field.end
     return b"".join([*pieces, graph[kept:]]), weights
 
 
-def _elements(tensor: memoryview) -> tuple[str, list[memoryview], memoryview] | None:
-    """Name, what is left, and elements; ``None`` if they are not one large field."""
-    names, raw, types = [], [], []
-    for number, kind, start, begin, end in _fields(tensor):
-        if number == _NAME and kind == _BYTES:
-            names.append(bytes(tensor[begin:end]).decode())
-        elif number == _RAW_DATA and kind == _BYTES:
-            raw.append((start, begin, end))
-        elif number == _DATA_TYPE and kind == _VARINT:
-            types.append(_number(tensor, begin)[0])
-        elif number == _LOCATION:
-            return None
-    if len(names) != 1 or len(raw) != 1 or not names[0] or types[-1:] not in _PLAIN:
-        return None
-    ((start, begin, end),) = raw
-    if end - begin < LARGE_BYTES:
-        return None
-    return names[0], [tensor[:start], tensor[end:]], tensor[begin:end]
+def _constant(node: memoryview) -> tuple[str, memoryview | None]:
+    """Name and tensor of a node that is a constant; no tensor if it is not."""
+    if b"Constant" not in bytes(node[:200]) and b"Constant" not in bytes(node[-200:]):
+        return "", None
+    values: dict[int, list[memoryview]] = {}
+    for field in _fields(node):
+        values.setdefault(field.number, []).append(node[field.begin : field.end])
+    names, attributes = values.get(_NODE_OUTPUT, []), values.get(_ATTRIBUTE, [])
+    domains = [bytes(domain) for domain in values.get(_DOMAIN, [b""])]
+    if [bytes(kind) for kind in values.get(_OP_TYPE, [])] != [b"Constant"]:
+        return "", None
+    if domains[-1] not in (b"", b"ai.onnx"):
+        return "", None
+    if len(names) != 1 or len(attributes) != 1 or not names[0]:
+        return "", None
+    tensor: memoryview | None = None
+    for field in _fields(attributes[0]):
+        content = attributes[0][field.begin : field.end]
+        if field.number == _ATTRIBUTE_TENSOR and field.kind == _BYTES and tensor is None:
+            tensor = content
+        elif field.number == _ATTRIBUTE_NAME:
+            if bytes(content) != b"value":
+                return "", None
+        elif field.number != _ATTRIBUTE_TYPE:
+            return "", None
+    return bytes(names[0]).decode(), tensor
 
 
-def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
+def _without_elements(
+    tensor: memoryview, name: str
+) -> tuple[tuple[str, memoryview] | None, list[memoryview | bytes]]:
+    """Name and elements of a tensor if these are one large field, and what it is without them.
+
+    Args:
+        tensor: The tensor.
+        name: A new name for it, or ``""`` for its own.
+    """
+    rest: list[memoryview | bytes] = []
+    raw: list[memoryview] = []
+    names = [name] if name else []
+    plain = False
+    for field in _fields(tensor):
+        content = tensor[field.begin : field.end]
+        if field.number == _NAME and field.kind == _BYTES:
+            if name:
+                continue
+            names.append(bytes(content).decode())
+        elif field.number == _RAW_DATA and field.kind == _BYTES:
+            raw.append(content)
+            continue
+        elif field.number == _DATA_TYPE and field.kind == _VARINT:
+            plain = _number(tensor, field.begin)[0] in _PLAIN
+        elif field.number == _LOCATION:
+            names = []
+        rest.append(tensor[field.start : field.end])
+    if name:
+        encoded = name.encode()
+        rest.append(bytes([_NAME << 3 | _BYTES]) + _varint(len(encoded)) + encoded)
+    if plain and len(names) == 1 and names[0] and len(raw) == 1 and len(raw[0]) >= LARGE_BYTES:
+        return (names[0], raw[0]), rest
+    for content in raw:
+        rest += [bytes([_RAW_DATA << 3 | _BYTES]) + _varint(len(content)), content]
+    return None, rest
+
+
+def _text(data: memoryview, field: _Field, number: int) -> str:
+    """The text that is a certain field of a field."""
+    inner = data[field.begin : field.end]
+    found = [inner[one.begin : one.end] for one in _fields(inner) if one.number == number]
+    return bytes(found[-1]).decode() if found else ""
+
+
+def _fields(data: memoryview) -> Iterator[_Field]:
     """Number, kind, start, start of the content, and end of each field.
 
     Raises:
@@ -120,7 +194,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int, int, int]]:
             raise ValueError(f"kind {kind}")
         if at > end:
             raise IndexError
-        yield tag >> 3, kind, start, begin, at
+        yield _Field(tag >> 3, kind, start, begin, at)
 
 
 def _number(data: memoryview, at: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import partita
 from partita.errors import ModelFormatError
 from partita.mapped import give_back, map_file
+from partita.pausing import without_collections
 from partita.reading import read_model
 from partita.wire import LARGE_BYTES, without_weights
 
@@ -128,3 +130,47 @@ def test_onnx_ir_comes_without_sympy():
     assert resident(code) == 0
     asked = code.replace("print", "import onnx_ir; onnx_ir.SymbolicDim('n') + 1; print")
     assert resident(asked) == 1
+
+
+def test_constants_become_initializers():
+    arrays = weights()
+    whole = model(arrays)
+    graph = whole.graph
+    named = {tensor.name: tensor for tensor in graph.initializer}
+    other = helper.make_node("Constant", [], ["seven"], value_float=7.0)
+    text = helper.make_node(
+        "Constant", [], ["text"], value=helper.make_tensor("t", TensorProto.STRING, [1], [b"a"])
+    )
+    shown = helper.make_node("Constant", [], ["y"], value=named["small"])
+    moved = [
+        helper.make_node("Constant", [], [name], name=f"c {name}", value=tensor)
+        for name, tensor in named.items()
+    ]
+    foreign = helper.make_node("Constant", [], ["f"], domain="other", value=named["small"])
+    nodes = [*moved, text, other, foreign, shown]
+    del graph.initializer[:], graph.node[:]
+    graph.node.extend(nodes)
+    rest, apart = without_weights(memoryview(whole.SerializeToString()))
+    assert set(apart) == {name for name, array in arrays.items() if array.nbytes >= LARGE_BYTES}
+    parsed = onnx.ModelProto.FromString(bytes(rest)).graph
+    assert list(parsed.node) == [other, foreign, shown]
+    assert [tensor.name for tensor in parsed.initializer] == [*named, "text"]
+    for tensor in parsed.initializer:
+        if tensor.name in apart:
+            tensor.raw_data = bytes(apart[tensor.name])
+        if tensor.name != "text":
+            assert tensor == named[tensor.name]
+
+
+def test_collections_go_on_afterwards():
+    assert gc.isenabled()
+    with without_collections(), without_collections():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with without_collections():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

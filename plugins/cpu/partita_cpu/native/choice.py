@@ -82,8 +82,11 @@ class Choice:
         """
         if not self.arithmetic.on_tiles:
             return Arithmetic.F32 if computed else self.arithmetic
-        if rounds_to_infinity(weights):
-            return Arithmetic.F32
+        wanted = self._on_tiles(images, computed)
+        return Arithmetic.F32 if wanted.on_tiles and rounds_to_infinity(weights) else wanted
+
+    def _on_tiles(self, images: Images, computed: bool) -> Arithmetic:
+        """The same where weights can be split, which takes a look at all of them to know."""
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
             if images.depth < EXACT_DEPTH_COMPUTED:
                 return Arithmetic.F32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from partita_cpu.team import team_of
 
 LARGEST = float(np.finfo(np.float32).max) * 0.99
 """Weights beyond this may round to infinity in bfloat16."""
+
+_SHARED_BYTES = 1 << 19
+"""Smaller results are there before another thread has begun."""
 
 (
     GROUPS,
@@ -84,18 +88,26 @@ def _packed(
     table = np.array([groups, outputs, *sizes, *steps, *layout], np.int64)
     count = groups * plan.blocks * plan.taps * plan.padded * plan.columns * arithmetic.planes
     out = _aligned(count * arithmetic.weight_bytes // 2)
+    threads = threads if out.nbytes >= _SHARED_BYTES else 1
     source = np.ascontiguousarray(w, np.float32).reshape(-1)
     if arithmetic is Arithmetic.F16:
         whole = np.empty(count, np.float32)
-        team_of(threads, 0).run(_pack_floats, source, whole, table)
+        _run(threads, _pack_floats, source, whole, table)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             out.view(np.float16)[...] = whole
         return out
     if arithmetic is Arithmetic.F32:
-        team_of(threads, 0).run(_pack_floats, source, out.view(np.float32), table)
+        _run(threads, _pack_floats, source, out.view(np.float32), table)
     else:
-        team_of(threads, 0).run(_pack_halves, source, out, table)
+        _run(threads, _pack_halves, source, out, table)
     return out
+
+
+def _run(threads: int, kernel: Callable[..., None], *args: Array) -> None:
+    if threads > 1:
+        team_of(threads, 0).run(kernel, *args)
+    else:
+        kernel(*args, 0, 1)
 
 
 def _aligned(count: int) -> Array:
