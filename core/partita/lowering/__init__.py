@@ -7,7 +7,7 @@ from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
 from partita.lowering.channels_last import ChannelsLast
 from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
-from partita.lowering.fusion import fuse, fuse_quantized, fuse_residuals
+from partita.lowering.fusion import fuse, fuse_quantized, fuse_quantized_flow, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
@@ -37,6 +37,7 @@ __all__ = [
     "fold_constants",
     "fuse",
     "fuse_quantized",
+    "fuse_quantized_flow",
     "fuse_residuals",
     "lower",
     "lower_ir",

@@ -21,6 +21,9 @@ DOMAIN = "partita.nhwc"
 
 SINGLE: np.dtype[Any] = np.dtype(np.float32)
 
+BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+"""Element types of quantised images."""
+
 Shapes = Mapping[Value, tuple[int, ...]]
 
 _TO_LAST = (0, 2, 3, 1)
@@ -143,7 +146,7 @@ class ChannelsLast:
         """Adds a node that computes ``output`` with channels last."""
         if output is None:
             return
-        twin = Value(f"{output.name}:nhwc", self._dtype, self._last_shape(output))
+        twin = Value(f"{output.name}:nhwc", self._stored(output), self._last_shape(output))
         self._last[output] = twin
         self._pending.add(output)
         self._nodes.append(
@@ -163,7 +166,7 @@ class ChannelsLast:
         """The value with channels last, reordered if nobody computes it so."""
         twin = self._last.get(value)
         if twin is None:
-            twin = Value(f"{value.name}:nhwc", self._dtype, self._last_shape(value))
+            twin = Value(f"{value.name}:nhwc", self._stored(value), self._last_shape(value))
             self._last[value] = twin
             self._nodes.append(self._reorder("ToChannelsLast", self.source(value), twin, node))
         return twin
@@ -176,6 +179,10 @@ class ChannelsLast:
             back = self._reorder("ToChannelsFirst", self._last[value], value, owner)
             back.attrs["channels"] = (self.shape(value) or (0, 0))[1]
             self._nodes.append(back)
+
+    def _stored(self, value: Value) -> np.dtype[Any]:
+        """An image's element type in memory: bytes stay bytes."""
+        return value.dtype if value.dtype in BYTES else self._dtype
 
     def source(self, value: Value) -> Value:
         """What reorders may read for a value that is not there with channels last."""

@@ -30,6 +30,7 @@ from partita.lowering import (
     fold_constants,
     fuse,
     fuse_quantized,
+    fuse_quantized_flow,
     fuse_residuals,
     lower,
 )
@@ -94,7 +95,7 @@ class CpuCompiledModel(CompiledModel):
             options=choice,
             prepacked=Prepacked(state),
         )
-        fuse(graph, (fuse_quantized,), takes)
+        fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specialiser = Specialiser(graph, target)

@@ -14,10 +14,11 @@ import numpy as np
 from partita import Port
 from partita.layout import Layout
 from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
-from partita.lowering.channels_last import DOMAIN, SINGLE, Shapes
+from partita.lowering.channels_last import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.ports import converted_ports, with_ports_last
 from partita.lowering.specialise import Spec
+from partita_cpu.kernels.byte_images import fits_depthwise
 from partita_cpu.native.ir.picture import CHANNELS
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
@@ -122,8 +123,12 @@ def channels_last(graph: Graph, shapes: Shapes) -> None:
 
 class _Walk(ChannelsLast):
     def __init__(self, graph: Graph, shapes: Shapes) -> None:
-        super().__init__(graph, shapes)
+        super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
         self.rules |= {
+            "QLinearConv": self._byte_conv,
+            "com.microsoft::QLinearAdd": self._byte_sum,
+            "QuantizeLinear": self._quantize,
+            "DequantizeLinear": self._quantize,
             "Conv": self._conv,
             "partita::Conv": self._conv,
             "ConvTranspose": self._conv_transpose,
@@ -155,6 +160,52 @@ class _Walk(ChannelsLast):
         attrs = {**node.attrs, "planar": True} if planar else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
         return True
+
+    def _byte_conv(self, node: Node) -> bool:
+        x, w = node.inputs[0], node.inputs[3]
+        if not self.is_image(x) or x is None or w is None or w.const is None or w.const.ndim != 4:
+            return False
+        groups = int(node.attrs.get("group", 1))
+        depthwise = 1 < groups == w.const.shape[0] == (self.shape(x) or (0, 0))[1]
+        if not w.const.size or (groups > 1 and not (depthwise and fits_depthwise(node))):
+            return False
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], "QLinearConv", DOMAIN)
+        return True
+
+    def _byte_sum(self, node: Node) -> bool:
+        """Sums of two images of the same shape, where one of them is there already."""
+        a, b = node.inputs[0], node.inputs[3]
+        if a is None or b is None or not (self.is_image(a) and self.is_image(b)):
+            return False
+        if self.shape(a) != self.shape(b) or not (self.is_last(a) or self.is_last(b)):
+            return False
+        first, second = self.bring(a, node), self.bring(b, node)
+        inputs = [first, *node.inputs[1:3], second, *node.inputs[4:]]
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _quantize(self, node: Node) -> bool:
+        """To bytes and back, with one scale for the whole image."""
+        x, scale = node.inputs[0], node.inputs[1]
+        if x is None or scale is None or not self.is_last(x) or self.shape(scale) not in ((), (1,)):
+            return False
+        if node.outputs[0] is None or node.attrs.get("block_size"):
+            return False
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, node.domain)
+        return True
+
+    def _window(self, node: Node) -> bool:
+        x = node.inputs[0]
+        if x is None or x.dtype not in BYTES:
+            return super()._window(node)
+        if node.op_type != "MaxPool" or not self.is_last(x) or any(node.outputs[1:]):
+            return False
+        self.replace(node, [self.bring(x, node)], "MaxPoolOfBytes", DOMAIN)
+        return True
+
+    def shape(self, value: Value) -> tuple[int, ...] | None:
+        """The value's dimensions in the model's order; those of constants too."""
+        return super().shape(value) if value.const is None else value.const.shape
 
     def _conv_transpose(self, node: Node) -> bool:
         """Those whose windows touch but do not overlap; others stay behind."""

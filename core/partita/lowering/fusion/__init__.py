@@ -11,6 +11,7 @@ from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_no
 from partita.lowering.fusion.padding import fuse_pads
 from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
 from partita.lowering.fusion.quantized import fuse_quantized
+from partita.lowering.fusion.quantized_flow import fuse_quantized_flow
 from partita.lowering.fusion.rewriting import Accepts, Rewriter, Shapes
 from partita.lowering.graph import Graph, Node
 
@@ -29,7 +30,16 @@ PASSES: tuple[Pass, ...] = (
 )
 """All passes, in the order in which they help one another."""
 
-__all__ = ["PASSES", "Accepts", "Pass", "Shapes", "fuse", "fuse_quantized", "fuse_residuals"]
+__all__ = [
+    "PASSES",
+    "Accepts",
+    "Pass",
+    "Shapes",
+    "fuse",
+    "fuse_quantized",
+    "fuse_quantized_flow",
+    "fuse_residuals",
+]
 
 
 def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None = None) -> None:

@@ -110,14 +110,28 @@ def emit_byte_convolution(
 
     Sums are int32, unless `result` says what they become.
     """
-    window = resolve(node, x.shape[2:], w.shape[2:])
-    images, channels, outputs = x.shape[0], x.shape[1], w.shape[0]
-    shape = (images, outputs, *window.out_shape)
+    last = transposed(b, x, (0, *range(2, x.ndim), 1))
+    y = emit_windows(b, node, last, w, x_zero, w_zero, result)
+    return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def emit_windows(
+    b: Builder,
+    node: Node,
+    last: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None = None,
+) -> Operand:
+    """The same with channels last."""
+    x = last
+    window = resolve(node, x.shape[1:-1], w.shape[2:])
+    images, channels, outputs = x.shape[0], x.shape[-1], w.shape[0]
+    shape = (images, *window.out_shape, outputs)
     rows, terms = images * window.pixels, window.taps * channels
     if not rows * outputs:
         return b.empty(shape, np.int32 if result is None else result.dtype)
-    spatial = range(2, x.ndim)
-    last = transposed(b, x, (0, *spatial, 1))
     if window.is_pointwise:
         y = emit_rows(b, last, w, taps_first, channels, x_zero, w_zero, result)
     else:
@@ -131,5 +145,4 @@ def emit_byte_convolution(
         y = emit_packed_product(
             b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result
         )
-    y = b.view(y, (images, *window.out_shape, outputs))
-    return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    return b.view(y, shape)

@@ -13,7 +13,8 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.channels_last_depthwise import emit_depthwise, emit_slide
 from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
-from partita_cpu.kernels.movement import expanded
+from partita_cpu.kernels.movement import expanded, transposed
+from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.window import Window, resolve
 from partita_cpu.native.plan import Images, Source, Storage, plan
@@ -32,14 +33,14 @@ from partita_cpu.native.table import single_kernel
 from partita_cpu.native.together import emit_together
 
 
-@kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32)
+@kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32 | BYTES)
 def to_channels_last(b: Builder, node: Node, x: Operand) -> Operand:
     """(N, C, H, W) to (N, H, W, C), or with zeros for more channels if the node asks for them."""
     n, c, h, w = x.shape
     return _swapped(b, x, c, h * w, (n, h, w, int(node.attrs.get("channels", c))))
 
 
-@kernel("ToChannelsFirst", domain=DOMAIN, dtypes=F32)
+@kernel("ToChannelsFirst", domain=DOMAIN, dtypes=F32 | BYTES)
 def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
     """(N, H, W, C) to (N, C, H, W)."""
     n, h, w, c = x.shape
@@ -47,6 +48,8 @@ def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
 
 
 def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, ...]) -> Operand:
+    if x.dtype in BYTES:
+        return b.view(transposed(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1)), shape)
     y = b.empty(shape, x.dtype)
     if y.size == x.size and (rows == 1 or columns == 1 or not x.size):
         return b.view(x, shape)

@@ -17,10 +17,11 @@ from partita_cpu.kernels.elementwise_map import (
     mapped,
     mapped_with,
 )
+from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.quantization import emit_dequantize, emit_quantize
 from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.reduce import reduce_axes
-from partita_cpu.kernels.scalar import sigmoid
+from partita_cpu.kernels.scalar import round_even, sigmoid
 from partita_cpu.kernels.table import F32, kernel
 
 _FUNCTIONS = {"QLinearAdd": broadcast(add), "QLinearMul": broadcast(multiply)}
@@ -39,6 +40,35 @@ def _quantized(
     return y
 
 
+@loop
+def add_levels(
+    x: Any,
+    w: Any,
+    x_scale: Any,
+    w_scale: Any,
+    y_scale: Any,
+    x_zero: Any,
+    w_zero: Any,
+    y_zero: Any,
+    y: Any,
+    low: Any,
+    high: Any,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``."""
+    begin, end = x.size * tid // nt, x.size * (tid + 1) // nt
+    left, right, target = x[begin:end], w[begin:end], y[begin:end]
+    a, b, c = x_scale[0], w_scale[0], y_scale[0]
+    a_zero, b_zero, c_zero = np.int32(x_zero[0]), np.int32(w_zero[0]), np.float32(y_zero[0])
+    for i in range(target.size):
+        first = np.float32(np.int32(np.int32(left[i]) - a_zero)) * a
+        second = np.float32(np.int32(np.int32(right[i]) - b_zero)) * b
+        value = round_even((first + second) / c) + c_zero
+        value = low if value < low else value
+        target[i] = np.int32(high if value > high else value)
+
+
 @kernel("QLinearAdd", "QLinearMul", domain="com.microsoft", dtypes=_TWO)
 def quantized_binary(
     b: Builder,
@@ -53,6 +83,16 @@ def quantized_binary(
     y_zero: Operand | None = None,
 ) -> Operand:
     """Sum or product with broadcasting."""
+    if node.op_type == "QLinearAdd" and x.shape == w.shape and x.size:
+        y = b.empty(x.shape, x.dtype)
+        zeros = [
+            b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
+        ]
+        numbers = (x_scale, w_scale, y_scale, *zeros)
+        limits = np.iinfo(x.dtype)
+        args = (b.flat(operand) for operand in (x, w, *numbers, y))
+        b.call(add_levels, *args, np.float32(limits.min), np.float32(limits.max))
+        return y
     left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
     result = b.empty(broadcast_shape(b, [left, right]), np.float32)
     emit_broadcast(b, _FUNCTIONS[node.op_type], [left, right], result)

@@ -13,15 +13,17 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.byte_product import Kind, Result, emit_byte_product
+from partita.query import Reason, ReasonCode
+from partita_cpu.kernels.byte_product import Kind, Result, as_is, emit_byte_product, emit_rows
 from partita_cpu.kernels.byte_windows import emit_byte_convolution
 from partita_cpu.kernels.convolution import conv
-from partita_cpu.kernels.elementwise_binary import multiply
+from partita_cpu.kernels.elementwise_binary import add, multiply
 from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.elementwise_map import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.matmul import product
+from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.numba_jit import register_jitable
 from partita_cpu.kernels.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.scalar import round_even
@@ -269,18 +271,18 @@ def _now_or_later(
     return result
 
 
-def _factors(b: Builder, scales: Sequence[Operand]) -> Operand:
+def factors_of(b: Builder, scales: Sequence[Operand]) -> Operand:
     """From sums to levels: one factor, or one per column."""
     return _now_or_later(b, combine_scales, scales, (max(s.size for s in scales[:2]),))
 
 
-def _levels(
+def levels_of(
     b: Builder, columns: int, scales: Sequence[Operand], bias: Operand | None, zero: Operand
 ) -> Result:
     """Sums of bytes quantised again as soon as they are known."""
     terms = b.constant(np.zeros(columns, np.int32)) if bias is None else bias
     one = b.constant(np.ones(1, np.float32))
-    return Result(Kind.LEVELS, zero.dtype, one, _factors(b, scales), terms, zero)
+    return Result(Kind.LEVELS, zero.dtype, one, factors_of(b, scales), terms, zero)
 
 
 def _requantized(
@@ -294,7 +296,7 @@ def _requantized(
     y = b.empty(sums.shape, zero.dtype)
     if y.size == 0:
         return y
-    factor = _factors(b, scales)
+    factor = factors_of(b, scales)
     channels = extents[1]
     terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)
     limits = np.iinfo(zero.dtype)
@@ -324,7 +326,7 @@ def quantized_matmul(
     """The matrix product of quantised tensors, quantised again."""
     scales = x_scale, w_scale, y_scale
     if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and _is_one_product(x, w, x_zero):
-        result = _levels(b, w.shape[1], scales, None, y_zero)
+        result = levels_of(b, w.shape[1], scales, None, y_zero)
         return emit_byte_product(b, x, w, x_zero, w_zero, result)
     sums = emit_integer_product(b, x, w, x_zero, w_zero)
     n = sums.shape[-1] if sums.ndim else 1
@@ -371,7 +373,10 @@ def conv_integer(
     return emit_cast(b, _integer_conv(b, node, x, w, x_zero, w_zero), np.int32)
 
 
-@kernel("QLinearConv", dtypes={**_QUANTIZED_PAIR, 8: frozenset({np.dtype(np.int32)})})
+QUANTIZED_CONV = {**_QUANTIZED_PAIR, 8: frozenset({np.dtype(np.int32)})}
+
+
+@kernel("QLinearConv", dtypes=QUANTIZED_CONV)
 def quantized_conv(
     b: Builder,
     node: Node,
@@ -388,8 +393,60 @@ def quantized_conv(
     """The convolution of quantised tensors, quantised again."""
     scales = x_scale, w_scale, y_scale
     if _is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
-        result = _levels(b, w.shape[0], scales, bias, y_zero)
+        result = levels_of(b, w.shape[0], scales, bias, y_zero)
         return emit_byte_convolution(b, node, x, w, x_zero, w_zero, result)
     sums = _integer_conv(b, node, x, w, x_zero, w_zero)
     extents = (sums.shape[0], sums.shape[1], math.prod(sums.shape[2:]))
     return _requantized(b, sums, bias, scales, y_zero, extents)
+
+
+_GEMM = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 7: F32, 8: BYTES}
+
+
+def _check_gemm(node: Node) -> Reason | None:
+    if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "transA or alpha is given")
+    return None
+
+
+def columns_of(weights: Array) -> Array:
+    """Weights (columns, terms) as a matrix (terms, columns)."""
+    return weights.T
+
+
+@kernel(
+    "QGemm",
+    domain="com.microsoft",
+    dtypes={**_GEMM, 6: frozenset({np.dtype(np.int32)})},
+    check=_check_gemm,
+)
+def quantized_gemm(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand,
+    w: Operand,
+    w_scale: Operand,
+    w_zero: Operand,
+    bias: Operand | None = None,
+    y_scale: Operand | None = None,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """The product of quantised matrices and a bias, quantised again or in float32."""
+    turned = bool(node.attrs.get("transB", 0))
+    columns, terms = w.shape if turned else w.shape[::-1]
+    if bias is not None and bias.size != columns:
+        bias = b.view(expanded(b, bias, (1, columns)), (columns,))
+    if y_scale is None or y_zero is None:
+        sums = emit_rows(b, x, w, columns_of if turned else as_is, terms, x_zero, w_zero, None)
+        if bias is not None:
+            whole = b.empty(sums.shape, np.int32)
+            emit_broadcast(b, _plus, [sums, bias], whole)
+            sums = whole
+        return _scaled(b, sums, x_scale, w_scale, None)
+    result = levels_of(b, columns, (x_scale, w_scale, y_scale), bias, y_zero)
+    return emit_rows(b, x, w, columns_of if turned else as_is, terms, x_zero, w_zero, result)
+
+
+_plus = broadcast(add)

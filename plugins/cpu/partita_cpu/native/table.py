@@ -179,6 +179,16 @@ def byte_kernels(level: Isa, step: int = 2 * STEP) -> Array:
 
 
 @functools.cache
+def byte_window_kernels(level: Isa, kind: str) -> Array:
+    """The depthwise kernels for ``"int8"`` or ``"uint8"`` by number of pixels; else 0."""
+    known = objects.addresses(level)
+    table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
+    for pixels in WINDOW_PIXELS:
+        table[pixels] = known[f"weigh_{kind}_{pixels}"]
+    return table
+
+
+@functools.cache
 def window_kernels(level: Isa, kind: str, half: bool = False) -> Array:
     """The window kernels by number of pixels; 0 in unused places.
 

@@ -51,7 +51,7 @@ def finish_bytes(name: str, lanes: int, levels: bool) -> Function:
             x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
             if levels:
                 x = bounded(f, real, x, low, high, lanes)
-                _store_levels(f, lanes, x, level, at[1], mask)
+                store_levels(f, lanes, x, level, at[1], mask)
             else:
                 masked_store(f, lanes, f.let(f"fadd {real} {x}, {term}"), at[1], mask)
             return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
@@ -70,7 +70,7 @@ def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
     return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
 
 
-def _store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
+def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
     """Rounds to the nearest, ties to even, and writes bytes; x is within their bounds."""
     real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
     x = f.let(f"call {real} @llvm.nearbyint.v{lanes}f32({real} {x})")

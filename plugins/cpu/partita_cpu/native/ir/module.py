@@ -17,6 +17,8 @@ from partita_cpu.native.ir.picture import deal
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.ir.turn import turn
 from partita_cpu.native.ir.weigh import ACROSS, PIXELS, STRIDES, weigh
+from partita_cpu.native.ir.weigh_bytes import declarations as byte_declarations
+from partita_cpu.native.ir.weigh_bytes import weigh_bytes
 from partita_cpu.native.ir.window import window
 from partita_cpu.native.isa import Isa
 
@@ -53,6 +55,9 @@ def functions(level: Isa, part: str = "") -> list[Function]:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
     made += [finish_bytes.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
+    for kind in ("int8", "uint8"):
+        signed = kind == "int8"
+        made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
     made += _weighing(lanes, "", half=False, split=level is Isa.AMX)
     return made + _matrix_functions() if level is Isa.AMX else made
 
@@ -106,6 +111,7 @@ def text(level: Isa, part: str = "") -> str:
     if part:
         return "\n".join([*parts, finish.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
+    parts.append(byte_declarations(lanes))
     if level is Isa.AMX:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
         parts += [finish.declarations(lanes), narrow.half_declarations()]

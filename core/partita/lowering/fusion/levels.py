@@ -1,0 +1,54 @@
+"""What quantised numbers are: levels, and the constants that make floats of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering.fusion.rewriting import Rewriter
+from partita.lowering.graph import Node, Value
+from partita.lowering.program import Array
+
+_BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
+
+
+class Levels:
+    """Quantised numbers: the levels, and the constants that make floats of them."""
+
+    def __init__(self, node: Node, levels: Value, scale: Array, zero: Array) -> None:
+        self.node, self.levels, self.scale, self.zero = node, levels, scale, zero
+
+    @classmethod
+    def of(cls, rewriter: Rewriter, value: Value | None) -> Levels | None:
+        """What a DequantizeLinear makes floats of, if it is bytes by constants."""
+        node = rewriter.maker(value, "DequantizeLinear")
+        if node is None or node.inputs[0] is None or node.inputs[0].dtype not in _BYTES:
+            return None
+        return cls.named(node, node.inputs[0].dtype)
+
+    @classmethod
+    def named(cls, node: Node, dtype: np.dtype[np.generic] | None) -> Levels | None:
+        """The constants of a node; a zero point that is left out is 0 of the type."""
+        scale, zero = node.inputs[1], node.input(2)
+        if scale is None or scale.const is None or node.inputs[0] is None:
+            return None
+        if scale.const.dtype != np.float32 or node.attrs.get("block_size"):
+            return None
+        kinds = (node.attrs.get("output_dtype"), node.attrs.get("precision"))
+        if any(kinds) or (zero is not None and zero.const is None):
+            return None
+        zeros = np.zeros(scale.const.shape, dtype) if zero is None else zero.const
+        if zeros is None or zeros.dtype not in _BYTES or zeros.size != scale.const.size:
+            return None
+        return cls(node, node.inputs[0], scale.const, zeros)
+
+    def same_as(self, other: Levels) -> bool:
+        """Whether equal levels are equal numbers."""
+        if self.zero.dtype != other.zero.dtype or self.scale.size != other.scale.size:
+            return False
+        same = np.array_equal(self.scale.reshape(-1), other.scale.reshape(-1))
+        return same and np.array_equal(self.zero.reshape(-1), other.zero.reshape(-1))
+
+    def constants(self) -> list[Value]:
+        """Scale and zero point, without dimensions or with one."""
+        shape: tuple[int, ...] = () if self.scale.size == 1 else (-1,)
+        return [Value.constant(array.reshape(shape)) for array in (self.scale, self.zero)]

@@ -1,0 +1,237 @@
+"""Networks of bytes with channels last, against onnxruntime and sums of whole numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
+from partita_cpu.native.table import byte_window_kernels
+
+from .conftest import Guarded
+
+LEVELS = [level for level in Isa if level <= detected()]
+KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
+F32 = TensorProto.FLOAT
+
+
+class Bytes:
+    """A graph of quantised operators, put together line by line."""
+
+    def __init__(self, dtype, *shape, seed=0):
+        self.rng, self.dtype, self.shape = np.random.default_rng(seed), dtype, shape
+        self.nodes, self.weights = [], []
+        self.info = np.iinfo(dtype)
+
+    def const(self, value, dtype):
+        name = f"c{len(self.weights)}"
+        self.weights.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def scale(self, low, high):
+        return self.const(self.rng.uniform(low, high), np.float32)
+
+    def zero(self):
+        return self.const(self.rng.integers(self.info.min + 90, self.info.max - 90), self.dtype)
+
+    def add(self, op_type, *inputs, domain="", **attrs):
+        name = f"v{len(self.nodes)}"
+        node = helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attrs)
+        self.nodes.append(node)
+        return name
+
+    def conv(self, x, channels, outputs, kernel=1, group=1, bias=True, **attrs):
+        shape = outputs, channels // group, kernel, kernel
+        scale = self.rng.uniform(0.5, 1.5, outputs) * 0.05 / np.sqrt(np.prod(shape[1:]))
+        x_zero, w = self.zero(), self.const(self.rng.integers(-127, 128, shape), np.int8)
+        inputs = [x, self.scale(0.5, 0.6), x_zero, w, self.const(scale, np.float32)]
+        inputs += [self.const(np.zeros(outputs), np.int8), self.scale(0.9, 1.1), self.zero()]
+        if bias:
+            inputs.append(self.const(self.rng.integers(-2000, 2000, outputs), np.int32))
+        attrs.setdefault("pads", [kernel // 2] * 4)
+        return self.add("QLinearConv", *inputs, group=group, **attrs)
+
+    def sum(self, x, y):
+        inputs = [x, self.scale(0.5, 1), self.zero(), y, self.scale(0.5, 1), self.zero()]
+        inputs += [self.scale(0.8, 1), self.zero()]
+        return self.add("QLinearAdd", *inputs, domain="com.microsoft")
+
+    def model(self, *outputs, kind=None):
+        kind = KINDS[self.dtype] if kind is None else kind
+        graph = helper.make_graph(
+            self.nodes,
+            "net",
+            [helper.make_tensor_value_info("x", KINDS[self.dtype], self.shape)],
+            [helper.make_tensor_value_info(name, kind, None) for name in outputs],
+            self.weights,
+        )
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    def check(self, *outputs, kind=None):
+        """Compares with onnxruntime; returns what computed each node."""
+        model = self.model(*outputs, kind=kind)
+        x = self.rng.integers(self.info.min, self.info.max + 1, self.shape).astype(self.dtype)
+        wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+        device = partita.Core().compile_model(model, "CPU", {"PERF_COUNT": True})
+        request = device.create_infer_request()
+        for _ in range(2):
+            results = request.infer({"x": x})
+            for index, expected in enumerate(wanted):
+                found = np.asarray(results[index])
+                assert found.dtype == expected.dtype
+                np.testing.assert_array_equal(found, expected)
+        return {info.node_name: info.exec_type for info in request.get_profiling_info()}
+
+
+@pytest.fixture(params=[level.label for level in LEVELS])
+def level(request, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("channels", [32, 20, 3])
+def test_a_residual_network(level, dtype, channels):
+    net = Bytes(dtype, 2, channels, 17, 13)
+    a = net.conv("x", channels, 40, 3)
+    b = net.add("MaxPool", a, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    c = net.conv(net.conv(b, 40, 24), 24, 40, 3, bias=False)
+    d = net.sum(b, c)
+    e = net.conv(d, 40, 40, 3, group=40, strides=[2, 2])
+    f = net.conv(e, 40, 70, 5, dilations=[2, 2], pads=[4, 4, 4, 4])
+    kinds = net.check(f, d)
+    moved = [name for name in kinds if name.startswith("permute")]
+    # The input comes, and both outputs go; nothing is turned in between.
+    assert len(moved) == (0 if level == "portable" else 3)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_a_matrix_of_bytes_and_a_bias(level, dtype):
+    net = Bytes(dtype, 7, 50)
+    weights = net.const(net.rng.integers(-127, 128, (33, 50)), np.int8)
+    zero = net.const(0, np.int8)
+    bias = net.const(net.rng.integers(-3000, 3000, 33), np.int32)
+    x = ["x", net.scale(0.01, 0.02), net.zero()]
+    w = [weights, net.scale(0.01, 0.02), zero, bias]
+    y = net.add("QGemm", *x, *w, net.scale(0.2, 0.3), net.zero(), domain="com.microsoft", transB=1)
+    net.check(y)
+    floats = net.add("QGemm", *x, *w, domain="com.microsoft", transB=1)
+    net.check(floats, kind=F32)
+
+
+def quantised_around(relu, same, dtype=np.uint8):
+    """Floats between DequantizeLinear and QuantizeLinear: a sum of a pooled image and itself."""
+    net = Bytes(dtype, 1, 8, 12, 10)
+    scale, zero = net.const(0.05, np.float32), net.const(net.info.min, dtype)
+    other = scale if same else net.const(0.07, np.float32)
+    x = net.add("DequantizeLinear", "x", scale, zero)
+    pool = net.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    levels = net.add("QuantizeLinear", pool, other, zero)
+    a = net.add("DequantizeLinear", levels, other, zero)
+    total = net.add("Add", a, a)
+    total = net.add("Relu", total) if relu else total
+    return net, net.add("QuantizeLinear", total, net.const(0.09, np.float32), zero)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_sums_and_maxima_of_levels(relu, same, dtype):
+    net, y = quantised_around(relu, same, dtype)
+    executed = net.check(y)
+    floats = [n.name for n in net.nodes if n.op_type in ("DequantizeLinear", "QuantizeLinear")]
+    there = [name for name in floats if executed[name]]
+    # Where scales differ, the maxima are floats; the sum is one of levels in any case.
+    assert len(there) == (0 if same else 2)
+
+
+def windows(data):
+    """(height, width, down, across, strides, dilations, begin, end, out) of a small window."""
+    sizes = []
+    for _ in range(2):
+        kernel, stride, dilation = (data.draw(st.integers(1, n)) for n in (4, 3, 2))
+        begin, end, size = (data.draw(st.integers(0, n)) for n in (2, 2, 19))
+        reach = (kernel - 1) * dilation + 1
+        assume(size and size + begin + end >= reach)
+        out = (size + begin + end - reach) // stride + 1
+        sizes.append((size, kernel, stride, dilation, begin, end, out))
+    return list(zip(*sizes, strict=True))
+
+
+def table_of(columns):
+    size, kernel, stride, dilation, begin, _, out = columns
+    parts = [(1, *size), (1, *kernel), (1, *stride), (1, *dilation), (0, *begin), (1, *out)]
+    return np.array(list(itertools.chain(*parts)), np.int64)
+
+
+def taps_of(x, columns, blank):
+    """Elements (taps, N, rows, columns, channels) under all windows, padded with a number."""
+    _, kernel, stride, dilation, begin, end, out = columns
+    pads = [(0, 0), *zip(begin, end, strict=True), (0, 0)]
+    padded = np.pad(x.astype(np.int64), pads, constant_values=blank)
+    found = []
+    for a, b in itertools.product(range(kernel[0]), range(kernel[1])):
+        rows = slice(a * dilation[0], None, stride[0])
+        across = slice(b * dilation[1], None, stride[1])
+        found.append(padded[:, rows, across][:, : out[0], : out[1]])
+    return np.stack(found)
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level is not Isa.PORTABLE])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
+    columns, channels = windows(data), data.draw(st.integers(1, 40))
+    rng, info = np.random.default_rng(data.draw(st.integers(0, 99))), np.iinfo(dtype)
+    shape = (2, *columns[0], channels)
+    x = rng.integers(info.min, info.max + 1, shape).astype(dtype)
+    taps = columns[1][0] * columns[1][1]
+    w = rng.integers(-127, 128, (taps, channels)).astype(np.float32)
+    bias = rng.integers(-500, 500, channels).astype(np.float32)
+    factors = rng.uniform(0.001, 0.01, channels).astype(np.float32)
+    x_zero, y_zero = (np.array([rng.integers(info.min, info.max)], dtype) for _ in range(2))
+    sums = np.einsum("tnhwc,tc->nhwc", taps_of(x, columns, int(x_zero[0])) - x_zero[0], w) + bias
+    wanted = np.round(sums.astype(np.float32) * factors) + y_zero[0].astype(np.float32)
+    wanted = np.clip(wanted, info.min, info.max)
+    guarded = Guarded()
+    try:
+        y = guarded.array(np.zeros((2, *columns[6], channels), dtype))
+        read = [guarded.array(a).reshape(-1) for a in (x, w, bias, factors, x_zero, y_zero)]
+        numbers = np.array([info.min, info.max, channels], np.int64)
+        kernels = byte_window_kernels(level, np.dtype(dtype).name)
+        for tid in range(2):
+            args = (*read, y.reshape(-1), kernels, table_of(columns), numbers, tid, 2)
+            slide_bytes(*args)
+    finally:
+        guarded.release()
+    np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_maxima_at_the_edge_of_memory(dtype, data):
+    columns, channels = windows(data), data.draw(st.integers(1, 40))
+    info = np.iinfo(dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max + 1, (2, *columns[0], channels))
+    x = x.astype(dtype)
+    guarded = Guarded()
+    try:
+        y = guarded.array(np.zeros((2, *columns[6], channels), dtype))
+        source = guarded.array(x).reshape(-1)
+        for tid in range(2):
+            args = (source, y.reshape(-1), table_of(columns), channels, info.min, tid, 2)
+            largest_bytes(*args)
+    finally:
+        guarded.release()
+    np.testing.assert_array_equal(y, taps_of(x, columns, info.min).max(0))
