@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector register."""
+
+LONG = 32
+"""Steps of a life that is long."""
+
+SORTING = 4
+"""How much longer it takes to sort a tensor in than to look whether it is to be passed over."""
+
+_Block = tuple[int, int, int, int]
+"""Offset and end in bytes, first and last step."""
 
 Interval = tuple[int, int, int]
 """Size in bytes, first step and last step (both inclusive) that touch the tensor."""
@@ -23,28 +33,56 @@ def plan(intervals: Sequence[Interval]) -> tuple[list[int], int]:
         Offsets, in the order of the intervals and multiples of :data:`ALIGNMENT`, and the total.
     """
     offsets = [0] * len(intervals)
-    ends = [0] * len(intervals)
     total = 0
-    at_step: dict[int, list[int]] = {}  # placed tensors by the steps they live at
+    placed = _Placed()
     order = sorted(range(len(intervals)), key=lambda i: (-intervals[i][0], intervals[i][1]))
     for index in order:
         size, first, last = intervals[index]
         size = -(-size // ALIGNMENT) * ALIGNMENT
-        beside = {i for step in range(first, last + 1) for i in at_step.get(step, ())}
-        offset = _best_gap(sorted((offsets[i], ends[i]) for i in beside), size)
-        offsets[index], ends[index] = offset, offset + size
+        offset = _best_gap(placed.beside(first, last), size)
+        offsets[index] = offset
         total = max(total, offset + size)
-        for step in range(first, last + 1):
-            at_step.setdefault(step, []).append(index)
+        placed.add((offset, offset + size, first, last))
     return offsets, total
 
 
-def _best_gap(blocks: Sequence[tuple[int, int]], size: int) -> int:
+class _Placed:
+    """Tensors that have a place: short lives by step, long ones in a list that is gone through."""
+
+    def __init__(self) -> None:
+        self._all: list[_Block] = []
+        self._long: list[_Block] = []
+        self._at_step: dict[int, list[_Block]] = {}
+
+    def add(self, block: _Block) -> None:
+        """Adds one."""
+        bisect.insort(self._all, block)
+        _, _, first, last = block
+        if last - first >= LONG:
+            self._long.append(block)
+            return
+        for step in range(first, last + 1):
+            self._at_step.setdefault(step, []).append(block)
+
+    def beside(self, first: int, last: int) -> list[_Block]:
+        """Those that live at one of the steps, by offset."""
+        near = [self._long]
+        if last - first < LONG:
+            steps = range(first, last + 1)
+            near += [self._at_step[step] for step in steps if step in self._at_step]
+        if last - first >= LONG or SORTING * sum(map(len, near)) >= len(self._all):
+            return [block for block in self._all if block[2] <= last and first <= block[3]]
+        found = {block for blocks in near for block in blocks}
+        return sorted(block for block in found if block[2] <= last and first <= block[3])
+
+
+def _best_gap(blocks: Sequence[_Block], size: int) -> int:
     """Start of the smallest gap between blocks (ordered by start) that holds ``size`` bytes."""
     best, best_room, cursor = -1, -1, 0
-    for start, end in blocks:
+    for start, end, _, _ in blocks:
         room = start - cursor
         if room >= size and (best < 0 or room < best_room):
             best, best_room = cursor, room
-        cursor = max(cursor, end)
+        if end > cursor:
+            cursor = end
     return cursor if best < 0 else best
