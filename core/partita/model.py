@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from partita.errors import ModelError
-from partita.wiring import values_read
+from partita.wiring import captures, values_read
 
 if TYPE_CHECKING:
     import onnx
@@ -380,7 +380,8 @@ class Model:
             inputs: Values that become inputs.
             outputs: Values that become outputs; at least one, each produced inside.
             name: Name of the new graph.
-            nodes: Where known, the operations in question; looking only at them saves time.
+            nodes: Where known, the operations in question; looking only at them saves time. What
+                their bodies read from outside becomes an input too, after those that are named.
 
         Raises:
             ModelError: A value does not exist, or an output depends on something outside.
@@ -396,6 +397,7 @@ class Model:
                 values = {v.name: v for n in nodes for v in (*values_read(n), *n.outputs)}
                 values.update((value.name, value) for value in graph.inputs)
                 starts, ends = [values[key] for key in inputs], [values[key] for key in outputs]
+                starts += _captured(nodes, starts)
                 imports = graph.opset_imports
                 view = ir.GraphView(starts, ends, nodes=nodes, opset_imports=imports, name=name)
             cut = ir.convenience.extract(view, inputs=starts, outputs=ends)
@@ -409,6 +411,13 @@ class Model:
             f"<Model {self.name!r}: {len(self.ir.graph)} ops, "
             f"{len(self.ir.graph.inputs)} inputs, {len(self.ir.graph.outputs)} outputs>"
         )
+
+
+def _captured(nodes: Sequence[ir.Node], known: Sequence[ir.Value]) -> list[ir.Value]:
+    """What bodies of operations read, and neither the operations compute nor weights hold."""
+    own = {*known, *(value for node in nodes for value in node.outputs)}
+    read = dict.fromkeys(value for node in nodes for value in captures(node))
+    return [value for value in read if value not in own and value.const_value is None]
 
 
 def _checked_dims(port: Port, dims: Sequence[Dim]) -> list[Dim]:

@@ -25,6 +25,11 @@ def values_read(node: ir.Node) -> Iterator[ir.Value]:
     for value in node.inputs:
         if value is not None:
             yield value
+    yield from captures(node)
+
+
+def captures(node: ir.Node) -> Iterator[ir.Value]:
+    """What the node's bodies read from outside of themselves."""
     for body in bodies(node):
         yield from _captures(body)
 

@@ -374,6 +374,34 @@ def test_extract_by_nodes_brings_captured_values():
     np.testing.assert_array_equal(run(cut, **feeds)[0], [2, 3])
 
 
+def test_extract_by_nodes_lists_what_bodies_read_from_outside():
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["s", "outer"], ["t"]),
+            helper.make_node("Mul", ["t", "w"], ["s2"]),
+            helper.make_node("Identity", ["c"], ["c2"]),
+        ],
+        "body",
+        [value("i", [], TensorProto.INT64), value("c", [], TensorProto.BOOL), value("s", [2])],
+        [value("c2", [], TensorProto.BOOL), value("s2", [2])],
+    )
+    model = read_model(
+        model_of(
+            [
+                node("Neg", ["x"], "outer", "neg"),
+                node("Loop", ["m", "", "x"], "y", "loop", body=body),
+            ],
+            [value("x", [2]), value("m", [], TensorProto.INT64)],
+            [value("y", [2])],
+            [weight("w", np.array([2, 3], np.float32))],
+        )
+    )
+    cut = model.extract(["m", "x"], ["y"], "loop", [model.ops[1].node])
+    assert [port.name for port in cut.inputs] == ["m", "x", "outer"]
+    feeds = {"m": np.array(2), "x": np.float32([1, 2]), "outer": np.float32([5, 7])}
+    np.testing.assert_array_equal(run(cut, **feeds)[0], [((1 + 5) * 2 + 5) * 2, 3 * (27 + 7)])
+
+
 @pytest.mark.parametrize("by_nodes", [False, True])
 @pytest.mark.parametrize(("start", "end"), [("no", "y"), ("product", "no"), ("b", "y")])
 def test_extract_refuses(by_nodes, start, end):

@@ -86,6 +86,12 @@ def test_expansions_compute_what_the_operator_does(op_type, inputs, attrs):
     np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-6)
 
 
+def test_shapes_that_cannot_be_inferred_are_not_logged(caplog):
+    _, graph = single("AffineGrid", [floats(2, 2, 3), np.array([2, 3, 4, 4])], opset=20)
+    assert len(graph.nodes) > 1
+    assert not caplog.records
+
+
 def test_outputs_that_the_node_has_are_computed_and_no_others():
     inputs = [floats(2, 3, 8), floats(8)]
     _, one = single("LayerNormalization", inputs)

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.memory import ALIGNMENT, plan
+from partita.lowering.memory import ALIGNMENT, LONG, plan
 
 intervals = st.lists(
-    st.tuples(st.integers(0, 10_000), st.integers(0, 20), st.integers(0, 20)).map(
-        lambda t: (t[0], min(t[1:]), max(t[1:]))
-    ),
-    max_size=40,
+    st.tuples(
+        st.integers(0, 10_000), st.integers(0, 60), st.sampled_from([0, 1, 2, 5, LONG, 60])
+    ).map(lambda t: (t[0], t[1], min(t[1] + t[2], 60))),
+    max_size=60,
 )
 
 
@@ -36,7 +36,7 @@ def test_the_arena_is_between_the_most_that_lives_at_once_and_the_sum(tensors):
     peak = max(
         (
             sum(padded(s) for s, first, last in tensors if first <= step <= last)
-            for step in range(21)
+            for step in range(61)
         ),
         default=0,
     )
