@@ -53,6 +53,10 @@ EXACT_OUTPUTS_OF_WINDOWS = 32
 """The same for convolutions whose windows overlap."""
 
 
+FLOAT16_LIMIT = 65520.0
+"""Numbers from here on are infinite in float16."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """How native kernels compute; emitters find it as ``builder.options``.
@@ -100,6 +104,16 @@ class Choice:
         if self.arithmetic is Arithmetic.BF16X6 or (short and self.arithmetic is Arithmetic.BF16X3):
             return Arithmetic.BF16X6 if _splits_exactly(images) else Arithmetic.F32
         return self.arithmetic
+
+    def matrix_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+        """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
+        found = self.product_arithmetic(images, weights)
+        large = images.depth >= SPLIT_DEPTH and images.outputs >= SPLIT_OUTPUTS
+        large &= images.pixels >= SPLIT_PIXELS
+        if found is not Arithmetic.F16 or self.level is not Isa.AMX or not large:
+            return found
+        fits = weights.max() < FLOAT16_LIMIT and weights.min() > -FLOAT16_LIMIT
+        return Arithmetic.F16_SPLIT if fits else found
 
 
 def _splits_exactly(images: Images) -> bool:

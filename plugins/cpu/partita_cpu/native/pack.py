@@ -96,6 +96,8 @@ def _packed(
         with np.errstate(over="ignore"):  # what is too large becomes infinite
             out.view(np.float16)[...] = whole
         return out
+    if arithmetic is Arithmetic.F16_SPLIT:
+        source = source.astype(np.float16).astype(np.float32)
     if arithmetic is Arithmetic.F32:
         _run(threads, _pack_floats, source, out.view(np.float32), table)
     else:

@@ -19,7 +19,7 @@ from partita_cpu.native.laid import (
 )
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix
 from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
-from partita_cpu.native.table import laid_kernels, tile_kernels
+from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,18 @@ def emit_matrix_product(
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    if not choice.product_arithmetic(images, w.const).on_tiles:
-        emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    arithmetic = choice.matrix_arithmetic(images, w.const)
+    if arithmetic.on_tiles:
+        _emit_laid(b, choice, arithmetic, images, x, w, bias, residual, y, activation)
     else:
-        _emit_laid(b, choice, images, x, w, bias, residual, y, activation)
+        emit_product(b, choice, images, x, w, bias, residual, y, activation)
     return y
 
 
 def _emit_laid(
     b: Builder,
     choice: Choice,
+    arithmetic: Arithmetic,
     images: Images,
     x: Operand,
     w: Operand,
@@ -96,7 +98,6 @@ def _emit_laid(
     activation: Activation | None,
 ) -> None:
     """The product of a matrix that is laid out as tiles first, unless it is so already."""
-    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
     kernels = b.constant(laid_kernels(choice.level, arithmetic))
 
@@ -105,7 +106,7 @@ def _emit_laid(
         b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
         return tiles
 
-    tiles = b.once(x, ("tiles", planes), lay)
+    tiles = b.once(x, ("tiles", arithmetic), lay)
     cut = plan(images, choice.level, arithmetic, choice.threads)
     table = laid_table(rows, depth, images.outputs, planes, choice.threads)
     low, high, act = bounds_of(activation)

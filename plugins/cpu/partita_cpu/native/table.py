@@ -38,11 +38,12 @@ class Arithmetic(enum.IntEnum):
     BF16X3 = 2
     BF16X6 = 3
     F16 = 4
+    F16_SPLIT = 5  # float16 as sums of two bfloat16, which hold all of its bits
 
     @property
     def on_tiles(self) -> bool:
         """Whether AMX computes it, from bfloat16."""
-        return self in (Arithmetic.BF16, Arithmetic.BF16X3, Arithmetic.BF16X6)
+        return self not in (Arithmetic.F32, Arithmetic.F16)
 
     @property
     def element_bytes(self) -> int:
@@ -57,12 +58,14 @@ class Arithmetic(enum.IntEnum):
     @property
     def planes(self) -> int:
         """In how many parts an element is stored."""
-        return {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3}.get(self, 1)
+        several = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
+        return several.get(self, 1)
 
     def exec_type(self, level: Isa) -> str:
         """What profiles call it."""
         vectors = "avx2" if level is Isa.AVX2 else "avx512"
-        return f"{'amx' if self.on_tiles else vectors}_{self.name.lower()}"
+        name = self.name.lower().removesuffix("_split")
+        return f"{'amx' if self.on_tiles else vectors}_{name}"
 
 
 @functools.cache
@@ -143,10 +146,13 @@ def laid_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
     In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
     """
     known = objects.addresses(level)
-    name = arithmetic.name.lower()
+    float16 = arithmetic is Arithmetic.F16_SPLIT
+    name = (Arithmetic.BF16X3 if float16 else arithmetic).name.lower()
     table = np.zeros(SLOTS, np.int64)
     table[1], table[2] = known[f"{name}_laid_1"], known[f"{name}_laid_2"]
     table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"lay_{name}"]
+    if float16:
+        table[NARROW] = objects.addresses(level, "_f16")["lay_f16"]
     table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
     table[CONFIG] = _config(STEP).ctypes.data
     return table

@@ -57,16 +57,34 @@ def test_factors_are_rounded_and_sums_are_not(rows, depth, columns, seed):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((rows, depth)).astype(np.float32)
     w = rng.standard_normal((depth, columns)).astype(np.float32)
-    found, _ = product(x, w, **F16)
-    assert np.abs(found - halves(x) @ halves(w)).max() <= 2e-6 * max(
-        depth**0.5, np.abs(found).max()
-    )
+    found, kinds = product(x, w, **F16)
+    tolerance = (2e-5 if "amx_f16" in kinds else 2e-6) * max(depth**0.5, np.abs(found).max())
+    assert np.abs(found - halves(x) @ halves(w)).max() <= tolerance
 
 
 def test_profiles_name_the_kernels(level):
     x, w = np.ones((4, 32), np.float32), np.ones((32, 16), np.float32)
     _, kinds = product(x, w, **F16)
     assert kinds == {"avx2_f16" if level == "avx2" else "avx512_f16"}
+
+
+def test_large_matrices_are_sums_of_two_bfloat16_on_amx(level):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, 800)).astype(np.float32)
+    w = rng.standard_normal((800, 130)).astype(np.float32)
+    found, kinds = product(x, w, **F16)
+    assert (kinds == {"amx_f16"}) == (level == "amx")
+    wanted = halves(x) @ halves(w)
+    assert np.abs(found - wanted).max() <= 2e-5 * np.abs(wanted).max()
+    x[3, 5], x[4, 5], w[5, 7] = 7e4, -np.inf, 0
+    found, _ = product(x, w, **F16)
+    np.testing.assert_array_equal(found[3:5, 6], np.array([1, -1]) * np.sign(w[5, 6]) * np.inf)
+    assert np.isnan(found[3:5, 7]).all()
+    assert np.abs(found[5:] - (halves(x[5:]) @ halves(w))).max() <= 2e-5 * np.abs(wanted).max()
+    w[0, 0] = 65520
+    found, kinds = product(x, w, **F16)
+    assert kinds != {"amx_f16"}
+    assert np.isinf(found[10, 0])
 
 
 def test_portable_kernels_compute_float32(monkeypatch):

@@ -160,6 +160,12 @@ def prefetch(pointer: str) -> str:
     return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
 
 
+def rounded_to_float16(f: Function, lanes: int, x: str) -> str:
+    """A vector of floats, each the nearest float16; what is too large is infinite."""
+    kind, half = f"<{lanes} x float>", f"<{lanes} x half>"
+    return f.let(f"fpext {half} {f.let(f'fptrunc {kind} {x} to {half}')} to {kind}")
+
+
 BFLOAT = "bfloat"
 FLOAT16 = "half"
 

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import FLOAT16, epilogue, load_half
+from partita_cpu.native.ir.finish import FLOAT16, epilogue, load_half, rounded_to_float16
 from partita_cpu.native.ir.fma import fma_tile
 from partita_cpu.native.ir.masked import masked_store
-from partita_cpu.native.ir.narrow import PARAMETERS
+from partita_cpu.native.ir.narrow import PARAMETERS, lay_tile
 from partita_cpu.native.ir.text import Function
 
 ROUND_PARAMETERS = "ptr %x, i64 %n"
 """x: n floats, a whole number of vectors."""
 
 
-def functions(lanes: int, most: int) -> list[Function]:
+def functions(lanes: int, most: int, amx: bool) -> list[Function]:
     """All of them, for vectors of so many floats and tiles of up to `most` rows."""
     made = [fma_tile(f"f16_{rows}", rows, lanes, True) for rows in range(1, most + 1)]
     made.append(_round("round_f16", lanes))
     if lanes < 16:  # AVX2 has no masks for 16-bit numbers: they stay in float32 between steps
         return made
     made += [fma_tile(f"f16_narrow_{n}", n, lanes, True, FLOAT16) for n in range(1, most + 1)]
-    return [*made, epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
+    made += [epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
+    return [*made, lay_tile("lay_f16", 2, float16=True)] if amx else made
 
 
 def _round(name: str, lanes: int) -> Function:
     """Rounds floats to float16 where they lie; what is too large becomes infinite."""
     f = Function(name, ROUND_PARAMETERS)
-    kind, half = f"<{lanes} x float>", f"<{lanes} x half>"
+    kind = f"<{lanes} x float>"
 
     def piece(index: str, _: list[str]) -> list[str]:
         at = f.at("%x", f.let(f"mul i64 {index}, {4 * lanes}"))
-        rounded = f.let(f"fptrunc {kind} {f.load(kind, at)} to {half}")
-        wide = f.let(f"fpext {half} {rounded} to {kind}")
-        f.do(f"store {kind} {wide}, ptr {at}, align 4")
+        rounded = rounded_to_float16(f, lanes, f.load(kind, at))
+        f.do(f"store {kind} {rounded}, ptr {at}, align 4")
         return []
 
     f.loop(f.let(f"udiv i64 %n, {lanes}"), [], piece)

@@ -45,7 +45,7 @@ def functions(level: Isa, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = LANES[level]
     if part:
-        return float16.functions(lanes, ROWS[level])
+        return float16.functions(lanes, ROWS[level], level is Isa.AMX)
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
@@ -109,7 +109,7 @@ def text(level: Isa, part: str = "") -> str:
     parts = [function.text() for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
     if part:
-        return "\n".join([*parts, finish.declarations(lanes)])
+        return "\n".join([*parts, finish.declarations(lanes), narrow.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     parts.append(byte_declarations(lanes))
     if level is Isa.AMX:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import load_half, store_parts
+from partita_cpu.native.ir.finish import load_half, rounded_to_float16, store_parts
 from partita_cpu.native.ir.masked import bounded, masked_load, masked_store
 from partita_cpu.native.ir.text import Function
 
@@ -95,7 +95,7 @@ class _Converter:
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
 
-    def laid(self) -> Function:
+    def laid(self, float16: bool) -> Function:
         """Of `lay_tile`: tile by tile, so that memory is written in order."""
         f, ints = self._f, self._ints
         tiles = f.let(f"udiv i64 {f.let('add i64 %n, 31')}, 32")
@@ -113,6 +113,7 @@ class _Converter:
                 to = f.at(target, f.let(f"mul i64 {number}, 64"))
                 for i in range(2):
                     x = masked_load(f, 16, f.at(place, 64 * i), masks[i])
+                    x = rounded_to_float16(f, 16, x) if float16 else x
                     store_parts(f, 16, x, f.at(to, 32 * i), None, self._planes, _TILE_BYTES)
                     largest = self._larger(largest, x)
                 return [largest]
@@ -164,12 +165,13 @@ class _Converter:
         return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
 
 
-def lay_tile(name: str, planes: int) -> Function:
+def lay_tile(name: str, planes: int, float16: bool = False) -> Function:
     """Lays rows out as tiles of bfloat16 that AMX loads whole; returns what `narrow` returns.
 
-    Lower halves, if there are any, follow behind each tile.
+    Lower halves, if there are any, follow behind each tile. With `float16`, numbers are rounded to
+    it first.
     """
-    return _Converter(Function(name, LAID, "i64"), 16, False, planes).laid()
+    return _Converter(Function(name, LAID, "i64"), 16, False, planes).laid(float16)
 
 
 def copy_halves(name: str) -> Function:
