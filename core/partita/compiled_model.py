@@ -77,6 +77,14 @@ class Repetition(abc.ABC):
         calls is running; later ones run as any.
         """
 
+    takers: Sequence[Callable[[Any], bool]] | None = None
+    """(optional) :meth:`rebind` for one input each (defaults to none).
+
+    Each is called with whatever an application hands in as that input. If it is an array of the
+    very shape and type of the present one that can be read as it is, later calls read it, as long
+    as the caller keeps it, and the answer is true. Anything else changes nothing.
+    """
+
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
         """(optional) Reads other inputs of the same shapes from now on (defaults to: cannot).
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import operator
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -112,6 +113,8 @@ class InferRequest:
         self._given: list[Array | None] = [None] * len(compiled.inputs)
         self._targets: list[Tensor | None] | None = None
         self._again: Repetition | None = None
+        self._takers: Sequence[Callable[[Any], bool]] | None = None
+        self._taken = False  # whether given arrays are newer than the tensors
         self._runs, self._patience = 0, _PATIENCE
         self._carrier: Carrier | None = None
         self._results: Sequence[Tensor] = ()
@@ -308,6 +311,7 @@ class InferRequest:
         if self._targets is None:
             self._targets = [None] * len(self.model_outputs)
         self._targets[port.index] = tensor
+        self._note_taken()
         self._given = [None] * len(self._given)
         self._start_anew()
 
@@ -320,6 +324,7 @@ class InferRequest:
     def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
         """The tensor of an input, made of zeros where none was set and the shape is known."""
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
+        self._note_taken()
         tensor = self._tensors[port.index]
         if tensor is None:
             if not is_static(port.shape) or port.dtype is None:
@@ -392,6 +397,7 @@ class InferRequest:
     def _compute(self, run: _AsyncRun | None = None) -> None:
         again = self._again if run is None else None
         if again is None:
+            self._note_taken()
             for index, tensor in enumerate(self._tensors):
                 if tensor is None:
                     port = self.model_inputs[index]
@@ -402,6 +408,7 @@ class InferRequest:
             try:
                 self._guarded(again)
             except RepetitionEndedError:
+                self._note_taken()
                 self._start_anew()
                 again = None
         if again is None and (run is None or not run.cancelled):
@@ -419,12 +426,18 @@ class InferRequest:
         self._runs += 1
         if self._runs == self._patience and all(x.memory == HOST for x in self._results):
             self._again = self._runner.repetition(self._tensors, self._results)  # type: ignore[arg-type]  # none is None
+            self._takers = None if self._again is None else self._again.takers
 
-    def _start_anew(self) -> None:
-        """Other tensors have come; what alternates is to be bound less and less often."""
+    def _start_anew(self, alike: bool = False) -> None:
+        """Other tensors have come; what alternates is to be bound less and less often.
+
+        Tensors alike count as the same until calls are bound, which may be able to read others.
+        """
         if self._again is not None:
             self._patience *= 2
-        self._again, self._runs = None, 0
+        elif alike:
+            return
+        self._again, self._takers, self._runs = None, None, 0
 
     def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Calls the runner, and sees to it that outputs are where the caller wants them."""
@@ -479,6 +492,11 @@ class InferRequest:
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
+        takers = self._takers
+        if takers is not None:
+            if not copy and type(inputs) is dict and self._take(inputs, takers):
+                return
+            self._note_taken()
         ports = self.model_inputs
         pairs: Iterable[tuple[int, Any]]
         if isinstance(inputs, Mapping):
@@ -502,8 +520,36 @@ class InferRequest:
             taken[index] = data if type(data) is np.ndarray and tensor.numpy() is data else None
             changed = True
         if changed:
+            alike = all(map(_is_like, tensors, self._tensors))
             self._tensors, self._given = tensors, taken
+            self._start_anew(alike)
+
+    def _take(self, inputs: dict[Any, Any], takers: Sequence[Callable[[Any], bool]]) -> bool:
+        """Lets the bound calls read other arrays, if they are like those that they read now."""
+        given, indices = self._given, self._indices
+        before = given.copy()
+        for key, data in inputs.items():
+            index = indices.get(key)
+            if index is None or not takers[index](data):
+                break
+            given[index] = data
+        else:
+            self._taken = True
+            return True
+        if any(map(operator.is_not, before, given)):
+            self._given = before
+            self._note_taken()
             self._start_anew()
+        return False
+
+    def _note_taken(self) -> None:
+        """Makes tensors of the arrays that came without being made ones."""
+        if self._taken:
+            self._taken = False
+            for index, data in enumerate(self._given):
+                tensor = self._tensors[index]
+                if data is not None and (tensor is None or tensor.numpy() is not data):
+                    self._tensors[index] = HostTensor(data)
 
     def _own(self, tensor: Tensor) -> Tensor:
         """The tensor, or a copy where the runner cannot read it in place or would overwrite it."""
@@ -545,6 +591,14 @@ class InferRequest:
     def _expected(self) -> str:
         ports = self.model_inputs
         return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
+
+
+def _is_like(new: Tensor | None, old: Tensor | None) -> bool:
+    """Whether a tensor has the shape and type of another one, and lies in host memory as it."""
+    if new is None or old is None:
+        return new is old
+    same = new.shape == old.shape and new.dtype == old.dtype
+    return same and new.memory == old.memory == HOST
 
 
 def _is_as_before(array: Any, tensor: Tensor | None) -> bool:

@@ -15,6 +15,7 @@ from partita.lowering.memory import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialise import Spec
 from partita_cpu.entry import callable_of, load_kernels
+from partita_cpu.native.taking import Taker, taker
 from partita_cpu.native.walker import Stretch, Walker
 from partita_cpu.team import PARALLEL_WORK, Team
 
@@ -234,6 +235,24 @@ class BoundProgram:
         for found, array in zip(self._input_places, arrays, strict=True):
             self._patch(found, array)
         return True
+
+    def takers(self) -> Sequence[Taker] | None:
+        """For each input what lets calls that were handed out read another array instead."""
+        walker = self._walker
+        if walker is None:
+            return None
+        outputs = [out for out in self._outputs if out is not None]
+        found: list[Taker] = []
+        for array, uses in zip(self._inputs, self._input_places, strict=True):
+            places = [walker.place(number, position) for number, position, _ in uses]
+            known = [place for place in places if place is not None]
+            made = None
+            if array is not None and len(known) == len(places):
+                made = taker(array, known, outputs)
+            if made is None:
+                return None
+            found.append(made)
+        return found
 
     def _walk(self) -> None:
         if self._times is not None:

@@ -254,7 +254,8 @@ class CpuRunner(Runner):
             ports = zip(inputs, self._ports_in, strict=True)
             return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
 
-        call = CpuRepetition(stretches, self._threads, rebind)
+        takers = None if any(self._ports_in) else bound.takers()
+        call = CpuRepetition(stretches, self._threads, rebind, takers)
         values = [arrays[index] for index in self._graph.value_inputs]
         return ValueRepetition(call, values, self, inputs, outputs) if values else call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from partita import Repetition, Runner, Tensor
 from partita.compiled_model import run_into
@@ -20,6 +21,7 @@ class CpuRepetition(Repetition):
         stretches: The calls in order.
         threads: Threads that BLAS may use.
         rebind: Lets the stretches read other inputs; says whether they do.
+        takers: The same for one array each, in no time.
     """
 
     def __init__(
@@ -27,10 +29,12 @@ class CpuRepetition(Repetition):
         stretches: Sequence[Stretch],
         threads: int,
         rebind: Callable[[Sequence[Tensor]], bool] | None = None,
+        takers: Sequence[Callable[[Any], bool]] | None = None,
     ) -> None:
         self._stretches = list(stretches)
         self._threads = threads
         self._rebind = rebind
+        self.takers = takers
 
     def __call__(self) -> None:
         """Makes the calls."""

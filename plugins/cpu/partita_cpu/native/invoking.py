@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Callable
+from typing import Any
 
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.objects import function_address
 
 _NAME = "invoke"
 _TAKES_A_ROW = 0x80  # METH_FASTCALL: arguments come as an array
-_kept: list[object] = []
+_TAKES_ONE = 0x08  # METH_O
 
 
 class _Definition(ctypes.Structure):
@@ -25,19 +26,38 @@ class _Definition(ctypes.Structure):
     )
 
 
+_definitions: dict[tuple[int, int], _Definition] = {}
+
+
 @functools.cache
 def invoke() -> Callable[[int, int, int, int], int]:
     """A function that calls a trampoline: its address, that of its slots, share, shares.
 
     It returns what the trampoline returns. It looks at nothing: a wrong address ends the process.
     """
-    definition = _Definition(_NAME.encode(), function_address(_NAME, _text()), _TAKES_A_ROW, None)
+    function: Callable[[int, int, int, int], int]
+    function = c_function(_NAME, function_address(_NAME, _text()))
+    return function
+
+
+def c_function(name: str, address: int, row: bool = True, self: object = None) -> Any:
+    """A Python function of machine code that follows CPython's rules for such.
+
+    Args:
+        name: Its name.
+        address: Where the code is; it must stay there.
+        row: Whether it takes a row of arguments; else one.
+        self: What it gets in front of them; kept.
+    """
+    flags = _TAKES_A_ROW if row else _TAKES_ONE
+    definition = _definitions.get((address, flags))
+    if definition is None:
+        # Functions hold its address, and nothing says when the last one has gone.
+        definition = _definitions[address, flags] = _Definition(name.encode(), address, flags, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    _kept.append(definition)  # the function holds its address
-    function: Callable[[int, int, int, int], int] = make(ctypes.addressof(definition), None, None)
-    return function
+    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    return make(ctypes.addressof(definition), self, None)
 
 
 def _text() -> str:

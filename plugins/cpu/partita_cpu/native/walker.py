@@ -82,6 +82,11 @@ class Walker:
         self._words[place] = array.__array_interface__["data"][0]
         return True
 
+    def place(self, number: int, position: int) -> int | None:
+        """The address of the word that :meth:`patch` writes; ``None`` if Python calls the step."""
+        place = self._places.get((number, position))
+        return None if place is None else self._slots.ctypes.data + 8 * place
+
     def run(self, calls: Sequence[Call]) -> None:
         """Runs all steps; `calls` are those for Python, by number."""
         for part in self._parts:

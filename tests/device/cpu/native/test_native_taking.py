@@ -1,0 +1,165 @@
+"""Arrays that come anew with every call: put in place by machine code, or looked at as ever."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+import partita
+from partita.errors import CompileError, InputError
+from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.taking import taker
+
+pytestmark = pytest.mark.skipif(
+    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    reason="calls are not bound natively here",
+)
+
+TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[A,B] x, float[A,B] y) => (float[A,B] z)'
+
+
+class Sub(np.ndarray):
+    pass
+
+
+def like(**changes):
+    return np.zeros(**{"shape": (3, 5), "dtype": np.float32, **changes})
+
+
+def read_only():
+    array = like()
+    array.flags.writeable = False
+    return array
+
+
+WRONG = {
+    "another size": like(shape=(3, 4)),
+    "another rank": like(shape=(15,)),
+    "another type": like(dtype=np.int32),
+    "other byte order": like(dtype=">f4"),
+    "not contiguous": like(shape=(3, 10))[:, ::2],
+    "columns first": np.asfortranarray(like()),
+    "read-only": read_only(),
+    "unaligned": np.zeros(61, np.uint8)[1:].view(np.float32).reshape(3, 5),
+    "a subclass": like().view(Sub),
+    "a list": like().tolist(),
+    "a number": 3,
+    "nothing": None,
+    "a tensor": partita.Tensor(like()),
+}
+
+
+def test_an_array_that_fits_is_put_in_all_places():
+    words, other = np.zeros(4, np.int64), like()
+    start = words.ctypes.data
+    take = taker(like(), [start, start + 16], [other, like(shape=(0, 5))])
+    new = like()
+    assert take(new)
+    assert words.tolist() == [new.ctypes.data, 0, new.ctypes.data, 0]
+    for wrong in WRONG.values():
+        assert take(wrong) is False
+    assert take(other) is False
+    assert words[0] == new.ctypes.data
+
+
+@pytest.mark.parametrize("first", [0, 1, 14])
+def test_memory_that_overlaps_is_not_taken(first):
+    words, whole = np.zeros(1, np.int64), np.zeros(60, np.float32)
+    output = whole[15:30].reshape(3, 5)
+    take = taker(like(), [words.ctypes.data], [output])
+    for begin, taken in ((15 - first, first == 0), (15 + first, False), (0, True), (30, True)):
+        if begin != 15 or first:
+            assert take(whole[begin : begin + 15].reshape(3, 5)) == (taken and begin != 15)
+
+
+def request(count=6, **config):
+    model = onnx.parser.parse_model(TEXT + " { z = Sub (x, y) }")
+    made = partita.Core().compile_model(model.SerializeToString(), "CPU", config)
+    request = made.create_infer_request()
+    for x, y in arrays(count):
+        np.testing.assert_array_equal(request.infer({"x": x, "y": y})["z"], x - y)
+    return request
+
+
+def arrays(count=1, shape=(3, 5)):
+    rng = np.random.default_rng(count)
+    for _ in range(count):
+        yield tuple(rng.standard_normal((2, *shape)).astype(np.float32))
+
+
+def test_new_arrays_are_taken():
+    running = request()
+    assert running._takers is not None
+    again = running._again
+    for x, y in arrays(20):
+        np.testing.assert_array_equal(running.infer({"x": x, "y": y})["z"], x - y)
+        assert running.get_tensor("x").numpy() is x
+    assert running._again is again
+    (x, y), (other, _) = arrays(2)
+    running.infer({"x": x, "y": y})
+    np.testing.assert_array_equal(running.infer({"y": other})["z"], x - other)
+    np.testing.assert_array_equal(running.infer()["z"], x - other)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_whatever_else_comes_is_looked_at(name):
+    running = request()
+    ((x, y),) = arrays()
+    running.infer({"x": x, "y": y})
+    wrong = WRONG[name]
+    ((fits, _),) = arrays(1)
+    if name == "another size":
+        with pytest.raises(CompileError, match="do not broadcast"):
+            running.infer({"x": fits, "y": wrong})
+    elif name in ("another rank", "another type", "a number", "nothing"):
+        with pytest.raises(InputError):
+            running.infer({"x": fits + 1, "y": wrong})
+        np.testing.assert_array_equal(running.infer()["z"], x - y)  # nothing has changed
+    else:
+        found = running.infer({"x": fits, "y": wrong})["z"]
+        elements = wrong.numpy() if isinstance(wrong, partita.Tensor) else np.asarray(wrong)
+        np.testing.assert_array_equal(found, fits - elements)
+    np.testing.assert_array_equal(running.infer({"x": y, "y": x})["z"], y - x)
+
+
+def test_another_shape_and_back():
+    running = request()
+    for shape in ((2, 2), (3, 5), (4, 1)):
+        for x, y in arrays(8, shape):
+            np.testing.assert_array_equal(running.infer({"x": x, "y": y})["z"], x - y)
+
+
+def test_an_output_that_is_fed_back():
+    running = request()
+    ((x, y),) = arrays()
+    wanted = x
+    state = running.infer({"x": x, "y": y}, share_outputs=True)["z"]
+    for _ in range(6):
+        wanted = wanted - y
+        np.testing.assert_array_equal(state, wanted)
+        state = running.infer({"x": state, "y": y}, share_outputs=True)["z"]
+
+
+def test_runs_beside_the_thread_read_what_was_taken():
+    running = request()
+    for x, y in arrays(5):
+        running.infer({"x": x, "y": y})
+        running.start_async()
+        running.wait()
+        np.testing.assert_array_equal(running.get_output_tensor().numpy(), x - y)
+
+
+def test_outputs_set_later():
+    running = request()
+    ((x, y),) = arrays()
+    running.infer({"x": x, "y": y})
+    target = np.zeros((3, 5), np.float32)
+    running.set_output_tensor(partita.Tensor(target, shared_memory=True))
+    for x, y in arrays(6):
+        running.infer({"x": x, "y": y})
+        np.testing.assert_array_equal(target, x - y)
+    running.infer({"x": target, "y": y})
+    np.testing.assert_array_equal(target, x - y - y)
