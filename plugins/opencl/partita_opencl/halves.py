@@ -24,6 +24,9 @@ from partita_opencl.steps import Line
 HALF = np.dtype(np.float16)
 SINGLE = np.dtype(np.float32)
 
+WIDE = "wide"
+"""Attribute of nodes that passes make: positions of inputs that are taken in float32."""
+
 _FLOAT16 = 10
 """ONNX's number of the type."""
 
@@ -125,7 +128,9 @@ def narrowed(
 
 
 def _stays(k: Kit, node: Node, entry: Entry, position: int, x: Operand) -> bool:
-    if x.dtype != SINGLE or position in entry.values or node.op_type in ("Narrow", "Widen"):
+    if x.dtype != SINGLE or position in entry.values or position in node.attrs.get(WIDE, ()):
+        return True
+    if node.op_type in ("Narrow", "Widen"):
         return True
     if x.const is None:
         return node.domain == DOMAIN  # reorders take either type

@@ -14,9 +14,11 @@ import numpy as np
 from partita.lowering import Activation, Graph, Node, Value
 from partita.lowering.channels_last import Shapes
 from partita.lowering.fusion.rewriting import Rewriter, origins
+from partita_opencl.halves import WIDE
 from partita_opencl.layout import UNIT
 
 _PRODUCTS = ("MatMul", "partita::MatMul")
+_NORMALISED = "partita::NormalisedMatMul"
 
 _MOST_COLUMNS = 2048
 """Columns of rows that a warp holds in registers."""
@@ -37,6 +39,7 @@ class Merger:
             if node.kind == "partita::Widen":
                 self._widen(rewriter, node)
         rewriter.finish()
+        self._widen_sums(graph, shapes)
 
     # ------------------------------------------------------------------ queries, keys, values
 
@@ -180,6 +183,57 @@ class Merger:
             gone.add(user)
         graph.nodes = [replaced.get(node, node) for node in graph.nodes if node not in gone]
 
+    # ------------------------------------------------------------ what rounding would add up in
+
+    @staticmethod
+    def _widen_sums(graph: Graph, shapes: Shapes) -> None:
+        """Sums that layers add to stay float32: a rounding of each would add up.
+
+        These are results of products, and normalised rows, that are only normalised or added to
+        results of products of the same kind. What products multiply is of halves all the same.
+        """
+        uses = graph.uses()
+
+        def of(node: Node) -> Value | None:
+            """The tensor that a node could leave in float32."""
+            return node.outputs[-1] if node.kind == _NORMALISED else node.outputs[0]
+
+        def fits(node: Node) -> bool:
+            y = of(node)
+            if y is None or y in graph.outputs or not uses.get(y):
+                return False
+            if len(shapes.get(y, ())) < 2 or shapes[y][-1] % UNIT:
+                return False
+            return all(_takes(user, y, wide) for user in uses[y])
+
+        wide = {n for n in graph.nodes if n.kind == _NORMALISED or _is_stream(n)}
+        while True:
+            fitting = {node for node in wide if fits(node)}
+            if fitting == wide:
+                break
+            wide = fitting
+        results = {of(node) for node in wide}
+        replaced = {}
+        for node in graph.nodes:
+            positions = tuple(i for i, v in enumerate(node.inputs) if v in results)
+            if node not in wide and not positions:
+                continue
+            attrs: dict[str, object] = {"activation": None, **node.attrs, WIDE: positions}
+            if node in wide:
+                attrs["normal_single" if node.kind == _NORMALISED else "single"] = True
+            product = node.kind in _PRODUCTS
+            replaced[node] = Node(
+                node.op_type,
+                [node.input(i) for i in range(4)] if product else node.inputs,
+                node.outputs,
+                attrs,
+                domain="partita" if product else node.domain,
+                version=node.version,
+                name=node.name,
+                origins=node.origins,
+            )
+        graph.nodes = [replaced.get(node, node) for node in graph.nodes]
+
     @staticmethod
     def _widen(rewriter: Rewriter, node: Node) -> None:
         """Lets what comes before write float32: a product, or a normalisation."""
@@ -205,6 +259,21 @@ class Merger:
                 origins=origins(group),
             ),
         )
+
+
+def _takes(node: Node, x: Value, wide: set[Node]) -> bool:
+    """Whether a node reads a tensor in float32 only: as rows to normalise, or as a residual.
+
+    A residual in float32 is added to a result in float32.
+    """
+    positions = [i for i, v in enumerate(node.inputs) if v is x]
+    if node.kind == _NORMALISED or (node.kind == "LayerNormalization" and "single" in node.attrs):
+        return positions == [0]
+    return positions == [3] and _is_stream(node) and node in wide
+
+
+def _is_stream(node: Node) -> bool:
+    return node.kind in _PRODUCTS and _streams(node)
 
 
 def _streams(product: Node) -> bool:

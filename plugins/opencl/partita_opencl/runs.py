@@ -141,7 +141,7 @@ def _cut(tile: StreamTile, groups: int, rows: int, columns: int, depth: int) -> 
     """As many parts as groups have work for; few and long ones, since to hand over takes time."""
     tiles = tile.count(rows, columns, 1)
     steps = depth // STREAM_DEEP
-    wanted = max(1, min(groups // tiles, steps // 6, 8))
+    wanted = max(1, min(groups // tiles, steps // 8, 8))
     per_split = math.ceil(steps / wanted)
     return Cut(tile, tiles, math.ceil(steps / per_split), per_split * STREAM_DEEP)
 

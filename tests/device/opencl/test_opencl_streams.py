@@ -268,6 +268,43 @@ def test_shapes_that_change_share_what_was_merged():
         assert np.linalg.norm(found - wanted) <= 2e-3 * np.linalg.norm(wanted)
 
 
+@pytest.mark.parametrize(("width", "tokens"), [(64, 37), (192, 9), (72, 21)])
+def test_sums_that_layers_add_to_stay_single(width, tokens):
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["a"]),
+        helper.make_node("Add", ["a", "far"], ["b"]),
+        helper.make_node("Add", ["b", "x"], ["c"]),
+        helper.make_node("LayerNormalization", ["c", "s0", "t0"], ["d"]),
+        helper.make_node("MatMul", ["d", "w1"], ["e"]),
+        helper.make_node("Add", ["e", "b1"], ["f"]),
+        helper.make_node("Relu", ["f"], ["g"]),
+        helper.make_node("MatMul", ["g", "w2"], ["h"]),
+        helper.make_node("Add", ["h", "far"], ["i"]),
+        helper.make_node("Add", ["i", "d"], ["j"]),
+        helper.make_node("LayerNormalization", ["j", "s1", "t1"], ["k"]),
+        helper.make_node("MatMul", ["k", "w3"], ["l"]),
+        helper.make_node("Relu", ["l"], ["m"]),
+        helper.make_node("MatMul", ["m", "w4"], ["n"]),
+        helper.make_node("Add", ["n", "k"], ["o"]),
+        helper.make_node("LayerNormalization", ["o", "s0", "t0"], ["y"]),
+    ]
+    rows = dict.fromkeys(("s0", "t0", "s1", "t1"), (width,))
+    constants = weights(w0=(width, width), w1=(width, 128), b1=(128,), w2=(128, width),
+                        w3=(width, 128), w4=(128, width), **rows)  # fmt: skip
+    # Halves round a sum of a thousand to a half.
+    constants.append(numpy_helper.from_array(np.full(width, 1000, np.float32), "far"))
+    feeds = {"x": floats(1, tokens, width)}
+    model = build(nodes, feeds, ["y"], constants)
+    check(model, feeds, bound=2e-3)
+    request = request_of(model)
+    request.infer(feeds)
+    [bound] = request._runner._bound.values()
+    options = [name for step in bound.plan.steps for name, _ in step.fn.program.options]
+    assert options.count("ADDS_SINGLE") == 2
+    assert options.count("SINGLE_ROWS") == 3
+    assert options.count("SINGLE_NORMAL") + options.count("BOTH") == 2
+
+
 def test_a_model_of_halves_streams_too():
     w = numpy_helper.from_array(floats(16, 8, 3, 3).astype(np.float16), "w")
     nodes = [helper.make_node("Conv", ["x", "w"], ["y"], pads=SAME)]

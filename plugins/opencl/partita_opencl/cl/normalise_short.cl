@@ -1,6 +1,7 @@
 // Layer normalisation of rows of at most 2048 elements, a multiple of eight: a warp to a row.
 //
-// Options: WARPS  of a group, NORMALISE  times 256 elements are enough, SINGLE  y is of float32
+// Options: WARPS  of a group, NORMALISE  times 256 elements are enough, SINGLE  y is of float32,
+//          SINGLE_ROWS  x is, BOTH  the result goes to `wide` of float32, too
 
 #ifdef SINGLE
 #define RESULT float
@@ -10,9 +11,17 @@
 #define PUT_RESULT8(p, i, v) PUT8(p, i, v)
 #endif
 
+#ifdef SINGLE_ROWS
+#define SOURCE float
+#define GET_SOURCE8(v, p, i) vstore8(*(__global const float8*)((p) + (i)), 0, v)
+#else
+#define SOURCE REAL
+#define GET_SOURCE8(v, p, i) GET8(v, p, i)
+#endif
+
 // A row of at most NORMALISE times 256 elements, a multiple of eight; nothing if it is not there.
 void normalise_row(
-    __global REAL* from, __global RESULT* to, const bool there, const int columns,
+    __global SOURCE* from, __global RESULT* to, __global float* wide, const bool there, const int columns,
     __global const float* restrict scale, __global const float* restrict shift,
     const float epsilon, __local float* partial, const int tid
 ) {
@@ -21,7 +30,7 @@ void normalise_row(
   for (int i = 0; i < NORMALISE; i++) {
     const int n = i * 256 + tid % 32 * 8;
     for (int q = 0; q < 8; q++) v[i][q] = 0.0f;
-    if (there && n < columns) GET8(v[i], from, n);
+    if (there && n < columns) GET_SOURCE8(v[i], from, n);
     #pragma unroll
     for (int q = 0; q < 8; q++) sum += v[i][q];
   }
@@ -50,17 +59,20 @@ void normalise_row(
       v[i][q + 3] = (v[i][q + 3] - mean) * factor * s.w + b.w;
     }
     PUT_RESULT8(to, n, v[i]);
+#ifdef BOTH
+    *(__global float8*)(wide + n) = vload8(0, v[i]);
+#endif
   }
 }
 
 __kernel __attribute__((reqd_work_group_size(WARPS * 32, 1, 1)))
 void normalise_short(
-    __global REAL* x, __global const float* restrict scale, __global const float* restrict shift,
-    __global RESULT* y, const int rows, const int columns, const float epsilon
+    __global SOURCE* x, __global const float* restrict scale, __global const float* restrict shift,
+    __global RESULT* y, __global float* wide, const int rows, const int columns, const float epsilon
 ) {
   __local float partial[WARPS * 32];
   const int tid = get_local_id(0);
   const size_t row = get_group_id(0) * WARPS + tid / 32;
-  normalise_row(x + row * columns, y + row * columns, row < (size_t)rows, columns, scale, shift,
-                epsilon, partial, tid);
+  normalise_row(x + row * columns, y + row * columns, wide + row * columns, row < (size_t)rows,
+                columns, scale, shift, epsilon, partial, tid);
 }

@@ -15,12 +15,14 @@
 //   EXACT      all steps are whole: channels are a multiple of 64
 //   RESIDUAL   the residual is added; EARLY: copied while products are computed, to local memory
 //              of its own; not with HAND_OVER or LOOSE
-//   LOOSE      y is written element by element from the sums: rows of it have `y_columns` elements,
-//              which need not be a multiple of eight; SINGLE: of float32
+//   LOOSE      y is written from the sums: rows of it have `y_columns` elements, which need not be a
+//              multiple of eight; SINGLE: of float32; PAIRS: of an even number of float32;
+//              ADDS_SINGLE: with PAIRS, the residual is of float32
 //   HAND_OVER  as in product_tile.cl
 //   NORMALISE  with AT_ONCE, EXACT and DENSE: rows of a are normalised first, as in
 //              normalise_short.cl; groups of the first columns write them to `normalised`. A warp
-//              takes NORMALISE times 256 elements
+//              takes NORMALISE times 256 elements. SINGLE_ROWS: these rows are of float32, and read
+//              by the items that normalise them; SINGLE_NORMAL: so are rows of `normalised`
 
 #define PIPE_BYTES (STAGES * STAGE_BYTES)
 // Results in local memory; rows start 16 bytes after a multiple of 64: no bank conflicts.
@@ -61,11 +63,28 @@
 #else
 #define RESULT half
 #endif
+#ifdef ADDS_SINGLE
+#define ADDED float
+#else
+#define ADDED half
+#endif
+#ifdef SINGLE_ROWS
+#define ROWS_OF float
+#else
+#define ROWS_OF half
+#endif
+#ifdef SINGLE_NORMAL
+#define NORMAL float
+#define PUT_NORMAL8(p, i, v) *(__global float8*)((p) + (i)) = vload8(0, v)
+#else
+#define NORMAL half
+#define PUT_NORMAL8(p, i, v) PUT8(p, i, v)
+#endif
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
 void product_stream(
-    __global const half* restrict a, __global const half* restrict w,
-    __global const float* restrict bias, __global const half* restrict residual,
+    __global const ROWS_OF* restrict a, __global const half* restrict w,
+    __global const float* restrict bias, __global const ADDED* restrict residual,
     __global RESULT* restrict y,
     // Columns of a group and depth are multiples of eight; depth: taps times channels, filled up.
     const int rows, const int columns, const int depth,
@@ -78,7 +97,7 @@ void product_stream(
     , __global float4* partial, __global int* counters, const int splits
 #endif
 #ifdef NORMALISE
-    , __global half* normalised, __global const float* restrict scale,
+    , __global NORMAL* normalised, __global const float* restrict scale,
     __global const float* restrict shift, const float epsilon
 #endif
 ) {
@@ -153,7 +172,9 @@ void product_stream(
 #endif
 #endif
   }
-#ifdef DENSE
+#ifdef SINGLE_ROWS
+  a += (size_t)m0 * depth;
+#elif defined(DENSE)
   a += (size_t)(m0 + row0) * pitch + k;
 #endif
 #ifdef TAPS
@@ -187,19 +208,28 @@ void product_stream(
 #else
 #define FROM(i) base[i]
 #endif
+#ifdef SINGLE_ROWS
+#define NEXT() { k += BK; }
+#else
 #define NEXT() { k += BK; a += BK; }
+#endif
 #endif
 #ifdef TAPS
 #define OFFSET() const int offset = (dy * image.x + dx) * pitch + c;
 #else
 #define OFFSET()
 #endif
+#ifdef SINGLE_ROWS
+#define LOAD_ROWS_OF_A()
+#else
+#define LOAD_ROWS_OF_A() _Pragma("unroll") for (int i = 0; i < A_LOADS; i++) \
+      COPY(place + i * LOAD_ROWS * 128, a + FROM(i), inside >> i & 1 ? a_bytes : 0);
+#endif
 #define LOAD(stage) { \
     __local char* place = tiles + (stage) * STAGE_BYTES + at; \
     const int a_bytes = A_CHUNK, b_bytes = B_CHUNK; \
     OFFSET() \
-    _Pragma("unroll") for (int i = 0; i < A_LOADS; i++) \
-      COPY(place + i * LOAD_ROWS * 128, a + FROM(i), inside >> i & 1 ? a_bytes : 0); \
+    LOAD_ROWS_OF_A() \
     _Pragma("unroll") for (int i = 0; i < B_LOADS; i++) \
       COPY(place + A_BYTES + i * LOAD_ROWS * 128, w + (size_t)i * LOAD_ROWS * depth, \
            filters >> i & 1 ? b_bytes : 0); \
@@ -219,6 +249,23 @@ void product_stream(
 #ifdef EARLY
   LOAD_RESIDUAL()
 #endif
+#ifdef PAIRS
+  // An item's pairs of the result and of the residual, which few of them wait for in registers.
+#define PAIR_M(p) (m0 + warp_m + lane / 4 + (p) / 2 / B_COLUMNS * 16 + (p) % 2 * 8)
+#define PAIR_N(p) (n0 + warp_n + lane % 4 * 2 + (p) / 2 % B_COLUMNS * 8)
+#define PAIR(p) ((size_t)PAIR_M(p) * y_columns + PAIR_N(p))
+#define THERE(p) (PAIR_M(p) < rows && PAIR_N(p) < y_columns)
+#define GET_ADDED(p) \
+  (THERE(p) ? *(__global const float2*)(residual + PAIR(p)) : (float2)(0.0f))
+#if defined(ADDS_SINGLE) && FRAGMENTS <= 8
+  float2 added[FRAGMENTS * 2];
+  #pragma unroll
+  for (int p = 0; p < FRAGMENTS * 2; p++) added[p] = GET_ADDED(p);
+#define ADDED_PAIR(p) added[p]
+#else
+#define ADDED_PAIR(p) GET_ADDED(p)
+#endif
+#endif
 
   float sums[FRAGMENTS * 4];
   #pragma unroll
@@ -230,10 +277,14 @@ void product_stream(
     COMMIT();
   }
 #ifdef NORMALISE
+  // A lane takes every 32nd chunk of a row; rows go together, so that none waits for its sums.
+#ifdef SINGLE_ROWS
+#define TOGETHER 4
+#else
+#define TOGETHER 2
   ARRIVED(0);
   barrier(CLK_LOCAL_MEM_FENCE);
-  // A lane takes every 32nd chunk of a row; rows go together, so that none waits for its sums.
-#define TOGETHER 2
+#endif
   float factors[NORMALISE][8], offsets[NORMALISE][8];
   #pragma unroll
   for (int i = 0; i < NORMALISE; i++) {
@@ -252,7 +303,12 @@ void product_stream(
       for (int i = 0; i < NORMALISE; i++) {
         const int part = lane + i * 32;
         const bool there = part < depth / 8;
+#ifdef SINGLE_ROWS
+        const size_t row = m0 + r + j < rows ? r + j : 0;
+        vstore8(*(__global const float8*)(a + row * depth + (there ? part * 8 : 0)), 0, v[j][i]);
+#else
         GET_LOCAL8(v[j][i], tiles + (there ? part / 8 : 0) * STAGE_BYTES + CHUNK(r + j, part % 8));
+#endif
         #pragma unroll
         for (int q = 0; q < 8; q++) sum[j] += there ? v[j][i][q] : 0.0f;
       }
@@ -282,7 +338,7 @@ void product_stream(
         if (part < depth / 8) {
           PUT_LOCAL8(tiles + part / 8 * STAGE_BYTES + CHUNK(r + j, part % 8), v[j][i]);
           if (n0 == 0 && m0 + r + j < rows)
-            PUT8(normalised, (size_t)(m0 + r + j) * depth + part * 8, v[j][i]);
+            PUT_NORMAL8(normalised, (size_t)(m0 + r + j) * depth + part * 8, v[j][i]);
         }
       }
     }
@@ -357,7 +413,21 @@ void product_stream(
   ARRIVED(0);
   barrier(CLK_LOCAL_MEM_FENCE);  // tiles are read no more; the residual is there
 
-#ifdef LOOSE
+#ifdef PAIRS
+  #pragma unroll
+  for (int p = 0; p < FRAGMENTS * 2; p++) {
+    float2 v = (float2)(sums[p * 2], sums[p * 2 + 1]);
+    v += *(__local const float2*)(addend + PAIR_N(p) - n0);
+#ifdef ADDS_SINGLE
+    v += ADDED_PAIR(p);
+#elif defined(RESIDUAL)
+    if (THERE(p)) v += (float2)(GET(residual, PAIR(p)), GET(residual, PAIR(p) + 1));
+#endif
+    v.x = activate(v.x, ACTIVATION, alpha, beta);
+    v.y = activate(v.y, ACTIVATION, alpha, beta);
+    if (THERE(p)) *(__global float2*)(y + PAIR(p)) = v;
+  }
+#elif defined(LOOSE)
   #pragma unroll
   for (int f = 0; f < FRAGMENTS * 4; f++) {
     const int m = m0 + warp_m + lane / 4 + f / 4 / B_COLUMNS * 16 + f % 4 / 2 * 8;

@@ -61,14 +61,20 @@ def normalised_matmul(
     scale: Operand,
     shift: Operand,
 ) -> tuple[Operand, Operand]:
-    """The product of rows that are normalised first, and these rows; see ``merging``."""
+    """The product of rows that are normalised first, and these rows; see ``merging``.
+
+    Rows come in float32 where attribute ``wide`` names them; with ``normal_single``, the
+    normalised ones leave in float32.
+    """
     epsilon = float(node.attrs["epsilon"])
     rows = a.size // a.shape[-1]
+    dtype = SINGLE if node.attrs.get("normal_single", False) else HALF
     if residual is None and _streams(k, a, b, bias, None) and normalises(k, _dense(rows, b)):
-        norm = Norm(k.empty(a.shape, a.dtype), single(k, scale), single(k, shift), epsilon)
+        norm = Norm(k.empty(a.shape, dtype), single(k, scale), single(k, shift), epsilon)
         return _streamed(k, node, a, b, bias, None, norm), norm.out
-    normal = short_rows(k, a, scale, shift, epsilon)
-    return _matmul(k, node, normal, b, bias, residual), normal
+    wide = k.empty(a.shape, SINGLE) if dtype == SINGLE else None
+    normal = short_rows(k, a, scale, shift, epsilon, HALF, wide)
+    return _matmul(k, node, normal, b, bias, residual), wide or normal
 
 
 def _dense(rows: int, b: Operand, *, ragged: bool = False) -> Stream:
@@ -88,7 +94,7 @@ def _streams(
     k: Kit, a: Operand, b: Operand, bias: Operand | None, residual: Operand | None
 ) -> bool:
     """Whether halves stream through matrix units: a product by a constant matrix of whole units."""
-    if not k.tuning.matrix_units or not is_half(a.dtype) or b.const is None or b.ndim != 2:
+    if not k.tuning.matrix_units or b.const is None or b.ndim != 2:
         return False
     rows, columns = a.size // max(1, a.shape[-1]), b.shape[1]
     if a.ndim < 2 or a.shape[-1] % UNIT or not a.size or not columns or rows > MOST_ROWS:
@@ -96,7 +102,7 @@ def _streams(
     if bias is not None and (bias.const is None or bias.size not in (1, columns)):
         return False
     shape = (*a.shape[:-1], columns)
-    return residual is None or (residual.shape == shape and is_half(residual.dtype))
+    return residual is None or residual.shape == shape
 
 
 def _streamed(
@@ -126,7 +132,7 @@ def _matmul(
             f"Operation '{node.name}' ({node.kind}) cannot multiply shapes {list(a.shape)} and "
             f"{list(b.shape)}."
         )
-    if _streams(k, a, b, bias, residual):
+    if is_half(a.dtype) and _streams(k, a, b, bias, residual):
         return _streamed(k, node, a, b, bias, residual)
     if is_half(a.dtype):
         b = _half(k, b)

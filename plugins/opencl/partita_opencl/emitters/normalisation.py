@@ -105,13 +105,18 @@ def short_rows(
     bias: Operand | None,
     epsilon: float,
     dtype: np.dtype[Any] | None = None,
+    wide: Operand | None = None,
 ) -> Operand:
-    """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants."""
+    """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants.
+
+    The result is of ``dtype``, and goes to ``wide`` of float32, too, if that is given.
+    """
     columns = scale.size
     rows = x.size // columns
     warps = min(_WARPS, 1 << (rows // k.tuning.limits.compute_units).bit_length())
     y = k.empty(x.shape, dtype or x.dtype)
-    wider: dict[str, None] = {} if y.dtype == x.dtype else {"SINGLE": None}
+    flags = {"SINGLE": not is_half(y.dtype), "SINGLE_ROWS": not is_half(x.dtype)}
+    flags["BOTH"] = wide is not None
     zeros = k.builder.prepack(scale, "zeros", _zeros)
     shift = zeros if bias is None else single(k, bias)
     k.launch(
@@ -122,12 +127,13 @@ def short_rows(
         single(k, scale),
         shift,
         y,
+        wide or y,
         i32(rows),
         i32(columns),
         f32(epsilon),
         WARPS=warps,
         NORMALISE=math.ceil(columns / 256),
-        **wider,
+        **{name: None for name, on in flags.items() if on},
     )
     return y
 

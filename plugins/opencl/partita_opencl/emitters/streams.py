@@ -176,8 +176,9 @@ def stream_product(
 ) -> None:
     """Records the product of an image by packed filters, a bias in float32 and a residual.
 
-    ``out`` is of halves, or of float32 if it is ragged. Rows are normalised first only where
-    :func:`normalises` says so, and for a dense product.
+    ``out`` is of halves, or of float32 if it is ragged; the residual of halves, or of float32 if
+    ``out`` is, too. Rows are normalised first only where :func:`normalises` says so, and for a
+    dense product; these may be of float32, and so may the normalised ones be.
     """
     limits = k.tuning.limits
     tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups)
@@ -207,6 +208,10 @@ def stream_product(
         "EARLY": early,
         "LOOSE": stream.ragged,
         "SINGLE": not is_half(out.dtype),
+        "PAIRS": not is_half(out.dtype) and stream.filters % 2 == 0,
+        "ADDS_SINGLE": residual is not None and not is_half(residual.dtype),
+        "SINGLE_ROWS": not is_half(x.dtype),
+        "SINGLE_NORMAL": norm is not None and not is_half(norm.out.dtype),
         "HAND_OVER": how.splits > 1,
     }
     more: tuple[Argument, ...] = ()
@@ -241,7 +246,10 @@ def stream_product(
         i32(steps),
         *more,
         product=Streamed(
-            stream, activation, residual is not None, norm is None and is_half(out.dtype)
+            stream,
+            activation,
+            residual is not None,
+            norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
         ),
         **options,
         **{name: None for name, on in flags.items() if on},
