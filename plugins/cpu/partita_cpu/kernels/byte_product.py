@@ -159,11 +159,20 @@ def multiply_bytes(
     """
     rows, columns, quads = row_totals.size, p[COLUMNS], p[QUADS]
     threads = min(nt, scratch.size // _TILE)
-    chunks = (rows + CHUNK - 1) // CHUNK
-    tasks = chunks * ((columns + PANEL - 1) // PANEL)
+    chunks, first_chunk = (rows + CHUNK - 1) // CHUNK, 0
+    panels_there = (columns + PANEL - 1) // PANEL
     if tid >= threads:
         return
+    # Threads share rows where these are more than the weights, so that what they computed before
+    # is in their caches; else columns.
+    by_rows = rows * (quads * QUAD + columns) > quads * QUAD * columns and chunks >= 2 * threads
+    if by_rows:
+        first_chunk = chunks * tid // threads
+        chunks = chunks * (tid + 1) // threads - first_chunk
+    tasks = chunks * panels_there
     begin, end = tasks * tid // threads, tasks * (tid + 1) // threads
+    if by_rows:
+        begin, end = 0, tasks
     if begin == end:
         return
     native, width = kernels[1] != 0, quads * QUAD
@@ -173,7 +182,7 @@ def multiply_bytes(
     if native:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     for task in range(begin, end):
-        row, panel = task % chunks * CHUNK, task // chunks
+        row, panel = (first_chunk + task % chunks) * CHUNK, task // chunks
         count = min(CHUNK, rows - row)
         at = panel * quads * PANEL * QUAD
         first = row

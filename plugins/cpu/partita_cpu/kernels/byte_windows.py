@@ -20,6 +20,9 @@ from partita_cpu.kernels.byte_product import (
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.movement import transposed
 from partita_cpu.kernels.window import resolve
+from partita_cpu.native.choice import native_choice
+from partita_cpu.native.invoke import address, call_runs
+from partita_cpu.native.objects import addresses
 
 
 @loop(inline=True)
@@ -42,53 +45,129 @@ def gather_windows(
     length: int,
     shift: int,
     counted: int,
+    copy: int,
     tid: int,
     nt: int,
 ) -> None:
     """The windows of pixels with channels last as rows of uint8, and the rows' sums.
 
     Rows are filled up with zeros to `length`; padding is the zero point. ``table`` is that of
-    the window. Sums are left out unless ``counted``.
+    the window. Sums are left out unless ``counted``. ``copy`` is the address of a kernel that
+    copies runs, or 0.
     """
+    out_d, out_h, out_w = table[15], table[16], table[17]
+    across, stride, left = table[5], table[8], table[14]
+    terms = table[3] * table[4] * across * channels
+    # Between these columns all taps of a row of the kernel are one run of the image.
+    inner, inner_end = 0, 0
+    if copy and table[11] == 1:
+        inner = min(-(-left // stride), out_w)
+        inner_end = max(min((table[2] + left - across) // stride + 1, out_w), inner)
+    lines = images * out_d * out_h
+    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
+        row = line * out_w
+        if inner_end > inner:
+            _gather_line(
+                x, zero, packed, table, channels, length, shift, copy, line, inner, inner_end
+            )
+        for column in range(out_w):
+            if not inner <= column < inner_end:
+                _gather_pixel(x, zero, packed, table, channels, length, shift, line, column)
+            at = (row + column) * length
+            for i in range(at + terms, at + length):
+                packed[np.uint64(i)] = 0
+            if counted:
+                total = np.int32(0)
+                for i in range(at, at + terms):
+                    total = np.int32(total + np.int32(packed[np.uint64(i)]))
+                totals[row + column] = total
+
+
+@loop
+def _gather_line(
+    x: Any,
+    zero: Any,
+    packed: Any,
+    table: Any,
+    channels: int,
+    length: int,
+    shift: int,
+    copy: int,
+    line: int,
+    inner: int,
+    inner_end: int,
+) -> None:
+    """Windows of neighbouring output pixels, one row of the kernel after another."""
     depth, height, width = table[0], table[1], table[2]
     out_d, out_h, out_w = table[15], table[16], table[17]
+    image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h
+    run = table[5] * channels
+    first = inner * table[8] - table[14]
+    blank = np.uint8(np.int32(zero[0]) + np.int32(shift))
+    row = line * out_w + inner
+    at = row * length
+    for kd in range(table[3]):
+        d = od * table[6] + kd * table[9] - table[12]
+        for kh in range(table[4]):
+            h = oh * table[7] + kh * table[10] - table[13]
+            if 0 <= d < depth and 0 <= h < height:
+                pixel = ((image * depth + d) * height + h) * width + first
+                places = (address(x) + pixel * channels, table[8] * channels)
+                to = (address(packed) + at, length)
+                call_runs(copy, (*places, *to, inner_end - inner, run, shift))
+            else:
+                for column in range(inner_end - inner):
+                    begin = at + column * length
+                    packed[begin : begin + run] = blank
+            at += run
+
+
+@loop
+def _gather_pixel(
+    x: Any,
+    zero: Any,
+    packed: Any,
+    table: Any,
+    channels: int,
+    length: int,
+    shift: int,
+    line: int,
+    column: int,
+) -> None:
+    """The window of one output pixel, tap by tap."""
+    depth, height, width = table[0], table[1], table[2]
+    out_d, out_h, out_w = table[15], table[16], table[17]
+    image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h
     across, next_to = table[5], table[11]
-    pixels = out_d * out_h * out_w
-    run = across * channels
     blank = np.int32(np.int32(zero[0]) + np.int32(shift))
-    rows = images * pixels
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        image, pixel = row // pixels, row % pixels
-        od, rest = pixel // (out_h * out_w), pixel % (out_h * out_w)
-        oh, ow = rest // out_w, rest % out_w
-        first = ow * table[8] - table[14]
-        whole = next_to == 1 and first >= 0 and first + across <= width
-        at = row * length
-        for kd in range(table[3]):
-            d = od * table[6] + kd * table[9] - table[12]
-            for kh in range(table[4]):
-                h = oh * table[7] + kh * table[10] - table[13]
-                inside = 0 <= d < depth and 0 <= h < height
-                line = ((image * depth + d) * height + h) * width
-                if inside and whole:
-                    _copy_run(x, (line + first) * channels, run, packed, at, shift)
-                    at += run
-                    continue
-                for kw in range(across):
-                    w = first + kw * next_to
-                    if inside and 0 <= w < width:
-                        _copy_run(x, (line + w) * channels, channels, packed, at, shift)
-                    else:
-                        for i in range(at, at + channels):
-                            packed[np.uint64(i)] = blank
-                    at += channels
-        for i in range(at, (row + 1) * length):
-            packed[i] = 0
-        if counted:
-            total = np.int32(0)
-            for i in range(row * length, at):
-                total = np.int32(total + np.int32(packed[np.uint64(i)]))
-            totals[row] = total
+    first = column * table[8] - table[14]
+    whole = next_to == 1 and first >= 0 and first + across <= width
+    at = (line * out_w + column) * length
+    for kd in range(table[3]):
+        d = od * table[6] + kd * table[9] - table[12]
+        for kh in range(table[4]):
+            h = oh * table[7] + kh * table[10] - table[13]
+            inside = 0 <= d < depth and 0 <= h < height
+            start = ((image * depth + d) * height + h) * width
+            if inside and whole:
+                run = across * channels
+                _copy_run(x, (start + first) * channels, run, packed, at, shift)
+                at += run
+                continue
+            for kw in range(across):
+                w = first + kw * next_to
+                if inside and 0 <= w < width:
+                    _copy_run(x, (start + w) * channels, channels, packed, at, shift)
+                else:
+                    for i in range(at, at + channels):
+                        packed[np.uint64(i)] = blank
+                at += channels
+
+
+def _runs(b: Builder) -> int:
+    """The address of the kernel that copies runs, or 0 where there is none."""
+    choice = native_choice(b.options)
+    return 0 if choice is None else addresses(choice.level).get("copy_runs", 0)
 
 
 def taps_first(weights: Array) -> Array:
@@ -139,7 +218,7 @@ def emit_windows(
         packed = empty_rows(b, rows, terms)
         totals = row_totals_of(b, rows, w, w_zero)
         counted = int(needs_row_totals(w, w_zero))
-        sizes = (images, channels, row_bytes(b, terms), shift_of(x), counted)
+        sizes = (images, channels, row_bytes(b, terms), shift_of(x), counted, _runs(b))
         b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
         shift = shift_of(x)
         y = emit_packed_product(

@@ -63,6 +63,9 @@ call_bytes = calling(*[_I64] * 6)
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 """Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""
 
+call_runs = calling(*[_I64] * 7)
+"""Copies runs of bytes; see `ir.runs.PARAMETERS`."""
+
 call_weigh_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
 """Calls a depthwise convolution of bytes; see `ir.weigh_bytes.PARAMETERS`."""
 

@@ -12,6 +12,7 @@ from partita_cpu.native.ir import (
     fma,
     masked,
     narrow,
+    runs,
 )
 from partita_cpu.native.ir.picture import deal
 from partita_cpu.native.ir.text import Function
@@ -55,6 +56,8 @@ def functions(level: Isa, part: str = "") -> list[Function]:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
     made += [finish_bytes.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
+    if lanes == LANES[Isa.AVX512]:
+        made.append(runs.copy_runs("copy_runs"))
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
         made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
@@ -112,6 +115,8 @@ def text(level: Isa, part: str = "") -> str:
         return "\n".join([*parts, finish.declarations(lanes), narrow.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     parts.append(byte_declarations(lanes))
+    if lanes == LANES[Isa.AVX512]:
+        parts.append(runs.declarations())
     if level is Isa.AMX:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
         parts += [finish.declarations(lanes), narrow.half_declarations()]
