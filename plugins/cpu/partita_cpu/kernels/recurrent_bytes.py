@@ -36,13 +36,18 @@ def scale_products(
     rows: int,
     columns: int,
     width: int,
+    first: int,
     tid: int,
     nt: int,
 ) -> None:
-    """int32 products of one direction as float32 rows of ``width``, with scales and bias."""
+    """int32 products of one direction as float32, with scales and bias.
+
+    Rows of y are ``width`` long; those of this direction begin with row ``first``.
+    """
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * columns : (row + 1) * columns]
-        target = y[row * width : row * width + columns]
+        at = (first + row) * width
+        target = y[at : at + columns]
         for i in range(target.size):
             target[i] = np.float32(source[i]) * (x_scale[0] * scales[i]) + bias[i]
 
@@ -85,24 +90,14 @@ def _emit_input(
     levels, x_scale, x_zero = emit_dynamic_quantize(b, x)
     rows, columns = c.steps * c.batch, 4 * c.hidden
     levels = b.view(levels, (rows, x.shape[-1]))
-    parts = []
     for direction in range(c.directions):
         matrix, scale, zero, term = (
             _of_direction(b, c, operand, direction) for operand in (weights, scales, zeros, bias)
         )
         sums = emit_byte_product(b, levels, matrix, x_zero, zero)
-        part = b.empty((rows, c.width), np.float32)
-        tensors = (b.flat(sums), b.flat(x_scale), b.flat(scale), b.flat(term), b.flat(part))
-        b.call(scale_products, *tensors, rows, columns, c.width)
-        parts.append(part)
-    if len(parts) == 1:
-        return b.view(parts[0], out.shape)
-    b.call_numpy(_stack, out, *parts)
+        tensors = (b.flat(sums), b.flat(x_scale), b.flat(scale), b.flat(term), b.flat(out))
+        b.call(scale_products, *tensors, rows, columns, c.width, direction * rows)
     return out
-
-
-def _stack(out: Array, *parts: Array) -> None:
-    np.stack(parts, out=out)
 
 
 def _of_direction(b: Builder, c: Cells, x: Operand, direction: int) -> Operand:

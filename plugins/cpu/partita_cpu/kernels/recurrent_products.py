@@ -111,8 +111,9 @@ def quantize_rows(rows: Any, levels: Any, count: int, n: int, width: int) -> Any
     """Rows as uint8 by their common range, filled up to ``width``; scale and zero point."""
     low, high = np.float32(0), np.float32(0)
     for i in range(count * n):
-        low = min(low, rows[i])
-        high = max(high, rows[i])
+        x = rows[i]
+        low = x if x < low else low
+        high = x if x > high else high
     scale = (high - low) / np.float32(255)
     scale = np.float32(1) if scale == np.float32(0) else scale
     zero = min(max(round_even(-low / scale), np.float32(0)), np.float32(255))
@@ -123,6 +124,12 @@ def quantize_rows(rows: Any, levels: Any, count: int, n: int, width: int) -> Any
         for i in range(n, width):
             levels[row * width + i] = 0
     return scale, np.int32(zero)
+
+
+@loop(inline=True)
+def _column(total: Any, zero: Any, factor: Any, level: Any, weights: Any, scale: Any) -> Any:
+    rest = np.int32(np.int32(zero * factor) - np.int32(level * weights))
+    return np.float32(np.int32(total + rest)) * scale
 
 
 @loop
@@ -148,13 +155,16 @@ def add_byte_products(
     """
     whole = np.int32(0)
     for i in range(quads * QUAD):
-        whole += np.int32(levels[i])
+        whole = np.int32(whole + np.int32(levels[i]))
+    level = np.int32(zero)
+    # What a column's zero point is multiplied by.
+    factor = np.int32(np.int32(n) * level - whole)
     for panel in range((columns + PANEL - 1) // PANEL):
         sums[:PANEL] = 0
         w = w_at + panel * quads * QUAD * PANEL
         multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)
-        start = panel * PANEL
-        for i in range(start, min(start + PANEL, columns)):
-            rest = zeros[i] * (n * zero - whole)
-            level = sums[i - start] - zero * totals[i] + rest
-            gates[at + i] += np.float32(level) * (scale * scales[i])
+        start, end = panel * PANEL, min(panel * PANEL + PANEL, columns)
+        of_column, total, step = zeros[start:end], totals[start:end], scales[start:end]
+        target = gates[at + start : at + end]
+        for i in range(target.size):
+            target[i] += _column(sums[i], of_column[i], factor, level, total[i], scale * step[i])

@@ -102,27 +102,48 @@ def _emit_tile(
         at = builder.add(c_at, builder.add(builder.mul(c_step, _i64(row)), _i64(part * LANES)))
         return builder.bitcast(builder.gep(c, [at]), vector.as_pointer())
 
-    sums = [[_tools.alloca_once(builder, vector) for _ in parts] for _ in range(rows)]
+    # One row has too few sums to keep a processor busy while it waits for each: it has them twice.
+    sets = 2 if rows == 1 else 1
+    sums = [[_tools.alloca_once(builder, vector) for _ in parts] for _ in range(rows * sets)]
     for row in range(rows):
         for part in parts:
             builder.store(_load(builder, place(row, part), size), sums[row][part])
-    with _tools.for_range(builder, terms) as loop:
-        start = builder.add(w_at, builder.mul(loop.index, _i64(PANEL * width)))
+    for part in parts if sets == 2 else ():
+        builder.store(ir.Constant(vector, None), sums[1][part])
+
+    def term(index: Any, first: int) -> None:
+        start = builder.add(w_at, builder.mul(index, _i64(PANEL * width)))
         panel = builder.bitcast(builder.gep(w, [start]), vector.as_pointer())
         weights = [_load(builder, builder.gep(panel, [_i64(part)]), size) for part in parts]
-        column = builder.mul(loop.index, _i64(width))
+        column = builder.mul(index, _i64(width))
         for row in range(rows):
             at = builder.add(builder.add(a_at, builder.mul(a_step, _i64(row))), column)
             pointer = builder.bitcast(builder.gep(a, [at]), element.as_pointer())
             factor = _load(builder, pointer, size // width)
             for part in parts:
-                total = builder.load(sums[row][part])
+                total = builder.load(sums[first + row][part])
                 total = arithmetic(context, builder, total, factor, weights[part])
-                builder.store(total, sums[row][part])
+                builder.store(total, sums[first + row][part])
+
+    with _tools.for_range(builder, builder.sdiv(terms, _i64(sets))) as loop:
+        for number in range(sets):
+            index = builder.add(builder.mul(loop.index, _i64(sets)), _i64(number))
+            term(index, number)
+    if sets == 2:
+        with builder.if_then(builder.trunc(builder.and_(terms, _i64(1)), ir.IntType(1))):
+            term(builder.sub(terms, _i64(1)), 0)
     for row in range(rows):
         for part in parts:
-            store = builder.store(builder.load(sums[row][part]), place(row, part))
+            total = builder.load(sums[row][part])
+            if sets == 2:
+                add = builder.fadd if _is_float(element) else builder.add
+                total = add(total, builder.load(sums[1][part]))
+            store = builder.store(total, place(row, part))
             store.align = size
+
+
+def _is_float(kind: Any) -> bool:
+    return isinstance(kind, (ir.FloatType, ir.DoubleType))
 
 
 def _load(builder: Any, pointer: Any, align: int) -> Any:
