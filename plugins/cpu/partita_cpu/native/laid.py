@@ -38,8 +38,12 @@ TILE = HALF * STEP
 LARGEST = 0x7F7F8000
 """The first float32 that rounds to an infinite bfloat16, as bits."""
 
-CHUNK_STEPS = 24
-"""Steps along k after which sums are put aside, so that what they read stays in the cache."""
+CHUNK_STEPS = {1: 8, 2: 4, 3: 24}
+"""Steps along k after which sums are put aside, by planes.
+
+One or two planes of weights then stay in the first-level cache from tile to tile. Six products a
+step leave time to read them from the second one, and putting sums aside takes longer.
+"""
 
 PANEL_BYTES = 768 << 10
 """Of the left side, that are read again for each column of tiles."""
@@ -68,7 +72,7 @@ def laid_size(rows: int, depth: int, planes: int) -> int:
 def laid_table(rows: int, depth: int, columns: int, planes: int, threads: int) -> Array:
     """The table of `multiply_laid`."""
     steps, blocks, tiles = -(-depth // STEP), -(-columns // COLUMNS), -(-rows // COLUMNS)
-    chunks = -(-steps // CHUNK_STEPS)
+    chunks = -(-steps // CHUNK_STEPS[planes])
     chunk = -(-steps // chunks)
     by_columns = blocks >= 2 * threads and (columns >= rows or tiles < 2 * threads)
     tile_bytes = 2 * TILE * planes * 2 * chunk
