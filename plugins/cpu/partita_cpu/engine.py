@@ -40,6 +40,7 @@ from partita.lowering.specialise import Spec
 from partita.pausing import without_collections
 from partita.profiling import Status
 from partita.properties import DeviceProperties
+from partita_cpu.between import keep_tiles
 from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
 from partita_cpu.entry import load_kernels
@@ -178,6 +179,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             keep_halves(graph, choice)
             write_in_place(graph)
             join_separable(graph)
+            keep_tiles(graph, shapes, choice)
 
     return refine
 

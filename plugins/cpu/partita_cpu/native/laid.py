@@ -54,13 +54,28 @@ SUMS = 64
 _FETCHING = 4
 """Tiles down that together fetch what is needed next of the weights."""
 
-FIELDS = ("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "BY_COLUMNS")
+FIELDS = (
+    *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "BY_COLUMNS"),
+    "STAYS",
+)
 """What the table of `multiply_laid` holds: rows, steps along k, bfloat16 numbers for one float32,
 columns, tiles across; then how it is cut: steps of a chunk, tiles across whose sums are put aside
-together, tiles down of a panel, and whether threads share columns and not rows.
+together, tiles down of a panel, and whether threads share columns and not rows; then whether the
+result is laid out as tiles.
 """
 
-ROWS, STEPS, PLANES, OUTPUTS, BLOCKS, CHUNK, GROUP, PANEL, BY_COLUMNS = range(len(FIELDS))
+(
+    ROWS,
+    STEPS,
+    PLANES,
+    OUTPUTS,
+    BLOCKS,
+    CHUNK,
+    GROUP,
+    PANEL,
+    BY_COLUMNS,
+    STAYS,
+) = range(len(FIELDS))
 
 
 def laid_size(rows: int, depth: int, planes: int) -> int:
@@ -69,7 +84,9 @@ def laid_size(rows: int, depth: int, planes: int) -> int:
     return count * (planes * TILE + 2)
 
 
-def laid_table(rows: int, depth: int, columns: int, planes: int, threads: int) -> Array:
+def laid_table(
+    rows: int, depth: int, columns: int, planes: int, threads: int, stays: bool = False
+) -> Array:
     """The table of `multiply_laid`."""
     steps, blocks, tiles = -(-depth // STEP), -(-columns // COLUMNS), -(-rows // COLUMNS)
     chunks = -(-steps // CHUNK_STEPS[planes])
@@ -80,8 +97,8 @@ def laid_table(rows: int, depth: int, columns: int, planes: int, threads: int) -
     panels = -(-most // max(1, PANEL_BYTES // tile_bytes))
     panel = -(-most // panels)
     group = blocks if chunks == 1 else max(1, SUMS // panel)
-    fields = (rows, steps, planes, columns, blocks, chunk, group, panel, int(by_columns))
-    return np.array(fields, np.int64)
+    cut = (chunk, group, panel, int(by_columns))
+    return np.array((rows, steps, planes, columns, blocks, *cut, int(stays)), np.int64)
 
 
 def thread_bytes(table: Array) -> int:
@@ -124,6 +141,7 @@ def multiply_laid(
     bias: Array,
     residual: Array,
     y: Array,
+    out: Array,
     scratch: Array,
     kernels: Array,
     p: Array,
@@ -144,7 +162,8 @@ def multiply_laid(
         w: Packed weights, as uint16.
         bias: Packed bias.
         residual: Like y; not read unless has_residual.
-        y: (rows, columns), flat.
+        y: (rows, columns), flat; not written to if the result is laid out as tiles.
+        out: The result then: `laid_size` numbers. There is no residual then.
         scratch: Bytes; `thread_bytes` for each thread.
         kernels: `table.laid_kernels`.
         p: `laid_table`.
@@ -192,6 +211,7 @@ def multiply_laid(
                     bias,
                     residual,
                     y,
+                    out,
                     sizes,
                     memory,
                     kernels,
@@ -221,6 +241,7 @@ def _chunk(
     bias: Array,
     residual: Array,
     y: Array,
+    out: Array,
     sizes: Array,
     memory: Array,
     kernels: Array,
@@ -282,6 +303,16 @@ def _chunk(
                 exact = _is_unusual(sizes, 2 * t * steps, -(-rows // HALF) * steps)
                 if exact:
                     _add_up(x, w, floats, p, t, block, rows)
+            if p[STAYS]:
+                whole = (4 * COLUMNS, COLUMNS, bottom, top, gate)
+                if exact:
+                    call_epilogue(kernels[EPILOGUE], (rows, tile, offset, 0, tile, *whole))
+                else:
+                    call_tile(kernel, (*sums, tile, offset, 0, tile, *whole))
+                if code:
+                    activate(floats[: rows * COLUMNS], code, act_alpha, act_beta)
+                _lay_result(out, kernels[NARROW], p, tile, t, block, rows, exist)
+                continue
             if code == 0:
                 if exact:
                     rest = (offset, other, to, 4 * outputs, exist, bottom, top, gate)
@@ -304,6 +335,21 @@ def _chunk(
                 first = t * COLUMNS * outputs + r * outputs + block * COLUMNS
                 done = floats[r * COLUMNS : r * COLUMNS + exist]
                 copy_row(done, y[first : first + exist])
+
+
+@loop
+def _lay_result(
+    out: Array, kernel: int, p: Array, tile: int, t: int, block: int, rows: int, exist: int
+) -> None:
+    """Lays out a tile of the result: its columns are one step of the product that reads it."""
+    steps, size = p[BLOCKS], p[PLANES] * TILE
+    sizes = out[-(-p[ROWS] // HALF) * steps * size :].view(np.int32)
+    for half in range(-(-rows // HALF)):
+        place = (2 * t + half) * steps + block
+        there = min(HALF, rows - half * HALF)
+        source = tile + 4 * half * HALF * COLUMNS
+        to = address(out) + 2 * place * size
+        sizes[place] = call_lay_tile(kernel, (source, 4 * COLUMNS, there, exist, to))
 
 
 @loop(inline=True)

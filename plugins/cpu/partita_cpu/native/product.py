@@ -107,17 +107,25 @@ def _emit_laid(
         return tiles
 
     tiles = b.once(x, ("tiles", arithmetic), lay)
+    stays = bool(b.node.attrs.get("tiles"))
+    out = tiles
+    if stays:
+        out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
+        b.once(y, ("tiles", arithmetic), lambda: out)
     cut = plan(images, choice.level, arithmetic, choice.threads)
-    table = laid_table(rows, depth, images.outputs, planes, choice.threads)
+    table = laid_table(rows, depth, images.outputs, planes, choice.threads, stays)
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
+    offset = _bias(b, cut, bias)
+    written = offset if stays else y
     b.call(
         multiply_laid,
         tiles,
         b.prepack(w, ("tiles", cut.packing), lambda array: pack_matrix(cut, array, choice.threads)),
-        _bias(b, cut, bias),
-        b.flat(y if residual is None else residual),
-        b.flat(y),
+        offset,
+        b.flat(written if residual is None else residual),
+        b.flat(written),
+        out,
         b.empty((choice.threads * thread_bytes(table),), "uint8"),
         kernels,
         b.constant(table),

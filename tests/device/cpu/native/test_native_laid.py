@@ -27,12 +27,24 @@ ARITHMETICS = [a for a in Arithmetic if a.on_tiles and detected() is Isa.AMX]
 INF = float("inf")
 
 
-def run(guarded, arithmetic, x, w, bias=None, residual=None, threads=2, code=0, gate=0, low=-INF):
+def run(
+    guarded,
+    arithmetic,
+    x,
+    w,
+    bias=None,
+    residual=None,
+    threads=2,
+    code=0,
+    gate=0,
+    low=-INF,
+    out=None,
+):
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
     kernels = laid_kernels(Isa.AMX, arithmetic)
     tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
     cut = plan(Images.matrix(rows, depth, columns), Isa.AMX, arithmetic, threads)
-    table = laid_table(rows, depth, columns, planes, threads)
+    table = laid_table(rows, depth, columns, planes, threads, out is not None)
     y = guarded.array(np.full((rows, columns), 7, np.float32))
     scratch = np.full(threads * thread_bytes(table), 255, np.uint8)  # NaN, in every type
     source = guarded.array(x).reshape(-1)
@@ -45,6 +57,7 @@ def run(guarded, arithmetic, x, w, bias=None, residual=None, threads=2, code=0, 
             guarded.array(pack_bias(cut, bias)),
             (y if residual is None else guarded.array(residual)).reshape(-1),
             y.reshape(-1),
+            tiles if out is None else out,
             scratch,
             kernels,
             table,
@@ -139,6 +152,30 @@ def test_a_gate_and_bounds(arithmetic, guarded):
     check(run(guarded, arithmetic, x, w, low=0.0), expected.clip(0), arithmetic, x, w)
     gated = expected * np.clip(expected / 6 + 0.5, 0, 1)
     check(run(guarded, arithmetic, x, w, gate=1), gated, arithmetic, x, w)
+
+
+@pytest.mark.parametrize("arithmetic", ARITHMETICS)
+@pytest.mark.parametrize("code", [ActivationCode.NONE, ActivationCode.SIGMOID])
+@pytest.mark.parametrize("special", [0, INF])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (16, 64), (17, 33), (70, 130)])
+def test_results_that_stay_laid_out(arithmetic, code, special, rows, columns, guarded):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, 300)).astype(np.float32)
+    x[rows // 2, 7] = special
+    w = rng.standard_normal((300, columns)).astype(np.float32)
+    bias = rng.standard_normal(columns).astype(np.float32)
+    plain = run(guarded, arithmetic, x, w, bias, code=int(code))
+    planes, kernels = arithmetic.planes, laid_kernels(Isa.AMX, arithmetic)
+    wanted, found = (
+        guarded.array(np.full(laid_size(rows, columns, planes), 0xFFFF, np.uint16)) for _ in "ab"
+    )
+    lay_rows(plain.reshape(-1), wanted, kernels, rows, columns, planes, 0, 1)
+    y = run(guarded, arithmetic, x, w, bias, code=int(code), out=found)
+    assert (y == 7).all()
+    count = 2 * -(-rows // 16) * -(-columns // 32)
+    np.testing.assert_array_equal(found[:-count], wanted[:-count])
+    sizes = [a[-count:].view(np.int32).reshape(-(-rows // 16), -1).max(1) for a in (found, wanted)]
+    np.testing.assert_array_equal(*sizes)
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
