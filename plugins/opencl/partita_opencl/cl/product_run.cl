@@ -239,6 +239,7 @@ void product_run(
           ORDER();
           barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
           if (tid == 0) SIGNAL(counters + number * LINE)
+          barrier(CLK_LOCAL_MEM_FENCE);  // without it, PoCL lets all items signal
         }
       }
     }
