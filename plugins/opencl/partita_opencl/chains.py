@@ -119,7 +119,7 @@ def launch(step: Step, tuning: Tuning) -> Step:
     if not isinstance(chain, Chain):
         return step
     out, *inputs = step.args
-    parts = _Parts(chain, out)
+    parts = _Parts(chain, out, tuning)
     sizes_and_steps = _collapse(out.shape, [x for x in inputs if parts.is_wide(x)])
     grid = sizes_and_steps is not None
     for position, x in enumerate(inputs):
@@ -141,22 +141,25 @@ def launch(step: Step, tuning: Tuning) -> Step:
         head, widths = [i64(out.size)], iter(())
     if any(isinstance(x, Operand) and is_half(x.dtype) for x in step.args):
         options += (("HALF", None),)
+        options += (("BFLOAT", None),) if tuning.bfloat else ()
         options += (("NVIDIA", None),) if tuning.limits.is_nvidia else ()
     arguments: list[Any] = []
     for x in inputs:
         if parts.is_wide(x):
             arguments += [x, longs(*next(widths))]
         else:
-            arguments.append(_scalar(x))
+            arguments.append(_scalar(x, tuning))
     key = ProgramKey("chain.cl", options, parts.text(grid))
     fn = Launch(key, "chain_grid" if grid else "chain_flat", sizes)
     return replace(step, fn=fn, args=(out, *head, *arguments))
 
 
-def _scalar(x: Any) -> Any:
+def _scalar(x: Any, tuning: Tuning) -> Any:
     """A constant of one element becomes a kernel argument by value."""
     if isinstance(x, Operand) and x.const is not None and x.size == 1:
         element = x.const.reshape(-1)[:1]
+        if is_half(x.dtype) and tuning.bfloat:
+            return (element.view(np.uint16).astype(np.uint32) << 16).view(np.float32)[0]
         if is_half(x.dtype):
             return np.float32(element[0])
         return element[0] if is_computed(x.dtype) else element.view(f"u{x.dtype.itemsize}")[0]
@@ -166,8 +169,9 @@ def _scalar(x: Any) -> Any:
 class _Parts:
     """The generated part of ``chain.cl``."""
 
-    def __init__(self, chain: Chain, out: Operand) -> None:
+    def __init__(self, chain: Chain, out: Operand, tuning: Tuning) -> None:
         self._chain = chain
+        self._tuning = tuning
         self._out = out
         self._parameters: list[str] = []
         self._values: list[str] = []
@@ -183,7 +187,7 @@ class _Parts:
     def add(self, n: int, x: Any) -> None:
         """Declares input ``n`` and how its element is found."""
         ctype = self._chain.ctypes[n]
-        value = _scalar(x)
+        value = _scalar(x, self._tuning)
         if not isinstance(value, Operand):
             self._parameters.append(f"const {ctype} x{n}")
             self._values.append(f"x{n}")

@@ -70,13 +70,17 @@ class OpenClCompiledModel(CompiledModel):
         super().__init__(model, properties, device)
         self.target: Device = find_device(properties.DEVICE_ID)
         self.fuse_chains = properties.FUSE_ELEMENTWISE
-        half = properties.INFERENCE_PRECISION_HINT is Precision.F16
-        tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
-        self._tuning = replace(tuning, device=self.target.identity)
         graph = lower(model)
+        own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
+        precision = properties.INFERENCE_PRECISION_HINT
+        half = precision in (Precision.F16, Precision.BF16)
+        triples = precision is Precision.BF16X3
+        tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
+        bfloat = precision is Precision.BF16 and not own_halves
+        self._tuning = replace(tuning, device=self.target.identity, bfloat=bfloat, triples=triples)
         self.objection = ""
-        halves = half or any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
-        if halves:
+        halves = half or own_halves
+        if halves or triples:
             self._tuning, self.objection = _tried(self._tuning, self.target)
         if not halves or properties.PERF_COUNT:
             # Of a kernel that computes many operations, no clock tells how long each takes.
@@ -109,7 +113,11 @@ class OpenClCompiledModel(CompiledModel):
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Halves, where the model is computed in them."""
-        return half_ports(self._graph, self.inputs, self.outputs) if self._half else {}
+        return (
+            half_ports(self._graph, self.inputs, self.outputs)
+            if self._half and not self._tuning.bfloat
+            else {}
+        )
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> OpenClCompiledModel:
         """The same with halves at some ports; weights are shared."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from partita import Port
 from partita.layout import Layout
-from partita.lowering import Array, Graph, Node, Operand, Value
+from partita.lowering import Graph, Node, Operand, Value
 from partita.lowering.channels_last import DOMAIN
 from partita.lowering.table import Entry
 from partita_opencl.expressions import BINARY
@@ -142,7 +142,7 @@ def _stays(k: Kit, node: Node, entry: Entry, position: int, x: Operand) -> bool:
 def narrow(k: Kit, x: Operand) -> Operand:
     """The tensor as float16; a constant stays one."""
     if x.const is not None:
-        return k.builder.prepack(x, "half", _to_half)
+        return k.builder.prepack(x, "half", k.halves)
     return convert(k, x, HALF)
 
 
@@ -151,9 +151,3 @@ def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
     y = k.empty(x.shape, dtype)
     k.chain(y, [Line("{0}", (0,), "float")], x)
     return y
-
-
-def _to_half(array: Array) -> Array:
-    # What is larger than the largest half becomes infinite, as hardware converts.
-    with np.errstate(over="ignore"):
-        return array.astype(HALF)

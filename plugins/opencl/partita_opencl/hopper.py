@@ -15,15 +15,18 @@ HIDDEN = "//@@{"
 
 
 @functools.cache
-def multiplier(columns: int) -> str:
-    """The macro that adds the product of 64 x 16 by 16 x ``columns`` halves in local memory."""
+def multiplier(columns: int, kind: str = "f16") -> str:
+    """The macro that adds the product of 64 x 16 by 16 x ``columns`` halves in local memory.
+
+    ``kind`` is their type: ``"f16"`` or ``"bf16"``.
+    """
     count = columns // 2
     sums = ",".join(f"%{i}" for i in range(count))
     operands = ", ".join(f'"+f"((sums)[{i}])' for i in range(count))
     return (
         "#define WGMMA(sums, a, b) asm volatile("
         '"//@@{ .reg .pred p; setp.eq.u32 p, 1, 1; '
-        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.f16.f16 "
+        f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} "
         f'{{{sums}}}, %{count}, %{count + 1}, p, 1, 1, 0, 0; }}" '
         f': {operands} : "l"(a), "l"(b) : "memory")'
     )

@@ -54,6 +54,18 @@ class Kit:
         """One of several ways to compute the node: measured to be the fastest, or the first."""
         return choose(self.tuning.device, self.builder.node.name, key, ranked)
 
+    def halves(self, array: Array) -> Array:
+        """An array as halves in memory: float16, or bfloat16 in its place.
+
+        What is larger than the largest half becomes infinite, as hardware converts.
+        """
+        if not self.tuning.bfloat:
+            with np.errstate(over="ignore"):
+                return array.astype(np.float16)
+        import ml_dtypes
+
+        return array.astype(ml_dtypes.bfloat16).view(np.float16)
+
     def launch(
         self,
         file: str,
@@ -80,6 +92,8 @@ class Kit:
             return
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
             options["HALF"] = None
+            if self.tuning.bfloat:
+                options["BFLOAT"] = None
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
         key = ProgramKey(file, tuple(options.items()), generated)

@@ -14,6 +14,8 @@ class Precision(enum.StrEnum):
 
     F32 = "f32"
     F16 = "f16"
+    BF16 = "bf16"
+    BF16X3 = "bf16x3"
 
 
 class Tiling(enum.StrEnum):
@@ -29,8 +31,10 @@ class OpenClProperties(DeviceProperties):
 
     INFERENCE_PRECISION_HINT: Precision = Field(
         Precision.F32,
-        description="Element type that float32 models are computed in. f16 keeps halves in memory "
-        "and sums in float32; inputs and outputs keep their types.",
+        description="Element type that float32 models are computed in. f16 and bf16 keep halves in "
+        "memory and sums in float32; inputs and outputs keep their types. Models with tensors of "
+        "float16 are computed in f16 instead of bf16. bf16x3 keeps float32, and multiplies by "
+        "constant matrices as three products of bf16 where there are matrix units.",
     )
     TILING: Tiling = Field(
         Tiling.AUTO,

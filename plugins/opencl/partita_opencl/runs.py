@@ -301,7 +301,9 @@ class _Table:
         first = last.fn
         if not isinstance(first, Launch):
             raise TypeError(f"{first!r} is no launch")
-        options |= {name: value for name, value in first.program.options if name == "NVIDIA"}
+        options |= {
+            name: value for name, value in first.program.options if name in ("NVIDIA", "BFLOAT")
+        }
         records = self._records()
         args = (
             Operand(records.shape, records.dtype, records),

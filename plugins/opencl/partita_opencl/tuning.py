@@ -34,6 +34,8 @@ class Tuning:
         row_items: Items that share one row in reductions; a power of two.
         width: Elements per item of contiguous element-wise kernels.
         half: Whether what is float32 in the model is float16 in memory.
+        bfloat: Whether halves, which all that is not a kernel takes for float16, are bfloat16.
+        triples: Whether products of float32 may be three of bfloat16.
         matrix_units: Whether products of float16 go to the device's matrix units.
         warpgroups: Whether these may be used by four warps together.
         resident_groups: Groups of a kernel that are on the device at a time, so that they may wait
@@ -46,6 +48,8 @@ class Tuning:
     row_items: int
     width: int
     half: bool = False
+    bfloat: bool = False
+    triples: bool = False
     matrix_units: bool = False
     warpgroups: bool = False
     resident_groups: int = 0
@@ -67,6 +71,11 @@ class Tuning:
             warpgroups=able and wanted and limits.warpgroups,
             resident_groups=limits.resident_groups if able and wanted else 0,
         )
+
+    @property
+    def half_kind(self) -> str:
+        """What instructions call the type of halves."""
+        return "bf16" if self.bfloat else "f16"
 
     def flat(self, count: int) -> Sizes:
         """At least ``count`` items in one dimension."""

@@ -2,25 +2,54 @@
 // activation as the option ACTIVATION, so that a kernel holds the code of one only.
 //
 // Options: HALF    elements are float16 in memory and float32 in registers
+//          BFLOAT  with HALF: they are bfloat16
 //          NVIDIA  inline PTX may be used
 
 // Halves in memory, whatever the other elements are. Of two or four neighbours, the first one's
 // place is a multiple of two or four.
-#if defined(HALF) && defined(NVIDIA)
+#ifdef BFLOAT
+#define half ushort
+#define UNIT_TYPE "bf16"
+
+float float_of(const ushort bits) { return as_float((uint)bits << 16); }
+
+ushort bits_of(const float v) {
+  const uint bits = as_uint(v);
+  if (isnan(v)) return (ushort)(bits >> 16 | 0x40);
+  return (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);  // to the nearest, of two the even one
+}
+#else
+#define UNIT_TYPE "f16"
+#endif
+
+#if defined(BFLOAT) || (defined(HALF) && defined(NVIDIA))
+#ifdef BFLOAT
+#define GET_HALF(p, i) float_of((p)[i])
+#define PUT_HALF(p, i, v) (p)[i] = bits_of(v)
+
+float2 unpack2(const uint bits) {
+  return (float2)(as_float(bits << 16), as_float(bits & 0xffff0000u));
+}
+
+uint pack2(const float low, const float high) {
+#ifdef NVIDIA
+  uint bits;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
+  return bits;
+#else
+  return (uint)bits_of(high) << 16 | bits_of(low);
+#endif
+}
+#else
 // The driver converts by instructions in arithmetic only, though it does not list the extension.
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 #define GET_HALF(p, i) ((float)(p)[i])
 #define PUT_HALF(p, i, v) (p)[i] = (half)(v)
-#define GET_HALF4(p, i) unpack4(*(__global const uint2*)((p) + (i)))
-#define PUT_HALF4(p, i, v) *(__global uint2*)((p) + (i)) = pack4(v)
-#define PUT_HALF2(p, i, v) *(__global uint*)((p) + (i)) = pack2((v).x, (v).y)
 
-float4 unpack4(const uint2 bits) {
-  float4 v;
+float2 unpack2(const uint bits) {
+  float2 v;
   asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-      : "=f"(v.x), "=f"(v.y) : "r"(bits.x));
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-      : "=f"(v.z), "=f"(v.w) : "r"(bits.y));
+      : "=f"(v.x), "=f"(v.y) : "r"(bits));
   return v;
 }
 
@@ -29,18 +58,17 @@ uint pack2(const float low, const float high) {
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
   return bits;
 }
+#endif
+#define GET_LOCAL(p, i) GET_HALF(p, i)
+#define GET_HALF4(p, i) unpack4(*(__global const uint2*)((p) + (i)))
+#define PUT_HALF4(p, i, v) *(__global uint2*)((p) + (i)) = pack4(v)
+#define PUT_HALF2(p, i, v) *(__global uint*)((p) + (i)) = pack2((v).x, (v).y)
+
+float4 unpack4(const uint2 bits) { return (float4)(unpack2(bits.x), unpack2(bits.y)); }
 
 uint2 pack4(const float4 v) { return (uint2)(pack2(v.x, v.y), pack2(v.z, v.w)); }
-#else
-#define GET_HALF(p, i) vload_half((i), (p))
-#define PUT_HALF(p, i, v) vstore_half((v), (i), (p))
-#define GET_HALF4(p, i) vloada_half4((i) / 4, (p))
-#define PUT_HALF4(p, i, v) vstorea_half4((v), (i) / 4, (p))
-#define PUT_HALF2(p, i, v) vstorea_half2((v), (i) / 2, (p))
-#endif
 
 // Eight neighbours, the first at a multiple of eight.
-#if defined(HALF) && defined(NVIDIA)
 #define PUT_HALF8(p, i, v) *(__global uint4*)((p) + (i)) = (uint4)(pack2((v)[0], (v)[1]), \
     pack2((v)[2], (v)[3]), pack2((v)[4], (v)[5]), pack2((v)[6], (v)[7]))
 #define GET_HALF8(v, p, i) unpack8(v, *(__global const uint4*)((p) + (i)))
@@ -52,17 +80,16 @@ void unpack8(float* v, const uint4 bits) {
 }
 #define GET_LOCAL2(p, i) unpack2(*(__local const uint*)((p) + (i)))
 #define PUT_LOCAL2(p, i, v) *(__local uint*)((p) + (i)) = pack2((v).x, (v).y)
-
-float2 unpack2(const uint bits) {
-  float2 v;
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-      : "=f"(v.x), "=f"(v.y) : "r"(bits));
-  return v;
-}
 #define GET_LOCAL8(v, p) unpack8(v, *(__local const uint4*)(p))
 #define PUT_LOCAL8(p, v) *(__local uint4*)(p) = (uint4)(pack2((v)[0], (v)[1]), \
     pack2((v)[2], (v)[3]), pack2((v)[4], (v)[5]), pack2((v)[6], (v)[7]))
 #else
+#define GET_HALF(p, i) vload_half((i), (p))
+#define PUT_HALF(p, i, v) vstore_half((v), (i), (p))
+#define GET_HALF4(p, i) vloada_half4((i) / 4, (p))
+#define PUT_HALF4(p, i, v) vstorea_half4((v), (i) / 4, (p))
+#define PUT_HALF2(p, i, v) vstorea_half2((v), (i) / 2, (p))
+#define GET_LOCAL(p, i) vload_half((i), (p))
 #define GET_LOCAL8(v, p) vstore8(vload_half8(0, (__local const half*)(p)), 0, v)
 #define PUT_LOCAL8(p, v) vstore_half8(vload8(0, v), 0, (__local half*)(p))
 #define GET_LOCAL2(p, i) vload_half2((i) / 2, (p))

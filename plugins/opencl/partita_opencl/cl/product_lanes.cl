@@ -10,7 +10,11 @@
 //           end, so that an item reads it from front to back; else as [z][k][n]
 
 #ifdef HALF
+#ifdef BFLOAT
+#define GET16(p) as_float16(convert_uint16(vload16(0, (p))) << 16)
+#else
 #define GET16(p) vload_half16(0, (p))
+#endif
 #else
 #define GET16(p) vload16(0, (p))
 #endif

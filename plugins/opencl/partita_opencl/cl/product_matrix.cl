@@ -55,7 +55,8 @@
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" \
     : "=r"((r)[0]), "=r"((r)[1]), "=r"((r)[2]), "=r"((r)[3]) : "r"(SHARED(p)) : "memory")
 #define MULTIPLY(c, a, b0, b1) \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." UNIT_TYPE "." UNIT_TYPE \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
       "{%0,%1,%2,%3};" : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3]) \
       : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"(b0), "r"(b1))
 #endif
@@ -275,8 +276,8 @@ void product_matrix(
 #else
             const int at = m * A_ROW + k;
 #endif
-            sum += vload_half(at, (__local const half*)a_tile[s]) *
-                   vload_half(k * B_ROW + n, (__local const half*)b_tile[s]);
+            sum += GET_LOCAL((__local const half*)a_tile[s], at) *
+                   GET_LOCAL((__local const half*)b_tile[s], k * B_ROW + n);
           }
           sums[i][j][q] = sum;
         }

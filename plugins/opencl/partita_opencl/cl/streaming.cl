@@ -27,7 +27,8 @@
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" \
     : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "r"(SHARED(p)) : "memory")
 #define MULTIPLY(c, a, b) \
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
+  asm("mma.sync.aligned.m16n8k16.row.col.f32." UNIT_TYPE "." UNIT_TYPE \
+      ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, " \
       "{%0,%1,%2,%3};" : "+f"((c)[0]), "+f"((c)[1]), "+f"((c)[2]), "+f"((c)[3]) \
       : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"((b)[0]), "r"((b)[1]))
 #else
@@ -77,8 +78,8 @@ void multiply_tiles(
     const int n = warp_n + lane % 4 * 2 + f / 4 % B_COLUMNS * 8 + f % 2;
     float sum = sums[f];
     for (int q = 0; q < BK; q++)
-      sum += vload_half(q % 8, (__local const half*)(a_tile + CHUNK(m, q / 8))) *
-             vload_half(q % 8, (__local const half*)(b_tile + CHUNK(n, q / 8)));
+      sum += GET_LOCAL((__local const half*)(a_tile + CHUNK(m, q / 8)), q % 8) *
+             GET_LOCAL((__local const half*)(b_tile + CHUNK(n, q / 8)), q % 8);
     sums[f] = sum;
   }
 #endif

@@ -178,7 +178,7 @@ def _picture(k: Kit, window: Window, x: Operand, w: Operand) -> tuple[Operand, O
         filters, _, ky, kx = array.shape
         rows = np.zeros((filters, ky, run // FEW, FEW), np.float32)
         rows[:, :, :kx, :c] = array.transpose(0, 2, 3, 1)
-        return packed_filters(stream, rows.reshape(filters, ky, run).transpose(0, 2, 1))
+        return packed_filters(k, stream, rows.reshape(filters, ky, run).transpose(0, 2, 1))
 
     return image, k.builder.prepack(w, ("picture", run), pack), stream
 
@@ -198,7 +198,7 @@ def _depthwise(
 
     def pack(array: Array) -> Array:
         taps = array.reshape(channels, -1).T
-        return np.pad(taps, ((0, 0), (0, pitch - channels))).astype(np.float16)
+        return k.halves(np.pad(taps, ((0, 0), (0, pitch - channels))))
 
     stream = Stream(x.shape[0], _xy(window.image), pitch, channels, channels)
     weights = k.builder.prepack(w, "depthwise last", pack)

@@ -22,6 +22,7 @@ from partita_opencl.emitters.streams import (
     packed,
     stream_product,
 )
+from partita_opencl.emitters.triples import is_triple, triple_product
 from partita_opencl.halves import HALF, SINGLE, narrow
 from partita_opencl.kit import Kit, is_half
 from partita_opencl.layout import UNIT
@@ -134,6 +135,8 @@ def _matmul(
         )
     if is_half(a.dtype) and _streams(k, a, b, bias, residual):
         return _streamed(k, node, a, b, bias, residual)
+    if is_triple(k, a, b, bias, residual):
+        return triple_product(k, a, b, bias, residual, activation_of(node))
     if is_half(a.dtype):
         b = _half(k, b)
         bias, residual = (None if x is None else _half(k, x) for x in (bias, residual))

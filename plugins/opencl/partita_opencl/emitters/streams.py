@@ -88,19 +88,18 @@ def packed(
     sizes = (stream.groups, stream.filters, stream.channels, transposed)
 
     def pack(array: Array) -> Array:
-        return packed_filters(stream, array.T if transposed else array)
+        return packed_filters(k, stream, array.T if transposed else array)
 
     weights = k.builder.prepack(w, ("stream", *sizes), pack)
     return weights, packed_bias(k, stream, w, bias)
 
 
-def packed_filters(stream: Stream, w: Array) -> Array:
+def packed_filters(k: Kit, stream: Stream, w: Array) -> Array:
     """Weights (filter, channel, y, x) as (group, filter, y, x, channel), filled up by zeros."""
     groups, filters, channels = stream.groups, stream.filters, stream.channels
     taps = w.reshape(groups, filters, channels, -1).transpose(0, 1, 3, 2)
     more = ((0, 0), (0, stream.columns - filters), (0, 0), (0, filled(channels) - channels))
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(np.pad(taps.astype(np.float16), more))
+    return np.ascontiguousarray(np.pad(k.halves(taps), more))
 
 
 def packed_bias(k: Kit, stream: Stream, w: Operand, bias: Operand | None) -> Operand:
@@ -222,7 +221,9 @@ def stream_product(
         options["NORMALISE"] = math.ceil(stream.depth / _NORMALISED)
         more = norm.out, norm.scale, norm.shift, f32(norm.epsilon)
     width = stream.filters if stream.ragged else columns * stream.groups
-    generated = multiplier(tile.wide) if tile.warpgroup and limits.is_nvidia else ""
+    generated = (
+        multiplier(tile.wide, k.tuning.half_kind) if tile.warpgroup and limits.is_nvidia else ""
+    )
     k.launch_generated(
         generated,
         "product_stream.cl",
