@@ -1,16 +1,16 @@
 """Device OPENCL beside PyTorch on the same card, in one process, taking turns.
 
-    python benchmarks/gpu_peers.py [--precisions f32,f16] [--batch 1] [--compile] [model ...]
+    python benchmarks/gpu_peers.py [--precisions f32,f16,bf16,bf16x3] [--batch 1] [--compile] [model ...]
 
 Models: resnet50, mobilenetv2, encoder (four layers), bert (twelve), minilm (six smaller ones), gemm
-(of 4096, float16), all built here with random weights, and all names that
+(of 4096, float16; gemm32: of float32), all built here with random weights, and all names that
 `partita benchmark` takes (light:squeezenet, zoo:ppocr-det, a path). PyTorch runs the same graph
 with the same weights: eagerly, replayed as a CUDA graph, and with --compile through inductor.
 Inputs and outputs stay on the card. A call is timed from the first enqueue to the end on the host.
 Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error:
 its Frobenius norm relative to that of what onnxruntime computes. For models that are not built
 here, onnxruntime on all cores of the host is a peer, too; the only one where PyTorch lacks an
-operator.
+operator. PyTorch's peer of bf16x3 is float32, without tf32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import onnx
 from cpu_networks import BUILT, encoder
 from cpu_peers import load
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper, shape_inference
 
 import partita
 
@@ -37,12 +37,13 @@ CALLS_PER_TURN = 10
 UNKNOWN = float("nan")
 
 
-def gemm(size: int = 4096) -> tuple[bytes, Feeds]:
-    """A product of square matrices of float16, one of them constant."""
+def gemm(kind: type[np.floating[Any]] = np.float16, size: int = 4096) -> tuple[bytes, Feeds]:
+    """A product of square matrices, one of them constant."""
     rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal((size, size), np.float32).astype(np.float16) for _ in range(2))
-    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, (size, size)) for n in "xy"]
-    weight = numpy_helper.from_array(w * np.float16(size**-0.5), "w")
+    x, w = (rng.standard_normal((size, size), np.float32).astype(kind) for _ in range(2))
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    ports = [helper.make_tensor_value_info(n, element, (size, size)) for n in "xy"]
+    weight = numpy_helper.from_array(w * kind(size**-0.5), "w")
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     graph = helper.make_graph([node], "gemm", ports[:1], ports[1:], [weight])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -54,6 +55,7 @@ MODELS: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "bert": lambda: encoder(layers=12),
     "minilm": lambda: encoder(layers=6, width=384),
     "gemm": gemm,
+    "gemm32": lambda: gemm(np.float32),
 }
 
 
@@ -64,11 +66,12 @@ class TorchGraph:
         KeyError: An operator is not known here.
     """
 
-    def __init__(self, model: onnx.ModelProto, half: bool) -> None:
+    def __init__(self, model: onnx.ModelProto, precision: str) -> None:
         import torch
 
         self.torch = torch
-        self.half = half
+        kinds = {"f16": torch.float16, "bf16": torch.bfloat16}
+        self.dtype = kinds.get(precision, torch.float32)
         self.weights = {w.name: self.place(numpy_helper.to_array(w)) for w in _constants(model)}
         self.steps = []
         for node in model.graph.node:
@@ -84,7 +87,7 @@ class TorchGraph:
         tensor = self.torch.from_numpy(np.array(array))
         if not tensor.is_floating_point():
             return tensor
-        return tensor.cuda().half() if self.half else tensor.cuda()
+        return tensor.cuda() if tensor.dtype == self.torch.float16 else tensor.cuda().to(self.dtype)
 
     def __call__(self, *inputs: Any) -> Any:
         values = {**self.weights, **dict(zip(self.inputs, inputs, strict=True))}
@@ -208,7 +211,7 @@ def _constants(model: onnx.ModelProto) -> list[onnx.TensorProto]:
 
 
 def torch_calls(
-    model: onnx.ModelProto, feeds: Feeds, half: bool, inductor: bool
+    model: onnx.ModelProto, feeds: Feeds, precision: str, inductor: bool
 ) -> dict[str, Call]:
     """PyTorch's ways to run the model; a call ends when the card is done."""
     import torch
@@ -216,7 +219,7 @@ def torch_calls(
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    graph = TorchGraph(model, half)
+    graph = TorchGraph(model, precision)
     inputs = [graph.place(feeds[name]) for name in graph.inputs]
     stream = torch.cuda.Stream()
 
@@ -325,9 +328,7 @@ def measure(name: str, precision: str, options: argparse.Namespace) -> None:
     feeds = batched(model, feeds, options.batch)
     host, reference = host_call(model, feeds)
     try:
-        calls = torch_calls(
-            shape_inference.infer_shapes(model), feeds, precision == "f16", options.compile
-        )
+        calls = torch_calls(shape_inference.infer_shapes(model), feeds, precision, options.compile)
     except KeyError:
         calls = {}
     if name not in MODELS or not calls:
@@ -347,7 +348,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measures the models named on the command line, or those built here."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
-    parser.add_argument("--precisions", default="f32", help="of f32, f16; separated by commas")
+    parser.add_argument(
+        "--precisions", default="f32", help="of f32, f16, bf16, bf16x3; separated by commas"
+    )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--device", default="OPENCL")
