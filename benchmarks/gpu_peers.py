@@ -1,6 +1,6 @@
 """Device OPENCL beside PyTorch on the same card, in one process, taking turns.
 
-    python benchmarks/gpu_peers.py [--precisions f32,f16,bf16,bf16x3] [--batch 1] [--compile] [model ...]
+    python benchmarks/gpu_peers.py [--precisions f32,f16] [--batch 1] [--compile] [model ...]
 
 Models: resnet50, mobilenetv2, encoder (four layers), bert (twelve), minilm (six smaller ones), gemm
 (of 4096, float16; gemm32: of float32), all built here with random weights, and all names that
@@ -10,7 +10,7 @@ Inputs and outputs stay on the card. A call is timed from the first enqueue to t
 Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error:
 its Frobenius norm relative to that of what onnxruntime computes. For models that are not built
 here, onnxruntime on all cores of the host is a peer, too; the only one where PyTorch lacks an
-operator. PyTorch's peer of bf16x3 is float32, without tf32.
+operator. Precisions: f32, f16, bf16, and bf16x3, whose peer is PyTorch's float32 without tf32.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-// Rows of float32 as three times as many bfloat16: what rounding keeps, what it drops, and what it
-// keeps once more. An item splits eight neighbours.
+// Rows of float32 as three times as many bfloat16: what rounding drops, then what it keeps, twice. An
+// item splits eight neighbours.
 
 __kernel void split_halves(
     __global const float* restrict x, __global half* restrict y, const long eights, const int depth
@@ -16,7 +16,7 @@ __kernel void split_halves(
     dropped[i] = isinf(kept[i]) ? 0.0f : dropped[i] - kept[i];
   }
   y += row * 3 * depth + c;
-  PUT_HALF8(y, 0, kept);
-  PUT_HALF8(y, depth, dropped);
+  PUT_HALF8(y, 0, dropped);
+  PUT_HALF8(y, depth, kept);
   PUT_HALF8(y, 2 * depth, kept);
 }
