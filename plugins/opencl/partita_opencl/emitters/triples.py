@@ -1,8 +1,8 @@
 """Products of float32 as three of bfloat16 on matrix units.
 
 With x = k + d, k rounded to bfloat16 and d what is left, x w is about k k' + d k' + k d': sixteen
-bits of either factor. The three are one product of three times the depth, the small ones first, since
-matrix units cut sums off. Where x is infinite, the result is infinite or NaN.
+bits of either factor. The three are one product of three times the depth, the small ones first,
+since matrix units cut sums off. Where x is infinite, the result is infinite or NaN.
 """
 
 from __future__ import annotations
