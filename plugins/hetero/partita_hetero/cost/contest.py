@@ -32,7 +32,7 @@ _log = logging.getLogger("partita.hetero")
 PLAN = "plan"
 
 RACE_SECONDS = 2.0
-LEAST_ROUNDS, MOST_ROUNDS = 7, 41
+LEAST_ROUNDS, MOST_ROUNDS = 7, 201
 """The candidates run in turns for so long, at least and at most so many times."""
 
 HOPELESS = 1.3
@@ -42,7 +42,9 @@ IN_FLIGHT = 4
 """Requests for each that is in flight at a time, when throughput is measured."""
 
 MARGIN = 0.01
-"""A plan replaces a simpler placement only if it is faster by more than that."""
+MAJORITY = 0.75
+"""A plan replaces a simpler placement only if it is faster by more than the margin in the median,
+and faster in that share of the rounds: on a busy machine medians of equal placements differ."""
 
 
 UNFIT = (
@@ -172,7 +174,7 @@ class Contest:
         self._race(able)
         if self._made_up and any(entry.failure for entry in self._entries.values()):
             self.note(UNFIT)
-        chosen = min(able, key=_rank, default=None)
+        chosen = best(able)
         decision = self._decision(chosen, plan)
         self.close()
         return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
@@ -348,14 +350,21 @@ class Contest:
         }
 
 
+def best(entries: Sequence[Entry]) -> Entry | None:
+    """What is kept; ``None`` if nothing has run."""
+    ran = sorted((entry for entry in entries if entry.times), key=lambda entry: entry.median)
+    simple = next((entry for entry in ran if entry.name != PLAN), None)
+    return next((e for e in ran if simple is None or e is simple or _beats(e, simple)), None)
+
+
+def _beats(plan: Entry, simple: Entry) -> bool:
+    """Whether a plan is surely faster than a simpler placement that ran in turns with it."""
+    pairs = list(zip(plan.times, simple.times, strict=False))  # one may have dropped out
+    won = sum(ours < theirs for ours, theirs in pairs)
+    return plan.median * (1 + MARGIN) < simple.median and won >= MAJORITY * len(pairs)
+
+
 def _decided(racing: Sequence[Entry]) -> bool:
     """Whether one has always been faster than any other ever was."""
-    ranked = sorted(racing, key=_rank)
+    ranked = sorted(racing, key=lambda entry: entry.median)
     return not ranked or all(max(ranked[0].times) < min(other.times) for other in ranked[1:])
-
-
-def _rank(entry: Entry) -> float:
-    """By time; a plan must be faster than simpler placements by more than noise."""
-    if not entry.times:
-        return math.inf
-    return entry.median * (1 + MARGIN if entry.name == PLAN else 1)
