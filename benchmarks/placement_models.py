@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import random
 import statistics
 import tempfile
 import time
@@ -34,7 +35,7 @@ PREDICTED = (
     *("light:squeezenet", "light:resnet50", "light:inception_v1", "light:densenet121"),
 )
 LISTS = ("OPENCL,CPU", "CPU,OPENCL", "CPU,CPU2")
-SECONDS = 1.5
+SECONDS, TURN_SECONDS = 1.5, 0.005
 NOISE = 1.03
 
 
@@ -51,25 +52,59 @@ def read(core: partita.Core, case: Case) -> partita.Model:
     return model.reshape({name: array.shape for name, array in case.feeds.items()})
 
 
-def in_turns(calls: dict[str, Callable[[], object]], seconds: float = SECONDS) -> dict[str, float]:
-    """Median milliseconds of each call; those far behind after three rounds drop out."""
+def take_turn(call: Callable[[], object]) -> float:
+    """Median milliseconds of calls one after another, for a while.
+
+    So that the threads and caches of whoever had the turn before do not count.
+    """
+    times: list[float] = []
+    start = end = time.perf_counter()
+    while not times or end - start < TURN_SECONDS:
+        begin = time.perf_counter()
+        call()
+        end = time.perf_counter()
+        times.append((end - begin) * 1e3)
+    return statistics.median(times)
+
+
+def in_turns(
+    calls: dict[str, Callable[[], object]], seconds: float = SECONDS
+) -> dict[str, list[float]]:
+    """Milliseconds of each call, by rounds; those far behind after three rounds drop out.
+
+    Each round has an order of its own.
+    """
     times: dict[str, list[float]] = {name: [] for name in calls}
-    racing = dict(calls)
+    racing = list(calls)
     for call in calls.values():
         call()
         call()
+    order = random.Random(0)
     start = time.perf_counter()
     rounds = 0
-    while rounds < 7 or (time.perf_counter() - start < seconds and rounds < 200):
-        for name, call in racing.items():
-            begin = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - begin)
+    while rounds < 11 or time.perf_counter() - start < seconds:
+        order.shuffle(racing)
+        for name in racing:
+            times[name].append(take_turn(calls[name]))
         rounds += 1
         if rounds == 3:
             best = min(map(statistics.median, times.values()))
-            racing = {n: c for n, c in racing.items() if statistics.median(times[n]) < 2 * best}
-    return {name: statistics.median(taken) * 1e3 for name, taken in times.items()}
+            racing = [name for name in racing if statistics.median(times[name]) < 2 * best]
+    return times
+
+
+def medians_of(times: dict[str, list[float]]) -> dict[str, float]:
+    """Median milliseconds of each call."""
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def ratio_in_rounds(times: dict[str, list[float]], name: str) -> float:
+    """How a call compares with each other one, in the median of the rounds; the worst of these."""
+    return max(
+        statistics.median(a / b for a, b in zip(times[name], taken, strict=False))
+        for other, taken in times.items()
+        if other != name
+    )
 
 
 def infer(compiled: partita.CompiledModel, feeds: dict[str, Any]) -> Callable[[], object]:
@@ -87,7 +122,7 @@ def measure_prediction(models: Sequence[str]) -> None:
         compiled = core.compile_model(read(core, case), "HETERO:OPENCL,CPU", COST)
         decision = compiled.explain().decision
         kept = decision[decision.chosen]
-        median = in_turns({"kept": infer(compiled, case.feeds)})["kept"]
+        median = medians_of(in_turns({"kept": infer(compiled, case.feeds)}))["kept"]
         ratio = kept.predicted_us / 1e3 / median
         errors.append(abs(math.log(ratio)))
         line = f"  {case.name:<24} {median:8.3f} measured  {ratio:6.3f} kept '{kept.name}'"
@@ -104,7 +139,9 @@ def measure_prediction(models: Sequence[str]) -> None:
 
 def measure_guard(models: Sequence[str]) -> None:
     """COST over the best of single devices and priority."""
-    print("guard: latency in ms, in turns; last column: COST over the best of the others")
+    print(
+        "guard: latency in ms, in turns; last column: COST over the best of the others, by rounds"
+    )
     ratios: list[float] = []
     for case in cases(models):
         for listed in LISTS:
@@ -119,8 +156,8 @@ def measure_guard(models: Sequence[str]) -> None:
                 calls[device] = infer(alone, case.feeds)
             greedy = core.compile_model(read(core, case), f"HETERO:{listed}")
             calls["priority"] = infer(greedy, case.feeds)
-            medians = in_turns(calls)
-            ratio = medians["COST"] / min(v for name, v in medians.items() if name != "COST")
+            times = in_turns(calls)
+            medians, ratio = medians_of(times), ratio_in_rounds(times, "COST")
             ratios.append(ratio)
             shown = "  ".join(f"{name} {median:.3f}" for name, median in medians.items())
             kept = compiled.explain().decision.chosen
@@ -147,7 +184,7 @@ def measure_inception(models: Sequence[str]) -> None:
     calls = {"both": infer(both, feeds)}
     for device in ("CPU", "CPU2"):
         calls[device] = infer(core.compile_model(proto, device), feeds)
-    medians = in_turns(calls, 10.0)
+    medians = medians_of(in_turns(calls, 10.0))
     best = min(medians["CPU"], medians["CPU2"])
     print(
         f"inception: Inception v3, CPU {medians['CPU']:.2f} ms, CPU2 {medians['CPU2']:.2f} ms, "

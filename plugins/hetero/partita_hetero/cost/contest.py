@@ -296,7 +296,7 @@ class Contest:
         if entry.trial is None:
             raise ValueError(f"Candidate '{entry.name}' has nothing to run.")
         if self._objective != "THROUGHPUT":
-            return entry.trial.run()
+            return entry.trial.take_turn()
         at_once = max(2, len(self._table.devices))
         return entry.trial.seconds_per_request(IN_FLIGHT * at_once, at_once)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
 WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
+TURN_SECONDS = 0.004
 COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
@@ -72,6 +73,18 @@ class Trial:
         start = clock.seconds()
         self._request.infer(share_outputs=True)
         return clock.seconds() - start
+
+    def take_turn(self) -> float:
+        """Median seconds of runs one after another, for a while.
+
+        A run that follows another placement's finds other things in the caches, and cores that the
+        other's threads have not left yet.
+        """
+        start = clock.seconds()
+        times: list[float] = []
+        while not times or clock.seconds() - start < TURN_SECONDS:
+            times.append(self.run())
+        return statistics.median(times)
 
     def measure(self, effort: Effort = EFFORT) -> Run:
         """Runs several times as an application would, then noting each submodel's time."""
