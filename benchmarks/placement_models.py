@@ -70,7 +70,7 @@ def take_turn(call: Callable[[], object]) -> float:
 def in_turns(
     calls: dict[str, Callable[[], object]], seconds: float = SECONDS
 ) -> dict[str, list[float]]:
-    """Milliseconds of each call, by rounds; those far behind after three rounds drop out.
+    """Milliseconds of each call, by rounds; those far behind in three rounds drop out.
 
     Each round has an order of its own.
     """
@@ -89,7 +89,7 @@ def in_turns(
         rounds += 1
         if rounds == 3:
             best = min(map(statistics.median, times.values()))
-            racing = [name for name in racing if statistics.median(times[name]) < 2 * best]
+            racing = [name for name in racing if min(times[name]) < 2 * best]
     return times
 
 

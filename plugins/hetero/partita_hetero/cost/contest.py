@@ -36,7 +36,7 @@ LEAST_ROUNDS, MOST_ROUNDS = 7, 201
 """The candidates run in turns for so long, at least and at most so many times."""
 
 HOPELESS = 1.3
-"""A candidate so much slower than the best one after three rounds runs no more."""
+"""A candidate that was so much slower than the best one in all three first rounds runs no more."""
 
 IN_FLIGHT = 4
 """Requests for each that is in flight at a time, when throughput is measured."""
@@ -290,7 +290,7 @@ class Contest:
                     racing.remove(entry)
             if number == 2:
                 best = min((entry.median for entry in racing), default=0.0)
-                racing = [entry for entry in racing if entry.median <= HOPELESS * best]
+                racing = [entry for entry in racing if min(entry.times) <= HOPELESS * best]
 
     def _once(self, entry: Entry) -> float:
         if entry.trial is None:
