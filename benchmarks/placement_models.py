@@ -138,31 +138,29 @@ def measure_prediction(models: Sequence[str]) -> None:
 
 
 def measure_guard(models: Sequence[str]) -> None:
-    """COST over the best of single devices and priority."""
-    print(
-        "guard: latency in ms, in turns; last column: COST over the best of the others, by rounds"
-    )
+    """COST over single devices and priority; what is slower is measured three times."""
+    print("guard: latency in ms, in turns; last column: COST over each other one, by rounds, worst")
     ratios: list[float] = []
     for case in cases(models):
         for listed in LISTS:
             core = new_core()
-            compiled = core.compile_model(read(core, case), f"HETERO:{listed}", COST)
-            calls = {"COST": infer(compiled, case.feeds)}
+            compiled = {"COST": core.compile_model(read(core, case), f"HETERO:{listed}", COST)}
             for device in listed.split(","):
                 try:
-                    alone = core.compile_model(read(core, case), device)
+                    compiled[device] = core.compile_model(read(core, case), device)
                 except partita.PartitaError:
                     continue  # it does not take the whole model
-                calls[device] = infer(alone, case.feeds)
-            greedy = core.compile_model(read(core, case), f"HETERO:{listed}")
-            calls["priority"] = infer(greedy, case.feeds)
-            times = in_turns(calls)
-            medians, ratio = medians_of(times), ratio_in_rounds(times, "COST")
-            ratios.append(ratio)
-            shown = "  ".join(f"{name} {median:.3f}" for name, median in medians.items())
-            kept = compiled.explain().decision.chosen
-            flag = "" if ratio <= NOISE else "  SLOWER"
-            print(f"  {case.name:<24} {listed:<11} {shown}  '{kept}' {ratio:.3f}{flag}", flush=True)
+            compiled["priority"] = core.compile_model(read(core, case), f"HETERO:{listed}")
+            found: list[float] = []
+            while len(found) < 3 and (not found or found[0] > NOISE):
+                times = in_turns({name: infer(one, case.feeds) for name, one in compiled.items()})
+                found.append(ratio_in_rounds(times, "COST"))
+            ratios.append(statistics.median(found))
+            shown = "  ".join(f"{name} {median:.3f}" for name, median in medians_of(times).items())
+            kept = compiled["COST"].explain().decision.chosen
+            measured = " ".join(f"{ratio:.3f}" for ratio in found)
+            flag = "" if ratios[-1] <= NOISE else "  SLOWER"
+            print(f"  {case.name:<24} {listed:<11} {shown}  '{kept}' {measured}{flag}", flush=True)
     slower = sum(ratio > NOISE for ratio in ratios)
     print(
         f"  {len(ratios)} cases: median {statistics.median(ratios):.3f}, worst {max(ratios):.3f}; "
