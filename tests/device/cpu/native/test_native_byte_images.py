@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita_cpu.kernels.byte_windows import gather_windows
 from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.objects import addresses
 from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
 from partita_cpu.native.table import byte_window_kernels
 
@@ -215,6 +217,38 @@ def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
     finally:
         guarded.release()
     np.testing.assert_array_equal(y, wanted)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
+    columns, channels = windows(data), data.draw(st.sampled_from([1, 3, 21, 64, 70]))
+    info = np.iinfo(dtype)
+    shift = 128 if dtype is np.int8 else 0
+    zero = np.array([data.draw(st.integers(info.min, info.max))], dtype)
+    x = np.random.default_rng(0).integers(info.min, info.max + 1, (2, *columns[0], channels))
+    x = x.astype(dtype)
+    taps = taps_of(x, columns, int(zero[0])) + shift  # (taps, N, rows, columns, channels)
+    rows = taps[0, ..., 0].size
+    terms = taps.shape[0] * channels
+    length = terms + data.draw(st.integers(0, 5))
+    wanted = np.zeros((rows, length), np.uint8)
+    wanted[:, :terms] = np.moveaxis(taps, 0, 3).reshape(rows, terms)
+    copy = 0 if level is Isa.PORTABLE else addresses(level).get("copy_runs", 0)
+    guarded = Guarded()
+    try:
+        packed = guarded.array(np.full((rows, length), 7, np.uint8))
+        totals = guarded.array(np.zeros(rows, np.int32))
+        for tid in range(2):
+            sizes = (2, channels, length, shift, 1, copy)
+            outputs = (packed.reshape(-1), totals, table_of(columns), *sizes, tid, 2)
+            gather_windows(guarded.array(x).reshape(-1), zero, *outputs)
+    finally:
+        guarded.release()
+    np.testing.assert_array_equal(packed, wanted)
+    np.testing.assert_array_equal(totals, wanted.sum(1, dtype=np.int64))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

@@ -21,51 +21,99 @@ PITCH = 256
 """Bytes from one row of a tile to the next."""
 
 
+COLUMNS = PITCH // 4
+"""Columns of a tile."""
+
+
 def finish_bytes(name: str, lanes: int, levels: bool) -> Function:
     """``y = (sum - zero * total) * factor + bias`` in floats, or with the bias first as levels."""
     f = Function(name, PARAMETERS)
-    whole, real = f"<{lanes} x i32>", f"<{lanes} x float>"
-    zero = f.splat(lanes, "i32", f.let("trunc i64 %zero to i32"))
-    level = f.splat(lanes, "i32", f.let("trunc i64 %level to i32"))
-    low, high, scale = (f.splat(lanes, "float", x) for x in ("%low", "%high", "%scale"))
+    end = _End(f, lanes, levels)
     vectors = f.let(f"udiv i64 {f.let(f'add i64 %columns, {lanes - 1}')}, {lanes}")
+    together = COLUMNS // lanes
+
+    def whole_rows() -> None:
+        end.rows("0", [""] * together)
 
     def vector(index: str, _: list[str]) -> list[str]:
         first = f.let(f"mul i64 {index}, {lanes}")
-        place = f.let(f"mul i64 {index}, {4 * lanes}")
         mask = column_masks(f, f.let(f"sub i64 %columns, {first}"), lanes, 1)[0]
-        totals = _load(f, lanes, f.at("%totals", place), mask)
-        off = f.let(f"mul {whole} {totals}, {zero}")
-        bias = _load(f, lanes, f.at("%bias", place), mask)
-        bits = _load(f, lanes, f.at("%factors", place), mask)
-        factors = f.let(f"bitcast {whole} {bits} to {real}")
-        factors = f.let(f"fmul {real} {scale}, {factors}")
-        term = bias if levels else f.let(f"bitcast {whole} {bias} to {real}")
-        if levels:
-            off = f.let(f"sub {whole} {off}, {bias}")
-        size = 1 if levels else 4
-        to = f.at("%y", f.let(f"mul i64 {first}, {size}"))
-
-        def row(_: str, at: list[str]) -> list[str]:
-            sums = f.let(f"sub {whole} {f.load(whole, at[0])}, {off}")
-            x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
-            if levels:
-                x = bounded(f, real, x, low, high, lanes)
-                store_levels(f, lanes, x, level, at[1], mask)
-            else:
-                masked_store(f, lanes, f.let(f"fadd {real} {x}, {term}"), at[1], mask)
-            return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
-
-        f.loop("%rows", [("ptr", f.at("%tile", place)), ("ptr", to)], row)
+        end.rows(first, [mask])
         return []
 
-    f.loop(vectors, [], vector)
+    def columns() -> None:
+        f.loop(vectors, [], vector)
+
+    if together <= WHOLE:
+        f.either(f.let(f"icmp eq i64 %columns, {COLUMNS}"), whole_rows, columns)
+    else:
+        columns()
     f.do("ret void")
     return f
 
 
+WHOLE = 4
+"""Vectors of a row whose numbers all fit into registers at once."""
+
+
+class _End:
+    """Writes loops over rows, for some neighbouring vectors of each.
+
+    Args:
+        f: The kernel.
+        lanes: Numbers of a vector.
+        levels: Whether results are bytes.
+    """
+
+    def __init__(self, f: Function, lanes: int, levels: bool) -> None:
+        self._f, self._lanes, self._levels = f, lanes, levels
+        self._whole, self._real = f"<{lanes} x i32>", f"<{lanes} x float>"
+        self._zero = f.splat(lanes, "i32", f.let("trunc i64 %zero to i32"))
+        self._level = f.splat(lanes, "i32", f.let("trunc i64 %level to i32"))
+        names = ("%low", "%high", "%scale")
+        self._low, self._high, self._scale = (f.splat(lanes, "float", x) for x in names)
+
+    def rows(self, first: str, masks: list[str]) -> None:
+        """All rows of the vectors from a column on; an empty mask is for a whole vector."""
+        f, lanes, whole, real = self._f, self._lanes, self._whole, self._real
+        numbers = []
+        for i, mask in enumerate(masks):
+            place = f.let(f"shl i64 {f.let(f'add i64 {first}, {lanes * i}')}, 2")
+            names = ("%totals", "%bias", "%factors")
+            off, bias, factors = (_load(f, lanes, f.at(p, place), mask) for p in names)
+            off = f.let(f"mul {whole} {off}, {self._zero}")
+            if self._levels:
+                off = f.let(f"sub {whole} {off}, {bias}")
+            factors = f.let(f"bitcast {whole} {factors} to {real}")
+            factors = f.let(f"fmul {real} {self._scale}, {factors}")
+            numbers.append((off, factors, f.let(f"bitcast {whole} {bias} to {real}")))
+        size = 1 if self._levels else 4
+
+        def row(_: str, at: list[str]) -> list[str]:
+            for i, (off, factors, bias) in enumerate(numbers):
+                sums = f.let(f"sub {whole} {f.load(whole, f.at(at[0], 4 * lanes * i))}, {off}")
+                x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
+                to = f.at(at[1], size * lanes * i)
+                if self._levels:
+                    x = bounded(f, real, x, self._low, self._high, lanes)
+                    store_levels(f, lanes, x, self._level, to, masks[i])
+                    continue
+                x = f.let(f"fadd {real} {x}, {bias}")
+                if masks[i]:
+                    masked_store(f, lanes, x, to, masks[i])
+                else:
+                    f.do(f"store {real} {x}, ptr {to}, align 4")
+            return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
+
+        source = f.at("%tile", f.let(f"shl i64 {first}, 2"))
+        target = f.at("%y", f.let(f"mul i64 {first}, {size}"))
+        f.loop("%rows", [("ptr", source), ("ptr", target)], row)
+
+
 def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
     v, m = f"<{lanes} x i32>", f"<{lanes} x i1>"
+    if not mask:
+        return f.load(v, pointer)
     name = f"@llvm.masked.load.v{lanes}i32.p0"
     return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
 
@@ -73,19 +121,31 @@ def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
 def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
     """Rounds to the nearest, ties to even, and writes bytes; x is within their bounds."""
     real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
-    x = f.let(f"call {real} @llvm.nearbyint.v{lanes}f32({real} {x})")
-    bits = f.let(f"fptosi {real} {x} to {whole}")
+    if lanes == _WIDE:
+        rest = f"{whole} zeroinitializer, i16 -1, i32 4"
+        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x}, {rest})")
+    else:
+        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x})")
     bits = f.let(f"trunc {whole} {f.let(f'add {whole} {bits}, {level}')} to {narrow}")
+    if not mask:
+        f.do(f"store {narrow} {bits}, ptr {to}, align 1")
+        return
     name, m = f"@llvm.masked.store.v{lanes}i8.p0", f"<{lanes} x i1>"
     f.do(f"call void {name}({narrow} {bits}, ptr {to}, i32 1, {m} {mask})")
+
+
+_WIDE = 16
+_CONVERT = {8: "@llvm.x86.avx.cvt.ps2dq.256", _WIDE: "@llvm.x86.avx512.mask.cvtps2dq.512"}
+"""Conversions that round as the processor is set to: to the nearest, ties to even."""
 
 
 def declarations(lanes: int) -> str:
     """What the kernels call, beyond those of `masked`."""
     real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
     m = f"<{lanes} x i1>"
+    more = f", {whole}, i16, i32 immarg" if lanes == _WIDE else ""
     return (
         f"declare {whole} @llvm.masked.load.v{lanes}i32.p0(ptr, i32 immarg, {m}, {whole})\n"
         f"declare void @llvm.masked.store.v{lanes}i8.p0({narrow}, ptr, i32 immarg, {m})\n"
-        f"declare {real} @llvm.nearbyint.v{lanes}f32({real})\n"
+        f"declare {whole} {_CONVERT[lanes]}({real}{more})\n"
     )
