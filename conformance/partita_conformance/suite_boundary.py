@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 import partita
 from partita.errors import InferError
-from partita.layout import LaidOutTensor, Layout
+from partita.layout import LaidOutTensor, Layout, Window
 from partita_conformance.bench import Bench
 from partita_conformance.checks import NotApplicableError, check, require
 from partita_conformance.compare import compare
@@ -124,6 +125,33 @@ def _host(array: Array, layout: Layout | None) -> partita.Tensor:
 
 def _called(layout: Layout | None) -> str:
     return "plain" if layout is None else f"in layout {layout.name}"
+
+
+@check("boundary")
+def windows_are_all_that_is_written(bench: Bench) -> None:
+    """An output that is a part of a larger tensor is written there, and nothing beside it."""
+    tried = False
+    for sample, compiled, layouts in _offers(bench):
+        feeds = sample.feeds(74)
+        plain = _run(bench, compiled, {}, feeds)
+        for port in compiled.windows():
+            array = plain[port.index]
+            for named in layouts[port]:
+                tried = True
+                size = array.shape[named.axes[-1]]
+                layout = replace(named, window=Window(2, size, size + 5))
+                larger = np.full(layout.shape_in_memory(array.shape), 55, layout.dtype)
+                target = LaidOutTensor(larger, array.dtype, layout)
+                targets = [target if one is port else None for one in compiled.outputs]
+                runner = compiled.with_layouts({port: layout}).create_runner()
+                inputs = [_tensor(bench, feeds[one.name], None) for one in compiled.inputs]
+                results = runner.run(inputs, targets)
+                what = f"'{port.name}' of '{sample.name}' in a window"
+                compare([tensor.numpy() for tensor in results], plain, what)
+                layout.own(larger)[...] = 55
+                require(bool((larger == 55).all()), f"{what}: elements beside it were written.")
+    if not tried:
+        raise NotApplicableError("the device writes no windows")
 
 
 @check("boundary")

@@ -230,6 +230,15 @@ class CompiledModel(abc.ABC):
         """
         return {}
 
+    def windows(self) -> Collection[Port]:
+        """(optional) Outputs whose layouts may be windows (defaults to none).
+
+        :meth:`with_layouts` then takes for them a layout that :meth:`layouts` names, with any
+        :attr:`~partita.layout.Layout.window`, and runners write to that part of a larger tensor
+        alone. So HETERO has submodels write the parts of a Concat where its result is read.
+        """
+        return ()
+
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CompiledModel:
         """(optional) The same model with ports in layouts out of those that :meth:`layouts` names.
 

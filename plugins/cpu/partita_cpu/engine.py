@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -120,6 +120,10 @@ class CpuCompiledModel(CompiledModel):
         if not self.specialiser.target.options.native:
             return {}
         return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
+
+    def windows(self) -> Collection[Port]:
+        """All outputs that can have channels last."""
+        return [port for port in self.layouts() if not port.is_input]
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
         """The same with images as they are computed; weights are shared."""

@@ -16,7 +16,7 @@ from partita.layout import Layout
 from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
 from partita.lowering.channels_last import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.fusion.epilogue import activation_of
-from partita.lowering.ports import converted_ports, with_ports_last
+from partita.lowering.ports import converted_ports, with_ports_last, with_windows
 from partita.lowering.specialise import Spec
 from partita_cpu.kernels.byte_images import fits_depthwise
 from partita_cpu.native.ir.picture import CHANNELS
@@ -43,6 +43,11 @@ def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Sp
         [port.index for port in layouts if not port.is_input],
         SINGLE,
     )
+    windows = {
+        port.index: layout.window for port, layout in layouts.items() if layout.window is not None
+    }
+    if windows:
+        graph = with_windows(graph, windows)
     return Specialiser(graph, specialiser.target)
 
 

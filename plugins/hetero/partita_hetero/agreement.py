@@ -10,6 +10,7 @@ from partita.compiled_model import CompiledModel
 from partita.errors import CompileError, PartitaError
 from partita.layout import Layout
 from partita.model import Port
+from partita_hetero.joining import Join, in_windows
 from partita_hetero.submodels import Submodel
 
 Offers = tuple[Mapping[str, Sequence[Layout]], Mapping[str, Sequence[Layout]]]
@@ -79,6 +80,7 @@ class Settlement:
     compiled: list[CompiledModel]
     failures: list[tuple[Submodel, PartitaError]]
     casts: dict[tuple[int, str], str] = field(default_factory=dict)
+    joins: Sequence[Join] = ()
 
 
 class Negotiation:
@@ -95,7 +97,11 @@ class Negotiation:
         ] = WeakKeyDictionary()
 
     def settle(
-        self, pieces: Sequence[Submodel], compiled: Sequence[CompiledModel], plain: Collection[str]
+        self,
+        pieces: Sequence[Submodel],
+        compiled: Sequence[CompiledModel],
+        plain: Collection[str],
+        joins: Sequence[Join] = (),
     ) -> Settlement:
         """Agrees on layouts; with one submodel there is nothing to agree on.
 
@@ -103,6 +109,7 @@ class Negotiation:
             pieces: The submodels.
             compiled: The compiled model of each, with plain ports.
             plain: Values that applications see.
+            joins: Submodels that have nothing to do if what they join is written where it belongs.
         """
         if len(pieces) < 2:
             return Settlement({}, list(compiled), [])
@@ -116,13 +123,22 @@ class Negotiation:
         if failures:
             return Settlement({}, list(compiled), failures)
         agreed = agree(pieces, offers, plain)
+        done = []
+        for join in joins:
+            parts = in_windows(join, compiled, agreed)
+            if parts:
+                agreed |= parts
+                done.append(join)
         result = []
+        skipped = {join.number for join in done}
         for piece, part in zip(pieces, compiled, strict=True):
             try:
-                result.append(self._with(part, ports_of(part, agreed)))
+                ports = {} if piece.number in skipped else ports_of(part, agreed)
+                result.append(self._with(part, ports))
             except Exception as error:  # noqa: BLE001  # whatever a broken device raises
                 failures.append((piece, _as_compile_error(piece, error)))
-        return Settlement(agreed, result, failures, _casts(pieces, compiled, offers, agreed))
+        casts = _casts(pieces, compiled, offers, agreed)
+        return Settlement(agreed, result, failures, casts, done)
 
     def _offers_of(self, part: CompiledModel) -> Offers:
         if part not in self._offers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +42,10 @@ class Place:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
-        return (self.layout.dtype if self.layout else self.dtype).itemsize * math.prod(self.shape)
+        """Bytes in memory; of a window, those of all of the larger tensor."""
+        if self.layout is not None:
+            return self.layout.nbytes(self.shape)
+        return self.dtype.itemsize * math.prod(self.shape)
 
     def tensor(self, arena: np.ndarray[Any, Any]) -> Tensor:
         """The tensor, as a view of an arena's bytes."""
@@ -67,6 +69,7 @@ class Assembly:
         explanation: What ``explain`` returns.
         arena_bytes: Size of the block for intermediate host tensors.
         places: Where they lie in it, by slot.
+        joined: Numbers of submodels that have nothing to do: what they join is written in place.
     """
 
     submodels: Sequence[Submodel]
@@ -77,6 +80,7 @@ class Assembly:
     explanation: Explanation
     arena_bytes: int
     places: dict[int, Place]
+    joined: frozenset[int] = frozenset()
 
     def prepare(self, core: CoreAPI) -> list[Tensor | None]:
         """Allocates one request's intermediate host tensors, per slot, as views of one block.
@@ -126,6 +130,7 @@ def plan_arena(
     compiled: Sequence[CompiledModel],
     layouts: Mapping[str, Layout],
     reuse: bool,
+    joined: Collection[int] = (),
 ) -> tuple[int, dict[int, Place]]:
     """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.
 
@@ -135,6 +140,7 @@ def plan_arena(
         compiled: The compiled model of each.
         layouts: By value, those that were agreed on.
         reuse: Right only where steps run in the plan's order, one at a time.
+        joined: Numbers of submodels whose inputs are windows of their result.
     """
     ports = {
         (submodel.number, i): port
@@ -165,16 +171,24 @@ def plan_arena(
     for output in plan.outputs:
         if output is not None:
             last[output] = end
+    windows: dict[int, int] = {}
+    for step in plan.steps:
+        if isinstance(step, RunStep) and step.submodel in joined:
+            (result,) = step.writes
+            windows |= dict.fromkeys(step.reads, result)
+            first[result] = min(first[slot] for slot in step.reads)
+    own = [slot for slot in known if slot not in windows]
     intervals = [
         (
-            place.nbytes,
+            known[slot].nbytes,
             first[slot] if reuse else 0,
             last.get(slot, first[slot]) if reuse else end,
         )
-        for slot, place in known.items()
+        for slot in own
     ]
     offsets, size = memory.plan(intervals)
+    offset_of = dict(zip(own, offsets, strict=True))
     return size, {
-        slot: replace(place, offset=offset)
-        for (slot, place), offset in zip(known.items(), offsets, strict=True)
+        slot: replace(place, offset=offset_of[windows.get(slot, slot)])
+        for slot, place in known.items()
     }

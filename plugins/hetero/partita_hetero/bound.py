@@ -19,10 +19,12 @@ from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.joining import bring_together
 from partita_hetero.linking import (
     Link,
     RepetitionFailedError,
     bind_each,
+    idle_steps,
     join_lanes,
     link,
     run_links,
@@ -88,6 +90,8 @@ class Bound:
         self._shapes: list[tuple[int, ...]] = []
         self._sizes: dict[str, int] = {}
         self._prepared = prepared
+        self._windows = tuple(prepared)
+        self._idle = frozenset(idle_steps(self._steps, assembly.joined))
         self._links: list[Link] | None = None
         self._executor = compiled.properties.HETERO_EXECUTOR
         counts = self._count and self._executor != "PARALLEL"  # there, joined calls tell times
@@ -130,7 +134,8 @@ class Bound:
             return self._link_lanes()
         needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
         scratch = np.empty(needed, np.uint8) if needed else None
-        links = link(self._steps, self._runners, self._prepared, self._blame, scratch)
+        joined = self.assembly.joined
+        links = link(self._steps, self._runners, self._prepared, self._blame, scratch, joined)
         return links if any(one.call is not None for one in links) else None
 
     def _link_lanes(self) -> list[Link] | None:
@@ -143,7 +148,7 @@ class Bound:
             self._prepared[: self._inputs] = self._slots[: self._inputs]
             self._calls = self._bind_each(scratch)
             if all(self._movable(index, call) for index, call in self._calls.items()):
-                joined = join_lanes(self._calls, self.assembly.schedule)
+                joined = join_lanes(self._calls, self.assembly.schedule, self._idle)
                 if joined is not None and not (self._count and not joined.times()):
                     return [Link(0, len(self._steps) - 1, joined)]
             self._prepared[: self._inputs] = [None] * self._inputs
@@ -151,7 +156,9 @@ class Bound:
         return None
 
     def _bind_each(self, scratch: Mapping[int, np.ndarray[Any, Any]]) -> dict[int, Repetition]:
-        return bind_each(self._steps, self._runners, self._prepared, self._blame, scratch)
+        return bind_each(
+            *(self._steps, self._runners, self._prepared, self._blame, scratch), self._idle
+        )
 
     def _movable(self, index: int, call: Repetition) -> bool:
         """Whether a call can read other inputs of the model, if it reads any."""
@@ -280,9 +287,19 @@ class Bound:
             self._links, self._may_link = None, True
             return False
         if self._count:
-            times = [span for link in self._links if link.call for span in link.call.times()]
-            self._times = [(start * 1e6, end * 1e6) for start, end in times]
+            self._note_times([t for one in self._links if one.call for t in one.call.times()])
         return True
+
+    def _note_times(self, times: Sequence[tuple[float, float]]) -> None:
+        """Takes over when steps began and ended; idle ones when the last they wait for did."""
+        found = iter(times)
+        for index, waits in enumerate(self.assembly.schedule.waits):
+            if index in self._idle:
+                ended = max(self._times[other][1] for other in waits)
+                self._times[index] = ended, ended
+            else:
+                start, end = next(found)
+                self._times[index] = start * 1e6, end * 1e6
 
     def _linked_step(self, index: int) -> None:
         """Runs a step that is not bound; those that are read its tensors where they were planned.
@@ -391,6 +408,10 @@ class Bound:
 
     def _run_submodel(self, index: int, step: RunStep) -> None:
         slots = self._slots
+        if index in self._idle:
+            bring_together(slots, self._windows, step.reads)
+            slots[step.writes[0]] = self._windows[step.writes[0]]
+            return
         inputs = [slots[slot] for slot in step.reads]
         outputs = [self._given.get(slot, self._prepared[slot]) for slot in step.writes]
         run = self._runners[step.submodel].run

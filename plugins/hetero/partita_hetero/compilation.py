@@ -40,6 +40,7 @@ from partita_hetero.agreement import Negotiation, Settlement
 from partita_hetero.assembly import Assembly, plan_arena
 from partita_hetero.devices import DeviceList
 from partita_hetero.executor import Schedule
+from partita_hetero.joining import find_joins
 from partita_hetero.submodels import Submodel
 from partita_hetero.wanted import Wanted
 
@@ -261,6 +262,7 @@ class Compilation:
                 pieces,
                 [self._done[piece.key, counted] for piece in pieces],
                 {port.name for port in self.model.outputs},
+                find_joins(self.wiring, pieces, self._works_on_host),
             )
             if not settlement.failures:
                 return self._join(placement, pieces, settlement, remarks, choice)
@@ -366,6 +368,9 @@ class Compilation:
                 errors = list(pool.map(compile_one, range(len(waiting))))
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
 
+    def _works_on_host(self, device: str) -> bool:
+        return self._memories[device] == HOST and self._can_share(device, HOST)
+
     def _join(
         self,
         placement: Placement,
@@ -395,7 +400,10 @@ class Compilation:
         }
         explanation = self._explain(placement, pieces, plan.boundaries, notes, choice)
         linear = properties.HETERO_EXECUTOR == "LINEAR"
-        arena_bytes, places = plan_arena(plan, pieces, compiled, settlement.layouts, reuse=linear)
+        joined = frozenset(join.number for join in settlement.joins)
+        arena_bytes, places = plan_arena(
+            *(plan, pieces, compiled, settlement.layouts), reuse=linear, joined=joined
+        )
         return Assembly(
             pieces,
             compiled,
@@ -405,6 +413,7 @@ class Compilation:
             explanation,
             arena_bytes,
             places,
+            joined,
         )
 
     def _report(self, assembly: Assembly) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,7 @@ def link(
     prepared: Sequence[Tensor | None],
     blame: Callable[[RunStep, Exception], Exception],
     scratch: np.ndarray[Any, Any] | None = None,
+    joined: Collection[int] = (),
 ) -> list[Link]:
     """Binds what can be bound, for requests that run the plan's steps in order.
 
@@ -49,9 +50,12 @@ def link(
         prepared: By slot, the tensors that were allocated for the request.
         blame: Makes the error to raise of a device's error.
         scratch: Memory that all may work in while they run, since they run one after another.
+        joined: Submodels that have nothing to do if what they join was written in its place.
     """
     links: list[Link] = []
     for index, step in enumerate(steps):
+        if _is_idle(step, joined) and all(prepared[slot] is not None for slot in step.reads):
+            continue
         try:
             call = _repetition(step, runners, prepared, scratch)
             before = links[-1].call if links else None
@@ -71,6 +75,7 @@ def bind_each(
     prepared: Sequence[Tensor | None],
     blame: Callable[[RunStep, Exception], Exception],
     scratch: Mapping[int, np.ndarray[Any, Any]] | None = None,
+    idle: Collection[int] = (),
 ) -> dict[int, Repetition]:
     """Binds what can be bound, each step by itself, for requests that run steps in any order.
 
@@ -80,9 +85,12 @@ def bind_each(
         prepared: By slot, the tensors that were allocated for the request.
         blame: Makes the error to raise of a device's error.
         scratch: By step, memory that it may work in; those that share it never run at once.
+        idle: Steps that have nothing to do.
     """
     calls: dict[int, Repetition] = {}
     for index, step in enumerate(steps):
+        if index in idle:
+            continue
         try:
             call = _repetition(step, runners, prepared, (scratch or {}).get(index))
         except Exception as error:
@@ -92,21 +100,42 @@ def bind_each(
     return calls
 
 
-def join_lanes(calls: Mapping[int, Repetition], schedule: Schedule) -> Repetition | None:
+def join_lanes(
+    calls: Mapping[int, Repetition], schedule: Schedule, idle: Collection[int] = ()
+) -> Repetition | None:
     """One call for all steps, in lanes that run at the same time; ``None`` if devices have none.
 
     Args:
         calls: What is bound, by step.
         schedule: Which step waits for which, and the device that it occupies.
+        idle: Steps that have nothing to do; the call leaves them out.
     """
-    if len(calls) < schedule.count or any(room != 1 for room in schedule.capacity.values()):
+    steps = [index for index in range(schedule.count) if index not in idle]
+    if not all(index in calls for index in steps):
         return None
-    lanes = list(dict.fromkeys(schedule.lanes))
-    if len(lanes) < 2:
+    lanes = list(dict.fromkeys(schedule.lanes[index] for index in steps))
+    if len(lanes) < 2 or any(room != 1 for room in schedule.capacity.values()):
         return None
-    ordered = [calls[index] for index in range(schedule.count)]
-    numbers = [lanes.index(lane) for lane in schedule.lanes]
-    return ordered[0].together(ordered, schedule.waits, numbers)
+    waits: list[set[int]] = []
+    for others in schedule.waits:
+        through = set().union(*(waits[other] for other in others if other in idle))
+        waits.append(through | {other for other in others if other not in idle})
+    place = {index: number for number, index in enumerate(steps)}
+    ordered = [calls[index] for index in steps]
+    return ordered[0].together(
+        ordered,
+        [{place[other] for other in waits[index]} for index in steps],
+        [lanes.index(schedule.lanes[index]) for index in steps],
+    )
+
+
+def idle_steps(steps: Sequence[Step], joined: Collection[int]) -> list[int]:
+    """The steps of submodels that have nothing to do."""
+    return [index for index, step in enumerate(steps) if _is_idle(step, joined)]
+
+
+def _is_idle(step: Step, joined: Collection[int]) -> bool:
+    return isinstance(step, RunStep) and step.submodel in joined
 
 
 def run_links(

@@ -21,6 +21,9 @@ class OfferingCompiled(GoodCompiled):
         floats = [p for p in ports if p.dtype == np.float32 and p.shape is not None]
         return {port: (self.plugin.layout_of(port),) for port in floats}
 
+    def windows(self):
+        return [port for port in self.layouts() if not port.is_input]
+
     def with_layouts(self, layouts):
         other = type(self)(self.plugin, self.model, self.properties)
         other.laid_out = dict(layouts)
@@ -45,7 +48,7 @@ class OfferingRunner(GoodRunner):
             return made
         for tensor, given in zip(made, outputs, strict=True):
             if given is not None:
-                np.copyto(given.stored(), tensor.stored())
+                plugin.write(tensor, given)
         return [given or tensor for tensor, given in zip(made, outputs, strict=True)]
 
     def repetition(self, inputs, outputs, scratch=None):
@@ -80,6 +83,11 @@ class Offering(Good):
         if layout is None:
             return partita.HostTensor(array)
         return LaidOutTensor(layout.stored(array), array.dtype, layout)
+
+    def write(self, tensor, given):
+        whole = given.layout is None
+        target = given.stored() if whole else given.layout.own(given.stored())
+        target[...] = tensor.stored() if whole else given.layout.own(tensor.stored())
 
     def repeat(self, runner, inputs, outputs):
         return Calls([lambda: runner.run(inputs, outputs)])
@@ -135,6 +143,13 @@ class ForgetsTheLayoutOfOutputs(Faulty):
 
     def give(self, array, layout):
         return partita.HostTensor(array)
+
+
+class WritesBesideWindows(Faulty):
+    check = "windows_are_all_that_is_written"
+
+    def write(self, tensor, given):
+        np.copyto(given.stored(), tensor.stored())
 
 
 class RepeatsTheFirstInputs(Faulty):
