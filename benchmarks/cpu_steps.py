@@ -126,12 +126,11 @@ def peak(
     kernel: int, configure: int, rows: int, columns: int, steps: int, size: int, threads: int
 ) -> float:
     """Of one tile kernel, on so many threads at once."""
-    from numba import njit
-
+    from partita_cpu.kernels.numba_jit import compiler
     from partita_cpu.native.invoke import call_plain, call_tile
     from partita_cpu.native.ir.amx import tile_config
 
-    @njit(nogil=True)
+    @compiler().njit(nogil=True)
     def repeat(configure: int, config: int, count: int, sums: Any, end: Any) -> None:
         if configure:
             call_plain(configure, (config,))
