@@ -21,6 +21,9 @@ from partita_cpu.native.pack import pack, pack_bias, pack_matrix
 from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
 from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
 
+LAID_PIXELS = 256
+"""Larger images are not laid out as a whole: caches would not hold them until they are read."""
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -85,6 +88,14 @@ def emit_matrix_product(
     return y
 
 
+def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
+    """Whether a convolution is a product of float32 matrices as they lie that are split."""
+    channels, outputs = images.channels, images.outputs
+    whole = storage.x_pitch in (0, channels) and storage.y_pitch in (0, outputs)
+    plain = not (storage.half_in or storage.half_out or storage.scaled or storage.computed)
+    return arithmetic.planes > 1 and images.groups == 1 and images.is_pointwise and whole and plain
+
+
 def _emit_laid(
     b: Builder,
     choice: Choice,
@@ -121,7 +132,7 @@ def _emit_laid(
     b.call(
         multiply_laid,
         tiles,
-        b.prepack(w, ("tiles", cut.packing), lambda array: pack_matrix(cut, array, choice.threads)),
+        _weights(b, choice, cut, w),
         offset,
         b.flat(written if residual is None else residual),
         b.flat(written),
@@ -170,6 +181,9 @@ def emit_product(
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
+    if images.pixels <= LAID_PIXELS and _is_matrix(images, arithmetic, storage):
+        _emit_laid(b, choice, images, x, w, bias, residual, y, activation)
+        return
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
     factors = product_of(b, choice, cut, w, bias, residual, y, activation)
     offset = factors.weights[1]
@@ -220,12 +234,7 @@ def product_of(
     """What a driver takes for a cut product; arguments as in `emit_product`."""
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
-
-    def packed(array: Array) -> Array:
-        lay = pack_matrix if array.ndim == 2 else pack
-        return lay(cut, array, choice.threads)
-
-    weights = b.prepack(w, ("tiles", cut.packing), packed)
+    weights = _weights(b, choice, cut, w)
     scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
     code = int(act.code), float(act.alpha), float(act.beta)
     return Product(
@@ -235,6 +244,14 @@ def product_of(
         cut.images.work // (4 if cut.arithmetic.on_tiles else 1),
         cut.arithmetic.exec_type(choice.level),
     )
+
+
+def _weights(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
+    def packed(array: Array) -> Array:
+        lay = pack_matrix if array.ndim == 2 else pack
+        return lay(cut, array, choice.threads)
+
+    return b.prepack(w, ("tiles", cut.packing), packed)
 
 
 def _kernels(choice: Choice, cut: Plan) -> Array:
