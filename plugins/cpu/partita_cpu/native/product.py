@@ -182,7 +182,7 @@ def emit_product(
     """
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     if images.pixels <= LAID_PIXELS and _is_matrix(images, arithmetic, storage):
-        _emit_laid(b, choice, images, x, w, bias, residual, y, activation)
+        _emit_laid(b, choice, arithmetic, images, x, w, bias, residual, y, activation)
         return
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
     factors = product_of(b, choice, cut, w, bias, residual, y, activation)

@@ -24,7 +24,7 @@ def window(channels, outputs, size=7):
 
 @pytest.mark.parametrize(
     "images",
-    [Images.matrix(64, 257, 64), Images.matrix(8, 256, 48), window(128, 32)],
+    [Images.matrix(64, 257, 64), Images.matrix(8, 256, 512), window(128, 32)],
 )
 def test_long_sums_are_split(images):
     assert arithmetic(images) is Arithmetic.BF16X3
@@ -35,7 +35,7 @@ def test_long_sums_are_split(images):
     [
         Images.matrix(63, 255, 1024),
         Images.matrix(64, 47, 1024),
-        Images.matrix(64, 1024, 47),
+        Images.matrix(64, 1024, 63),
         Images.matrix(7, 2048, 1000),
         window(128, 31),
         window(5, 512),
@@ -48,7 +48,7 @@ def test_what_gains_little_stays_float32(images):
 @pytest.mark.parametrize("wanted", [Arithmetic.BF16X3, Arithmetic.BF16X6])
 @pytest.mark.parametrize(
     "images",
-    [Images.matrix(64, 255, 1024), Images.matrix(64, 48, 128), window(28, 512, 10)],
+    [Images.matrix(64, 255, 1024), Images.matrix(64, 256, 511), window(28, 512, 10)],
 )
 def test_short_sums_are_split_exactly(images, wanted):
     assert arithmetic(images, wanted=wanted) is Arithmetic.BF16X6

@@ -299,3 +299,16 @@ def test_pictures_are_read_as_they_are(config, kernel, side):
     kinds = check(net, a, y, config=config, tolerance=tolerance)
     if side[0] > 9:
         assert list(kinds.values()).count("reorder") == 2  # of what callers see
+
+
+@pytest.mark.parametrize("config", SETTINGS)
+def test_small_images_are_matrices(config, level):
+    """A residual, an activation that bounds do not express, and one input for two products."""
+    net = Net(1, 320, 9, 8)
+    a = net.add("Relu", net.conv("x", 320, 300, 1))
+    b = net.add("Relu", net.add("Add", net.conv(a, 300, 320, 1), "x"))
+    c = net.add("Sigmoid", net.conv(b, 320, 130, 1))
+    d = net.conv(b, 320, 140, 1, bias=False)
+    kinds = check(net, c, d, config=config, tolerance=4e-6 if config else 4e-5)
+    if level == "amx":
+        assert kinds[d] == ("amx_bf16x6" if config else "amx_bf16x3")
