@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.channels_last import DOMAIN
-from partita_cpu.native.product import bounds_of, split_gate
+from partita_cpu.native.product import needs_pass
 
 _CONV = f"{DOMAIN}::Conv"
 
@@ -37,8 +37,8 @@ def _is_depthwise(node: Node) -> bool:
     w, groups = node.input(1), int(node.attrs.get("group", 1))
     if node.kind != _CONV or w is None or w.const is None or any(node.inputs[3:]):
         return False
-    code = split_gate(bounds_of(node.attrs.get("activation"))[2])[1].code
-    return not code and bool(1 < groups == w.const.shape[0] and w.const.shape[1] == 1)
+    simple = not needs_pass(node.attrs.get("activation"))
+    return simple and bool(1 < groups == w.const.shape[0] and w.const.shape[1] == 1)
 
 
 def _is_pointwise(node: Node) -> bool:

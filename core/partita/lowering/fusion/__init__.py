@@ -10,6 +10,7 @@ from partita.lowering.fusion.epilogue import fuse_epilogues
 from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_normalization
 from partita.lowering.fusion.padding import fuse_pads
 from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
+from partita.lowering.fusion.prologue import fuse_prologues
 from partita.lowering.fusion.quantized import fuse_quantized
 from partita.lowering.fusion.quantized_flow import fuse_quantized_flow
 from partita.lowering.fusion.rewriting import Accepts, Rewriter, Shapes
@@ -27,6 +28,7 @@ PASSES: tuple[Pass, ...] = (
     fuse_pads,
     fuse_batch_normalization,
     fuse_epilogues,
+    fuse_prologues,
 )
 """All passes, in the order in which they help one another."""
 

@@ -13,12 +13,13 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.channels_last_depthwise import emit_depthwise, emit_slide
 from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
+from partita_cpu.kernels.epilogue import finish
 from partita_cpu.kernels.movement import expanded, transposed
 from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.window import Window, resolve
 from partita_cpu.native.plan import Images, Source, Storage, plan
-from partita_cpu.native.product import Scaling, bounds_of, emit_product
+from partita_cpu.native.product import Scaling, bounds_of, emit_product, needs_pass
 from partita_cpu.native.sliding import (
     MAX,
     MEAN,
@@ -31,6 +32,9 @@ from partita_cpu.native.sliding import (
 )
 from partita_cpu.native.table import single_kernel
 from partita_cpu.native.together import emit_together
+
+NARROW = 8
+"""Up to so many outputs an activation that needs a pass gets one of its own."""
 
 
 @kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32 | BYTES)
@@ -203,10 +207,15 @@ def conv_transpose(
     blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
     images = Images.matrix(n * h * width, channels, down * across * outputs)
     activation = node.attrs.get("activation")
-    emit_product(b, choice_of(b), images, x, matrix, bias, None, blocks, activation)
+    # In tiles most of which do not exist, activations that take long take longer.
+    narrow = down * across * outputs <= NARROW and needs_pass(activation)
+    within = None if narrow else activation
+    emit_product(b, choice_of(b), images, x, matrix, bias, None, blocks, within)
     if blocks is not y:
         run = across * outputs
         b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
+    if narrow:
+        finish(b, y, width * across * outputs, None, 0, None, activation)
     return y
 
 

@@ -15,13 +15,6 @@ from partita_cpu.properties import CpuProperties
 SPLIT_DEPTH = 256
 """Float32 sums shorter than this are not split into bfloat16 products."""
 
-SPLIT_DEPTH_COMPUTED = 192
-"""The same for products of what is computed on the way: nothing must be converted for them.
-
-It is the error that rules out shorter ones: PicoDet's largest is 1.4e-5 of its results so, and
-2.2e-5 if sums of 128 are split.
-"""
-
 SPLIT_MANY = 512
 """Nor are sums of just this length for fewer outputs: PicoDet's largest error would be 1.7e-5."""
 
@@ -49,7 +42,7 @@ EXACT_PIXELS = 64
 EXACT_OUTPUTS = 128
 """Nor are those with fewer outputs."""
 
-EXACT_OUTPUTS_OF_WINDOWS = 32
+EXACT_OUTPUTS_OF_WINDOWS = 17
 """The same for convolutions whose windows overlap."""
 
 
@@ -92,9 +85,10 @@ class Choice:
     def _on_tiles(self, images: Images, computed: bool) -> Arithmetic:
         """The same where weights can be split, which takes a look at all of them to know."""
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
+            # Nothing must be converted for them, but the error is the same.
             if images.depth < EXACT_DEPTH_COMPUTED:
                 return Arithmetic.F32
-            return Arithmetic.BF16X6 if images.depth < SPLIT_DEPTH_COMPUTED else self.arithmetic
+            return Arithmetic.BF16X6 if images.depth <= SPLIT_DEPTH else self.arithmetic
         fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
         if images.depth == SPLIT_DEPTH:
             fewest = SPLIT_MANY

@@ -59,6 +59,11 @@ def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
     return -math.inf, math.inf, act
 
 
+def needs_pass(activation: Activation | None) -> bool:
+    """Whether bounds and the gate do not express an activation."""
+    return bool(split_gate(bounds_of(activation)[2])[1].code)
+
+
 def emit_matrix_product(
     b: Builder,
     x: Operand,

@@ -48,7 +48,12 @@ def test_what_gains_little_stays_float32(images):
 @pytest.mark.parametrize("wanted", [Arithmetic.BF16X3, Arithmetic.BF16X6])
 @pytest.mark.parametrize(
     "images",
-    [Images.matrix(64, 255, 1024), Images.matrix(64, 256, 511), window(28, 512, 10)],
+    [
+        Images.matrix(64, 255, 1024),
+        Images.matrix(64, 256, 511),
+        window(28, 512, 10),
+        window(96, 17, 10),
+    ],
 )
 def test_short_sums_are_split_exactly(images, wanted):
     assert arithmetic(images, wanted=wanted) is Arithmetic.BF16X6
@@ -63,8 +68,8 @@ def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
         choice = Choice(Isa.AMX, wanted, 2)
         return choice.product_arithmetic(Images.matrix(64, depth, 16), FINE, computed=True)
 
-    assert chosen(192) is Arithmetic.BF16X3
-    assert chosen(191) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
+    assert chosen(257) is Arithmetic.BF16X3
+    assert chosen(256) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
     assert chosen(31) is chosen(512, Arithmetic.F32) is Arithmetic.F32
     assert chosen(8, Arithmetic.BF16) is Arithmetic.BF16
 

@@ -236,6 +236,16 @@ def test_transposed_convolutions_that_do_not_overlap(block, bias):
     check(net, net.add("Sigmoid", net.conv(net.add("Relu", b), 5, 3)), tolerance=1e-5)
 
 
+@pytest.mark.parametrize("outputs", [1, 2, 3])
+@pytest.mark.parametrize("activation", ["Sigmoid", "Tanh", "HardSwish", "Relu"])
+def test_transposed_convolutions_of_few_outputs(outputs, activation):
+    net = Net(2, 12, 7, 9)
+    x = net.conv("x", 12, 24)
+    w = net.const(values=net.rng.standard_normal((24, outputs, 2, 2)).astype(np.float32) / 5)
+    y = net.add("ConvTranspose", x, w, net.const(outputs), strides=[2, 2])
+    check(net, net.add(activation, y), tolerance=1e-5)
+
+
 def test_transposed_convolutions_that_overlap_or_are_padded():
     net = Net(1, 8, 6, 6)
     a = net.conv("x", 8, 8)
