@@ -27,6 +27,9 @@ from models import Case, cases
 
 import partita
 from partita_hetero.cost import database
+from partita_hetero.planner.arrays import flatten
+from partita_hetero.planner.bounds import critical_path
+from partita_hetero.schedule import Scheduler
 
 COST = {"HETERO_SCHEDULE": "COST"}
 PREDICTED = (
@@ -193,6 +196,13 @@ def measure_inception(models: Sequence[str]) -> None:
     print("  " + explanation.summary())
     for line in explanation.decision.lines():
         print("  " + line)
+    problem = Scheduler(both.compilation, {}, []).problem()
+    longest = critical_path(flatten(problem)) / 1e3
+    total = min(sum(task.costs[d].us or 0.0 for task in problem.tasks) for d in (0, 1)) / 1e3
+    print(
+        f"  the longest path takes {longest:.2f} of {total:.2f} ms, so that no placement is more "
+        f"than {total / longest:.2f} times as fast"
+    )
 
 
 PARTS: dict[str, Callable[[Sequence[str]], None]] = {
