@@ -24,7 +24,6 @@ from partita_cpu.native.invoke import (
     call_tile,
     float_bits,
 )
-from partita_cpu.native.ir.module import FETCHING
 from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
 
 COLUMNS = 32
@@ -51,6 +50,9 @@ PANEL_BYTES = 768 << 10
 
 SUMS = 64
 """Tiles of sums that are put aside, at most."""
+
+_FETCHING = 4
+"""Tiles down that together fetch what is needed next of the weights."""
 
 FIELDS = (
     *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "BY_COLUMNS"),
@@ -270,9 +272,6 @@ def _chunk(
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
-    # Fewer tiles down have to fetch more each.
-    fewer = 0 if p[PANEL] >= FETCHING[0] else 1 if p[PANEL] >= FETCHING[1] else 2
-    share = FETCHING[0] >> fewer
     for block in range(group, end):
         b = address(w) + (block * steps + chunk) * step_bytes
         following = b
@@ -287,11 +286,11 @@ def _chunk(
         for t in range(panel, stop):
             n = t - panel
             rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
-            kernel = kernels[2 * fewer + (2 if rows > HALF else 1)]
+            kernel = kernels[2 if rows > HALF else 1]
             a = address(x) + 2 * t * half_bytes + chunk * planes * 2 * TILE
             aside = tile + ((block - group) * p[PANEL] + n + 1) * TILE_BYTES
-            fetching = n < share and following != b
-            ahead = following + n * (depth * step_bytes // share) if fetching else b
+            fetching = n < _FETCHING and following != b
+            ahead = following + n * (depth * step_bytes // _FETCHING) if fetching else b
             sums = (a, half_bytes, 0, 0, depth, b, 0, rows, aside if chunk else 0, ahead)
             if not ends:
                 call_tile(kernel, (*sums, aside, 0, 0, 0, 0, 0, lowest, highest, 0))

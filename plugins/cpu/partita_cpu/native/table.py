@@ -11,7 +11,7 @@ from partita.lowering import Array
 from partita_cpu.native import objects
 from partita_cpu.native.fields import STEP
 from partita_cpu.native.ir.amx import tile_config
-from partita_cpu.native.ir.module import FETCHING, LANES, ROWS, WINDOW_PIXELS
+from partita_cpu.native.ir.module import LANES, ROWS, WINDOW_PIXELS
 from partita_cpu.native.isa import Isa
 
 MAX_ROWS = 32
@@ -143,15 +143,13 @@ def _put_float16(table: Array, level: Isa, half_in: bool, half_out: bool) -> Non
 def laid_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
     """The kernels for products whose left side is laid out as tiles; see `native.laid`.
 
-    In place 1 and 2 those for 16 and 32 rows, in 3 and 4, 5 and 6 those that fetch more of the
-    weights, see `FETCHING`; in that of `NARROW` the one that lays rows out.
+    In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
     """
     known = objects.addresses(level)
     float16 = arithmetic is Arithmetic.F16_SPLIT
     name = (Arithmetic.BF16X3 if float16 else arithmetic).name.lower()
     table = np.zeros(SLOTS, np.int64)
-    for i, share in enumerate(FETCHING):
-        table[2 * i + 1 : 2 * i + 3] = [known[f"{name}_laid{share}_{n}"] for n in (1, 2)]
+    table[1], table[2] = known[f"{name}_laid_1"], known[f"{name}_laid_2"]
     table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"lay_{name}"]
     if float16:
         table[NARROW] = objects.addresses(level, "_f16")["lay_f16"]

@@ -54,7 +54,9 @@ def _schedule(halves: int, planes: int) -> list[_Load | tuple[int, int]]:
     return made
 
 
-def amx_tile(name: str, halves: int, planes: int, narrow: bool = False, laid: int = 0) -> Function:
+def amx_tile(
+    name: str, halves: int, planes: int, narrow: bool = False, laid: bool = False
+) -> Function:
     """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
 
     Args:
@@ -62,10 +64,9 @@ def amx_tile(name: str, halves: int, planes: int, narrow: bool = False, laid: in
         halves: Tiles down.
         planes: Parts of an element.
         narrow: Whether output and residual are bfloat16.
-        laid: If a is laid out as whole tiles, see `narrow.lay_tile`: how many calls together
-            fetch what is needed next of b; else 0. For 16 rows there is one tile per step, further
-            parts behind it. Then lda is the distance of the next 16 rows, and taps, ntaps and
-            low_plane are not read.
+        laid: Whether a is laid out as whole tiles, see `narrow.lay_tile`: for 16 rows one tile
+            per step, further parts behind it. Then lda is the distance of the next 16 rows, a
+            quarter of b is fetched, and taps, ntaps and low_plane are not read.
     """
     f = Function(name, PARAMETERS)
     end = Finish(f, 16, BFLOAT if narrow else "")
@@ -82,7 +83,7 @@ def amx_tile(name: str, halves: int, planes: int, narrow: bool = False, laid: in
             f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
 
     f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
-    fetched = 2 * TILE_BYTES * planes // (laid or 2)
+    fetched = TILE_BYTES * planes // (2 if laid else 1)
     # Without further parts, the parameter for their distance says how wide a step is.
     whole = planes > 1 or laid
     apart: str | int = TILE_BYTES if laid else "%low_plane"

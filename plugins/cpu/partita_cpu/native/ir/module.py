@@ -35,9 +35,6 @@ WINDOW_PIXELS = (1, 2, 4, 8)
 _ENDS = ("floats", "levels")
 """What sums of bytes become."""
 
-FETCHING = (4, 2, 1)
-"""Tiles down that together fetch what is needed next of the weights."""
-
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
@@ -91,8 +88,7 @@ def _matrix_functions() -> list[Function]:
     made = [amx.configure("configure"), amx.release("release")]
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
         made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
-        for share in FETCHING:
-            made += [amx.amx_tile(f"{name}_laid{share}_{n}", n, planes, laid=share) for n in (1, 2)]
+        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
         made.append(narrow.narrow(f"narrow_{name}", planes))
         made.append(deal(f"deal_{name}", 16, planes))
         made.append(narrow.lay_tile(f"lay_{name}", planes))
