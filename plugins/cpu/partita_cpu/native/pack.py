@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
+from partita.mapped import give_back
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import bits
 from partita_cpu.native.invoke import float_bits
@@ -76,7 +77,9 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
 
 def rounds_to_infinity(w: Array) -> bool:
     """Whether some weights are not finite, or would not be in bfloat16."""
-    return bool(w.size) and not bool(w.max() < LARGEST and w.min() > -LARGEST)
+    found = bool(w.size) and not bool(w.max() < LARGEST and w.min() > -LARGEST)
+    give_back(w)  # many are looked at before the first one is packed
+    return found
 
 
 def _packed(
