@@ -1,4 +1,4 @@
-"""Holds garbage collections off while a model is read or compiled."""
+"""Makes garbage collections rare while a model is read or compiled."""
 
 from __future__ import annotations
 
@@ -7,32 +7,38 @@ import gc
 import threading
 from collections.abc import Iterator
 
+_RARELY = 500_000
+"""Objects made before cycles are looked for meanwhile: some hundred megabytes at most."""
+
 _lock = threading.Lock()
 
 
 class _Held:
-    """How many hold collections off, and whether they went on before."""
+    """How many hold collections off, and how often they came before."""
 
     count = 0
-    before = False
+    before = 0
 
 
 @contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """No cycles are looked for meanwhile: many objects are made, and nearly all of them stay.
+def few_collections() -> Iterator[None]:
+    """Cycles are seldom looked for meanwhile: many objects are made, and nearly all of them stay.
 
     Each search goes through everything that the process has, which for a small model takes longer
-    than to compile it. Several threads may do this at once; the last one lets collections go on.
+    than to compile it. Several threads may do this at once; the last one puts back what was set.
+    Collections still come, since a plugin's compiler that never returns must not end them.
     """
+    threshold, *others = gc.get_threshold()
     with _lock:
         if not _Held.count:
-            _Held.before = gc.isenabled()
-            gc.disable()
+            _Held.before = threshold
+            if 0 < threshold < _RARELY:
+                gc.set_threshold(_RARELY, *others)
         _Held.count += 1
     try:
         yield
     finally:
         with _lock:
             _Held.count -= 1
-            if not _Held.count and _Held.before:
-                gc.enable()
+            if not _Held.count and gc.get_threshold()[0] == _RARELY:
+                gc.set_threshold(_Held.before, *others)

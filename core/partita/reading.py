@@ -13,7 +13,7 @@ from partita.light_import import import_onnx_ir
 from partita.mapped import map_file
 from partita.model import Model
 from partita.openvino_ir import is_ir, read_ir
-from partita.pausing import without_collections
+from partita.pausing import few_collections
 from partita.shapes import forget_meaningless_dims, infer_shapes
 from partita.weights import check_weights, densify, put_weights, tensors_of
 from partita.wire import without_weights
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
-@without_collections()
+@few_collections()
 def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
     """Reads an ONNX model or an OpenVINO IR and makes it tidy.
 

@@ -37,7 +37,7 @@ from partita.lowering import (
 from partita.lowering.fusion import Shapes
 from partita.lowering.memory import ALIGNMENT
 from partita.lowering.specialise import Spec
-from partita.pausing import without_collections
+from partita.pausing import few_collections
 from partita.profiling import Status
 from partita.properties import DeviceProperties
 from partita_cpu.between import keep_tiles
@@ -72,7 +72,7 @@ class CpuCompiledModel(CompiledModel):
         CompileError: An operation cannot be computed for the model's shapes.
     """
 
-    @without_collections()
+    @few_collections()
     def __init__(
         self,
         model: Model,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import subprocess
 import sys
 
@@ -14,7 +13,6 @@ from onnx import TensorProto, helper, numpy_helper
 import partita
 from partita.errors import ModelFormatError
 from partita.mapped import give_back, map_file
-from partita.pausing import without_collections
 from partita.reading import read_model
 from partita.wire import LARGE_BYTES, without_weights
 
@@ -160,17 +158,3 @@ def test_constants_become_initializers():
             tensor.raw_data = bytes(apart[tensor.name])
         if tensor.name != "text":
             assert tensor == named[tensor.name]
-
-
-def test_collections_go_on_afterwards():
-    assert gc.isenabled()
-    with without_collections(), without_collections():
-        assert not gc.isenabled()
-    assert gc.isenabled()
-    gc.disable()
-    try:
-        with without_collections():
-            pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()

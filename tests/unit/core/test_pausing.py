@@ -1,0 +1,58 @@
+"""Collections are rare while models are read, and as they were before afterwards."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from partita.pausing import few_collections
+
+
+@pytest.fixture(autouse=True)
+def settings():
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*before)
+
+
+def test_nested_and_after_errors():
+    with few_collections():
+        outer = gc.get_threshold()
+        assert outer[0] > 100_000
+        assert outer[1:] == (10, 10)
+        with pytest.raises(ZeroDivisionError), few_collections():
+            assert 1 / 0
+        assert gc.get_threshold() == outer
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_the_last_of_several_threads_puts_it_back():
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold():
+        with few_collections():
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert inside.wait(30)
+    with few_collections():
+        pass
+    assert gc.get_threshold()[0] > 100_000
+    leave.set()
+    thread.join(30)
+    assert gc.get_threshold() == (700, 10, 10)
+
+
+def test_what_an_application_has_set_stays():
+    gc.set_threshold(0)
+    with few_collections():
+        assert gc.get_threshold()[0] == 0
+    assert gc.get_threshold()[0] == 0
+    with few_collections():
+        gc.set_threshold(1_000, 10, 10)
+    assert gc.get_threshold() == (1_000, 10, 10)
