@@ -109,6 +109,32 @@ class Node:
         target.producer = producer
         return node
 
+    def like(
+        self,
+        inputs: Iterable[Value | None] | None = None,
+        outputs: Iterable[Value | None] | None = None,
+        attrs: Mapping[str, Any] | None = None,
+        origins: tuple[str, ...] | None = None,
+    ) -> Node:
+        """A node of the same operator, name and version.
+
+        Args:
+            inputs: What it reads; ``None``: what this one does.
+            outputs: What it writes; ``None``: what this one does.
+            attrs: Attributes that it has besides this one's, or with other values.
+            origins: What it computes; ``None``: what this one does.
+        """
+        return Node(
+            self.op_type,
+            self.inputs if inputs is None else inputs,
+            self.outputs if outputs is None else outputs,
+            {**self.attrs, **(attrs or {})},
+            domain=self.domain,
+            version=self.version,
+            name=self.name,
+            origins=self.origins if origins is None else origins,
+        )
+
     @property
     def kind(self) -> str:
         """Operator with domain, as messages show it: ``"Relu"``, ``"partita::Conv"``."""
@@ -177,22 +203,10 @@ class Graph:
         nodes = []
         for node in self.nodes:
             reads = [value_for(value) for value in node.inputs]
-            attrs = {
-                key: attr.copy(new) if isinstance(attr, Graph) else attr
-                for key, attr in node.attrs.items()
+            bodies = {
+                key: attr.copy(new) for key, attr in node.attrs.items() if isinstance(attr, Graph)
             }
-            nodes.append(
-                Node(
-                    node.op_type,
-                    reads,
-                    [value_for(value) for value in node.outputs],
-                    attrs,
-                    domain=node.domain,
-                    version=node.version,
-                    name=node.name,
-                    origins=node.origins,
-                )
-            )
+            nodes.append(node.like(reads, [value_for(value) for value in node.outputs], bodies))
         outputs = [value_for(value) for value in self.outputs]
         return Graph(
             [value for value in inputs if value is not None],

@@ -30,7 +30,9 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
         found = _arithmetic(node, shapes, choice)
         if found is not None and found.on_tiles and found is _arithmetic(reader, shapes, choice):
             marked.add(node)
-    graph.nodes = [_marked(node) if node in marked else node for node in graph.nodes]
+    graph.nodes = [
+        node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes
+    ]
 
 
 def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None:
@@ -50,16 +52,3 @@ def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None
         return None
     rows = int(np.prod(shape[:-1]))
     return choice.matrix_arithmetic(Images.matrix(rows, depth, columns), w.const)
-
-
-def _marked(node: Node) -> Node:
-    return Node(
-        node.op_type,
-        node.inputs,
-        node.outputs,
-        {**node.attrs, "tiles": True},
-        domain=node.domain,
-        version=node.version,
-        name=node.name,
-        origins=node.origins,
-    )

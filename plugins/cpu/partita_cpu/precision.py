@@ -66,7 +66,8 @@ class _Halves:
                     self._half -= {one, other}
             changed = len(self._half) < before
         self._graph.nodes = [
-            _marked(node) if node.outputs[0] in self._half else node for node in self._graph.nodes
+            node.like(attrs={"half": True}) if node.outputs[0] in self._half else node
+            for node in self._graph.nodes
         ]
 
 
@@ -133,16 +134,3 @@ def _is_depthwise(node: Node) -> bool:
         return False
     outputs, inputs = w.const.shape[:2]
     return bool(1 < groups == outputs and inputs == 1)
-
-
-def _marked(node: Node) -> Node:
-    return Node(
-        node.op_type,
-        node.inputs,
-        node.outputs,
-        {**node.attrs, "half": True},
-        domain=node.domain,
-        version=node.version,
-        name=node.name,
-        origins=node.origins,
-    )

@@ -92,18 +92,7 @@ class _Widening:
         self._wide[output] = wide
         inputs = [None if value is None else self._brought(value, node) for value in node.inputs]
         attrs = {name: _widened(name, given) for name, given in node.attrs.items()}
-        self._nodes.append(
-            Node(
-                node.op_type,
-                inputs,
-                [wide],
-                attrs,
-                domain=node.domain,
-                version=node.version,
-                name=node.name,
-                origins=node.origins,
-            )
-        )
+        self._nodes.append(node.like(inputs, [wide], attrs))
         self._nodes.append(_view("Squeeze", wide, output, node))
 
     def _brought(self, value: Value, node: Node) -> Value:

@@ -197,13 +197,4 @@ class _Slices:
             inputs.append(buffer.value)
         if not attrs:
             return node
-        return Node(
-            node.op_type,
-            inputs,
-            node.outputs,
-            {**node.attrs, **attrs},
-            domain=node.domain,
-            version=node.version,
-            name=node.name,
-            origins=node.origins,
-        )
+        return node.like(inputs, attrs=attrs)

@@ -134,15 +134,7 @@ class Merger:
 
     @staticmethod
     def _attention(node: Node, heads: Value | None, count: int) -> Node:
-        return Node(
-            node.op_type,
-            [heads, heads, heads, node.input(3)],
-            node.outputs,
-            {**node.attrs, "heads": count},
-            domain=node.domain,
-            name=node.name,
-            origins=node.origins,
-        )
+        return node.like([heads, heads, heads, node.input(3)], attrs={"heads": count})
 
     # --------------------------------------------------------------- what stands round a product
 

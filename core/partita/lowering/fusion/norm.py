@@ -51,15 +51,7 @@ def _take_affine(rewriter: Rewriter, node: Node) -> None:
     else:
         inputs[2] = Value.constant((bias.const + row).astype(bias.const.dtype))
     group = [node, user]
-    new = Node(
-        node.op_type,
-        inputs,
-        user.outputs,
-        node.attrs,
-        version=node.version,
-        name=node.name,
-        origins=origins(group),
-    )
+    new = node.like(inputs, user.outputs, origins=origins(group))
     if rewriter.replace(group, new):
         _take_affine(rewriter, new)
 

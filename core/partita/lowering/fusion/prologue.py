@@ -85,17 +85,7 @@ def _replace(
     rewriter: Rewriter, nodes: tuple[Node, ...], last: Node, inputs: list[Value | None]
 ) -> bool:
     """Puts a node like `last`, on other inputs, in the place of all."""
-    new = Node(
-        last.op_type,
-        inputs,
-        last.outputs,
-        last.attrs,
-        domain=last.domain,
-        version=last.version,
-        name=last.name,
-        origins=origins(nodes),
-    )
-    return rewriter.replace(nodes, new)
+    return rewriter.replace(nodes, last.like(inputs, origins=origins(nodes)))
 
 
 def _pads(conv: Node) -> bool:

@@ -64,15 +64,8 @@ def _fuse_move(rewriter: Rewriter, node: Node) -> None:
     group = [node, quantize]
     if not rewriter.inner(group, quantize.outputs[0]):
         return
-    fused = Node(
-        node.op_type,
-        [x.levels, *node.inputs[1:]],
-        [quantize.outputs[0]],
-        node.attrs,
-        version=node.version,
-        name=node.name,
-        origins=origins(group),
-    )
+    inputs = [x.levels, *node.inputs[1:]]
+    fused = node.like(inputs, quantize.outputs[:1], origins=origins(group))
     rewriter.replace(_with_sources(rewriter, group, [x.node]), fused)
 
 
