@@ -12,7 +12,6 @@ from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.light_import import import_onnx_ir
 from partita.mapped import map_file
 from partita.model import Model
-from partita.openvino_ir import is_ir, read_ir
 from partita.pausing import few_collections
 from partita.shapes import forget_meaningless_dims, infer_shapes
 from partita.weights import check_weights, densify, put_weights, tensors_of
@@ -63,7 +62,7 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
             # What others may write to is copied.
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
             origin = "the bytes"
-        if is_ir(data):
+        if _is_ir(data):
             return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy)
         proto, apart = _parse(data, origin)
     else:
@@ -92,7 +91,14 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
     return _tidy(ir_model, origin, tidy)
 
 
+def _is_ir(data: bytes | memoryview) -> bool:
+    """Whether bytes are those of an IR's ``.xml`` file; an ONNX file cannot start like one."""
+    return bytes(data[:200]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"<?xml", b"<net"))
+
+
 def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
+    from partita.openvino_ir import read_ir
+
     try:
         return read_ir(data, weights, path, origin)
     except PartitaError:
@@ -103,7 +109,7 @@ def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir
 
 def external_files(data: bytes, path: Path) -> list[Path]:
     """The files beside a model that hold its weights, each once; sound or not."""
-    if is_ir(data):
+    if _is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []
     proto, _ = _parse(memoryview(data), f"'{path}'")
     names = {

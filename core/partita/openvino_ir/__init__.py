@@ -13,6 +13,6 @@ An IR is translated, layer by layer, to ONNX operators; from there on it is a mo
 Names and meanings of layers: https://docs.openvino.ai/2026/documentation/openvino-ir-format.html
 """
 
-from partita.openvino_ir.graph import is_ir, read_ir
+from partita.openvino_ir.graph import read_ir
 
-__all__ = ["is_ir", "read_ir"]
+__all__ = ["read_ir"]

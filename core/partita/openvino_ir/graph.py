@@ -27,11 +27,6 @@ _FEW = 1024
 """Elements of constants that are computed with here."""
 
 
-def is_ir(data: bytes | memoryview) -> bool:
-    """Whether bytes are those of an ``.xml`` file; an ONNX file cannot start like one."""
-    return bytes(data[:200]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"<?xml", b"<net"))
-
-
 def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
     """Translates an OpenVINO IR.
 

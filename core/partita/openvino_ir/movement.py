@@ -24,22 +24,13 @@ def reshape(at: Site) -> ir.Value:
 @translates("Squeeze")
 def squeeze(at: Site) -> ir.Value:
     """Axes of one element left out."""
-    return at.emit("Squeeze", at.inputs[0], _row(at, 1) if at.has(1) else None)
+    return at.emit("Squeeze", at.inputs[0], at.row(1) if at.has(1) else None)
 
 
 @translates("Unsqueeze")
 def unsqueeze(at: Site) -> ir.Value:
     """Axes of one element put in."""
-    return at.emit("Unsqueeze", at.inputs[0], _row(at, 1))
-
-
-def _row(at: Site, index: int) -> ir.Value:
-    """Whole numbers as a tensor of one dimension, which OpenVINO may give as a scalar."""
-    array = at.constant(index)
-    if array is not None:
-        return at.const(array.reshape(-1), np.int64)
-    value = at.indices(index)
-    return value if at.rank(index) else at.emit("Reshape", value, at.const([1], np.int64))
+    return at.emit("Unsqueeze", at.inputs[0], at.row(1))
 
 
 @translates("Transpose")
@@ -61,9 +52,7 @@ def shape_of(at: Site) -> ir.Value:
 def broadcast(at: Site) -> ir.Value:
     """Repeated to a shape; explicit mode says which axes the input's are."""
     x = at.inputs[0]
-    mode = at.one_of(
-        "mode", "numpy", {name: name for name in ("numpy", "bidirectional", "explicit")}
-    )
+    mode = at.one_of("mode", "numpy", ("numpy", "bidirectional", "explicit"))
     if mode == "explicit" and (rank := at.rank(0)):
         places = at.axes(2)
         target = at.dims(1)[0]
@@ -120,8 +109,8 @@ def variadic_split(at: Site) -> Sequence[ir.Value]:
 @translates("Slice")
 def slice_(at: Site) -> ir.Value:
     """From start to stop by steps, along all or given axes."""
-    start, stop, step = (_row(at, index) for index in (1, 2, 3))
-    axes = _row(at, 4) if at.has(4) else at.const(range(at.dims(1)[0]), np.int64)
+    start, stop, step = (at.row(index) for index in (1, 2, 3))
+    axes = at.row(4) if at.has(4) else at.const(range(at.dims(1)[0]), np.int64)
     return at.emit("Slice", at.inputs[0], start, stop, axes, step)
 
 
@@ -201,8 +190,7 @@ def _after(at: Site, begin: ir.Value, shrink: list[bool], end: ir.Value) -> ir.V
 @translates("Pad")
 def pad(at: Site) -> ir.Value:
     """Elements added, or taken away, at both ends of every axis."""
-    modes = {name: name for name in ("constant", "edge", "reflect")}
-    mode = at.one_of("pad_mode", "constant", modes)
+    mode = at.one_of("pad_mode", "constant", ("constant", "edge", "reflect"))
     begin, end = at.constant(1), at.constant(2)
     if begin is not None and end is not None:
         pads = at.const([*begin, *end], np.int64)

@@ -11,24 +11,25 @@ from partita.openvino_ir.site import Site, translates
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-_REDUCTIONS = {
-    "ReduceL1": "ReduceL1",
-    "ReduceL2": "ReduceL2",
-    "ReduceMax": "ReduceMax",
-    "ReduceMean": "ReduceMean",
-    "ReduceMin": "ReduceMin",
-    "ReduceProd": "ReduceProd",
-    "ReduceSum": "ReduceSum",
-}
+_REDUCTIONS = (
+    "ReduceL1",
+    "ReduceL2",
+    "ReduceMax",
+    "ReduceMean",
+    "ReduceMin",
+    "ReduceProd",
+    "ReduceSum",
+)
+"""Layers that ONNX has too."""
 
 
 @translates(*_REDUCTIONS)
 def reduce(at: Site) -> ir.Value:
     """A reduction; no axes at all leave the value alone."""
     return at.emit(
-        _REDUCTIONS[at.layer.type],
+        at.layer.type,
         at.inputs[0],
-        at.indices(1) if at.rank(1) else at.emit("Reshape", at.indices(1), at.const([1], np.int64)),
+        at.row(1),
         keepdims=int(at.flag("keep_dims")),
         noop_with_empty_axes=1,
     )
@@ -39,9 +40,8 @@ def reduce_logical(at: Site) -> ir.Value:
     """Whether all, or any, are true."""
     op_type = "ReduceMin" if at.layer.type == "ReduceLogicalAnd" else "ReduceMax"
     numbers = at.emit("Cast", at.inputs[0], to=6)  # int32
-    axes = at.const(at.known(1).reshape(-1), np.int64)
     found = at.emit(
-        op_type, numbers, axes, keepdims=int(at.flag("keep_dims")), noop_with_empty_axes=1
+        op_type, numbers, at.row(1), keepdims=int(at.flag("keep_dims")), noop_with_empty_axes=1
     )
     return at.emit("Cast", found, to=9)
 

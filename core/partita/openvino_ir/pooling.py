@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 _ROUNDING = {"floor": 0, "ceil": 1, "ceil_torch": 1}
+_PLACES = (
+    "half_pixel",
+    "pytorch_half_pixel",
+    "asymmetric",
+    "align_corners",
+    "tf_half_pixel_for_nn",
+)
+_NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 def _windows(at: Site) -> dict[str, Any]:
@@ -87,12 +95,7 @@ def interpolate(at: Site) -> ir.Value:
     x = at.inputs[0]
     if any(pads):
         x = at.emit("Pad", x, at.const(pads, np.int64))
-    places = {
-        name: name for name in ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
-    }
-    places["tf_half_pixel_for_nn"] = "tf_half_pixel_for_nn"
-    place = at.one_of("coordinate_transformation_mode", "half_pixel", places)
-    nearest = {name: name for name in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")}
+    place = at.one_of("coordinate_transformation_mode", "half_pixel", _PLACES)
     if mode == "nearest" and at.text("nearest_mode") == "simple":
         raise at.error("nearest_mode 'simple' is not read")
     if mode != "nearest" and at.flag("antialias"):
@@ -110,7 +113,7 @@ def interpolate(at: Site) -> ir.Value:
         axes=axes,
         mode=mode,
         coordinate_transformation_mode=place,
-        nearest_mode=at.one_of("nearest_mode", "round_prefer_floor", nearest)
+        nearest_mode=at.one_of("nearest_mode", "round_prefer_floor", _NEAREST)
         if mode == "nearest" else None,
         cubic_coeff_a=at.real("cube_coeff", -0.75),
     )  # fmt: skip
@@ -126,9 +129,7 @@ def grid_sample(at: Site) -> ir.Value:
         mode=at.one_of(
             "mode", "bilinear", {"bilinear": "linear", "nearest": "nearest", "bicubic": "cubic"}
         ),
-        padding_mode=at.one_of(
-            "padding_mode", "zeros", {name: name for name in ("zeros", "border", "reflection")}
-        ),
+        padding_mode=at.one_of("padding_mode", "zeros", ("zeros", "border", "reflection")),
     )
 
 

@@ -12,6 +12,8 @@ from partita.openvino_ir.site import FULL, Site, translates
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+_REDUCTIONS = {"none": "none", "sum": "add", "prod": "mul", "min": "min", "max": "max"}
+
 
 @translates("Gather")
 def gather(at: Site) -> ir.Value:
@@ -46,8 +48,7 @@ def gather_nd(at: Site) -> ir.Value:
 @translates("ScatterElementsUpdate")
 def scatter_elements(at: Site) -> ir.Value:
     """One element per index written, along an axis."""
-    kinds = {"none": "none", "sum": "add", "prod": "mul", "min": "min", "max": "max"}
-    reduction = at.one_of("reduction", "none", kinds)
+    reduction = at.one_of("reduction", "none", _REDUCTIONS)
     if reduction != "none" and not at.flag("use_init_val", True):
         raise at.error("use_init_val 'false' is not read")
     x, _, updates = at.inputs[:3]
@@ -58,9 +59,8 @@ def scatter_elements(at: Site) -> ir.Value:
 @translates("ScatterNDUpdate")
 def scatter_nd(at: Site) -> ir.Value:
     """Slices written by tuples of indices."""
-    kinds = {"none": "none", "sum": "add", "prod": "mul", "min": "min", "max": "max"}
     x, _, updates = at.inputs
-    reduction = at.one_of("reduction", "none", kinds)
+    reduction = at.one_of("reduction", "none", _REDUCTIONS)
     return at.emit("ScatterND", x, at.indices(1), updates, reduction=reduction)
 
 
@@ -128,11 +128,9 @@ def top_k(at: Site) -> Sequence[ir.Value]:
     """The largest or smallest along an axis, and their places."""
     if at.text("sort", "value") == "index":
         raise at.error("the order by index is not read")
-    count = at.indices(1)
-    count = at.emit("Reshape", count, at.const([1], np.int64))
     largest = int(at.one_of("mode", "max", {"max": True, "min": False}))
     values, places = at.emit_many(
-        "TopK", 2, at.inputs[0], count, axis=at.whole("axis"), largest=largest
+        "TopK", 2, at.inputs[0], at.row(1), axis=at.whole("axis"), largest=largest
     )
     return [values, at.as_indices(places, "index_element_type")]
 
@@ -144,12 +142,8 @@ def non_max_suppression(at: Site) -> Sequence[ir.Value]:
     if at.has(5) and np.any(at.known(5)):
         raise at.error("soft_nms_sigma other than 0 is not read")
     row = at.const([1], np.int64)
-    limits: list[ir.Value | None] = []
-    for index in (2, 3, 4):
-        limit = at.inputs[index] if at.has(index) else None
-        if limit is not None and index == 2:
-            limit = at.indices(2)
-        limits.append(None if limit is None else at.emit("Reshape", limit, row))
+    limits = [at.row(2) if at.has(2) else None]
+    limits += [at.emit("Reshape", at.inputs[i], row) if at.has(i) else None for i in (3, 4)]
     encoding = at.one_of("box_encoding", "corner", {"corner": 0, "center": 1})
     chosen = at.emit("NonMaxSuppression", boxes, scores, *limits, center_point_box=encoding)
     places = _of_scores(at, chosen)

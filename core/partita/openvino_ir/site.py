@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,12 +95,12 @@ class Site:
         except ValueError as error:
             raise self.error(f"attribute '{key}' is {found!r}, not numbers") from error
 
-    def one_of(self, key: str, default: str, known: dict[str, Any]) -> Any:
-        """What stands for an attribute's value; other values are refused by name."""
+    def one_of(self, key: str, default: str, known: Mapping[str, Any] | Sequence[str]) -> Any:
+        """What stands for an attribute's value, or the value; others are refused by name."""
         found = self.text(key, default)
         if found not in known:
             raise self.error(f"{key} '{found}' is not known; known are {', '.join(known)}")
-        return known[found]
+        return known[found] if isinstance(known, Mapping) else found
 
     def steps(self) -> dict[str, Any]:
         """Strides and pads of windows, as ONNX's attributes."""
@@ -170,6 +170,14 @@ class Site:
     def indices(self, index: int) -> ir.Value:
         """An input as int64, which ONNX wants where OpenVINO takes any whole numbers."""
         return self.as_int64(self.inputs[index], self.precision(index))
+
+    def row(self, index: int) -> ir.Value:
+        """Whole numbers as int64 of one dimension, which OpenVINO may give as a scalar."""
+        array = self.constant(index)
+        if array is not None:
+            return self.const(array.reshape(-1), np.int64)
+        value = self.indices(index)
+        return value if self.rank(index) else self.emit("Reshape", value, self.const([1], np.int64))
 
     def as_int64(self, value: ir.Value, precision: str) -> ir.Value:
         """A value of whole numbers as int64."""
