@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from cpu_networks import BUILT, Feeds
-from cpu_peers import onnxruntime_call, openvino_call, partita_call, take_turns
+from cpu_peers import partita_call, peer_calls, take_turns
 
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "encoder"]
 
@@ -75,12 +75,7 @@ class Noise:
 def measure(name: str, threads: int, rounds: int) -> None:
     """Prints the line of a model."""
     model, floats, feeds = quantised(name)
-    made = {"ort": onnxruntime_call(model, feeds, threads)}
-    refused = ""
-    try:
-        made["ov"] = openvino_call(model, feeds, threads, "f32")
-    except RuntimeError as error:
-        refused = f"ov: {str(error).splitlines()[0][:60]}"
+    made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     made["ours f32"] = partita_call(floats, feeds, threads, {})
     reference = made["ort"][1].astype(np.float64)

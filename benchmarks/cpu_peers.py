@@ -114,15 +114,22 @@ OURS: dict[str, dict[str, Any]] = {
 }
 
 
-def measure_default(name: str, threads: int, rounds: int) -> float:
-    """Prints the line of a model at default settings, and returns the ratio."""
-    model, feeds = load(name)
+def peer_calls(
+    model: bytes, feeds: Feeds, threads: int
+) -> tuple[dict[str, tuple[Callable[[], None], Any]], str]:
+    """Calls of both peers in float32 with their outputs, and why OpenVINO has none."""
     made = {"ort": onnxruntime_call(model, feeds, threads)}
-    refused = ""
     try:
         made["ov"] = openvino_call(model, feeds, threads, "f32")
     except RuntimeError as error:
-        refused = f"ov: {str(error).splitlines()[0][:60]}"
+        return made, f"ov: {str(error).splitlines()[0][:60]}"
+    return made, ""
+
+
+def measure_default(name: str, threads: int, rounds: int) -> float:
+    """Prints the line of a model at default settings, and returns the ratio."""
+    model, feeds = load(name)
+    made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     reference = made["ort"][1].astype(np.float64)
     error = np.abs(made["ours"][1] - reference).max(initial=0)
