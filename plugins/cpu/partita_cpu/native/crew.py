@@ -3,7 +3,8 @@
 The calling thread goes from row to row. For a row that is shared it puts up a ticket; whoever is
 awake draws shares from it, and the caller goes on when all that were drawn are done. So nobody
 waits for a thread that the system has put aside, unless it holds a share. Idle threads look for a
-while, so that the next ticket finds them at once, and then sleep.
+while, so that the next ticket finds them at once, and then sleep. They may run wherever the caller
+may, but for the processor that it is on: the system tends to wake them there, behind it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ import numpy as np
 
 from partita.errors import CompileError, InferError
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.native.atomics import add, call_share, call_system, load, pause, store
+from partita_cpu.native.atomics import (
+    add,
+    call_here,
+    call_share,
+    call_system,
+    load,
+    pause,
+    store,
+)
 from partita_cpu.native.invoking import invoke
 from partita_cpu.native.isa import Isa, isa
 from partita_cpu.native.kept import entry_of
@@ -28,8 +37,12 @@ from partita_cpu.native.trampoline import fill
 # Words of the shared memory; each on a cache line of its own.
 _GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
 _TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
+_WHERE, _AVOIDED, _MOVING, _HELPERS = 344, 352, 360, 368
 WORDS = 64
 """Size of the shared memory."""
+
+SET_BYTES = 128
+"""Of a set of processors; behind one come the system's numbers of the threads that move."""
 
 ROW = 3
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
@@ -39,7 +52,7 @@ LOOKS = 3000
 
 # A ticket is the row's number, how many shares there are, and how many were drawn.
 _NUMBER, _SHARES, _HELPED, _FIELD = 32, 22, 11, 0x7FF
-_FUTEX, _YIELD = 202, 24
+_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY = 202, 24, 203, 204
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
@@ -109,12 +122,32 @@ def _rouse(sync: int, tid: int, nt: int) -> None:
     _wake(sync)
 
 
+@jit(inline=True)
+def _stand_aside(sync: int) -> None:
+    """Keeps the other threads off the caller's processor, if it is not the one of last time."""
+    here = call_here(load(sync + _WHERE), ())
+    count = load(sync + _MOVING)
+    if count == 0 or here == load(sync + _AVOIDED) or not 0 <= here < 8 * SET_BYTES:
+        return
+    store(sync + _AVOIDED, here)
+    system, processors = load(sync + _SYSCALL), load(sync + _HELPERS)
+    if call_system(system, (_GET_AFFINITY, 0, SET_BYTES, processors, 0, 0)) <= 0:
+        return
+    word = processors + here // 64 * 8
+    store(word, load(word) & ~(np.int64(1) << (here % 64)))
+    for number in range(count):
+        # Fails, and changes nothing, where the caller may run on no other processor.
+        thread = load(processors + SET_BYTES + 8 * number)
+        call_system(system, (_SET_AFFINITY, thread, SET_BYTES, processors, 0, 0))
+
+
 @jit
 def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
     """Runs rows of a table, with help if `shared`; the status tells whether one failed."""
     store(sync + _STATUS, 0)
     number = (load(sync + _TICKET) >> _NUMBER) + 1
     if shared:
+        _stand_aside(sync)
         # Numbers of tickets never come again: row r of this run has number + r.
         store(sync + _TABLE, table)
         store(sync + _FIRST_TICKET, number - first)
@@ -194,7 +227,8 @@ class Crew:
         self._memory = np.zeros(WORDS + 8, np.int64)
         self._words = self._memory.data
         self._threads: list[threading.Thread] = []
-        self._syscall = function_address("syscall")
+        self._helpers = np.zeros(SET_BYTES // 8 + size - 1, np.int64)
+        self._syscall, self._where = map(function_address, ("syscall", "sched_getcpu"))
         self._sync = 0
         self._status = 0
         self._invoke = invoke()
@@ -225,7 +259,10 @@ class Crew:
         self._words = self._memory.data
         start = self._memory.ctypes.data
         block = start + -start % 64
-        self._words[(block - start + _SYSCALL) // 8] = self._syscall
+        words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
+        words[_HELPERS] = self._helpers.ctypes.data
+        for place, word in words.items():
+            self._words[(block - start + place) // 8] = word
         self._status = (block - start + _STATUS) // 8
         return block
 
@@ -243,6 +280,9 @@ class Crew:
         ]
         for thread in self._threads:
             thread.start()
+        if not self._processors:
+            self._helpers[SET_BYTES // 8 :] = [thread.native_id or 0 for thread in self._threads]
+            self._words[self._status + (_MOVING - _STATUS) // 8] = len(self._threads)
 
     def _stop(self) -> None:
         """Ends the threads while the code they run is still there."""

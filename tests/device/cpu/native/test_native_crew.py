@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import partita
-from partita_cpu.native.crew import new_crew
+from partita_cpu.native.crew import Crew, Rows, new_crew
 from partita_cpu.native.isa import Isa, detected
 
 from .test_native_layout import Net, compiled
@@ -83,6 +85,46 @@ def test_inputs_and_outputs_may_change_from_call_to_call():
         request.set_output_tensor(0, target)
         request.infer()
         np.testing.assert_allclose(target.numpy(), device(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def places(crew):
+    """Processors that each thread of a crew may run on after a run of no rows."""
+    crew.run(Rows(0, 0, 0, True))
+    return [os.sched_getaffinity(thread.native_id) for thread in crew._threads]
+
+
+def test_helpers_stay_off_the_processor_of_the_caller():
+    there = os.sched_getaffinity(0)
+    found = places(Crew(3))
+    assert found[0] == found[1]
+    assert found[0] <= there
+    assert len(found[0]) == max(1, len(there) - 1)
+
+
+def test_helpers_of_a_caller_that_may_not_move_stay_where_they_may_run():
+    crew = Crew(2)
+    there = os.sched_getaffinity(0)
+    found = []
+
+    def call():
+        os.sched_setaffinity(0, {min(there)})
+        found.extend(places(crew))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert found == [{min(there)}]
+
+
+def test_pinned_helpers_stay():
+    there = sorted(os.sched_getaffinity(0))
+    homes = [there[0], there[-1]]
+    crew = Crew(3, homes)
+    wanted = [{home} for home in homes]
+    until = time.monotonic() + 30
+    while places(crew) != wanted and time.monotonic() < until:
+        time.sleep(0.01)  # each thread goes home by itself
+    assert places(crew) == wanted
 
 
 @pytest.mark.parametrize("way", ["fork", "exit"])
