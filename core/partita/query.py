@@ -33,6 +33,7 @@ class ReasonCode(enum.StrEnum):
     MERGED = "MERGED"
     CONSTANT = "CONSTANT"
     FALLBACK = "FALLBACK"
+    FOLLOWS = "FOLLOWS"
     UNUSED = "UNUSED"
 
 

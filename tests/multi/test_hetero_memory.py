@@ -171,7 +171,7 @@ def test_random_placements_keep_their_limits(case):
     everything = core_with(FakeDevice("A")).query_model(model, "A")
 
     def placed_under(excluded):
-        return place(wiring, ["A", "B", "C"], {}, lambda d: everything, excluded, False)
+        return place(wiring, list("ABC"), {}, lambda d: everything, bool, excluded, False)
 
     found = enforce(counter, limits, lambda op, device: False, wiring.names(), placed_under)
     weights = counter._weights

@@ -14,7 +14,7 @@ from partita.errors import (
 from partita.query import ReasonCode
 
 from .fakes import FakeDevice, core_with
-from .graphs import CHAIN, X, devices_of, run
+from .graphs import CHAIN, X, devices_of, model_of, node, run
 
 
 def test_priority_order_decides_and_refusals_fall_to_the_next():
@@ -205,3 +205,50 @@ def test_settings_of_a_name_without_id_reach_each_of_its_devices():
     config = {"DEVICE_PROPERTIES": {"A": {"FLAVOUR": "lime"}}}
     core.compile_model(CHAIN, "HETERO:A,REFERENCE", config)
     assert {p.FLAVOUR for p in first.seen_properties} == {"lime"}
+
+
+ROUND_TRIPS = model_of(
+    [
+        node("Identity", ["x"], "a"),
+        node("Tanh", ["a"], "b"),
+        node("Transpose", ["b"], "c"),
+        node("Tanh", ["c"], "d"),
+        node("Identity", ["d"], "e"),
+        node("Neg", ["e"], "f"),
+    ],
+    ["f"],
+)
+"""A device without Tanh has no neighbours of ``a`` and ``c``, and one of ``e``."""
+
+
+def test_what_computes_nothing_follows_its_neighbours():
+    core = core_with(FakeDevice("A", refuses=["Tanh"]), FakeDevice("B"))
+    compiled = run(core, ROUND_TRIPS, "HETERO:A,B")
+    assert devices_of(compiled) == dict(zip("abcdef", "BBBBAA", strict=True))
+    row = compiled.explain()["c"]
+    assert row.reason.code is ReasonCode.FOLLOWS
+    assert row.reason.detail == "computes nothing, and A has none of its neighbours"
+    assert (row.refused, row.elsewhere, row.change) == ({}, "A", "a pin")
+    answer = core.query_model(core.read_model(ROUND_TRIPS), "HETERO:A,B")
+    assert dict(answer) == devices_of(compiled)
+    assert answer.reasons["c"] == row.reason
+
+
+def test_pins_and_affinities_keep_what_computes_nothing():
+    core = core_with(FakeDevice("A", refuses=["Tanh"]), FakeDevice("B"))
+    compiled = run(core, ROUND_TRIPS, "HETERO:A,B", {"c": "A"}, {"HETERO_PINS": ["a=A"]})
+    assert devices_of(compiled) == dict(zip("abcdef", "ABABAA", strict=True))
+
+
+def test_nothing_follows_to_a_reference():
+    core = core_with(FakeDevice("A", refuses=["Tanh"]))
+    compiled = run(core, ROUND_TRIPS, "HETERO:A,REFERENCE")
+    assert devices_of(compiled)["c"] == "A"
+
+
+def test_a_device_that_refuses_part_of_a_region_gets_none_of_it():
+    core = core_with(
+        FakeDevice("A", refuses=["Tanh"]), FakeDevice("B", refuses=["Transpose"]), FakeDevice("C")
+    )
+    compiled = run(core, ROUND_TRIPS, "HETERO:A,B,C")
+    assert devices_of(compiled) == dict(zip("abcdef", "BBABAA", strict=True))

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
 from partita.plugin import CoreAPI
 from partita.query import QueryResult, Reason, ReasonCode
+from partita_hetero.followers import follow
 from partita_hetero.graph import OpGraph
 from partita_hetero.pins import Pin
 
@@ -89,17 +90,21 @@ def place(
     devices: Sequence[str],
     pins: Mapping[int, Pin],
     query: Query,
+    welcomes: Callable[[str], bool],
     excluded: Mapping[tuple[int, str], Reason],
     strict: bool,
     wishes: Wishes = MappingProxyType({}),
 ) -> Placement:
     """Gives every operation the first device that takes it, or the one that it is pinned to.
 
+    Operations that compute nothing go with their neighbours instead; see :mod:`followers`.
+
     Args:
         graph: The model.
         devices: In order of priority.
         pins: Operation to what the user wants.
         query: Asks a device; called at most once for each.
+        welcomes: Whether operations that compute nothing may follow their neighbours to a device.
         excluded: Operations that a device claimed and then could not compile, with the reason.
         strict: Raise instead of moving a pinned operation.
         wishes: Operation to the device that a plan chose for it and why; pins are stronger.
@@ -153,8 +158,23 @@ def place(
     if homeless:
         raise UnsupportedOpError(_explain_homeless(graph, homeless, result))
     _report_pins(graph, result, pins, strict)
+    moved = follow(
+        graph,
+        result.device,
+        [op not in pins and op not in wishes for op in range(count)],
+        lambda op, device: welcomes(device) and verdict(op, device) is None,
+        devices,
+    )
+    for op, device in moved.items():
+        result.reason[op] = follows(result.device[op])
+        result.device[op] = device
     _let_constants_follow(graph, result, verdict)
     return result
+
+
+def follows(left: str | None) -> Reason:
+    """The reason of an operation that went with its neighbours."""
+    return Reason(ReasonCode.FOLLOWS, f"computes nothing, and {left} has none of its neighbours")
 
 
 def _reason(

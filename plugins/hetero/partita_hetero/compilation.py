@@ -200,7 +200,8 @@ class Compilation:
         def place(full: Exclusions) -> Placement:
             every = {**full, **out}
             return affinity.place(
-                self.wiring, names, pins, self.ask, every, properties.STRICT, wishes
+                *(self.wiring, names, pins, self.ask, self.devices.welcomes),
+                *(every, properties.STRICT, wishes),
             )
 
         if not self.devices.memory_limits:

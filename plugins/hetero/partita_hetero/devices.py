@@ -9,7 +9,7 @@ from partita.errors import DeviceError, PropertyError
 from partita.model import Model
 from partita.plugin import CoreAPI
 from partita.query import QueryResult, Reason, ReasonCode
-from partita_hetero import affinity
+from partita_hetero import affinity, followers, graph
 from partita_hetero.properties import HeteroProperties
 
 _ALSO_FOR_DEVICES = {"PERFORMANCE_HINT"}
@@ -69,7 +69,26 @@ class DeviceList:
                 continue
             if refused:
                 reasons[op.name] = Reason(ReasonCode.FALLBACK, "; ".join(refused))
+        wiring = graph.build(model)
+        names = wiring.names()
+        moved = followers.follow(
+            wiring,
+            [supported.get(name) for name in names],
+            [True] * len(names),
+            lambda op, device: self.welcomes(device) and names[op] in answers[device],
+            self.names,
+        )
+        for index, device in moved.items():
+            reasons[names[index]] = affinity.follows(supported[names[index]])
+            supported[names[index]] = device
         return QueryResult(f"{self.own_name}:{','.join(self.names)}", supported, reasons)
+
+    def welcomes(self, device: str) -> bool:
+        """Whether operations may move here from another device: a reference is a last resort."""
+        try:
+            return self.core.device_info(device).kind != "reference"
+        except DeviceError:
+            return False
 
     def config(self, device: str) -> dict[str, Any]:
         """The properties for a device's submodels: its own, and those common keys that it has."""

@@ -70,5 +70,7 @@ def _change(reason: Reason, refused: Mapping[str, Reason]) -> str:
             return f"{first} taking it ({refused[first].code})" if first else ""
         case ReasonCode.PRIORITY:
             return "a pin, another order, or COST"
+        case ReasonCode.FOLLOWS:
+            return "a pin"
         case _:
             return ""
