@@ -1,20 +1,22 @@
 """Gather and scatter: elements read from, or written to, places that a tensor of indices names.
 
 Indices are brought to one form first: int64, counted from 0, within bounds; a wrong one is an
-error, never a wrong read. That is one small numpy step, which folds for constant indices. The
+error, never a wrong read. That is one small step, which folds for constant indices. The
 copy itself then trusts them.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
+from partita_cpu.kernels.checked import Checked
 from partita_cpu.kernels.item_sized import ItemSized
 from partita_cpu.kernels.movement import axis_of
 from partita_cpu.kernels.movement_copy import MOVABLE, strides_of
@@ -83,13 +85,33 @@ def normalise_index(index: Array, out: Array, limit: int, name: str) -> None:
         return
     low, high = out.min(), out.max()
     if low < -limit or high >= limit:
-        wrong = low if low < -limit else high
-        raise InferError(
-            f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
-            f"allowed are {-limit} to {limit - 1}."
-        )
+        raise _out_of_range(name, low if low < -limit else high, limit)
     if low < 0:
         out[out < 0] += limit
+
+
+@jit
+def normalise_indices(
+    index: Array, out: Array, wrong: Array, limit: int, tid: int, nt: int
+) -> None:
+    """Writes indices to `out`, negative ones counted from the end, or a bad one to `wrong`."""
+    for i in range(index.size * tid // nt, index.size * (tid + 1) // nt):
+        place = np.int64(index[i])
+        if place < -limit or place >= limit:
+            wrong[0] = place
+            raise ValueError("an index is out of range")
+        out[i] = place + limit if place < 0 else place
+
+
+def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> NoReturn:
+    raise _out_of_range(name, int(wrong[0]), limit)
+
+
+def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
+    return InferError(
+        f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
+        f"allowed are {-limit} to {limit - 1}."
+    )
 
 
 def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
@@ -99,7 +121,8 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
         elements = np.empty(index.shape, np.int64)
         normalise_index(index.const, elements, limit, b.node.name)
         return b.constant(elements)
-    b.call_numpy(normalise_index, index, out, limit, b.node.name)
+    check = Checked(normalise_indices, functools.partial(_refuse, b.node.name))
+    b.call(check, b.flat(index), b.flat(out), b.empty((1,), np.int64), limit)
     return out
 
 

@@ -14,7 +14,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -48,7 +48,16 @@ ROW = 3
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
 
 LOOKS = 3000
-"""How often a waiting thread looks before it sleeps: some tens of microseconds."""
+"""How often a thread that waits for another's share looks before it lets others use its processor.
+
+Some tens of microseconds.
+"""
+
+IDLE_LOOKS = 10000
+"""How often an idle thread looks before it sleeps: a tenth of a millisecond.
+
+Waking one takes the caller 30 microseconds, and longer until it is there.
+"""
 
 # A ticket is the row's number, how many shares there are, and how many were drawn.
 _NUMBER, _SHARES, _HELPED, _FIELD = 32, 22, 11, 0x7FF
@@ -99,7 +108,7 @@ def _serve(sync: int, tid: int, nt: int) -> None:
             continue
         pause()
         looks += 1
-        if looks >= LOOKS:
+        if looks >= IDLE_LOOKS:
             looks = 0
             generation = load(sync + _GENERATION)
             add(sync + _SLEEPING, 1)
@@ -143,7 +152,7 @@ def _stand_aside(sync: int) -> None:
 
 @jit
 def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
-    """Runs rows of a table, with help if `shared`; the status tells whether one failed."""
+    """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1."""
     store(sync + _STATUS, 0)
     number = (load(sync + _TICKET) >> _NUMBER) + 1
     if shared:
@@ -156,6 +165,9 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
         shares = load(place + 16)
         if shares == 0 or not shared:
             _compute(sync, place, 0, 1)
+            if load(sync + _STATUS):
+                store(sync + _STATUS, row + 1)
+                break
             continue
         store(sync + _DONE, 0)
         store(sync + _TICKET, ((number - first + row) << _NUMBER) | (shares << _SHARES))
@@ -169,6 +181,9 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
                 # The system has put aside a thread that holds a share: let it go on.
                 call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
                 looks = LOOKS // 2
+        if load(sync + _STATUS):
+            store(sync + _STATUS, row + 1)
+            break
     if shared:
         store(sync + _TICKET, (number - first + last) << _NUMBER)
 
@@ -181,9 +196,18 @@ class Rows:
         first: First row.
         last: Behind the last row.
         shared: Whether it is worth it to wake the other threads.
+        explain: Told the number of a row that failed; may raise an error that says more.
     """
 
-    def __init__(self, table: int, first: int, last: int, shared: bool) -> None:
+    def __init__(
+        self,
+        table: int,
+        first: int,
+        last: int,
+        shared: bool,
+        explain: Callable[[int], None] | None = None,
+    ) -> None:
+        self.explain = explain
         lead = entry_of(_lead, (0,) * 5)
         if lead is None:
             raise CompileError("Device CPU cannot compile what walks its programs.")
@@ -207,7 +231,7 @@ class Rows:
         return self.together
 
     def failed(self) -> int:
-        """Whether a row failed in the last run by one thread."""
+        """Which row failed in the last run by one thread, counted from 1, or 0."""
         return self._words[self._status]
 
 
@@ -251,6 +275,8 @@ class Crew:
             self._invoke(rows.trampoline, rows.alone, 0, 1)
             failed = rows.failed()
         if failed:
+            if rows.explain is not None:
+                rows.explain(failed - 1)
             raise InferError("A kernel failed on device CPU.")
 
     def _block(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Step
+from partita_cpu.kernels.checked import Checked
 from partita_cpu.native.crew import ROW, Crew, Rows
 from partita_cpu.native.kept import entry_of
 from partita_cpu.native.trampoline import Entry, fill
@@ -44,6 +45,7 @@ class Walker:
         self._slots = np.zeros(sum(sizes), np.int64)
         self._table = np.zeros((len(steps), ROW), np.int64)
         self._places: dict[tuple[int, int], int] = {}
+        self._kernels = [step.fn for step in steps]
         self._kept = args
         start, words = self._slots.ctypes.data, self._slots.data
         at = 0
@@ -102,11 +104,20 @@ class Walker:
             rows = self._single.get(number)
             if rows is None:
                 shared = bool(self._table[number, 2])
-                rows = self._single[number] = Rows(self._rows, number, number + 1, shared)
+                rows = self._single[number] = self._rows_of(number, number + 1, shared)
             self._crew.run(rows)
         else:
             fn, args = calls[number]
             fn(*args)
+
+    def explain(self, number: int) -> None:
+        """Raises what a step that failed has to say, if anything."""
+        kernel = self._kernels[number]
+        if isinstance(kernel, Checked):
+            kernel.explain(*self._kept[number])
+
+    def _rows_of(self, first: int, last: int, shared: bool) -> Rows:
+        return Rows(self._rows, first, last, shared, self.explain)
 
     def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
@@ -117,7 +128,11 @@ class Walker:
         """
         return [
             NativeStretch(
-                self._crew, self._table[part.first : part.last].copy(), part.rows.shared, self, keep
+                self._crew,
+                self._table[part.first : part.last].copy(),
+                part.rows.shared,
+                [(self, number) for number in range(part.first, part.last)],
+                keep,
             )
             if part.rows is not None
             else functools.partial(calls[part.first][0], *calls[part.first][1])
@@ -135,7 +150,7 @@ class Walker:
             rows = None
             if last > number:
                 shared = max(step.work for step in steps[number:last]) >= WAKING_WORK
-                rows = Rows(self._rows, number, last, shared)
+                rows = self._rows_of(number, last, shared)
             parts.append(_Part(number, last, rows))
             number = max(last, number + 1)
         return parts
@@ -154,12 +169,20 @@ class NativeStretch:
         crew: The threads.
         table: The rows; a copy of their own.
         shared: Whether it is worth it to wake the other threads.
+        steps: For each row its walker, and its step there.
         keep: Whatever must live as long, since rows hold addresses of it.
     """
 
-    def __init__(self, crew: Crew, table: Array, shared: bool, *keep: object) -> None:
-        self._crew, self._table, self._keep = crew, table, keep
-        self._rows = Rows(table.ctypes.data, 0, len(table), shared)
+    def __init__(
+        self,
+        crew: Crew,
+        table: Array,
+        shared: bool,
+        steps: Sequence[tuple[Walker, int]],
+        *keep: object,
+    ) -> None:
+        self._crew, self._table, self._steps, self._keep = crew, table, steps, keep
+        self._rows = Rows(table.ctypes.data, 0, len(table), shared, self._explain)
 
     def __call__(self) -> None:
         """Walks the rows."""
@@ -176,7 +199,12 @@ class NativeStretch:
             return None
         table = np.concatenate([self._table, other._table])
         shared = self._rows.shared or other._rows.shared
-        return NativeStretch(self._crew, table, shared, *self._keep, *other._keep)
+        steps = [*self._steps, *other._steps]
+        return NativeStretch(self._crew, table, shared, steps, *self._keep, *other._keep)
+
+    def _explain(self, row: int) -> None:
+        walker, number = self._steps[row]
+        walker.explain(number)
 
 
 Stretch = NativeStretch | Callable[[], Any]

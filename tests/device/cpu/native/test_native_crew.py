@@ -10,9 +10,11 @@ import threading
 import time
 
 import numpy as np
+import onnx
 import pytest
 
 import partita
+from partita.errors import InferError
 from partita_cpu.native.crew import Crew, Rows, new_crew
 from partita_cpu.native.isa import Isa, detected
 
@@ -85,6 +87,27 @@ def test_inputs_and_outputs_may_change_from_call_to_call():
         request.set_output_tensor(0, target)
         request.infer()
         np.testing.assert_allclose(target.numpy(), device(x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_step_that_fails_says_why_and_no_later_one_runs():
+    net = Net(1, 8)
+    rows = net.rng.standard_normal((5, 256)).astype(np.float32)
+    index = net.add("Cast", "x", to=onnx.TensorProto.INT64)
+    taken = net.add("Gather", net.const(values=rows), index)
+    y = net.add("Relu", taken)
+    device = compiled(net.model(y), INFERENCE_NUM_THREADS=2)
+    request = device.create_infer_request()
+    tensor = partita.Tensor(np.array([[0, -1, 4, 3, 2, 1, -5, 0]], np.float32))
+    request.set_tensor("x", tensor)
+    x = tensor.numpy()
+    for _ in range(4):  # by then calls are bound
+        request.infer()
+        wanted = np.maximum(rows[x.astype(np.int64)], 0)
+        np.testing.assert_array_equal(request.get_output_tensor(0).numpy(), wanted)
+        x[0, 2] = 5
+        with pytest.raises(InferError, match=f"'{taken}': index 5 is out of range .* size 5"):
+            request.infer()
+        x[0, 2] = -3
 
 
 def places(crew):
