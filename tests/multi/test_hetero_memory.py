@@ -160,7 +160,7 @@ def held(wiring, sizes, weights, placement, device):
     return most + sum({k: v for op in mine for k, v in weights[op].items()}.values())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(cases())
 def test_random_placements_keep_their_limits(case):
     proto, limits, objective = case

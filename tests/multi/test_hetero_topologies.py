@@ -219,7 +219,7 @@ def random_models(draw):
     return proto, pins, rng.choice(["LINEAR", "DATAFLOW", "PARALLEL"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(random_models())
 def test_any_affinity_on_any_model_gives_the_right_answer(case):
     proto, pins, executor = case

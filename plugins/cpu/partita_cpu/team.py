@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.errors import PropertyError
-from partita_cpu.native.crew import Crew, new_crew, stay_on
+from partita_cpu.native.crew import Crew, stay_on
+from partita_cpu.native.kept import available
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -65,13 +66,19 @@ class Team:
         return self._workers
 
 
-@functools.cache
 def team_of(size: int, stream: int, pinned: bool = False) -> Team:
     """The process's team for a stream; compiled models share it, so threads stay few.
+
+    Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no crew.
 
     Raises:
         PropertyError: Threads shall be pinned, and the system has no way to do it.
     """
+    return _team_of(size, stream, pinned, available())
+
+
+@functools.cache
+def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
     processors: list[int] = []
     if pinned:
         if not hasattr(os, "sched_setaffinity"):
@@ -80,7 +87,7 @@ def team_of(size: int, stream: int, pinned: bool = False) -> Team:
             )
         there = sorted(os.sched_getaffinity(0))
         processors = [there[(stream * size + tid) % len(there)] for tid in range(1, size)]
-    return Team(size, new_crew(size, processors), processors)
+    return Team(size, Crew(size, processors) if walks else None, processors)
 
 
 class _Worker:

@@ -10,11 +10,11 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import InferError, RepetitionEndedError
-from partita_cpu.native.crew import new_crew
+from partita_cpu.native.kept import available
 
 F32 = np.float32
 
-WALKED = new_crew(2) is not None
+WALKED = available()
 """Whether compiled steps that follow one another are one call; else each program is one."""
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 
@@ -30,7 +29,6 @@ from partita_cpu.native.atomics import (
     store,
 )
 from partita_cpu.native.invoking import invoke
-from partita_cpu.native.isa import Isa, isa
 from partita_cpu.native.kept import entry_of
 from partita_cpu.native.trampoline import fill
 
@@ -335,13 +333,3 @@ def stay_on(processor: int | None) -> None:
 def _live(sync: int, processor: int | None) -> None:
     stay_on(processor)
     _serve(sync, 0, 1)
-
-
-def new_crew(size: int, processors: Sequence[int] = ()) -> Crew | None:
-    """A crew; ``None`` where programs are walked by Python.
-
-    That is the case where PARTITA_CPU_ISA says ``portable``, and on systems without futexes.
-    """
-    if isa() is Isa.PORTABLE or not sys.platform.startswith("linux"):
-        return None
-    return Crew(size, processors)

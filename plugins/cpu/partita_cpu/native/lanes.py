@@ -25,7 +25,7 @@ from partita_cpu.native.atomics import (
     pause,
     store,
 )
-from partita_cpu.native.crew import LOOKS, ROW, Crew, Rows, function_address, new_crew
+from partita_cpu.native.crew import LOOKS, ROW, Crew, Rows, function_address
 from partita_cpu.native.kept import entry_of
 from partita_cpu.native.trampoline import fill
 
@@ -221,7 +221,4 @@ def _words(count: int) -> Array:
 @functools.cache
 def _crew_of(size: int) -> Crew:
     """The process's threads for so many lanes; requests share them, so threads stay few."""
-    crew = new_crew(size)
-    if crew is None:
-        raise RuntimeError("there are no crews here")
-    return crew
+    return Crew(size)

@@ -107,7 +107,7 @@ def convolutions(draw):
     return x, (groups * outputs, inputs, *kernel), attributes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(convolutions())
 def test_any_conv(case):
     x, w, attributes = case

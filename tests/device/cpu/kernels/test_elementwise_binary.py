@@ -34,7 +34,7 @@ def test_arithmetic(op_type, left, right):
     check(op_type, [normal(1, *left), normal(2, *right)], rtol=0, atol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shapes=mutually_broadcastable_shapes(num_shapes=2, max_dims=6, max_side=5),
     operator=st.sampled_from([("Sub", np.subtract), ("Less", np.less), ("Max", np.maximum)]),

@@ -17,7 +17,7 @@ def int64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_strided_copy(data):
     draw = data.draw

@@ -62,7 +62,7 @@ def test_lp_pool(shape, attributes, p):
     check("LpPool", [normal(1, *shape)], opset=18, p=p, **attributes)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_any_window(data):
     draw = data.draw

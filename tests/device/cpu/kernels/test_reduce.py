@@ -53,7 +53,7 @@ def test_axes(op_type, axes):
         )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=0, max_size=6),
     chosen=st.sets(st.integers(0, 5)),

@@ -190,7 +190,7 @@ def taps_of(x, columns, blank):
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level is not Isa.PORTABLE])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
     columns, channels = windows(data), data.draw(st.integers(1, 40))
@@ -221,7 +221,7 @@ def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
     columns, channels = windows(data), data.draw(st.sampled_from([1, 3, 21, 64, 70]))
@@ -252,7 +252,7 @@ def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_maxima_at_the_edge_of_memory(dtype, data):
     columns, channels = windows(data), data.draw(st.integers(1, 40))

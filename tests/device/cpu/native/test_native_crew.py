@@ -15,8 +15,9 @@ import pytest
 
 import partita
 from partita.errors import InferError
-from partita_cpu.native.crew import Crew, Rows, new_crew
+from partita_cpu.native.crew import Crew, Rows
 from partita_cpu.native.isa import Isa, detected
+from partita_cpu.team import team_of
 
 from .test_native_layout import Net, compiled
 
@@ -34,9 +35,14 @@ def chain(outputs=48):
     return net, net.conv(x, 32, outputs, 1)
 
 
-def test_portable_has_no_crew(monkeypatch):
-    monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
-    assert new_crew(2) is None
+@pytest.mark.parametrize(
+    ("stream", "levels"), [(98, ["portable", "avx2"]), (99, ["avx2", "portable"])]
+)
+def test_portable_has_no_crew(stream, levels, monkeypatch):
+    """Whatever was asked for first."""
+    for level in levels:
+        monkeypatch.setenv("PARTITA_CPU_ISA", level)
+        assert (team_of(2, stream).crew is None) == (level == "portable")
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

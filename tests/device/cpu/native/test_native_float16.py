@@ -46,7 +46,7 @@ def product(x, w, **config):
     return found, {info.exec_type for info in request.get_profiling_info()}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     rows=st.integers(1, 40),
     depth=st.integers(1, 700),

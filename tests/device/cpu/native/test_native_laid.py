@@ -82,7 +82,7 @@ def check(y, expected, arithmetic, x, w):
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 150),
     depth=st.integers(1, 300) | st.integers(760, 1700),

@@ -189,7 +189,7 @@ def windows(draw):
     return kernel, stride, dilation, pads, height, width
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(window=windows(), channels=st.integers(1, 70), seed=st.integers(0, 99))
 def test_depthwise(window, channels, seed):
     kernel, stride, dilation, pads, height, width = window
@@ -199,7 +199,7 @@ def test_depthwise(window, channels, seed):
     check(net, net.add("Clip", a, net.const(values=np.float32(-0.5)), ""))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(window=windows(), channels=st.integers(1, 40), include=st.booleans(), up=st.booleans())
 def test_pooling(window, channels, include, up):
     kernel, stride, _, pads, height, width = window

@@ -77,7 +77,7 @@ def encoder(rng, batch, channels, length, outputs, kernel, stride, dilation, pad
     return model_of(nodes, inputs, ["y", "p", "g", "t"], weights)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_random_convolutions_over_sequences(data):
     group = data.draw(st.sampled_from([1, 1, 2, 4]))

@@ -162,7 +162,7 @@ def convolutions(draw):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions(level, arithmetic, images, seed, threads):
     rng = np.random.default_rng(seed)
@@ -184,7 +184,7 @@ def test_convolutions(level, arithmetic, images, seed, threads):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data(), seed=st.integers(0, 99), special=st.sampled_from([1.0, np.inf, np.nan]))
 def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, special):
     kernel, stride = data.draw(st.integers(2, 7)), data.draw(st.integers(1, 4))

@@ -18,7 +18,7 @@ from .test_native_tiles import check, convolve, run, usual_size
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_windows_of_one_line(level, arithmetic, data):
     kernel, stride = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 9))
@@ -43,7 +43,7 @@ def test_windows_of_one_line(level, arithmetic, data):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_pixels_computed_together(level, arithmetic, data):
     height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 120))

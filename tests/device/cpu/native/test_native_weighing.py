@@ -82,7 +82,7 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
 
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     window=windows(),
     channels=st.integers(1, 70),
@@ -174,7 +174,7 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), JOINED)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     window=windows(),
     channels=st.integers(2, 100),

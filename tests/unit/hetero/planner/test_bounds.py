@@ -23,7 +23,7 @@ def late(singly):
     return problems(links=False, singly=singly, early=False)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_cuts_with_prices(problem):
     arrays = flatten(problem)
@@ -33,7 +33,7 @@ def test_cuts_with_prices(problem):
         assert np.isfinite(arrays.unit_cost[np.arange(arrays.units), place]).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(problems())
 def test_critical_path_and_divisible_load(problem):
     arrays = flatten(problem)
@@ -42,7 +42,7 @@ def test_critical_path_and_divisible_load(problem):
     assert divisible_load(arrays) <= min(parallel, best_of_all(problem, "THROUGHPUT")) + SLACK
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.booleans().flatmap(late))
 def test_chains_of_contiguous_placements(problem):
     arrays = flatten(problem)

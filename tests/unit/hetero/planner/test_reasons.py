@@ -68,7 +68,7 @@ def placed(draw):
     return problem, assignment, draw(st.sampled_from(["LATENCY", "PARALLEL", "THROUGHPUT"]))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(placed())
 def test_the_extra_time_is_that_of_the_moved_run(case):
     problem, assignment, objective = case

@@ -23,7 +23,7 @@ from partita_hetero.planner.simulate import objective_value, simulate
 from partita_hetero.planner.solve import solve
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(problems(most=5), st.sampled_from(OBJECTIVES), st.booleans())
 def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     with patch.object(searching, "FEW", 0):  # let the methods find it
@@ -136,7 +136,7 @@ def test_list_schedules_of_a_fork():
     assert dict(list_schedules(flatten(slow)))["HEFT"].tolist() == [0, 0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(problems())
 def test_list_schedules_keep_groups_and_weights(problem):
     arrays = flatten(problem)
