@@ -7,11 +7,11 @@ import math
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.windows import resolve
 from partita_cpu.kernels.byte_windows import emit_windows
 from partita_cpu.kernels.channels_last_place import DOMAIN, choice_of
 from partita_cpu.kernels.quantization_product import BYTES, QUANTIZED_CONV, factors_of, levels_of
 from partita_cpu.kernels.table import kernel
-from partita_cpu.kernels.window import resolve
 from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
 from partita_cpu.native.table import byte_window_kernels
 

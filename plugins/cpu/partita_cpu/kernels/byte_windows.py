@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.windows import resolve
 from partita_cpu.kernels.byte_product import (
     Result,
     emit_packed_product,
@@ -19,7 +20,6 @@ from partita_cpu.kernels.byte_product import (
 )
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.movement import transposed
-from partita_cpu.kernels.window import resolve
 from partita_cpu.native.choice import native_choice
 from partita_cpu.native.invoke import address, call_runs
 from partita_cpu.native.objects import addresses

@@ -11,13 +11,13 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.windows import Window, resolve
 from partita_cpu.kernels.channels_last_depthwise import emit_depthwise, emit_slide
 from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.epilogue import finish
 from partita_cpu.kernels.movement import expanded, transposed
 from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.table import F32, kernel
-from partita_cpu.kernels.window import Window, resolve
 from partita_cpu.native.plan import Images, Source, Storage, plan
 from partita_cpu.native.product import Scaling, bounds_of, emit_product, needs_pass
 from partita_cpu.native.sliding import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
+from partita.lowering.windows import Window
 from partita_cpu.kernels.channels_last_place import HALF, Place, choice_of
-from partita_cpu.kernels.window import Window
 from partita_cpu.native.depthwise import (
     convolve_rows,
     fits,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.errors import CompileError
 from partita.lowering import (
     NO_ACTIVATION,
     Activation,
@@ -18,6 +17,7 @@ from partita.lowering import (
     Node,
     Operand,
 )
+from partita.lowering.windows import Window, check_weights, resolve, resolve_transposed
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.depthwise import MAX_THREADS, depthwise, scratch_elements
 from partita_cpu.kernels.epilogue import BIAS_PER_ROW, finish
@@ -25,7 +25,6 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.im2col import col2im, im2col
 from partita_cpu.kernels.movement import expanded, ints
 from partita_cpu.kernels.table import ALL_FLOATS, INT64, kernel
-from partita_cpu.kernels.window import Window, resolve, triple
 
 COLUMN_BYTES = 4 << 20
 """Size at which columns are made in pieces, so that they stay in the cache until they are used."""
@@ -103,7 +102,7 @@ def conv(
     residual: Operand | None = None,
 ) -> Operand:
     """Convolution of 1 to 3 spatial dimensions, then bias, residual and activation."""
-    _check_shapes(node, x, w, w.shape[1] * node.attrs.get("group", 1))
+    check_weights(node, x, w)
     window = resolve(node, x.shape[2:], w.shape[2:])
     groups = node.attrs.get("group", 1)
     c = Convolution(x.shape[0], x.shape[1], w.shape[0], groups, window)
@@ -229,9 +228,9 @@ def conv_transpose(
     residual: Operand | None = None,
 ) -> Operand:
     """Each input pixel adds its multiple of the weights to the output."""
-    _check_shapes(node, x, w, w.shape[0])
+    check_weights(node, x, w)
     groups = node.attrs.get("group", 1)
-    window = _transposed_window(node, x.shape[2:], w.shape[2:])
+    window = resolve_transposed(node, x.shape[2:], w.shape[2:])
     c = Convolution(x.shape[0], x.shape[1], w.shape[1] * groups, groups, window)
     y = b.empty((c.batch, c.outputs, *window.size[3 - window.rank :]), x.dtype)
     if not y.size:
@@ -286,44 +285,6 @@ def _multiply_transposed(
         np.matmul(w[group, :, first : first + count].T, x[n, group], out=columns)
 
 
-def _transposed_window(node: Node, size: tuple[int, ...], kernel: tuple[int, ...]) -> Window:
-    """The window that slides over the *output* and stops once per input element."""
-    rank = len(size)
-    attrs = node.attrs
-    strides = list(attrs.get("strides") or [1] * rank)
-    dilations = list(attrs.get("dilations") or [1] * rank)
-    extra = list(attrs.get("output_padding") or [0] * rank)
-    pads = list(attrs.get("pads") or [0] * 2 * rank)
-    mode = attrs.get("auto_pad", "NOTSET")
-    wanted = attrs.get("output_shape")
-    wanted = list(wanted)[-rank:] if wanted else None
-    if wanted is None and mode in ("SAME_UPPER", "SAME_LOWER"):
-        wanted = [n * s for n, s in zip(size, strides, strict=True)]
-    out, begin, end = [], [], []
-    for i, n in enumerate(size):
-        full = strides[i] * (n - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1
-        if wanted is not None:
-            total = max(0, full - wanted[i])
-            low = total // 2 if mode == "SAME_UPPER" else total - total // 2
-            out.append(wanted[i])
-        else:
-            low = 0 if mode == "VALID" else pads[i]
-            total = 0 if mode == "VALID" else pads[i] + pads[i + rank]
-            out.append(full - total)
-        begin.append(low)
-        end.append(total - low)
-    return Window(
-        triple(out, 1),
-        triple(kernel, 1),
-        triple(strides, 1),
-        triple(dilations, 1),
-        triple(begin, 0),
-        triple(end, 0),
-        triple(size, 1),
-        rank,
-    )
-
-
 @kernel("Col2Im", dtypes={0: ALL_FLOATS, 1: INT64, 2: INT64}, since=18)
 @through_float32
 def col2im_(b: Builder, node: Node, x: Operand, image: Operand, block: Operand) -> Operand:
@@ -335,15 +296,6 @@ def col2im_(b: Builder, node: Node, x: Operand, image: Operand, block: Operand) 
         table = b.constant(window.table)
         b.call(col2im, b.flat(x), b.flat(y), table, 0, x.shape[0] * channels)
     return y
-
-
-def _check_shapes(node: Node, x: Operand, w: Operand, channels: int) -> None:
-    groups = node.attrs.get("group", 1)
-    if x.ndim != w.ndim or not 3 <= x.ndim <= 5 or x.shape[1] != channels or channels % groups:
-        raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}): input of shape {list(x.shape)} does not "
-            f"fit weights of shape {list(w.shape)} in {groups} groups."
-        )
 
 
 def activation_of(node: Node) -> Activation | None:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.windows import Window
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.scalar import like
-from partita_cpu.kernels.window import Window
 
 MAX_THREADS = 64
 """Threads beyond this number get no work: scratch memory is laid out for so many."""

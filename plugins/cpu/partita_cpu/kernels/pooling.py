@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.windows import Window, resolve
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import checked_index, scatter_flat
@@ -22,7 +23,6 @@ from partita_cpu.kernels.pooling_windows import (
     row_sums,
 )
 from partita_cpu.kernels.table import ALL_FLOATS, ANY, INT64, DTypes, kernel
-from partita_cpu.kernels.window import Window, resolve
 
 _MAX_TYPES: DTypes = ALL_FLOATS | frozenset({np.dtype(np.int8), np.dtype(np.uint8)})
 

@@ -6,7 +6,6 @@ antialiasing as many as the filter covers when it is stretched by the scale.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -15,22 +14,23 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.resampling import (
+    NEAREST_MODES,
+    TRANSFORMS,
+    Axis,
+    antialiased,
+    cubic,
+    fitted,
+    linear,
+    nearest,
+    scaled,
+)
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import taken
 from partita_cpu.kernels.movement import axis_of, ints
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.resize_axis import (
-    NEAREST_MODES,
-    TRANSFORMS,
-    Axis,
-    Taps,
-    antialiased,
-    cubic,
-    linear,
-    nearest,
-)
 from partita_cpu.kernels.table import ALL_FLOATS, ANY, DTypes, kernel
 
 _WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))
@@ -115,10 +115,9 @@ def upsample(b: Builder, node: Node, x: Operand, scales: Operand | None = None) 
     """Resize of old opsets, by scales only."""
     factors = node.attrs["scales"] if scales is None else b.value(scales).ravel().tolist()
     axes = [
-        Axis(n, math.floor(n * np.float32(f)), float(np.float32(f)))
-        for n, f in zip(x.shape, factors, strict=True)
+        Axis(n, scaled(n, f), float(np.float32(f))) for n, f in zip(x.shape, factors, strict=True)
     ]
-    return _resampled(b, node, x, axes, "asymmetric", "")
+    return _resampled(b, node, x, axes, "")
 
 
 @kernel("Resize", dtypes={0: ANY}, check=_check, until=10)
@@ -154,61 +153,46 @@ def resize(
     axes = [Axis(n, n, 1.0) for n in x.shape]
     if scales is not None and scales.size:
         factors = [float(f) for f in b.value(scales).ravel()]
-        outs = [math.floor(x.shape[a] * f) for a, f in zip(along, factors, strict=True)]
+        outs = [scaled(x.shape[a], f) for a, f in zip(along, factors, strict=True)]
     elif sizes is not None:
         policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-        outs, factors = _fitted([x.shape[a] for a in along], ints(b, sizes), policy)
+        outs, factors = fitted([x.shape[a] for a in along], ints(b, sizes), policy)
     else:
         raise CompileError(f"Operation '{node.name}' (Resize) has neither scales nor sizes.")
     for k, axis in enumerate(along):
         bounds = region[k], region[k + len(along)]
-        axes[axis] = Axis(x.shape[axis], outs[k], factors[k], *bounds)
+        axes[axis] = Axis(x.shape[axis], outs[k], factors[k], transform, *bounds)
     rounding = attrs.get("nearest_mode", "round_prefer_floor")
-    return _resampled(b, node, x, axes, transform, rounding)
+    return _resampled(b, node, x, axes, rounding)
 
 
-def _fitted(
-    shape: Sequence[int], sizes: Sequence[int], policy: str
-) -> tuple[list[int], list[float]]:
-    """Output sizes and scales, with one scale for all axes unless stretching is allowed."""
-    ratios = [np.float32(s) / np.float32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
-    if policy == "stretch":
-        return list(sizes), [float(r) for r in ratios]
-    scale = min(ratios) if policy == "not_larger" else max(ratios)
-    return [math.floor(scale * n + 0.5) for n in shape], [float(scale)] * len(shape)
-
-
-def _resampled(
-    b: Builder, node: Node, x: Operand, axes: Sequence[Axis], transform: str, rounding: str
-) -> Operand:
+def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Axis], rounding: str) -> Operand:
     """`x` with each axis resampled, those that shrink first."""
     mode = node.attrs.get("mode", "nearest")
     if mode != "nearest" and x.dtype.kind != "f":
-        wide = _resampled(b, node, emit_cast(b, x, np.float32), axes, transform, rounding)
+        wide = _resampled(b, node, emit_cast(b, x, np.float32), axes, rounding)
         return emit_cast(b, wide, x.dtype)
     y = x
-    order = [k for k, axis in enumerate(axes) if not axis.is_identity(transform)]
+    order = [k for k, axis in enumerate(axes) if not axis.is_identity]
     order.sort(key=lambda k: (axes[k].out / max(axes[k].size, 1), -k))
     for k in order:
         if mode == "nearest":
-            y = taken(b, y, nearest(axes[k], transform, rounding), k)
+            y = taken(b, y, nearest(axes[k], rounding), k)
         else:
-            y = _mixed(b, y, k, *_taps(node, mode, transform)(axes[k]))
-    if transform == "tf_crop_and_resize":
-        y = _extrapolated(b, node, y, [axis.outside(transform) for axis in axes])
+            y = _mixed(b, y, k, *_taps(node, mode, axes[k]))
+    if any(axis.crops for axis in axes):
+        y = _extrapolated(b, node, y, [axis.outside() for axis in axes])
     return y if y is not x else b.view(x, x.shape)
 
 
-def _taps(node: Node, mode: str, transform: str) -> Taps:
-    """The maker of an axis' table for the attributes of a node."""
+def _taps(node: Node, mode: str, axis: Axis) -> tuple[Array, Array]:
+    """An axis' table for the attributes of a node: (out, taps) elements and as many weights."""
     attrs: dict[str, Any] = node.attrs
     outside = bool(attrs.get("exclude_outside", 0))
     a = attrs.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
     if attrs.get("antialias", 0):
-        return functools.partial(antialiased, transform=transform, a=a, exclude_outside=outside)
-    if a is None:
-        return functools.partial(linear, transform=transform)
-    return functools.partial(cubic, transform=transform, a=a, exclude_outside=outside)
+        return antialiased(axis, a, outside)
+    return linear(axis) if a is None else cubic(axis, a, outside)
 
 
 def _mixed(b: Builder, x: Operand, axis: int, index: Array, weights: Array) -> Operand:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from partita.lowering import Activation, Builder, Node, Operand
+from partita.lowering.windows import resolve
 from partita_cpu.kernels.channels_last import conv
 from partita_cpu.kernels.channels_last_depthwise import weighing
 from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.movement import expanded
 from partita_cpu.kernels.table import kernel
-from partita_cpu.kernels.window import resolve
 from partita_cpu.native.fields import BY_COLUMNS
 from partita_cpu.native.plan import Images, Storage, plan
 from partita_cpu.native.product import bounds_of, product_of, split_gate

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.windows import Window
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.window import Window
 from partita_cpu.native import objects
 from partita_cpu.native.invoke import address, call_weigh
 from partita_cpu.native.ir.module import LANES

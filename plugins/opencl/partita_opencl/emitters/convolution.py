@@ -10,6 +10,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
+from partita.lowering.windows import check_weights
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.movement import pad_constant, transpose
 from partita_opencl.emitters.products import Epilogue, Product, activation_of, lanes, tiles
@@ -72,12 +73,8 @@ def conv(
     residual: Operand | None = None,
 ) -> Operand:
     """Convolution of one to three dimensions, with bias, residual and activation."""
+    check_weights(node, x, w)
     groups = int(node.attrs.get("group", 1))
-    if x.ndim != w.ndim or x.shape[1] != w.shape[1] * groups or w.shape[0] % groups:
-        raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) cannot convolve an input of shape "
-            f"{list(x.shape)} with weights of shape {list(w.shape)} in {groups} groups."
-        )
     window = window_of(node, x.shape[2:], w.shape[2:])
     sizes = _Conv(x.shape[0], x.shape[1], w.shape[0], groups, window)
     check_size(node, x)

@@ -8,10 +8,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.lowering import Array, Node, Operand
+from partita.lowering.resampling import (
+    NEAREST_MODES,
+    TRANSFORMS,
+    Axis,
+    cubic,
+    fitted,
+    linear,
+    nearest,
+    scaled,
+)
 from partita.query import Reason, ReasonCode
 from partita_opencl.kit import Argument, Kit, f32, i64, ints, raw_ctype
-from partita_opencl.resampling import NEAREST_MODES, TRANSFORMATIONS, Sampling
 from partita_opencl.table import FLOATS, INDICES, MOVED, operator
+
+_OUTSIDE = -1
+"""The place of what lies outside of the input and takes the extrapolation value."""
 
 
 def _resize_check(node: Node) -> Reason | None:
@@ -22,7 +34,7 @@ def _resize_check(node: Node) -> Reason | None:
         wrong = "antialias 1; takes 0"
     elif mode not in ("nearest", "linear", "cubic"):
         wrong = f"mode {mode!r}"
-    elif attrs.get("coordinate_transformation_mode", "half_pixel") not in TRANSFORMATIONS:
+    elif attrs.get("coordinate_transformation_mode", "half_pixel") not in TRANSFORMS:
         wrong = f"coordinate_transformation_mode {attrs['coordinate_transformation_mode']!r}"
     elif attrs.get("nearest_mode", "floor") not in NEAREST_MODES:
         wrong = f"nearest_mode {attrs['nearest_mode']!r}"
@@ -57,44 +69,19 @@ def resize(
     region = np.array([0.0] * len(axes) + [1.0] * len(axes), np.float32)
     if transformation == "tf_crop_and_resize" and roi is not None:
         region = k.value(roi)
+    shape = [x.shape[axis] for axis in axes]
     if sizes is not None and sizes.size:
-        factors, outs = _by_sizes(
-            [x.shape[axis] for axis in axes],
-            k.value(sizes).tolist(),
-            attrs.get("keep_aspect_ratio_policy", "stretch"),
-        )
+        policy = attrs.get("keep_aspect_ratio_policy", "stretch")
+        outs, factors = fitted(shape, k.value(sizes).tolist(), policy)
     else:
-        given = np.ones(len(axes), np.float32) if scales is None else k.value(scales)
-        factors = [float(s) for s in given]
-        outs = [
-            math.floor(np.float32(x.shape[axis]) * np.float32(s))
-            for axis, s in zip(axes, given, strict=True)
-        ]
-    samplings: dict[int, Sampling] = {}
-    for n, axis in enumerate(axes):
-        sampling = Sampling(
-            x.shape[axis],
-            outs[n],
-            factors[n],
-            transformation,
-            float(region[n]),
-            float(region[n + len(axes)]),
-        )
-        identity = sampling.size == sampling.out and factors[n] == 1.0
-        if not identity or transformation == "tf_crop_and_resize":
-            samplings[axis] = sampling
-    return _resample(k, node, x, samplings, attrs.get("nearest_mode", "round_prefer_floor"))
-
-
-def _by_sizes(
-    sizes: Sequence[int], wanted: Sequence[int], policy: str
-) -> tuple[list[float], list[int]]:
-    """Scales and output sizes where the model gives sizes."""
-    ratios = [float(np.float32(w) / np.float32(s)) for w, s in zip(wanted, sizes, strict=True)]
-    if policy == "stretch":
-        return ratios, [int(w) for w in wanted]
-    ratio = min(ratios) if policy == "not_larger" else max(ratios)
-    return [ratio] * len(sizes), [math.floor(np.float32(ratio) * s + 0.5) for s in sizes]
+        factors = [1.0] * len(axes) if scales is None else k.value(scales).tolist()
+        outs = [scaled(size, scale) for size, scale in zip(shape, factors, strict=True)]
+    bounds = zip(region[: len(axes)].tolist(), region[len(axes) :].tolist(), strict=True)
+    resampled = {
+        axis: Axis(size, out, factor, transformation, *ends)
+        for axis, size, out, factor, ends in zip(axes, shape, outs, factors, bounds, strict=True)
+    }
+    return _resample(k, node, x, resampled, attrs.get("nearest_mode", "round_prefer_floor"))
 
 
 @operator(
@@ -115,36 +102,34 @@ def upsample_by_attribute(k: Kit, node: Node, x: Operand) -> Operand:
 
 
 def _resize_simply(k: Kit, node: Node, x: Operand, scales: Sequence[float]) -> Operand:
-    samplings = {
-        axis: Sampling(size, math.floor(np.float32(size) * np.float32(scale)), scale, "asymmetric")
+    axes = {
+        axis: Axis(size, scaled(size, scale), scale)
         for axis, (size, scale) in enumerate(zip(x.shape, scales, strict=True))
-        if scale != 1.0
     }
-    return _resample(k, node, x, samplings, "simple")
+    return _resample(k, node, x, axes, "")
 
 
-def _resample(
-    k: Kit, node: Node, x: Operand, samplings: dict[int, Sampling], nearest_mode: str
-) -> Operand:
+def _resample(k: Kit, node: Node, x: Operand, given: dict[int, Axis], nearest_mode: str) -> Operand:
     """Resamples the outer dimensions one by one, then the last two together."""
-    for axis, sampling in samplings.items():
-        if axis < x.ndim - 2:
-            inner = math.prod(x.shape[axis + 1 :])
-            x = _planes(k, node, x, axis, sampling, _same(inner), nearest_mode)
+    axes = {number: axis for number, axis in given.items() if not axis.is_identity}
+    for number, axis in axes.items():
+        if number < x.ndim - 2:
+            inner = math.prod(x.shape[number + 1 :])
+            x = _planes(k, node, x, number, axis, _same(inner), nearest_mode)
     last = x.ndim - 1
-    if last in samplings or last - 1 in samplings:
-        columns = samplings.get(last) or _same(x.shape[last])
-        rows = samplings.get(last - 1) or _same(x.shape[last - 1] if x.ndim > 1 else 1)
+    if last in axes or last - 1 in axes:
+        columns = axes.get(last) or _same(x.shape[last])
+        rows = axes.get(last - 1) or _same(x.shape[last - 1] if x.ndim > 1 else 1)
         x = _planes(k, node, x, max(0, last - 1), rows, columns, nearest_mode)
     return x
 
 
-def _same(size: int) -> Sampling:
-    return Sampling(size, size, 1.0, "asymmetric")
+def _same(size: int) -> Axis:
+    return Axis(size, size, 1.0)
 
 
 def _planes(
-    k: Kit, node: Node, x: Operand, axis: int, rows: Sampling, columns: Sampling, nearest_mode: str
+    k: Kit, node: Node, x: Operand, axis: int, rows: Axis, columns: Axis, nearest_mode: str
 ) -> Operand:
     """Records one resampling of (planes, rows, columns)."""
     attrs = node.attrs
@@ -182,19 +167,25 @@ def _planes(
     return y
 
 
-def _is_same(sampling: Sampling) -> bool:
-    return sampling == _same(sampling.size)
+def _pick(axis: Axis, nearest_mode: str) -> Array:
+    return _marked(axis, nearest(axis, nearest_mode)[:, None])
 
 
-def _pick(sampling: Sampling, nearest_mode: str) -> Array:
-    return sampling.nearest("floor" if _is_same(sampling) else nearest_mode)
-
-
-def _table(sampling: Sampling, node: Node) -> tuple[Array, Array]:
-    if _is_same(sampling):
-        places = np.arange(sampling.size, dtype=np.int32)[:, None]
-        return places, np.ones((sampling.size, 1), np.float32)
+def _table(axis: Axis, node: Node) -> tuple[Array, Array]:
+    if axis.is_identity:
+        places = np.arange(axis.size, dtype=np.int32)[:, None]
+        return places, np.ones((axis.size, 1), np.float32)
     if node.attrs.get("mode") == "linear":
-        return sampling.linear()
-    a = float(node.attrs.get("cubic_coeff_a", -0.75))
-    return sampling.cubic(a, bool(node.attrs.get("exclude_outside", 0)))
+        places, weights = linear(axis)
+    else:
+        a = float(node.attrs.get("cubic_coeff_a", -0.75))
+        places, weights = cubic(axis, a, bool(node.attrs.get("exclude_outside", 0)))
+    return _marked(axis, places), weights.astype(np.float32)
+
+
+def _marked(axis: Axis, places: Array) -> Array:
+    """The places as kernels take them, with those outside the input marked where that counts."""
+    marked = places.astype(np.int32)
+    if axis.crops:
+        marked[axis.outside()] = _OUTSIDE
+    return marked

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from partita.lowering import Array, Node
+from partita.lowering.windows import resolve
 from partita.query import Reason, ReasonCode
 from partita_opencl.kit import ints
 
@@ -63,48 +64,16 @@ def window_of(node: Node, image: Sequence[int], size: Sequence[int]) -> Window:
         image: Spatial sizes of the input in ONNX's order.
         size: Sizes of the window in the same order.
     """
-    rank = len(image)
-    attrs = node.attrs
-    stride = attrs.get("strides") or [1] * rank
-    dilation = attrs.get("dilations") or [1] * rank
-    pads = attrs.get("pads") or [0] * (2 * rank)
-    begin, end = list(pads[:rank]), list(pads[rank:])
-    auto = attrs.get("auto_pad", "NOTSET")
-    reach = [(s - 1) * d + 1 for s, d in zip(size, dilation, strict=True)]
-    if auto == "VALID":
-        begin, end = [0] * rank, [0] * rank
-    elif auto in ("SAME_UPPER", "SAME_LOWER"):
-        for i in range(rank):
-            outputs = -(-image[i] // stride[i])
-            total = max(0, (outputs - 1) * stride[i] + reach[i] - image[i])
-            small, large = total // 2, total - total // 2
-            begin[i], end[i] = (small, large) if auto == "SAME_UPPER" else (large, small)
-    ceil = bool(attrs.get("ceil_mode", 0))
-    out = [_positions(image[i], reach[i], stride[i], begin[i], end[i], ceil) for i in range(rank)]
+    found = resolve(node, image, size, ceil_mode=bool(node.attrs.get("ceil_mode", 0)))
     return Window(
-        image=_xyz(image),
-        size=_xyz(size),
-        stride=_xyz(stride),
-        begin=_xyz(begin, 0),
-        end=_xyz(end, 0),
-        dilation=_xyz(dilation),
-        out=_xyz(out),
+        image=found.size[::-1],
+        size=found.kernel[::-1],
+        stride=found.stride[::-1],
+        begin=found.begin[::-1],
+        end=found.end[::-1],
+        dilation=found.dilation[::-1],
+        out=found.out[::-1],
     )
-
-
-def _positions(image: int, reach: int, stride: int, begin: int, end: int, ceil: bool) -> int:
-    room = image + begin + end - reach
-    if room < 0:
-        return 0
-    count = (-(-room // stride) if ceil else room // stride) + 1
-    if ceil and (count - 1) * stride >= image + begin:
-        count -= 1  # the last window must start inside the image or its leading pad
-    return count
-
-
-def _xyz(values: Sequence[int], fill: int = 1) -> tuple[int, ...]:
-    """Values in ONNX's order as x, y, z."""
-    return (*(int(v) for v in reversed(values)), *(fill,) * (MOST_DIMS - len(values)))
 
 
 def int4(values: Sequence[int], last: int = 0) -> Array:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.kernels.window import Window
+from partita.lowering.windows import Window
 from partita_cpu.native import objects
 from partita_cpu.native.depthwise import (
     convolve_rows,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.kernels.window import Window
+from partita.lowering.windows import Window
 from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.ir.weigh import ACROSS, STRIDES
 from partita_cpu.native.isa import Isa, detected

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering import Array, Node
+from partita.lowering.graph import Node
+from partita.lowering.program import Array, Operand
 
 Triple = tuple[int, int, int]
 
@@ -129,14 +130,77 @@ def resolve(
         end.append(high)
         out.append(count)
     return Window(
-        triple(size, 1),
-        triple(kernel, 1),
-        triple(strides, 1),
-        triple(dilations, 1),
-        triple(begin, 0),
-        triple(end, 0),
-        triple(out, 1),
+        _triple(size, 1),
+        _triple(kernel, 1),
+        _triple(strides, 1),
+        _triple(dilations, 1),
+        _triple(begin, 0),
+        _triple(end, 0),
+        _triple(out, 1),
         rank,
+    )
+
+
+def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -> Window:
+    """The window that slides over the *output* of a ConvTranspose, once per element of the input.
+
+    So `Window.size` is the output's, and `Window.out` the input's.
+
+    Args:
+        node: Its strides, dilations, pads, output_padding, output_shape and auto_pad are read.
+        size: Spatial dimensions of the input.
+        kernel: Spatial dimensions of the window.
+    """
+    rank = len(size)
+    attrs = node.attrs
+    strides = _sized(attrs.get("strides"), rank, 1)
+    dilations = _sized(attrs.get("dilations"), rank, 1)
+    extra = _sized(attrs.get("output_padding"), rank, 0)
+    pads = _sized(attrs.get("pads"), 2 * rank, 0)
+    mode = attrs.get("auto_pad", "NOTSET")
+    wanted = list(attrs.get("output_shape") or ())[-rank:]
+    if not wanted and mode in ("SAME_UPPER", "SAME_LOWER"):
+        wanted = [n * s for n, s in zip(size, strides, strict=True)]
+    out, begin, end = [], [], []
+    for i, n in enumerate(size):
+        full = strides[i] * (n - 1) + extra[i] + (kernel[i] - 1) * dilations[i] + 1
+        if wanted:
+            total = max(0, full - wanted[i])
+            low = total // 2 if mode == "SAME_UPPER" else total - total // 2
+            out.append(wanted[i])
+        else:
+            low = 0 if mode == "VALID" else pads[i]
+            total = 0 if mode == "VALID" else pads[i] + pads[i + rank]
+            out.append(full - total)
+        begin.append(low)
+        end.append(total - low)
+    return Window(
+        _triple(out, 1),
+        _triple(kernel, 1),
+        _triple(strides, 1),
+        _triple(dilations, 1),
+        _triple(begin, 0),
+        _triple(end, 0),
+        _triple(size, 1),
+        rank,
+    )
+
+
+def check_weights(node: Node, x: Operand, w: Operand) -> None:
+    """Checks that the weights of a convolution, transposed or not, fit its input.
+
+    Raises:
+        CompileError: They do not; says which shapes there are.
+    """
+    groups = int(node.attrs.get("group", 1))
+    dims = x.ndim == w.ndim and x.ndim >= 3
+    if dims and w.shape[0] % groups == 0:
+        channels = w.shape[0] if node.op_type == "ConvTranspose" else w.shape[1] * groups
+        if x.shape[1] == channels:
+            return
+    raise CompileError(
+        f"Operation '{node.name}' ({node.kind}): input of shape {list(x.shape)} does not fit "
+        f"weights of shape {list(w.shape)} in {groups} groups."
     )
 
 
@@ -144,7 +208,7 @@ def _sized(values: Any, count: int, default: int) -> list[int]:
     return list(values) if values else [default] * count
 
 
-def triple(values: Sequence[int], fill: int) -> Triple:
+def _triple(values: Sequence[int], fill: int) -> Triple:
     """The values with `fill` in front, as three."""
     padded = [fill] * (3 - len(values)) + [int(v) for v in values]
     return padded[0], padded[1], padded[2]

@@ -1,4 +1,4 @@
-"""How one axis is resampled: which input elements each output coordinate mixes, and how much.
+"""How Resize resamples an axis: which input elements each output coordinate mixes, and how much.
 
 Coordinates are computed in float32, as onnxruntime does: near a half, another precision would
 round to another neighbour.
@@ -7,12 +7,12 @@ round to another neighbour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from partita.lowering import Array
+from partita.lowering.program import Array
 
 F32 = np.float32
 
@@ -25,7 +25,7 @@ TRANSFORMS = (
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
-NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "")
+NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Axis:
         size: Of the input.
         out: Of the output.
         scale: Output coordinates per input coordinate.
+        transform: The coordinate transformation.
         start: Where the region of interest starts, as a share of the input.
         end: Where it ends.
     """
@@ -43,12 +44,19 @@ class Axis:
     size: int
     out: int
     scale: float
+    transform: str = "asymmetric"
     start: float = 0.0
     end: float = 1.0
 
-    def is_identity(self, transform: str) -> bool:
+    @property
+    def crops(self) -> bool:
+        """Whether coordinates outside the input take another value than the border's."""
+        return self.transform == "tf_crop_and_resize"
+
+    @property
+    def is_identity(self) -> bool:
         """Whether every output coordinate is its own input coordinate."""
-        cropped = transform == "tf_crop_and_resize" and (self.start, self.end) != (0, 1)
+        cropped = self.crops and (self.start, self.end) != (0, 1)
         return self.size == self.out and self.scale == 1.0 and not cropped
 
     @property
@@ -57,13 +65,13 @@ class Axis:
         exact = self.scale * self.size
         return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
 
-    def coordinates(self, transform: str) -> Array:
+    def coordinates(self) -> Array:
         """For each output coordinate its place in the input."""
         x = np.arange(self.out, dtype=F32)
         scale, half = F32(self.scale), F32(0.5)
-        if self.is_identity(transform):
+        if self.is_identity:
             return x
-        match transform:
+        match self.transform:
             case "half_pixel":
                 return (x + half) / scale - half
             case "half_pixel_symmetric":
@@ -88,21 +96,36 @@ class Axis:
             return np.full_like(x, F32(0.5) * (start + end) * last)
         return start * last + x * (end - start) * last / F32(self.out - 1)
 
-    def outside(self, transform: str) -> Array:
+    def outside(self) -> Array:
         """For each output coordinate whether its place is not in the input."""
-        x = self.coordinates(transform)
+        x = self.coordinates()
         return (x < 0) | (x > self.size - 1)
 
 
-def nearest(axis: Axis, transform: str, mode: str) -> Array:
+def scaled(size: int, scale: float) -> int:
+    """The size of an axis of the output, as ONNX infers it."""
+    return math.floor(size * float(F32(scale)))
+
+
+def fitted(
+    shape: Sequence[int], sizes: Sequence[int], policy: str
+) -> tuple[list[int], list[float]]:
+    """Output sizes and scales, with one scale for all axes unless stretching is allowed."""
+    ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
+    if policy == "stretch":
+        return list(sizes), [float(r) for r in ratios]
+    scale = min(ratios) if policy == "not_larger" else max(ratios)
+    return [math.floor(scale * n + 0.5) for n in shape], [float(scale)] * len(shape)
+
+
+def nearest(axis: Axis, mode: str) -> Array:
     """The input element nearest to each output coordinate.
 
     Args:
         axis: The axis.
-        transform: The coordinate transformation.
         mode: How halves are rounded; "" is the rule of opset 10: down, but up when shrinking.
     """
-    x = axis.coordinates(transform)
+    x = axis.coordinates()
     match mode:
         case "round_prefer_floor":
             index = np.ceil(x - F32(0.5))
@@ -118,37 +141,34 @@ def nearest(axis: Axis, transform: str, mode: str) -> Array:
     return clipped
 
 
-def linear(axis: Axis, transform: str) -> tuple[Array, Array]:
+def linear(axis: Axis) -> tuple[Array, Array]:
     """Two taps: the neighbours of each output coordinate and their weights."""
-    x = np.clip(axis.coordinates(transform), 0, axis.size - 1)
+    x = np.clip(axis.coordinates(), 0, axis.size - 1)
     left = np.minimum(np.floor(x).astype(np.int64), axis.size - 1)
     share = x - left.astype(F32)
     index = np.stack([left, np.minimum(left + 1, axis.size - 1)], axis=1)
     return index, np.stack([1 - share, share], axis=1)
 
 
-def cubic(axis: Axis, transform: str, a: float, exclude_outside: bool) -> tuple[Array, Array]:
+def cubic(axis: Axis, a: float, exclude_outside: bool) -> tuple[Array, Array]:
     """Four taps of Keys' cubic with parameter `a`; the border repeats, or gets no weight."""
-    x = axis.coordinates(transform).astype(np.float64)
+    x = axis.coordinates().astype(np.float64)
     index = np.floor(x).astype(np.int64)[:, None] + np.arange(-1, 3)
     weights = _keys(x[:, None] - index, a)
     return _bordered(axis, index, weights, exclude_outside)
 
 
-def antialiased(
-    axis: Axis, transform: str, a: float | None, exclude_outside: bool
-) -> tuple[Array, Array]:
+def antialiased(axis: Axis, a: float | None, exclude_outside: bool) -> tuple[Array, Array]:
     """The taps of a filter that is stretched when it shrinks the input.
 
     Args:
         axis: The axis.
-        transform: The coordinate transformation.
         a: Parameter of the cubic filter; ``None`` for the linear one.
         exclude_outside: Whether the border gets no weight instead of being repeated.
     """
     stretch = max(1.0, 1.0 / axis.scale)
     reach = (1.0 if a is None else 2.0) * stretch
-    x = axis.coordinates(transform).astype(np.float64)
+    x = axis.coordinates().astype(np.float64)
     first = np.floor(x + 1 - reach).astype(np.int64)
     index = first[:, None] + np.arange(math.ceil(2 * reach) + 1)
     distance = (index - x[:, None]) / stretch
@@ -173,7 +193,3 @@ def _keys(distance: Array, a: float) -> Array:
     near = ((a + 2) * d - (a + 3)) * d * d + 1
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
-
-
-Taps = Callable[[Axis], tuple[Array, Array]]
-"""Makes an axis' table: (out, taps) input elements and as many weights."""

@@ -1,0 +1,104 @@
+"""Windows and sizes that attributes describe, as ONNX's own shape inference has them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from partita.errors import CompileError
+from partita.lowering.resampling import scaled
+from partita.lowering.windows import check_weights, resolve, resolve_transposed
+
+
+def node(op_type, **attrs):
+    return SimpleNamespace(name="n", op_type=op_type, kind=op_type, attrs=attrs)
+
+
+def inferred(op_type, shapes, constants=(), **attrs):
+    """The spatial dimensions that ONNX infers for the output of an operator."""
+    names = [f"x{i}" for i in range(len(shapes))]
+    infos = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in zip(names, shapes, strict=True)
+    ]
+    weights = [numpy_helper.from_array(array, f"c{i}") for i, array in enumerate(constants)]
+    reads = [*names, *(w.name for w in weights)]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, reads, ["y"], **attrs)],
+        "g",
+        infos,
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        weights,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    found = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    return tuple(d.dim_value for d in found.graph.output[0].type.tensor_type.shape.dim[2:])
+
+
+@st.composite
+def placements(draw, modes, **more):
+    """Sizes, window and the attributes that say how it moves."""
+    rank = draw(st.integers(1, 3))
+
+    def each(low, high, count=rank):
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    size, kernel = each(1, 12), each(1, 4)
+    attrs = {"strides": each(1, 3), "dilations": each(1, 2), "auto_pad": draw(modes)}
+    if attrs["auto_pad"] == "NOTSET":
+        attrs["pads"] = each(0, 2, 2 * rank)
+    attrs |= {name: each(*bounds) for name, bounds in more.items()}
+    return size, kernel, attrs
+
+
+@given(placements(st.sampled_from(["NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"])), st.booleans())
+def test_windows_of_pools(placement, ceil):
+    size, kernel, attrs = placement
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    pads = attrs.get("pads", [0] * (2 * len(size)))
+    room = [n + pads[i] + pads[i + len(size)] - reach[i] for i, n in enumerate(size)]
+    same = attrs["auto_pad"].startswith("SAME")
+    assume(same or min(room) >= 0)
+    assume(not (ceil and any(pads)))  # ONNX counts windows that start in the padding behind, too
+    window = resolve(node("MaxPool", **attrs), size, kernel, ceil_mode=ceil and not same)
+    attrs |= {"kernel_shape": kernel, "ceil_mode": int(ceil and not same)}
+    assert window.out_shape == inferred("MaxPool", [[1, 1, *size]], **attrs)
+
+
+@given(placements(st.sampled_from(["NOTSET", "VALID"]), output_padding=(0, 0)))
+def test_windows_of_transposed_convolutions(placement):
+    size, kernel, attrs = placement
+    window = resolve_transposed(node("ConvTranspose", **attrs), size, kernel)
+    out = window.size[3 - window.rank :]
+    assume(min(out) > 0)
+    assert out == inferred("ConvTranspose", [[1, 2, *size], [2, 3, *kernel]], **attrs)
+
+
+@given(st.integers(1, 300), st.floats(0.125, 4, width=32))
+def test_sizes_by_scales(size, scale):
+    scales = np.array([1, 1, scale], np.float32)
+    none = np.zeros(0, np.float32)
+    assert (scaled(size, scale),) == inferred("Resize", [[1, 1, size]], [none, scales])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "x", "w", "groups"),
+    [
+        ("Conv", (1, 3, 8), (4, 2, 3), 1),
+        ("Conv", (1, 4, 8), (3, 2, 3), 2),
+        ("Conv", (1, 3, 8, 8), (4, 3, 3), 1),
+        ("ConvTranspose", (1, 3, 8), (4, 2, 3), 1),
+        ("ConvTranspose", (1, 3, 8), (3, 2, 3), 2),
+        ("Conv", (1, 3), (4, 3), 1),
+    ],
+)
+def test_weights_that_do_not_fit(op_type, x, w, groups):
+    given_x, given_w = (SimpleNamespace(shape=shape, ndim=len(shape)) for shape in (x, w))
+    with pytest.raises(CompileError, match=r"Operation 'n' \(Conv.* does not fit weights of shape"):
+        check_weights(node(op_type, group=groups), given_x, given_w)
