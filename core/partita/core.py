@@ -251,7 +251,7 @@ class Core:
             )
         compiled.made_by = lambda: plugin.identity(properties)
         elapsed = (time.perf_counter() - start) * 1e3
-        _log.info("compiled for %s in %.0f ms: %s", compiled.device, elapsed, model)
+        _log.info("compiled for %s in %.0f ms: %s", compiled.device, elapsed, compiled.model.name)
         return compiled
 
     # --------------------------------------------------------------------- devices

@@ -217,6 +217,12 @@ def test_run_compares_devices(ok, model):
     assert data["differences"][0]["ok"] is True
 
 
+def test_properties_are_for_the_device_that_runs_and_not_for_what_it_is_compared_with(ok, model):
+    own = ("--property", "HETERO_EXECUTOR=DATAFLOW", "--property", "CPU:PERF_COUNT=YES")
+    out = ok("run", model, "-d", BOTH, *own, "--compare", "REFERENCE", "--shape", "3x2")
+    assert out.splitlines()[-1].endswith("ok")
+
+
 def test_run_fails_where_devices_differ(failing, model):
     proto = onnx.load(model)
     proto.graph.node[1].CopyFrom(helper.make_node("RandomNormalLike", ["h"], ["y"], name="dice"))
@@ -274,6 +280,15 @@ def test_benchmark_takes_properties(failing, ok, model):
     line = failing("benchmark", model, "-d", "REFERENCE", "--property", "COLOUR=red")
     assert "has no property 'COLOUR'" in line
     ok("benchmark", model, "-d", "REFERENCE", "-niter", "1", "--property", "PERF_COUNT=NO", "-pc")
+
+
+def test_a_property_of_one_device_of_hetero(failing, ok, odd_model):
+    own = ("--property", "CPU:PERF_COUNT=NO", "--property", "REFERENCE:PERF_COUNT=YES")
+    counters = ok("benchmark", odd_model, "-d", BOTH, "-niter", "2", "-pc", *own).split("\n\n")[0]
+    lines = [line for line in counters.splitlines()[:-1] if "subgraph" in line]
+    assert {line.partition(":")[0] for line in lines} == {"subgraph2"}
+    line = failing("run", odd_model, "-d", BOTH, "--property", "CPU:COLOUR=red")
+    assert "DEVICE_PROPERTIES sets 'COLOUR' for 'CPU'" in line
 
 
 # --------------------------------------------------------------------------------------- zoo
@@ -401,6 +416,7 @@ def test_a_file_that_is_no_model(failing, tmp_path):
         ("run",),
         ("run", "m.onnx", "--shape", "axb"),
         ("run", "m.onnx", "--property", "x"),
+        ("run", "m.onnx", "--property", ":x=1"),
         ("benchmark", "m.onnx", "-niter", "0"),
         ("benchmark", "m.onnx", "-niter", "3", "-t", "3"),
         ("benchmark", "m.onnx", "-api", "sync", "-nireq", "4"),

@@ -122,12 +122,12 @@ def test_a_budget_that_nothing_keeps_names_what_blocks_it(compiled):
         compiled((lossy(), other), 1e-5)
     message = str(caught.value)
     assert "No placement of 'm' is within the accuracy budget 1e-05; the best is" in message
-    assert "Most comes from 'b' (Neg) has 0.01 on A, 0.006 on B" in message
+    assert "Most comes from 'b' (Neg): 0.01 on A, 0.006 on B" in message
     assert message.endswith("Raise the budget, or add a more exact device to the list.")
 
 
 def test_hard_pins_stay(compiled):
-    with pytest.raises(InfeasiblePlanError, match=r"has 0\.01 on A, 0 on B"):
+    with pytest.raises(InfeasiblePlanError, match=r"\(Neg\): 0\.01 on A, 0 on B"):
         compiled((lossy(), FakeDevice("B")), 2e-3, HETERO_PINS=["b=A"])
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Sequence
 from typing import Any
+
+from partita.properties import normalise
 
 Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns (its type is private to argparse)."""
@@ -69,8 +72,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         type=_property,
         action="append",
         default=[],
-        metavar="NAME=VALUE",
-        help="a property to compile with, e.g. INFERENCE_PRECISION_HINT=f16 (repeatable)",
+        metavar="[DEVICE:]NAME=VALUE",
+        help="a property to compile with, e.g. INFERENCE_PRECISION_HINT=f16; for one device of "
+        "HETERO, CPU:INFERENCE_PRECISION_HINT=bf16 (repeatable)",
     )
 
 
@@ -97,7 +101,7 @@ def add_pins(parser: argparse.ArgumentParser) -> None:
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:
     """What ``--property``, ``--pin`` and ``--lock`` set."""
-    properties: dict[str, Any] = dict(args.properties)
+    properties = normalise(args.properties)
     if getattr(args, "pins", None):
         properties["HETERO_PINS"] = args.pins
     if getattr(args, "lock", None):
@@ -155,8 +159,28 @@ def positive_float(text: str) -> float:
     return value
 
 
-def _property(text: str) -> tuple[str, str]:
+def _property(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is no property; write NAME=VALUE")
-    return name, value
+    device, colon, key = name.rpartition(":")
+    if not equals or not key or bool(colon) != bool(device):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no property; write NAME=VALUE, or DEVICE:NAME=VALUE for one device of "
+            "HETERO"
+        )
+    return ("DEVICE_PROPERTIES", {device: {key: value}}) if device else (key, value)
+
+
+def property_options(properties: Sequence[tuple[str, Any]]) -> str:
+    """The options that give such properties, each with a space in front.
+
+    Example:
+        >>> property_options([("PERF_COUNT", "YES"), ("DEVICE_PROPERTIES", {"CPU": {"A": "1"}})])
+        ' --property PERF_COUNT=YES --property CPU:A=1'
+    """
+    texts = []
+    for name, value in properties:
+        if isinstance(value, dict):
+            texts += [f"{d}:{key}={v}" for d, own in value.items() for key, v in own.items()]
+        else:
+            texts.append(f"{name}={value}")
+    return "".join(f" --property {shlex.quote(text)}" for text in texts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from partita import Core
 from partita.bisection import Bisection, bisect
@@ -17,6 +18,7 @@ from partita.cli.arguments import (
     add_placement,
     add_shapes,
     properties_of,
+    property_options,
 )
 from partita.cli.output import Output, plain
 
@@ -88,16 +90,16 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0 if result.ok else 1
 
 
-def _print(result: Bisection, properties: Sequence[tuple[str, str]], out: Output) -> None:
+def _print(result: Bisection, properties: Sequence[tuple[str, Any]], out: Output) -> None:
     out.text(str(result))
     finding = result.finding
     if finding is not None and finding.model is not None:
-        settings = "".join(f" --property {name}={value}" for name, value in properties)
         verdict = "shows" if finding.verified else "does NOT show"
         out.text(
             "",
             f"written to {finding.model}, with data in {finding.data}; "
             f"read again, it {verdict} the fault:",
-            f"  partita run {finding.model} -i {finding.data} -d {result.device}{settings} "
+            f"  partita run {finding.model} -i {finding.data} -d {result.device}"
+            f"{property_options(properties)} "
             f"--compare {result.against} --rtol {result.rtol:g} --atol {result.atol:g}",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     """Makes the checks; returns 1 if one fails.
 
     Raises:
-        PluginError: The expectations are wrong.
+        PluginError: The expectations are wrong, or a pattern matches no check.
     """
     from partita_conformance.expectations import ExpectationsError
     from partita_conformance.report import as_data
@@ -116,6 +117,12 @@ def _session(args: argparse.Namespace) -> Session:
 
 def _run_checks(session: Session, out: Output) -> None:
     checks = session.checks()
+    for pattern in session.selection.patterns:
+        if not any(fnmatchcase(check.name, pattern) for check in checks):
+            raise PluginError(
+                f"--check '{pattern}' matches no check of the kit. Names are SUITE/CHECK, e.g. "
+                "'request/*'; a report ('--report FOLDER') lists them all."
+            )
     try:
         with out.progress(f"testing {session.target.device}", len(checks)) as advance:
             for done, check in enumerate(checks, start=1):

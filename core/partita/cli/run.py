@@ -54,7 +54,9 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, metavar="FILE.npz", help="write the outputs")
     parser.add_argument(
-        "--compare", metavar="DEVICE", help="run there too; exit with 1 if the outputs differ"
+        "--compare",
+        metavar="DEVICE",
+        help="run there too, without the properties; exit with 1 if the outputs differ",
     )
     parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (1e-3)")
     parser.add_argument("--atol", type=float, default=1e-4, help="absolute tolerance (1e-4)")
@@ -78,7 +80,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         answer = work.sample.answer(lambda feeds: workload.infer(request, feeds))
     differences = []
     if args.compare:
-        other, _ = workload.compile_for(core, work.model, args.compare, args.properties, out)
+        other, _ = workload.compile_for(core, work.model, args.compare, {}, out)
         expected = workload.infer(other.create_infer_request(), work.feeds)
         differences = compare(outputs, expected, args.rtol, args.atol)
     if args.output:

@@ -306,7 +306,7 @@ class Accuracy:
         for op in blocking:
             errors = ", ".join(f"{error:.2g} on {device}" for device, error in worst[op].items())
             node = self._compilation.wiring.nodes[op]
-            lines.append(f"'{self._names[op]}' ({node.op_type}) has {errors}")
+            lines.append(f"'{self._names[op]}' ({node.op_type}): {errors}")
         return InfeasiblePlanError(
             f"No placement of '{self._compilation.model.name}' is within the accuracy budget "
             f"{self._budget:g}; the best is {best:.2g} from {self._against}. Most comes from "

@@ -52,6 +52,11 @@ def test_device_that_fails(capsys):
     assert "full_name is empty" in text
 
 
+def test_a_pattern_that_matches_no_check_is_an_error(capsys):
+    assert main(["conformance", "-d", "REFERENCE", "--check", "plugins/*", "--in-process"]) == 1
+    assert "--check 'plugins/*' matches no check of the kit" in capsys.readouterr().err
+
+
 def test_json_is_the_report(capsys):
     code, text = command(capsys, "-d", "REFERENCE", *SOME, "--in-process", "--json")
     assert code == 0

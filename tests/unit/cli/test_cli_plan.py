@@ -111,7 +111,7 @@ def test_it_is_compared_with_single_devices_and_greedy(planned):
 def test_every_task_has_its_reason_and_what_would_change_it(planned):
     why = {one["task"]: one for one in planned()["tasks"]}
     assert why["b"]["reason"]["code"] == "CHEAPER_BY"
-    assert why["b"]["reason"]["detail"] == "180 us than on HOSTCPU"
+    assert why["b"]["reason"]["detail"] == "180 us less than on HOSTCPU"
     assert why["b"]["extra_us"] == pytest.approx(180)
     assert why["b"]["change"] == "HOSTCPU being 180 us faster here"
     assert why["c"]["reason"]["code"] == "UNSUPPORTED_OP"

@@ -191,7 +191,7 @@ def _explain(
         )
         change = f"moves to {name} that cost {_us(extra)} less"
         return TaskReason(Reason(ReasonCode.MERGED, detail), best, change, own)
-    detail = f"{about}{_us(extra)} than on {name}"
+    detail = f"{about}{_us(extra)} less than on {name}"
     change = f"{name} being {_us(extra)} faster here"
     return TaskReason(Reason(ReasonCode.CHEAPER_BY, detail), best, change, own)
 
@@ -227,4 +227,4 @@ def _extra(other: Alternative) -> float:
 
 
 def _us(us: float) -> str:
-    return f"{us / 1e3:.2f} ms" if us >= 10_000 else f"{us:.3g} us"
+    return f"{us / 1e3:.2f} ms" if us >= 1e3 else f"{us:.3g} us"
