@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from cpu_networks import BUILT, Feeds
-from cpu_peers import partita_call, peer_calls, take_turns
+from cpu_peers import largest_error, partita_call, peer_calls, take_turns
 
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "encoder"]
 
@@ -78,8 +78,7 @@ def measure(name: str, threads: int, rounds: int) -> None:
     made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     made["ours f32"] = partita_call(floats, feeds, threads, {})
-    reference = made["ort"][1].astype(np.float64)
-    error = np.abs(made["ours"][1] - reference).max(initial=0) / np.abs(reference).max(initial=0)
+    error = largest_error(made["ours"][1], made["ort"][1])
     taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
     ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
     columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours", "ours f32")]

@@ -29,6 +29,9 @@ from cpu_networks import BUILT, Feeds
 
 import partita
 
+Call = Callable[[], None]
+Results = list[np.ndarray[Any, Any]]
+
 PAUSE = 0.02
 CALLS_PER_TURN = 6
 
@@ -43,27 +46,25 @@ def load(name: str) -> tuple[bytes, Feeds]:
     return case.path.read_bytes(), case.feeds
 
 
-def onnxruntime_call(model: bytes, feeds: Feeds, threads: int) -> tuple[Callable[[], None], Any]:
-    """A call of onnxruntime, and its first output."""
+def onnxruntime_call(model: bytes, feeds: Feeds, threads: int) -> tuple[Call, Results]:
+    """A call of onnxruntime, and its outputs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    result = session.run(None, feeds)[0]
+    results = session.run(None, feeds)
     binding = session.io_binding()
     for name, array in feeds.items():
         binding.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(array))
     for output in session.get_outputs():
         binding.bind_output(output.name)
-    return lambda: session.run_with_iobinding(binding), result
+    return lambda: session.run_with_iobinding(binding), results
 
 
-def openvino_call(
-    model: bytes, feeds: Feeds, threads: int, precision: str
-) -> tuple[Callable[[], None], Any]:
-    """A call of OpenVINO, and its first output."""
+def openvino_call(model: bytes, feeds: Feeds, threads: int, precision: str) -> tuple[Call, Results]:
+    """A call of OpenVINO, and its outputs."""
     import openvino
 
     config = {
@@ -76,23 +77,36 @@ def openvino_call(
     for name, array in feeds.items():
         request.set_tensor(name, openvino.Tensor(array))
     request.infer()
-    return request.infer, np.array(request.get_output_tensor(0).data)
+    return request.infer, [np.array(tensor.data) for tensor in request.output_tensors]
 
 
 def partita_call(
     model: bytes, feeds: Feeds, threads: int, config: dict[str, Any]
-) -> tuple[Callable[[], None], Any]:
-    """A call of Partita, and its first output."""
+) -> tuple[Call, Results]:
+    """A call of Partita, and its outputs."""
     core = partita.Core()
     config = {"INFERENCE_NUM_THREADS": threads, **config}
-    request = core.compile_model(core.read_model(model), "CPU", config).create_infer_request()
+    compiled = core.compile_model(core.read_model(model), "CPU", config)
+    request = compiled.create_infer_request()
     for name, array in feeds.items():
         request.set_tensor(name, partita.Tensor(array))
     request.infer()
-    return request.infer, np.array(request.get_output_tensor(0).data)
+    outputs = range(len(compiled.outputs))
+    return request.infer, [np.array(request.get_output_tensor(i).data) for i in outputs]
 
 
-def take_turns(calls: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+def largest_error(results: Results, references: Results) -> float:
+    """Of the outputs of floats, each in parts of its reference's largest value."""
+    errors = [
+        float(np.abs(result - reference.astype(np.float64)).max(initial=0))
+        / max(float(np.abs(reference).max(initial=0)), 1e-30)
+        for result, reference in zip(results, references, strict=True)
+        if reference.dtype.kind == "f"
+    ]
+    return max(errors, default=0.0)
+
+
+def take_turns(calls: dict[str, Call], rounds: int) -> dict[str, float]:
     """Median milliseconds of a call of each."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(rounds):
@@ -116,7 +130,7 @@ OURS: dict[str, dict[str, Any]] = {
 
 def peer_calls(
     model: bytes, feeds: Feeds, threads: int
-) -> tuple[dict[str, tuple[Callable[[], None], Any]], str]:
+) -> tuple[dict[str, tuple[Call, Results]], str]:
     """Calls of both peers in float32 with their outputs, and why OpenVINO has none."""
     made = {"ort": onnxruntime_call(model, feeds, threads)}
     try:
@@ -131,12 +145,10 @@ def measure_default(name: str, threads: int, rounds: int) -> float:
     model, feeds = load(name)
     made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
-    reference = made["ort"][1].astype(np.float64)
-    error = np.abs(made["ours"][1] - reference).max(initial=0)
+    error = largest_error(made["ours"][1], made["ort"][1])
     taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
     ratio = min(taken["ort"], taken.get("ov", math.inf)) / taken["ours"]
     columns = [f"{taken.get(label, math.nan):9.3f}" for label in ("ort", "ov", "ours")]
-    error /= max(np.abs(reference).max(initial=0), 1e-30)
     print(f"{name:28}", *columns, f"{ratio:8.2f}", f"{error:9.1e}", refused, flush=True)
     return ratio
 
@@ -162,12 +174,7 @@ def measure(name: str, threads: int, rounds: int) -> None:
             failed.append(f"{label}: {str(error).splitlines()[0][:60]}")
     for label, config in OURS.items():
         made[label] = partita_call(model, feeds, threads, config)
-    reference = made["ort"][1]
-    errors = [
-        float(np.abs(np.asarray(made[label][1], np.float64) - reference).max(initial=0))
-        / max(float(np.abs(reference).max(initial=0)), 1e-30)
-        for label in OURS
-    ]
+    errors = [largest_error(made[label][1], made["ort"][1]) for label in OURS]
     taken = take_turns({label: call for label, (call, _) in made.items()}, rounds)
     best = min(taken["ort"], taken.get("ov", taken["ort"]))
     ratios = [best / taken["fast f32"], best / taken["f32"], taken.get("ov bf16", best)]

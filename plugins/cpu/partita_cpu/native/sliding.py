@@ -150,6 +150,7 @@ def over_all_pixels(
     y: Array,
     kernel: Array,
     channels: int,
+    rows: int,
     pixels: int,
     first: int,
     factor: float,
@@ -159,34 +160,35 @@ def over_all_pixels(
     """Each channel's mean (or maximum) over whole images; threads share the channels.
 
     Args:
-        x: Input (N, pixels, at least channels), flat; float32, or bfloat16 as uint16.
+        x: Input (N, rows, pixels, at least channels), flat; float32, or bfloat16 as uint16.
         y: Output (N, channels), flat; float32.
         kernel: The window kernel for one pixel, for sums (or maxima).
         channels: Channels.
-        pixels: Pixels of an image.
+        rows: Parts of an image that are added up apart.
+        pixels: Pixels of a row.
         first: The first channel that is read.
         factor: What sums are multiplied by.
         tid: This thread.
         nt: All threads.
     """
     images = y.size // channels
-    pitch = x.size // (images * pixels)
+    pitch = x.size // (images * rows * pixels)
     pieces = -(-channels // 16)
     begin = pieces * tid // nt * 16
     end = min(pieces * (tid + 1) // nt * 16, channels)
     if begin >= end:
         return
     for image in range(images):
-        source = address(x) + x.itemsize * (image * pixels * pitch + first + begin)
+        source = address(x) + x.itemsize * (image * rows * pixels * pitch + first + begin)
         target = address(y) + 4 * (image * channels + begin)
         call_window(
             kernel[0],
             (
                 source,
-                0,
+                x.itemsize * pitch * pixels,
                 x.itemsize * pitch,
                 0,
-                1,
+                rows,
                 pixels,
                 source,
                 0,

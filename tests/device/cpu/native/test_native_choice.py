@@ -22,9 +22,22 @@ def window(channels, outputs, size=7):
     return Images(1, size + 2, size + 2, channels, outputs, kernel=(3, 3), **across)
 
 
+def pointwise(channels, outputs, size=8):
+    return Images(1, size, size, channels, outputs, out_height=size, out_width=size)
+
+
 @pytest.mark.parametrize(
     "images",
-    [Images.matrix(64, 257, 64), Images.matrix(8, 256, 512), window(128, 32)],
+    [
+        Images.matrix(64, 257, 64),
+        Images.matrix(64, 257, 128),
+        pointwise(512, 128, 7),
+        pointwise(513, 128),
+        pointwise(512, 127),
+        pointwise(512, 512),
+        Images.matrix(8, 256, 512),
+        window(128, 32),
+    ],
 )
 def test_long_sums_are_split(images):
     assert arithmetic(images) is Arithmetic.BF16X3
@@ -51,6 +64,8 @@ def test_what_gains_little_stays_float32(images):
     [
         Images.matrix(64, 255, 1024),
         Images.matrix(64, 256, 511),
+        pointwise(512, 511),
+        pointwise(257, 128),
         window(28, 512, 10),
         window(96, 17, 10),
     ],
@@ -64,12 +79,14 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 
 
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
-    def chosen(depth, wanted=Arithmetic.BF16X3):
+    def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
         choice = Choice(Isa.AMX, wanted, 2)
-        return choice.product_arithmetic(Images.matrix(64, depth, 16), FINE, computed=True)
+        return choice.product_arithmetic(pointwise(depth, outputs), FINE, computed=True)
 
     assert chosen(257) is Arithmetic.BF16X3
     assert chosen(256) is chosen(32) is chosen(512, Arithmetic.BF16X6) is Arithmetic.BF16X6
+    assert chosen(512, outputs=127) is chosen(512, outputs=512) is Arithmetic.BF16X3
+    assert chosen(512, outputs=128) is Arithmetic.BF16X6
     assert chosen(31) is chosen(512, Arithmetic.F32) is Arithmetic.F32
     assert chosen(8, Arithmetic.BF16) is Arithmetic.BF16
 

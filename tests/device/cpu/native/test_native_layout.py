@@ -124,6 +124,18 @@ def test_activations_and_a_gate(activation):
     check(net, y, a, gate, tolerance=1e-5)
 
 
+def test_means_over_many_pixels_are_as_exact_as_over_few():
+    net = Net(1, 16, 160, 160)
+    image = net.conv("x", 16, 16, 1, bias=False)
+    mean = net.add("GlobalAveragePool", image)
+    x = net.rng.uniform(1, 2, net.shape).astype(np.float32)
+    net.weights = [numpy_helper.from_array(np.eye(16, dtype=np.float32)[..., None, None], "c1")]
+    results = compiled(net.model(mean, image)).create_infer_request().infer({"x": x})
+    np.testing.assert_array_equal(results[1], x)
+    exact = x.astype(np.float64).mean(axis=(2, 3), keepdims=True)
+    np.testing.assert_allclose(results[0], exact, rtol=1e-6)
+
+
 def test_concat_pooling_and_values_that_are_outputs_too():
     net = Net(2, 8, 17, 12)
     a = net.conv("x", 8, 12)
@@ -314,11 +326,11 @@ def test_pictures_are_read_as_they_are(config, kernel, side):
 @pytest.mark.parametrize("config", SETTINGS)
 def test_small_images_are_matrices(config, level):
     """A residual, an activation that bounds do not express, and one input for two products."""
-    net = Net(1, 320, 9, 8)
-    a = net.add("Relu", net.conv("x", 320, 300, 1))
-    b = net.add("Relu", net.add("Add", net.conv(a, 300, 320, 1), "x"))
-    c = net.add("Sigmoid", net.conv(b, 320, 130, 1))
-    d = net.conv(b, 320, 140, 1, bias=False)
+    net = Net(1, 544, 9, 8)
+    a = net.add("Relu", net.conv("x", 544, 520, 1))
+    b = net.add("Relu", net.add("Add", net.conv(a, 520, 544, 1), "x"))
+    c = net.add("Sigmoid", net.conv(b, 544, 130, 1))
+    d = net.conv(b, 544, 140, 1, bias=False)
     kinds = check(net, c, d, config=config, tolerance=4e-6 if config else 4e-5)
     if level == "amx":
         assert kinds[d] == ("amx_bf16x6" if config else "amx_bf16x3")

@@ -358,7 +358,7 @@ def test_conversions_of_parts(level, half, threads, guarded):
                 *share,
             )
             put_channels(x, copied.reshape(-1), copy, channels, 2, 1, channels + 4, *share)
-            over_all_pixels(x, mean, total, channels, 11, 2, 1 / 11, *share)
+            over_all_pixels(x, mean, total, channels, 1, 11, 2, 1 / 11, *share)
         part = loaded(whole)[:, 2 : 2 + channels]
         wanted = np.clip(part.astype(np.float64) * factor + shift, 0, 1)
         tolerance = {"rtol": 8e-3 if half else 1e-5, "atol": 1e-6}

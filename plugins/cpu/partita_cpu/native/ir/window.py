@@ -75,8 +75,14 @@ def window(
                     at = f.at(at, "%pixel")
                 return [f.at(x, "%tap"), f.at(w, tap_bytes), *sums]
 
-            state = [("ptr", outer[0]), ("ptr", outer[1])] + [(v, s) for s in outer[2:]]
+            before = outer[2:]
+            begin = ["zeroinitializer"] * pixels if kind == "sum" else before
+            state = [("ptr", outer[0]), ("ptr", outer[1])] + [(v, s) for s in begin]
             sums = f.loop("%taps", state, across)[2:]
+            if kind == "sum":
+                # Rows are added up apart, so that the error does not grow with all elements.
+                pairs = zip(before, sums, strict=True)
+                sums = [f.let(f"fadd {v} {total}, {row}") for total, row in pairs]
             return [f.at(outer[0], "%row"), f.at(outer[1], "%w_row"), *sums]
 
         state = [("ptr", f.at("%x", place_in)), ("ptr", f.at("%w", place))] + [(v, start)] * pixels
