@@ -52,7 +52,7 @@ from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.repetition import CpuRepetition, ValueRepetition
 from partita_cpu.scaling import scale_on_the_way
-from partita_cpu.separable import join_separable
+from partita_cpu.separable import join_bottlenecks, join_separable
 from partita_cpu.sequences import widen_sequences
 from partita_cpu.slices import write_in_place
 from partita_cpu.team import Team, team_of
@@ -183,6 +183,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             keep_halves(graph, choice)
             write_in_place(graph)
             join_separable(graph)
+            join_bottlenecks(graph)
             keep_tiles(graph, shapes, choice)
 
     return refine

@@ -37,11 +37,11 @@ SPLIT_CHANNELS = 3
 SPLIT_PIXELS = 8
 """Nor are those of fewer rows: what takes time is reading the weights."""
 
-EXACT_DEPTH = 48
+EXACT_DEPTH = 32
 """Shorter sums are not split into six products, which are as exact as one in float32."""
 
-EXACT_DEPTH_COMPUTED = 32
-"""The same for products of what is computed on the way."""
+EXACT_DEPTH_OF_WINDOWS = 48
+"""The same for convolutions whose windows overlap: their rows are filled up with zeros."""
 
 EXACT_PIXELS = 64
 """Nor are products of fewer rows: weights have half as many bytes again."""
@@ -93,7 +93,7 @@ class Choice:
         """The same where weights can be split, which takes a look at all of them to know."""
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
             # Nothing must be converted for them, but the error is the same.
-            if images.depth < EXACT_DEPTH_COMPUTED:
+            if images.depth < EXACT_DEPTH:
                 return Arithmetic.F32
             exactly = images.depth <= SPLIT_DEPTH or _is_medium(images)
             return Arithmetic.BF16X6 if exactly else self.arithmetic
@@ -127,10 +127,11 @@ def _is_medium(images: Images) -> bool:
 
 def _splits_exactly(images: Images) -> bool:
     """Whether six products in bfloat16 take less time than one in float32."""
-    if images.pixels < EXACT_PIXELS or images.depth < EXACT_DEPTH:
-        return False
-    fewest = EXACT_OUTPUTS if images.kernel == (1, 1) else EXACT_OUTPUTS_OF_WINDOWS
-    return images.outputs // images.groups >= fewest
+    shortest, fewest = EXACT_DEPTH, EXACT_OUTPUTS
+    if images.kernel != (1, 1):
+        shortest, fewest = EXACT_DEPTH_OF_WINDOWS, EXACT_OUTPUTS_OF_WINDOWS
+    long = images.depth >= shortest and images.pixels >= EXACT_PIXELS
+    return long and images.outputs // images.groups >= fewest
 
 
 def choose(properties: CpuProperties, threads: int) -> Choice:

@@ -91,20 +91,114 @@ def weigh_and_multiply(
     threads = min(nt, scratch.size // p[THREAD_BYTES])
     if tid >= threads:
         return
-    start = tid * p[THREAD_BYTES]
-    start += -(address(scratch) + start) % 64
-    memory = scratch[start : (tid + 1) * p[THREAD_BYTES]]
+    memory = own_memory(scratch, p[THREAD_BYTES], tid)
     grains = -(-p[UNITS] // p[GRAIN])
     unit = grains * tid // threads * p[GRAIN]
     end = min(grains * (tid + 1) // threads * p[GRAIN], p[UNITS])
     if p[ARITHMETIC]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    multiply_weighed(
+        address(x),
+        taps,
+        offset,
+        weighing,
+        window,
+        lowest,
+        highest,
+        gated,
+        w,
+        bias,
+        residual,
+        y,
+        memory,
+        offsets,
+        kernels,
+        p,
+        has_residual,
+        low,
+        high,
+        gate,
+        code,
+        alpha,
+        beta,
+        unit,
+        end,
+    )
+    if p[ARITHMETIC]:
+        call_plain(kernels[RELEASE], (0,))
+
+
+@jit(inline=True)
+def own_memory(scratch: Array, size: int, tid: int) -> Any:
+    """A thread's part of scratch memory, from where a cache line starts."""
+    start = tid * size
+    start += -(address(scratch) + start) % 64
+    return scratch[start : (tid + 1) * size]
+
+
+@jit
+def multiply_weighed(
+    x: int,
+    taps: Array,
+    offset: Array,
+    weighing: Array,
+    window: Array,
+    lowest: float,
+    highest: float,
+    gated: int,
+    w: Array,
+    bias: Array,
+    residual: Array,
+    y: Array,
+    memory: Array,
+    offsets: Array,
+    kernels: Array,
+    p: Array,
+    has_residual: int,
+    low: float,
+    high: float,
+    gate: int,
+    code: int,
+    alpha: float,
+    beta: float,
+    unit: int,
+    end: int,
+) -> None:
+    """Some output pixels of `weigh_and_multiply`, a piece at a time.
+
+    Args:
+        x: Address of the first input pixel.
+        taps: From here on as in `weigh_and_multiply`.
+        offset: .
+        weighing: .
+        window: .
+        lowest: .
+        highest: .
+        gated: .
+        w: .
+        bias: .
+        residual: .
+        y: .
+        memory: Scratch memory of this thread.
+        offsets: .
+        kernels: .
+        p: .
+        has_residual: .
+        low: .
+        high: .
+        gate: .
+        code: .
+        alpha: .
+        beta: .
+        unit: The first pixel.
+        end: Behind the last one.
+    """
     bounds: Any = np.float32(lowest), np.float32(highest)
     parts = p[ARITHMETIC] if p[ARITHMETIC] >= _SPLIT else 0  # the numbers say in how many
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         largest = weigh_pixels(
-            address(x),
+            x,
             address(taps),
             address(offset),
             weighing,
@@ -145,5 +239,3 @@ def weigh_and_multiply(
             stop,
         )
         unit = stop
-    if p[ARITHMETIC]:
-        call_plain(kernels[RELEASE], (0,))

@@ -47,7 +47,8 @@ def test_long_sums_are_split(images):
     "images",
     [
         Images.matrix(63, 255, 1024),
-        Images.matrix(64, 47, 1024),
+        Images.matrix(64, 31, 1024),
+        window(5, 96),
         Images.matrix(64, 1024, 63),
         Images.matrix(7, 2048, 1000),
         window(128, 31),
@@ -63,6 +64,7 @@ def test_what_gains_little_stays_float32(images):
     "images",
     [
         Images.matrix(64, 255, 1024),
+        Images.matrix(64, 32, 128),
         Images.matrix(64, 256, 511),
         pointwise(512, 511),
         pointwise(257, 128),

@@ -1,0 +1,144 @@
+"""1x1 convolutions, depthwise ones and 1x1 ones as one step, a band of rows at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partita.lowering.windows import Window
+from partita_cpu.native import bottleneck
+from partita_cpu.native.bottleneck import LINES, ROWS, bands
+
+from .test_native_layout import LEVELS, Net, check, compiled
+from .test_native_passes import CONFIGS, steps_of
+
+STEP = "expand_weigh_and_multiply"
+
+
+@pytest.fixture(params=CONFIGS, ids=["accuracy", "performance", "bf16"])
+def mode(request):
+    return {"config": request.param[0], "tolerance": request.param[1]}
+
+
+@pytest.fixture(params=LEVELS, autouse=True)
+def level(request, monkeypatch):
+    monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def small_bands(monkeypatch):
+    """Bands of few rows, also where most of them are computed twice."""
+    monkeypatch.setattr(bottleneck, "BAND_BYTES", 12 << 10)
+    monkeypatch.setattr(bottleneck, "TWICE", 10.0)
+
+
+def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
+    y = net.add(act, net.conv(x, channels, wide, 1))
+    y = net.add("HardSwish", net.conv(y, wide, wide, kernel, wide, **attrs))
+    return net.conv(y, wide, outputs, 1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "wide"), [(3, 1, 48), (3, 2, 41), (5, 1, 20), (5, 2, 17), (7, 2, 18)]
+)
+def test_blocks_of_networks(kernel, stride, wide, threads, level, mode):
+    net = Net(1, 8, 37, 21)
+    x = net.conv("x", 8, 16)
+    y = block(net, x, 16, wide, 16, kernel, strides=[stride] * 2)
+    if stride == 1:
+        y = net.add("Relu", net.add("Add", y, x))
+    net_y = net.conv(y, 16, 5, 1)
+    mode["config"] = {**mode["config"], "INFERENCE_NUM_THREADS": threads}
+    check(net, net_y, **mode)
+    joined = steps_of(net, net_y, **mode["config"]).count(STEP)
+    halves = level == "amx" and "INFERENCE_PRECISION_HINT" in mode["config"]
+    assert joined == (0 if halves else 1)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"pads": [0, 0, 0, 0]},
+        {"pads": [2, 0, 1, 2]},
+        {"pads": [2, 1, 2, 1], "dilations": [2, 1]},
+        {"strides": [3, 1]},
+    ],
+    ids=str,
+)
+def test_windows_of_all_kinds(attrs, mode):
+    net = Net(1, 8, 34, 23)
+    y = block(net, net.conv("x", 8, 16), 16, 32, 12, act="HardSwish", **attrs)
+    check(net, y, **mode)
+
+
+def test_parts_of_larger_images(mode):
+    """What is read and written lies among the channels of others."""
+    net = Net(1, 8, 30, 30)
+    x = net.add("Concat", net.conv("x", 8, 12), net.conv("x", 8, 20), axis=1)
+    parts = [block(net, x, 32, 40, 12), block(net, x, 32, 24, 20), x]
+    check(net, net.conv(net.add("Concat", *parts, axis=1), 64, 5), **mode)
+
+
+def count(net, *outputs, **config):
+    return steps_of(net, *outputs, INFERENCE_NUM_THREADS=2, **config).count(STEP)
+
+
+def test_blocks_that_stay_apart():
+    def parts(batch=1, act="Relu", wide=32):
+        net = Net(batch, 8, 40, 28)
+        x = net.conv("x", 8, 16)
+        a = net.add(act, net.conv(x, 16, wide, 1))
+        b = net.add("Relu", net.conv(a, wide, wide, 3, wide))
+        return net, a, b, net.conv(b, wide, 16, 1)
+
+    net, a, b, y = parts()
+    assert count(net, y) == 1
+    assert count(net, y, a) == count(net, y, b) == 0
+    assert count(net, net.add("Add", y, net.conv(a, 32, 16, 1))) == 0
+    for net, *_, y in (parts(batch=2), parts(act="Sigmoid"), parts(wide=4)):
+        assert count(net, y) == 0
+
+
+def test_infinity_and_nan_stay():
+    net = Net(1, 4, 24, 24)
+    wide = net.conv("x", 4, 32, 1, bias=False)
+    ones = net.const(values=np.ones((32, 1, 3, 3), np.float32))
+    weighed = net.add("Conv", wide, ones, group=32, pads=[1] * 4)
+    y = net.conv(weighed, 32, 4, 1)
+    assert count(net, y) == 1
+    x = np.ones(net.shape, np.float32)
+    x[0, :, 3, 4], x[0, :, 20, 9] = np.inf, np.nan
+    found = np.isfinite(np.asarray(compiled(net.model(y))(x)[0]))[0].all(axis=0)
+    wanted = np.full((24, 24), True)
+    wanted[2:5, 3:6] = wanted[19:22, 8:11] = False
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_both_operations_are_in_the_profile():
+    net = Net(1, 8, 28, 28)
+    y = block(net, net.conv("x", 8, 16), 16, 24, 16)
+    assert count(net, y) == 1
+    request = compiled(net.model(y), PERF_COUNT=True).create_infer_request()
+    request.infer({"x": np.zeros(net.shape, np.float32)})
+    found = {info.node_name for info in request.get_profiling_info()}
+    assert {node.name for node in net.nodes} <= found
+
+
+def window(size, out, kernel=3, stride=1):
+    side = kernel // 2
+    sides = (1, kernel, kernel), (1, stride, stride), (1, 1, 1), (0, side, side), (0, side, side)
+    return Window((1, size, size), *sides, (1, out, out), 2)
+
+
+def test_bands_fill_their_memory_and_are_not_made_of_small_images(monkeypatch):
+    monkeypatch.setattr(bottleneck, "BAND_BYTES", 640 << 10)
+    monkeypatch.setattr(bottleneck, "TWICE", 1.2)
+    rows = 4 * 112 * 96
+    cut = bands(window(112, 56, stride=2), 96, 2)
+    assert cut[ROWS] * rows <= 640 << 10 < (cut[ROWS] + 2) * rows
+    assert cut[ROWS] == 2 * (cut[LINES] - 1) + 3
+    assert bands(window(14, 14), 576, 2) is None  # two threads' caches hold it
+    assert bands(window(112, 112), 960, 2) is None  # one row has no room
+    assert bands(window(56, 56, kernel=7), 512, 2) is None  # most rows would be computed twice
