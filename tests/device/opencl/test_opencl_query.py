@@ -54,6 +54,15 @@ def test_refusals(op_type, inputs, attrs, code, detail):
     assert detail in reason.detail
 
 
+@pytest.mark.parametrize("op_type", ["Shape", "Size"])
+def test_sizes_of_texts(op_type):
+    text = f"""<ir_version: 8, opset_import: ["" : 16]>
+               g (string[n] x) => (int64[m] y) {{ [size] y = {op_type}(x) }}"""
+    answer = core().query_model(core().read_model(parser.parse_model(text)), "OPENCL")
+    assert answer.reasons["size"].code is ReasonCode.UNSUPPORTED_DTYPE
+    assert "input 0 is object" in answer.reasons["size"].detail
+
+
 @pytest.mark.parametrize("kind", ["seq(float[3])", "optional(float[3])"])
 def test_what_is_no_tensor(kind):
     text = f"""<ir_version: 8, opset_import: ["" : 16]>

@@ -87,14 +87,14 @@ def dropout(
     return x
 
 
-@operator("Shape", types={})
+@operator("Shape", types=MOVED)
 def shape_of(k: Kit, node: Node, x: Operand) -> Operand:
     """The dimensions, known with the shapes."""
     start, end = node.attrs.get("start", 0), node.attrs.get("end")
     return k.constant(np.array(x.shape[start:end], np.int64))
 
 
-@operator("Size", types={})
+@operator("Size", types=MOVED)
 def size_of(k: Kit, node: Node, x: Operand) -> Operand:
     """The number of elements, known with the shapes."""
     return k.constant(np.array(x.size, np.int64))
