@@ -123,7 +123,7 @@ def lay_halo(
             apart = 4 * height * width
             source = x + image * channels * apart + 4 * row * width
             largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
-        elif cell == channels and p[SOLID]:
+        elif cell == taken == channels and p[SOLID]:
             found = _put(copy, source, width * cell, to, plane, width * cell)
             largest = max(largest, found)
         else:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from partita_cpu.native.driver import multiply_tiles
@@ -161,8 +161,13 @@ def convolutions(draw):
     )
 
 
+GROUPS_OF_HALF_A_STEP = Images(1, 3, 24, 32, 62, 2, (3, 1), (1, 1), (1, 1), (2, 0), (0, 0), 3, 24)
+"""A cell of one group's channels, filled up, is as long as a pixel."""
+
+
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @settings(max_examples=60)
+@example(images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1)
 @given(images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions(level, arithmetic, images, seed, threads):
     rng = np.random.default_rng(seed)
