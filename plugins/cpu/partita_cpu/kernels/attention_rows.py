@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.scalar import exp, like, tanh
+from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.scalar import copy_row, exp, like, tanh
 from partita_cpu.native.attention import emit_attention
 
 NO_STAGE = -1
 """Stages of the scores that an output may ask for: 0 scaled, 1 capped, 2 biased, 3 softmax."""
 
 
-@jit
+@loop
 def softmax_scores(
     scores: Array,
     mask: Array,
@@ -58,12 +58,12 @@ def softmax_scores(
         for j in range(keys):
             line[j] *= factor
         if stage == 0:
-            shown[:] = line
+            copy_row(line, shown)
         if cap != 0:
             for j in range(keys):
                 line[j] = bound * tanh(line[j] / bound)
         if stage == 1:
-            shown[:] = line
+            copy_row(line, shown)
         low, high, here = 0, keys, s + table[9]
         if table[8]:
             high = min(high, lengths[batch])
@@ -88,7 +88,7 @@ def softmax_scores(
         line[:low] = least
         line[high:] = least
         if stage == 2:
-            shown[:] = line
+            copy_row(line, shown)
         top = least
         for j in range(low, high):
             top = line[j] if line[j] > top else top
@@ -103,7 +103,7 @@ def softmax_scores(
         for j in range(low, high):
             line[j] = line[j] * share if is_open else like(top, 0)
         if stage == 3:
-            shown[:] = line
+            copy_row(line, shown)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from partita_cpu.native.depthwise import (
 from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.sliding import WEIGH, slide
-from partita_cpu.native.table import window_kernels
+from partita_cpu.native.table import Arithmetic, window_kernels
 from partita_cpu.native.weighing import (
     pack_row,
     pack_taps,
@@ -71,7 +71,7 @@ def _emit_weighing(
         place.into,
         *finish,
         work=y.size * window.taps,
-        exec_type="avx2_f32" if choice_of(b).level.label == "avx2" else "avx512_f32",
+        exec_type=Arithmetic.F32.exec_type(choice_of(b).level),
     )
 
 
@@ -132,7 +132,7 @@ def _emit_rows(
         room,
         *finish,
         work=y.size * window.taps,
-        exec_type="avx2_f32" if choice.level.label == "avx2" else "avx512_f32",
+        exec_type=Arithmetic.F32.exec_type(choice.level),
     )
 
 
@@ -181,5 +181,5 @@ def emit_slide(
         float(act.alpha),
         float(act.beta),
         work=y.size * window.taps,
-        exec_type="avx2_f32" if choice.level.label == "avx2" else "avx512_f32",
+        exec_type=Arithmetic.F32.exec_type(choice.level),
     )

@@ -8,6 +8,8 @@ from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
 from partita.errors import CompileError, InferError
+from partita_cpu.kernels.attention_rows import softmax_scores
+from partita_cpu.native.kept import available, entry_of
 
 
 def check_reference(inputs, outputs=1, opset=23, **attributes):
@@ -31,6 +33,13 @@ def heads(keys: int = 5, kv_heads: int = 4, size: int = 6) -> list[np.ndarray]:
 @pytest.mark.parametrize("attributes", [{}, {"scale": 0.3}, {"softcap": 2.0}])
 def test_attention(kv_heads, causal, attributes):
     check_reference(heads(kv_heads=kv_heads), is_causal=causal, **attributes)
+
+
+@pytest.mark.skipif(not available(), reason="kernels are not kept here")
+def test_the_softmax_of_scores_is_kept():
+    """A process that finds it on disk needs no compiler."""
+    x, whole = np.zeros(1, np.float32), np.zeros(15, np.int64)
+    assert entry_of(softmax_scores, (x, x, whole, x, whole, 1.0, 0.0)) is not None
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (4, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5), (1, 1, 1, 5)])
