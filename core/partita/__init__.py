@@ -21,12 +21,13 @@ from partita.errors import PartitaError
 from partita.explain import Explanation, OpPlacement
 from partita.hookspecs import hookimpl
 from partita.infer_queue import AsyncInferQueue
+from partita.infer_result import InferResult
 from partita.model import Model, Op, Port
 from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
 from partita.profiling import ProfilingInfo, format_counters
 from partita.properties import DeviceProperties, read_only
 from partita.query import QueryResult, Reason, ReasonCode
-from partita.request import InferRequest, InferResult
+from partita.request import InferRequest
 from partita.tensor import HostTensor, Tensor
 
 __version__ = "0.1.0"

@@ -20,9 +20,10 @@ from partita.tensor import HOST, Tensor
 if TYPE_CHECKING:
     import numpy as np
 
+    from partita.infer_result import InferResult
     from partita.layout import Layout
     from partita.properties import DeviceProperties
-    from partita.request import InferRequest, InferResult
+    from partita.request import InferRequest
 
 
 Array = np.ndarray[Any, Any]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
-from partita.request import InferRequest, Inputs
+from partita.request import InferRequest
+from partita.request_inputs import Inputs
 
 if TYPE_CHECKING:
     from partita.compiled_model import CompiledModel

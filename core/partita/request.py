@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import concurrent.futures
-import operator
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -22,68 +21,20 @@ from partita.errors import (
     RepetitionEndedError,
     RequestBusyError,
 )
-from partita.inputs import Array, check, to_tensor
+from partita.infer_result import InferResult
+from partita.inputs import check
 from partita.model import Port, find_port, is_static
 from partita.profiling import ProfilingInfo
+from partita.request_inputs import Inputs, RequestInputs
 from partita.tensor import HOST, HostTensor, Tensor
 from partita.threads import LazyPool
 
 if TYPE_CHECKING:
-    from partita.compiled_model import CompiledModel, Repetition
+    from partita.compiled_model import CompiledModel
 
 _pool = LazyPool("partita-infer", 64)
 
-_PATIENCE = 2
-"""Runs on the same tensors before a request has calls for them bound."""
-
 Result = TypeVar("Result")
-
-Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
-"""Tensors by name, index or port; a list in order; one tensor; or none (those set before)."""
-
-
-class InferResult(Mapping[Port, Array]):
-    """The outputs of one request, as arrays; found by port, index or name.
-
-    Iterating yields ports, as OpenVINO's result does.
-    """
-
-    __slots__ = ("_arrays", "_ports")
-
-    def __init__(self, ports: tuple[Port, ...], arrays: Sequence[Array]) -> None:
-        self._ports = ports
-        self._arrays = arrays
-
-    def __getitem__(self, key: Port | int | str) -> Array:
-        if isinstance(key, (int, np.integer)):
-            return self._arrays[key]
-        name = key.name if isinstance(key, Port) else key
-        for port, array in zip(self._ports, self._arrays, strict=True):
-            if port.name == name:
-                return array
-        raise KeyError(f"no output {key!r}; there are {', '.join(map(repr, self.names()))}")
-
-    def __iter__(self) -> Iterator[Port]:
-        return iter(self._ports)
-
-    def __len__(self) -> int:
-        return len(self._ports)
-
-    def to_dict(self) -> dict[str, Array]:
-        """Output name to array."""
-        return dict(zip(self.names(), self._arrays, strict=True))
-
-    def to_tuple(self) -> tuple[Array, ...]:
-        """The arrays in order."""
-        return tuple(self._arrays)
-
-    def names(self) -> tuple[str, ...]:
-        """The outputs' names in order."""
-        return tuple(port.name for port in self._ports)
-
-    def __repr__(self) -> str:
-        parts = (f"{name}: {a.dtype}{list(a.shape)}" for name, a in self.to_dict().items())
-        return f"<InferResult {', '.join(parts)}>"
 
 
 class _AsyncRun:
@@ -107,15 +58,9 @@ class InferRequest:
         self.compiled_model = compiled
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
-        self._indices = {port.name: port.index for port in compiled.inputs}
+        self._inputs = RequestInputs(compiled)
         self._runner = compiled.create_runner()
-        self._tensors: list[Tensor | None] = [None] * len(compiled.inputs)
-        self._given: list[Array | None] = [None] * len(compiled.inputs)
         self._targets: list[Tensor | None] | None = None
-        self._again: Repetition | None = None
-        self._takers: Sequence[Callable[[Any], bool]] | None = None
-        self._taken = False  # whether given arrays are newer than the tensors
-        self._runs, self._patience = 0, _PATIENCE
         self._carrier: Carrier | None = None
         self._results: Sequence[Tensor] = ()
         self._has_results = False
@@ -261,7 +206,7 @@ class InferRequest:
         """Sets one input (or, by name or port, output); see :meth:`set_output_tensor`."""
         if isinstance(key, Port) and not key.is_input:
             self.set_output_tensor(key.name, tensor)
-        elif isinstance(key, str) and key not in self._indices:
+        elif isinstance(key, str) and key not in self._inputs:
             self.set_output_tensor(key, tensor)
         else:
             self.set_input_tensor(key, tensor)
@@ -311,26 +256,24 @@ class InferRequest:
         if self._targets is None:
             self._targets = [None] * len(self.model_outputs)
         self._targets[port.index] = tensor
-        self._note_taken()
-        self._given = [None] * len(self._given)
-        self._start_anew()
+        self._inputs.forget_arrays()
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
         """The tensor of an input (as set) or, by name or port, output (of the last run)."""
         is_output = isinstance(key, Port) and not key.is_input
-        is_output |= isinstance(key, str) and key not in self._indices
+        is_output |= isinstance(key, str) and key not in self._inputs
         return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
 
     def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
         """The tensor of an input, made of zeros where none was set and the shape is known."""
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
-        self._note_taken()
-        tensor = self._tensors[port.index]
+        self._inputs.settle()
+        tensor = self._inputs.tensors[port.index]
         if tensor is None:
             if not is_static(port.shape) or port.dtype is None:
                 raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
             tensor = HostTensor(np.zeros(port.shape, port.dtype))
-            self._tensors[port.index] = tensor
+            self._inputs.tensors[port.index] = tensor
         return tensor
 
     def get_output_tensor(self, key: int | str | Port = 0) -> Tensor:
@@ -395,49 +338,26 @@ class InferRequest:
             )
 
     def _compute(self, run: _AsyncRun | None = None) -> None:
-        again = self._again if run is None else None
+        again = self._inputs.again if run is None else None
         if again is None:
-            self._note_taken()
-            for index, tensor in enumerate(self._tensors):
-                if tensor is None:
-                    port = self.model_inputs[index]
-                    raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
+            self._inputs.complete()
         self._has_results = False
         start = time.perf_counter()
         if again is not None:
             try:
                 self._guarded(again)
             except RepetitionEndedError:
-                self._note_taken()
-                self._start_anew()
+                self._inputs.start_anew()
                 again = None
         if again is None and (run is None or not run.cancelled):
-            results = self._run(self._tensors)  # type: ignore[arg-type]  # none is None
+            results = self._run(self._inputs.complete())
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
         self._latency_s = time.perf_counter() - start
         self._has_results = True
         if again is None:
             self._results = results
-            self._repeat_from_now_on()
-
-    def _repeat_from_now_on(self) -> None:
-        """Asks for calls with everything bound, once the same tensors have come some times."""
-        self._runs += 1
-        if self._runs == self._patience and all(x.memory == HOST for x in self._results):
-            self._again = self._runner.repetition(self._tensors, self._results)  # type: ignore[arg-type]  # none is None
-            self._takers = None if self._again is None else self._again.takers
-
-    def _start_anew(self, alike: bool = False) -> None:
-        """Other tensors have come; what alternates is to be bound less and less often.
-
-        Tensors alike count as the same until calls are bound, which may be able to read others.
-        """
-        if self._again is not None:
-            self._patience *= 2
-        elif alike:
-            return
-        self._again, self._takers, self._runs = None, None, 0
+            self._inputs.repeat_from_now_on(self._runner, results)
 
     def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Calls the runner, and sees to it that outputs are where the caller wants them."""
@@ -492,64 +412,8 @@ class InferRequest:
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
-        takers = self._takers
-        if takers is not None:
-            if not copy and type(inputs) is dict and self._take(inputs, takers):
-                return
-            self._note_taken()
-        ports = self.model_inputs
-        pairs: Iterable[tuple[int, Any]]
-        if isinstance(inputs, Mapping):
-            pairs = [(self._index(key), data) for key, data in inputs.items()]
-        elif isinstance(inputs, (list, tuple)) and len(inputs) <= len(ports):
-            pairs = enumerate(inputs)
-        elif len(ports) == 1 and not isinstance(inputs, (list, tuple)):
-            pairs = ((0, inputs),)
-        else:
-            given = f"{len(inputs)} were" if isinstance(inputs, (list, tuple)) else "one was"
-            raise InputError(
-                f"{self.compiled_model!r} takes {len(ports)} inputs ({self._expected()}); {given} "
-                "given. Give a dict of name to array."
-            )
-        tensors, taken = self._tensors.copy(), self._given.copy()
-        changed = False
-        for index, data in pairs:
-            if data is taken[index] and not copy and _is_as_before(data, tensors[index]):
-                continue
-            tensor = tensors[index] = self._own(to_tensor(ports[index], data, copy))
-            taken[index] = data if type(data) is np.ndarray and tensor.numpy() is data else None
-            changed = True
-        if changed:
-            alike = all(map(_is_like, tensors, self._tensors))
-            self._tensors, self._given = tensors, taken
-            self._start_anew(alike)
-
-    def _take(self, inputs: dict[Any, Any], takers: Sequence[Callable[[Any], bool]]) -> bool:
-        """Lets the bound calls read other arrays, if they are like those that they read now."""
-        given, indices = self._given, self._indices
-        before = given.copy()
-        for key, data in inputs.items():
-            index = indices.get(key)
-            if index is None or not takers[index](data):
-                break
-            given[index] = data
-        else:
-            self._taken = True
-            return True
-        if any(map(operator.is_not, before, given)):
-            self._given = before
-            self._note_taken()
-            self._start_anew()
-        return False
-
-    def _note_taken(self) -> None:
-        """Makes tensors of the arrays that came without being made ones."""
-        if self._taken:
-            self._taken = False
-            for index, data in enumerate(self._given):
-                tensor = self._tensors[index]
-                if data is not None and (tensor is None or tensor.numpy() is not data):
-                    self._tensors[index] = HostTensor(data)
+        if copy or not self._inputs.take(inputs):
+            self._inputs.bind(inputs, copy, self._own)
 
     def _own(self, tensor: Tensor) -> Tensor:
         """The tensor, or a copy where the runner cannot read it in place or would overwrite it."""
@@ -574,35 +438,3 @@ class InferRequest:
         if self._carrier is None:
             self._carrier = Carrier(self.model_inputs, self.model_outputs)
         self._carrier.add(output)
-
-    def _index(self, key: Any) -> int:
-        if isinstance(key, Port):
-            key = key.name
-        if isinstance(key, str):
-            index = self._indices.get(key)
-            if index is not None:
-                return index
-        elif isinstance(key, (int, np.integer)) and -len(self._tensors) <= key < len(self._tensors):
-            return int(key)
-        raise InputError(
-            f"{self.compiled_model!r} has no input {key!r}; it takes {self._expected()}."
-        )
-
-    def _expected(self) -> str:
-        ports = self.model_inputs
-        return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
-
-
-def _is_like(new: Tensor | None, old: Tensor | None) -> bool:
-    """Whether a tensor has the shape and type of another one, and lies in host memory as it."""
-    if new is None or old is None:
-        return new is old
-    same = new.shape == old.shape and new.dtype == old.dtype
-    return same and new.memory == old.memory == HOST
-
-
-def _is_as_before(array: Any, tensor: Tensor | None) -> bool:
-    """Whether an array that was taken as it is has still the shape and type it had then."""
-    if tensor is None or array.shape != tensor.shape or array.dtype is not tensor.dtype:
-        return False
-    return bool(array.flags.c_contiguous)

@@ -92,12 +92,12 @@ def arrays(count=1, shape=(3, 5)):
 
 def test_new_arrays_are_taken():
     running = request()
-    assert running._takers is not None
-    again = running._again
+    assert running._inputs._takers is not None
+    again = running._inputs.again
     for x, y in arrays(20):
         np.testing.assert_array_equal(running.infer({"x": x, "y": y})["z"], x - y)
         assert running.get_tensor("x").numpy() is x
-    assert running._again is again
+    assert running._inputs.again is again
     (x, y), (other, _) = arrays(2)
     running.infer({"x": x, "y": y})
     np.testing.assert_array_equal(running.infer({"y": other})["z"], x - other)
