@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.errors import CompileError
 from partita.lowering.builder import Builder, NeedsValue
+from partita.lowering.demands import check_demands
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory import plan
 from partita.lowering.program import Array, Operand, Program, Rest, Step, may_wait, plain
@@ -122,6 +123,7 @@ class Walk:
             return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         emitter = self._target.find(node, operands)
+        check_demands(node, operands)
         folding = emitter.folds and all(o is None or o.const is not None for o in operands)
         self._builder.begin(node, folding)
         if folding and self._target.fold is not None:

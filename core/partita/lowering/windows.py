@@ -14,7 +14,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Node
-from partita.lowering.program import Array, Operand
+from partita.lowering.program import Array
 
 Triple = tuple[int, int, int]
 
@@ -97,12 +97,8 @@ def resolve(
             fit the input.
     """
     rank = len(size)
+    _check_rank(node, rank, kernel)
     attrs = node.attrs
-    if not 1 <= rank <= 3 or len(kernel) != rank:
-        raise CompileError(
-            f"Operation '{node.name}' ({node.op_type}) has {rank} spatial dimensions and a window "
-            f"of {len(kernel)}; 1 to 3 of both are possible."
-        )
     strides = _sized(attrs.get("strides"), rank, 1)
     dilations = _sized(attrs.get("dilations"), rank, 1)
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -150,8 +146,12 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
         node: Its strides, dilations, pads, output_padding, output_shape and auto_pad are read.
         size: Spatial dimensions of the input.
         kernel: Spatial dimensions of the window.
+
+    Raises:
+        CompileError: Their number is not possible.
     """
     rank = len(size)
+    _check_rank(node, rank, kernel)
     attrs = node.attrs
     strides = _sized(attrs.get("strides"), rank, 1)
     dilations = _sized(attrs.get("dilations"), rank, 1)
@@ -186,22 +186,12 @@ def resolve_transposed(node: Node, size: Sequence[int], kernel: Sequence[int]) -
     )
 
 
-def check_weights(node: Node, x: Operand, w: Operand) -> None:
-    """Checks that the weights of a convolution, transposed or not, fit its input.
-
-    Raises:
-        CompileError: They do not; says which shapes there are.
-    """
-    groups = int(node.attrs.get("group", 1))
-    dims = x.ndim == w.ndim and x.ndim >= 3
-    if dims and w.shape[0] % groups == 0:
-        channels = w.shape[0] if node.op_type == "ConvTranspose" else w.shape[1] * groups
-        if x.shape[1] == channels:
-            return
-    raise CompileError(
-        f"Operation '{node.name}' ({node.kind}): input of shape {list(x.shape)} does not fit "
-        f"weights of shape {list(w.shape)} in {groups} groups."
-    )
+def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
+    if not 1 <= rank <= 3 or len(kernel) != rank:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has {rank} spatial dimensions and a window "
+            f"of {len(kernel)}; 1 to 3 of both are possible."
+        )
 
 
 def _sized(values: Any, count: int, default: int) -> list[int]:

@@ -400,6 +400,7 @@ def test_gemm_with_constant_weights_becomes_a_product(attrs, shape, bias):
         "y = Gemm <transA = 1> (z, w)",
         "y = Gemm(x, w, r)",
         "y = Gemm(x, x2)",
+        "y = Gemm(x, w, per_row)",
     ],
 )
 def test_gemm_of_another_form_stays(chain):
@@ -408,7 +409,7 @@ def test_gemm_of_another_form_stays(chain):
         f"{{ {chain} }}"
     )
     feeds = {name: normal(5, 5) for name in ("x", "z", "x2", "r")}
-    check(model_of(text, {"w": normal(5, 5)}), "Gemm", **feeds)
+    check(model_of(text, {"w": normal(5, 5), "per_row": normal(5, 1)}), "Gemm", **feeds)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from partita.errors import CompileError
 from partita.lowering.resampling import scaled
-from partita.lowering.windows import check_weights, resolve, resolve_transposed
+from partita.lowering.windows import resolve, resolve_transposed
 
 
 def node(op_type, **attrs):
@@ -83,20 +81,3 @@ def test_sizes_by_scales(size, scale):
     scales = np.array([1, 1, scale], np.float32)
     none = np.zeros(0, np.float32)
     assert (scaled(size, scale),) == inferred("Resize", [[1, 1, size]], [none, scales])
-
-
-@pytest.mark.parametrize(
-    ("op_type", "x", "w", "groups"),
-    [
-        ("Conv", (1, 3, 8), (4, 2, 3), 1),
-        ("Conv", (1, 4, 8), (3, 2, 3), 2),
-        ("Conv", (1, 3, 8, 8), (4, 3, 3), 1),
-        ("ConvTranspose", (1, 3, 8), (4, 2, 3), 1),
-        ("ConvTranspose", (1, 3, 8), (3, 2, 3), 2),
-        ("Conv", (1, 3), (4, 3), 1),
-    ],
-)
-def test_weights_that_do_not_fit(op_type, x, w, groups):
-    given_x, given_w = (SimpleNamespace(shape=shape, ndim=len(shape)) for shape in (x, w))
-    with pytest.raises(CompileError, match=r"Operation 'n' \(Conv.* does not fit weights of shape"):
-        check_weights(node(op_type, group=groups), given_x, given_w)

@@ -260,11 +260,9 @@ def _gemm(node: Node) -> tuple[Value, Value | None] | None:
         if bias.const is None or not is_float(bias.const):
             return None
         columns = matrix.shape[1]
-        if bias.const.size not in (1, columns) or bias.const.shape[-1:] not in (
-            (),
-            (1,),
-            (columns,),
-        ):
+        if bias.const.size != 1 and bias.const.shape[-1:] != (bias.const.size,):
+            return None  # one number per row
+        if bias.const.size not in (1, columns):
             return None
         flat = np.broadcast_to(bias.const.reshape(-1) * beta, (columns,))
         row = Value.constant(np.ascontiguousarray(flat, dtype=matrix.dtype), bias.name)

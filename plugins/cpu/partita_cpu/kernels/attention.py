@@ -45,6 +45,11 @@ def _joined(b: Builder, past: Operand | None, x: Heads, wanted: bool) -> Heads:
     y = b.empty(shape, x.tensor.dtype)
     steps = strides_of(shape)
     if past is not None:
+        if past.shape != (batch, x.count, before, x.size):
+            raise CompileError(
+                f"Operation '{b.node.name}' ({b.node.kind}): the past is of shape "
+                f"{list(past.shape)}, {[batch, x.count, before, x.size]} is needed."
+            )
         copy_box(b, past, y, past.shape, strides_of(past.shape), steps)
     source = strides_of(x.tensor.shape)
     if x.last:

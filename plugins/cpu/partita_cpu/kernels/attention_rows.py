@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import copy_row, exp, like, tanh
@@ -182,8 +183,12 @@ def attend(
 
     Returns:
         The result in q's layout, and the scores at `stage`.
+
+    Raises:
+        CompileError: Their shapes do not fit each other.
     """
     batch, s, t = q.tensor.shape[0], q.length, k.length
+    _check_sizes(b, q, k, v, masking)
     scores = b.empty((batch, q.count, s, t), q.tensor.dtype)
     seen = b.empty(scores.shape, scores.dtype) if stage != NO_STAGE else None
     out = (batch, s, q.count, v.size) if q.last else (batch, q.count, s, v.size)
@@ -200,6 +205,26 @@ def attend(
         operands = scores, v.tensor, y, v.last, q.last, v.count
         b.call_numpy(_mix, *operands, work=work, exec_type="blas")
     return y, seen
+
+
+def _check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> None:
+    batches = {x.tensor.shape[0] for x in (q, k, v)}
+    fits = len(batches) == 1 and k.count == v.count and k.length == v.length and k.size == q.size
+    mask, lengths = masking.mask, masking.lengths
+    if mask is not None:
+        # Keys that it does not reach are closed.
+        around = (1,) * (4 - mask.ndim) + mask.shape
+        scores = (q.tensor.shape[0], q.count, q.length, k.length)
+        fits = fits and len(around) == 4 and around[3] <= max(k.length, 1)
+        fits = fits and all(n in (1, m) for n, m in zip(around[:3], scores[:3], strict=True))
+    if lengths is not None:
+        fits = fits and lengths.size == q.tensor.shape[0]
+    if not fits or q.count % max(k.count, 1):
+        given = [x.shape for x in (q.tensor, k.tensor, v.tensor, mask, lengths) if x is not None]
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): query, key, value and mask of shapes "
+            f"{', '.join(str(list(shape)) for shape in given)} do not fit each other."
+        )
 
 
 def _emit_at_once(

@@ -17,7 +17,7 @@ from partita.lowering import (
     Node,
     Operand,
 )
-from partita.lowering.windows import Window, check_weights, resolve, resolve_transposed
+from partita.lowering.windows import Window, resolve, resolve_transposed
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.depthwise import MAX_THREADS, depthwise, scratch_elements
 from partita_cpu.kernels.epilogue import BIAS_PER_ROW, finish
@@ -102,7 +102,6 @@ def conv(
     residual: Operand | None = None,
 ) -> Operand:
     """Convolution of 1 to 3 spatial dimensions, then bias, residual and activation."""
-    check_weights(node, x, w)
     window = resolve(node, x.shape[2:], w.shape[2:])
     groups = node.attrs.get("group", 1)
     c = Convolution(x.shape[0], x.shape[1], w.shape[0], groups, window)
@@ -228,7 +227,6 @@ def conv_transpose(
     residual: Operand | None = None,
 ) -> Operand:
     """Each input pixel adds its multiple of the weights to the output."""
-    check_weights(node, x, w)
     groups = node.attrs.get("group", 1)
     window = resolve_transposed(node, x.shape[2:], w.shape[2:])
     c = Convolution(x.shape[0], x.shape[1], w.shape[1] * groups, groups, window)

@@ -159,7 +159,7 @@ def roi_align_rows(
                     py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
                     for b in range(count_w):
                         px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
-                        if py < -1 or py > height or px < -1 or px > width:
+                        if not (-1 <= py <= height and -1 <= px <= width):  # NaN neither
                             value = 0.0
                             first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
                         else:

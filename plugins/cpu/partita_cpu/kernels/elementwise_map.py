@@ -179,7 +179,19 @@ def expand(source: Array, target: Array) -> None:
 def emit_broadcast(
     b: Builder, kernel: Kernel, operands: Sequence[Operand], y: Operand, *args: Any
 ) -> None:
-    """Records a broadcast kernel over any number of operands and the result ``y``."""
+    """Records a broadcast kernel over any number of operands and the result ``y``.
+
+    Raises:
+        CompileError: An operand does not broadcast to the shape of the result.
+    """
+    if any(operand.shape != y.shape for operand in operands) and (
+        broadcast_shape(b, [*operands, y]) != y.shape
+    ):
+        listed = ", ".join(str(list(operand.shape)) for operand in operands)
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): the shapes {listed} do not broadcast to "
+            f"{list(y.shape)}; check the shapes of the inputs."
+        )
     if y.size == 0:
         return
     nest = loop_nest(y.shape, operands)

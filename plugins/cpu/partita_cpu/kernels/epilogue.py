@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Builder, Operand
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.numba_jit import jit
@@ -71,7 +72,16 @@ def finish(
     residual: Operand | None,
     activation: Activation | None,
 ) -> None:
-    """Record the pass over `y` where there is anything to do; `residual` has y's shape."""
+    """Record the pass over `y` where there is anything to do; `residual` has y's shape.
+
+    Raises:
+        CompileError: There is not one bias for each of `inner` columns, where that is wanted.
+    """
+    if bias is not None and bias_mode == BIAS_PER_COLUMN and bias.size != inner:
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}) has a bias of shape {list(bias.shape)} for "
+            f"{inner} columns."
+        )
     act = activation or NO_ACTIVATION
     mode = bias_mode if bias is not None else 0
     if y.size == 0 or (not mode and residual is None and not act.code):

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from partita.errors import InferError
+from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.checked import Checked
@@ -127,7 +127,16 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
 
 
 def taken(b: Builder, x: Operand, index: Array, axis: int) -> Operand:
-    """Slices of `x` along `axis` at constant indices that are known to be within bounds."""
+    """Slices of `x` along `axis` at constant indices.
+
+    Raises:
+        CompileError: One is out of bounds.
+    """
+    if index.size and not 0 <= index.min() <= index.max() < x.shape[axis]:
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}) would read elements {index.min()} to "
+            f"{index.max()} of {x.shape[axis]} along axis {axis}."
+        )
     return gathered(b, x, b.constant(index.astype(np.int64)), axis)
 
 

@@ -30,7 +30,17 @@ def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
 
 
 def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
-    """`x` repeated along its dimensions of size 1, and new leading ones, to fill `shape`."""
+    """`x` repeated along its dimensions of size 1, and new leading ones, to fill `shape`.
+
+    Raises:
+        CompileError: It has other dimensions, too.
+    """
+    dims = (1,) * (len(shape) - x.ndim) + x.shape
+    if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): a tensor of shape {list(x.shape)} does "
+            f"not broadcast to {list(shape)}."
+        )
     if x.size == math.prod(shape):
         return b.view(x, shape)
     y = b.empty(shape, x.dtype)

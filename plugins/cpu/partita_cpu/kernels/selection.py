@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import taken
@@ -84,6 +85,10 @@ def top_k(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> tuple
     """The k largest or smallest along an axis, in order; of equal ones the first comes first."""
     count = int(node.attrs["k"] if k is None else b.value(k).ravel()[0])
     axis = axis_of(node, node.attrs.get("axis", -1), x.ndim)
+    if not 0 <= count <= x.shape[axis]:
+        raise CompileError(
+            f"Operation '{node.name}' (TopK) wants {count} of {x.shape[axis]} elements."
+        )
     to_last = [*(a for a in range(x.ndim) if a != axis), axis]
     rows = transposed(b, x, to_last)
     n = rows.shape[-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from partita.lowering import Node, Operand
-from partita.lowering.windows import check_weights, resolve_transposed
+from partita.lowering.windows import resolve_transposed
 from partita.query import Reason, ReasonCode
 from partita_opencl.emitters.convolution import check_size
 from partita_opencl.emitters.products import Epilogue, activation_of
@@ -34,7 +34,6 @@ def conv_transpose(
     residual: Operand | None = None,
 ) -> Operand:
     """Transposed convolution of one or two dimensions, with bias, residual and activation."""
-    check_weights(node, x, w)
     groups = int(node.attrs.get("group", 1))
     check_size(node, x)
     window = resolve_transposed(node, x.shape[2:], w.shape[2:])

@@ -187,3 +187,31 @@ def test_refusals():
     with pytest.raises(CompileError, match="rotary embedding"):
         inputs = [normal(1, 2, 3, 10), normal(2, 10, 48), normal(3, 48)]
         run_ours("Attention", inputs, domain="com.microsoft", num_heads=4, do_rotary=1)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attrs", "message"),
+    [
+        ([(1, 2, 3, 4), (1, 2, 5, 8), (1, 2, 5, 4)], {}, "do not fit each other"),
+        ([(1, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 4)], {}, "do not fit each other"),
+        ([(1, 3, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4)], {}, "do not fit each other"),
+        ([(1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 6, 4)], {}, "do not fit each other"),
+        ([(1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), (4, 5)], {}, "do not fit each other"),
+        (
+            [(1, 2, 3, 4), (1, 2, 5, 4), (1, 2, 5, 4), None, (1, 1, 2, 4), (1, 2, 2, 4)],
+            {"outputs": 3},
+            "the past is of shape",
+        ),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes, attrs, message):
+    inputs = [None if s is None else normal(k, *s) for k, s in enumerate(shapes)]
+    with pytest.raises(CompileError, match=message):
+        run_ours("Attention", inputs, opset=23, **attrs)
+
+
+def test_widths_beyond_the_projection():
+    inputs = [normal(1, 2, 3, 10), normal(2, 10, 24), normal(3, 24)]
+    widths = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 16]}
+    with pytest.raises(CompileError, match="would copy elements beyond a tensor"):
+        run_ours("Attention", inputs, domain="com.microsoft", **widths)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from single_op import check, normal, run_ours
+from single_op import assert_same, check, normal, run_ours
 
 from partita.errors import InferError
 
@@ -75,3 +75,9 @@ def test_images_out_of_range():
     region = np.array([[2, 0, 0, 1, 1]], np.float32)
     with pytest.raises(InferError, match="but there are 2"):
         run_ours("MaxRoiPool", [x, region], pooled_shape=[1, 1])
+
+
+def test_undefined_regions_read_nothing():
+    regions = np.full((1, 4), np.nan, np.float32)
+    (got,) = run_ours("RoiAlign", [normal(1, 1, 2, 5, 5), regions, np.array([0])], sampling_ratio=2)
+    assert_same(got, np.zeros((1, 2, 1, 1), np.float32), 0, 0)

@@ -154,3 +154,11 @@ def test_shapes_that_do_not_fit():
         run_ours("Einsum", [normal(1, 2, 3)], equation="ijk->i")
     with pytest.raises(CompileError, match="has 1 inputs"):
         run_ours("Einsum", [normal(1, 2, 3)], equation="ij,jk->ik")
+
+
+def test_bias_that_does_not_fit():
+    with pytest.raises(CompileError, match="does not broadcast to"):
+        run_ours("Gemm", [normal(1, 2, 3), normal(2, 3, 6), normal(3, 7)])
+    inputs = [normal(1, 2, 3, 6), normal(2, 5)]
+    with pytest.raises(CompileError, match="bias of shape \\[5\\] for 6 columns"):
+        run_ours("BiasGelu", inputs, domain="com.microsoft")

@@ -234,3 +234,8 @@ def test_shapes_that_do_not_fit():
 def test_unknown_pad_mode():
     with pytest.raises(CompileError, match="mode is 'mirror'"):
         run_ours("Pad", [normal(1, 2), int64(1, 1)], mode="mirror")
+
+
+def test_border_of_nothing():
+    with pytest.raises(CompileError, match="elements -1 to -1 of 0 along axis 0"):
+        run_ours("Pad", [normal(1, 0), int64(1, 1)], mode="edge")

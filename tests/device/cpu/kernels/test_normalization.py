@@ -178,3 +178,11 @@ def test_nothing_to_normalise():
     for op_type in ("LayerNormalization", "LpNormalization"):
         inputs = [empty, np.ones(4, np.float32)] if op_type.startswith("Layer") else [empty]
         assert run_ours(op_type, inputs)[0].shape == (0, 4)
+
+
+def test_scales_that_do_not_fit_a_row():
+    inputs = [normal(1, 4, 3, 5), normal(2, 3, 5), normal(3, 3, 0)]
+    with pytest.raises(CompileError, match="do not broadcast"):
+        run_ours("LayerNormalization", inputs, axis=1)
+    with pytest.raises(CompileError, match="do not broadcast to \\[2, 3\\]"):
+        run_ours("LayerNormalization", [normal(1, 2, 3), normal(2, 2, 2, 3)], axis=1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from single_op import check, normal
+from single_op import check, normal, run_ours
+
+from partita.errors import CompileError
 
 rng = np.random.default_rng(0)
 
@@ -53,3 +55,15 @@ def test_unique(axis, in_order, dtype):
     x = rng.integers(0, 3, (6, 2)).astype(dtype)
     extra = {} if axis is None else {"axis": axis}
     check("Unique", [x], outputs=4, sorted=in_order, **extra)
+
+
+@pytest.mark.parametrize("k", [-1, 7])
+def test_top_k_of_too_many(k):
+    with pytest.raises(CompileError, match=f"wants {k} of 6 elements"):
+        run_ours("TopK", [normal(1, 3, 6), np.array([k])], outputs=2, constants=(1,))
+
+
+def test_compress_beyond_the_end():
+    condition = np.array([True, False, True])
+    with pytest.raises(CompileError, match="elements 0 to 2 of 2 along axis 0"):
+        run_ours("Compress", [normal(1, 2, 3), condition], axis=0, constants=(1,))

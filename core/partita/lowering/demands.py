@@ -1,0 +1,320 @@
+"""What operators demand of the shapes of their inputs, and of attributes that name dimensions.
+
+Checked once, when a node gets its shapes, for all back-ends alike. Kernels trust it: one that is
+given a scale or an order of dimensions that does not fit would read or write beyond its tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from partita.errors import CompileError
+from partita.lowering.graph import Node
+from partita.lowering.program import Operand
+
+Shape = tuple[int, ...]
+Shapes = Sequence[Shape | None]
+Demand = Callable[[Node, Shapes], Iterable[str]]
+"""Tells what does not fit, worst first."""
+
+_DEMANDS: dict[str, Demand] = {}
+
+
+def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
+    """Refuses a node whose inputs do not fit each other or its attributes.
+
+    Raises:
+        CompileError: They do not.
+    """
+    demand = _DEMANDS.get(node.kind)
+    if demand is None:
+        return
+    shapes = [None if operand is None else operand.shape for operand in operands]
+    try:
+        fault = next(iter(demand(node, [*shapes, *[None] * 9])), None)
+    except (IndexError, KeyError, ValueError) as error:  # too few inputs, dimensions, attributes
+        fault = f"its inputs or attributes are incomplete ({type(error).__name__}: {error})"
+    if fault is not None:
+        listed = ", ".join("none" if shape is None else str(list(shape)) for shape in shapes)
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}): {fault}; its inputs have shapes {listed}."
+        )
+
+
+def _demand(*kinds: str) -> Callable[[Demand], Demand]:
+    def register(demand: Demand) -> Demand:
+        _DEMANDS.update(dict.fromkeys(kinds, demand))
+        return demand
+
+    return register
+
+
+def _is(name: str, shape: Shape | None, *wanted: Shape) -> Iterable[str]:
+    if shape is not None and shape not in wanted:
+        yield f"{name} is to be of shape {' or '.join(str(list(one)) for one in wanted)}"
+
+
+def _holds(name: str, shape: Shape | None, *sizes: int) -> Iterable[str]:
+    if shape is not None and math.prod(shape) not in sizes:
+        counts = " or ".join(map(str, dict.fromkeys(sizes)))
+        yield f"{name} is to hold {counts} element{'s' if sizes != (1,) else ''}"
+
+
+def _first(shapes: Shapes) -> Shape:
+    if shapes[0] is None:
+        raise IndexError("no first input")
+    return shapes[0]
+
+
+def _pair(shapes: Shapes, second: int = 1) -> tuple[Shape, Shape]:
+    other = shapes[second]
+    if other is None:
+        raise IndexError(f"no input {second}")
+    return _first(shapes), other
+
+
+@_demand("Transpose", "partita::Transpose")
+def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
+    order, rank = node.attrs.get("perm"), len(_first(shapes))
+    if order is not None and sorted(order) != list(range(rank)):
+        yield f"perm {list(order)} is no order of {rank} dimensions"
+
+
+@_demand("Concat")
+def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
+    given = [shape for shape in shapes if shape is not None]
+    rank = max(map(len, given))
+    axis = node.attrs.get("axis", 1)
+    # Files of old exporters hold empty 1-D tensors that stand for "nothing yet".
+    whole = [shape for shape in given if len(shape) == rank or shape != (0,)]
+    if -rank <= axis < rank:
+        others = {(len(s), *s[: axis % rank], *s[axis % rank + 1 :]) for s in whole}
+        if len(others) > 1:
+            yield f"all dimensions but {axis} are to be the same"
+
+
+@_demand("GatherElements", "Scatter", "ScatterElements")
+def _elements(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, index = _pair(shapes)
+    axis = node.attrs.get("axis", 0)
+    if len(x) != len(index):
+        yield "data and indices are to have as many dimensions"
+    elif any(
+        n > limit
+        for k, (n, limit) in enumerate(zip(index, x, strict=True))
+        if k != axis % max(len(x), 1)
+    ):
+        yield f"indices may be larger than data along axis {axis} only"
+    yield from _is("updates", shapes[2], index)
+
+
+@_demand("GatherND")
+def _gather_nd(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, index = _pair(shapes)
+    batch = node.attrs.get("batch_dims", 0)
+    if not 0 <= batch < min(len(x), len(index)) or x[:batch] != index[:batch]:
+        yield f"data and indices are to share {batch} leading dimensions and have more"
+    elif batch + index[-1] > len(x):
+        yield f"data has no {index[-1]} dimensions behind {batch}"
+
+
+@_demand("ScatterND")
+def _scatter_nd(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, index = _pair(shapes)
+    if index[-1] > len(x):
+        yield f"data has no {index[-1]} dimensions"
+    yield from _is("updates", shapes[2], (*index[:-1], *x[index[-1] :]))
+
+
+@_demand("ReverseSequence")
+def _reverse_sequence(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, axes = _first(shapes), (node.attrs.get("time_axis", 0), node.attrs.get("batch_axis", 1))
+    if axes not in ((0, 1), (1, 0)) or len(x) < 2:
+        yield "time_axis and batch_axis are to be 0 and 1"
+    else:
+        yield from _is("sequence_lens", shapes[1], (x[axes[1]],))
+
+
+@_demand("OneHot")
+def _one_hot(node: Node, shapes: Shapes) -> Iterable[str]:
+    yield from _holds("depth", shapes[1], 1)
+    yield from _holds("values", shapes[2], 2)
+
+
+@_demand("BatchNormalization")
+def _batch_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
+    x = _first(shapes)
+    for name, shape in zip(("scale", "B", "mean", "var"), shapes[1:], strict=False):
+        yield from _holds(name, shape, x[1] if len(x) > 1 else 1)
+
+
+@_demand("InstanceNormalization", "GroupNormalization")
+def _plane_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
+    size = _first(shapes)[1]
+    if node.op_type == "GroupNormalization" and node.version < 21:
+        size = node.attrs["num_groups"]
+    yield from _holds("scale", shapes[1], size)
+    yield from _holds("bias", shapes[2], size)
+
+
+def _slides(node: Node, rank: int, *, kernel: bool = False) -> Iterable[str]:
+    """Faults of the attributes that say how a window slides over ``rank`` dimensions."""
+    sizes = {"strides": rank, "dilations": rank, "pads": 2 * rank, "output_padding": rank}
+    if kernel:
+        sizes["kernel_shape"] = rank
+    for name, count in sizes.items():
+        values = node.attrs.get(name) or ()
+        if values and len(values) != count:
+            yield f"{name} {list(values)} is to have {count} numbers"
+        if name != "pads" and any(n < (name != "output_padding") for n in values):
+            yield f"{name} {list(values)} holds a number that is too small"
+
+
+def _weights(node: Node, x: Shape, w: Shape, transposed: bool) -> Iterable[str]:
+    groups = node.attrs.get("group", 1)
+    outputs, inputs = (w[1] * groups, w[0]) if transposed else (w[0], w[1] * groups)
+    if len(x) != len(w) or groups < 1 or x[1] != inputs or (inputs or outputs) % groups:
+        yield f"the weights do not fit the input in {groups} groups"
+    if not transposed and outputs % max(groups, 1):
+        yield f"{outputs} outputs do not fall into {groups} groups"
+
+
+@_demand("Conv", "partita::Conv", "com.microsoft::FusedConv")
+def _conv(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes)
+    yield from _slides(node, len(x) - 2)
+    yield from _weights(node, x, w, False)
+    yield from _holds("the bias", shapes[2], w[0])
+
+
+@_demand("ConvTranspose", "partita::ConvTranspose")
+def _conv_transpose(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes)
+    yield from _slides(node, len(x) - 2)
+    yield from _weights(node, x, w, True)
+    yield from _holds("the bias", shapes[2], w[1] * node.attrs.get("group", 1))
+
+
+@_demand("MaxPool", "AveragePool", "LpPool")
+def _pool(node: Node, shapes: Shapes) -> Iterable[str]:
+    yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
+
+
+@_demand("MaxUnpool")
+def _max_unpool(node: Node, shapes: Shapes) -> Iterable[str]:
+    yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
+    yield from _is("indices", shapes[1], _first(shapes))
+
+
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_ACTIVATIONS = {"LSTM": 3, "GRU": 2, "RNN": 1}
+
+
+@_demand("LSTM", "GRU", "RNN")
+def _recurrent(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes)
+    _, r = _pair(shapes, 2)
+    directions = 2 if node.attrs.get("direction", "forward") == "bidirectional" else 1
+    first = node.attrs.get("layout", 0)
+    batch, hidden = x[0 if first else 1], r[2]
+    rows = _GATES[node.op_type] * hidden
+    yield from _is("W", w, (directions, rows, x[2]))
+    yield from _is("R", r, (directions, rows, hidden))
+    yield from _is("B", shapes[3], (directions, 2 * rows))
+    yield from _holds("sequence_lens", shapes[4], batch)
+    state = (batch, directions, hidden) if first else (directions, batch, hidden)
+    yield from _is("initial_h", shapes[5], state)
+    yield from _is("initial_c", shapes[6], state)
+    yield from _is("P", shapes[7], (directions, 3 * hidden))
+    names = node.attrs.get("activations")
+    count = _ACTIVATIONS[node.op_type] * directions
+    if names and len(names) != count:
+        yield f"{count} activations are needed, not {len(names)}"
+
+
+@_demand("QuantizeLinear", "DequantizeLinear")
+@_demand("com.microsoft::QuantizeLinear", "com.microsoft::DequantizeLinear")
+def _quantize(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, scale = _pair(shapes)
+    axis, size = node.attrs.get("axis", 1), math.prod(scale)
+    if len(scale) <= 1 and size != 1:
+        if not -len(x) <= axis < len(x) or size != x[axis]:
+            yield f"the scale is to hold 1 element, or one for each along axis {axis}"
+    elif len(scale) > 1 and len(scale) != len(x):
+        yield "a scale for blocks is to have as many dimensions as the input"
+    yield from _holds("the zero point", shapes[2], size)
+
+
+class _Places(NamedTuple):
+    """Where a product of bytes has its weights, what is for a whole tensor and what per output."""
+
+    weights: int
+    single: tuple[int, ...]
+    per_output: tuple[int, ...]
+    bias: int | None = None
+
+
+_PLACES = {
+    "QLinearConv": _Places(3, (1, 2, 6, 7), (4, 5), 8),
+    "ConvInteger": _Places(1, (2,), (3,)),
+    "QLinearMatMul": _Places(3, (1, 6, 7), (4, 5)),
+    "MatMulInteger": _Places(1, (), (3,)),
+    "MatMulIntegerToFloat": _Places(1, (2,), (3, 5), 6),
+    "DynamicQuantizeMatMul": _Places(1, (), (2, 3), 4),
+    "QGemm": _Places(3, (1, 2, 7, 8), (4, 5)),
+}
+
+
+def _quantized(node: Node, shapes: Shapes, outputs: int, per_output: bool) -> Iterable[str]:
+    places = _PLACES[node.op_type]
+    for place in places.single:
+        yield from _holds("a scale or zero point of input or output", shapes[place], 1)
+    for place in places.per_output if per_output else ():
+        yield from _holds("a scale or zero point of the weights", shapes[place], 1, outputs)
+    if places.bias is not None:
+        yield from _holds("the bias", shapes[places.bias], outputs)
+
+
+@_demand("QLinearConv", "ConvInteger")
+def _quantized_conv(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes, _PLACES[node.op_type].weights)
+    yield from _slides(node, len(x) - 2)
+    yield from _weights(node, x, w, False)
+    yield from _quantized(node, shapes, w[0], True)
+
+
+@_demand(
+    "QLinearMatMul",
+    "MatMulInteger",
+    "com.microsoft::MatMulIntegerToFloat",
+    "com.microsoft::DynamicQuantizeMatMul",
+    "com.microsoft::QGemm",
+)
+def _quantized_product(node: Node, shapes: Shapes) -> Iterable[str]:
+    _, w = _pair(shapes, _PLACES[node.op_type].weights)
+    outputs = w[0] if node.attrs.get("transB", 0) else w[-1]
+    yield from _quantized(node, shapes, outputs, len(w) == 2)
+
+
+@_demand("NonMaxSuppression")
+def _non_max_suppression(node: Node, shapes: Shapes) -> Iterable[str]:
+    boxes, scores = _pair(shapes)
+    yield from _is("boxes", boxes, (scores[0], scores[2], 4))
+
+
+@_demand("RoiAlign", "MaxRoiPool")
+def _regions(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, regions = _pair(shapes)
+    if len(x) != 4:
+        yield "the input is to have 4 dimensions"
+    yield from _is("rois", regions, (regions[0], 4 if node.op_type == "RoiAlign" else 5))
+    yield from _is("batch_indices", shapes[2], (regions[0],))
+
+
+@_demand("GridSample")
+def _grid_sample(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, grid = _pair(shapes)
+    if len(x) != len(grid) or x[0] != grid[0]:
+        yield "input and grid are to have as many dimensions and images"

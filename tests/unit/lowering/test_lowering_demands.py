@@ -1,0 +1,103 @@
+"""Inputs that do not fit each other are refused before a kernel sees them."""
+
+import numpy as np
+import pytest
+
+from partita.errors import CompileError
+from partita.lowering import Node, Operand
+from partita.lowering.demands import check_demands
+
+
+def operand(shape):
+    return None if shape is None else Operand(tuple(shape), np.dtype(np.float32))
+
+
+def check(kind, shapes, **attrs):
+    domain, _, op_type = kind.rpartition("::")
+    node = Node(op_type, (), (), attrs, domain=domain, name="n", version=17)
+    check_demands(node, [operand(shape) for shape in shapes])
+
+
+LSTM = [(5, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32), (2,), (1, 2, 4), (1, 2, 4), (1, 12)]
+FITS = [
+    ("Transpose", [(2, 3)], {"perm": [1, 0]}),
+    ("Transpose", [(2, 3)], {}),
+    ("Concat", [(2, 3), (2, 5), (0,)], {"axis": -1}),
+    ("GatherElements", [(2, 3), (1, 9)], {"axis": -1}),
+    ("ScatterElements", [(2, 3), (1, 2), (1, 2)], {}),
+    ("GatherND", [(2, 3, 4), (2, 5, 1)], {"batch_dims": 1}),
+    ("ScatterND", [(2, 3, 4), (5, 2), (5, 4)], {}),
+    ("ReverseSequence", [(4, 2), (2,)], {}),
+    ("OneHot", [(3,), (), (2,)], {}),
+    ("BatchNormalization", [(2, 3, 4), (3,), (3,), (3,), (3,)], {}),
+    ("GroupNormalization", [(2, 6, 4), (3,), (3,)], {"num_groups": 3}),
+    ("Conv", [(1, 4, 5, 5), (6, 2, 3, 3), (6,)], {"group": 2, "pads": [1, -1, 1, 1]}),
+    ("ConvTranspose", [(1, 4, 5), (4, 3, 2), (6,)], {"group": 2, "output_padding": [0]}),
+    ("MaxPool", [(1, 4, 5)], {"kernel_shape": [2]}),
+    ("LSTM", LSTM, {}),
+    ("LSTM", [(2, 5, 3), *LSTM[1:5], (2, 1, 4), (2, 1, 4)], {"layout": 1}),
+    ("QuantizeLinear", [(2, 3), (), None], {}),
+    ("DequantizeLinear", [(2, 3), (2,), (2,)], {"axis": -2}),
+    ("DequantizeLinear", [(2, 6), (2, 3), (2, 3)], {"axis": 1, "block_size": 2}),
+    ("QLinearConv", [(1, 2, 5), (), (), (3, 2, 1), (3,), (3,), (1,), (1,), (3,)], {}),
+    ("ConvInteger", [(1, 2, 5), (3, 2, 1), (), (3,)], {}),
+    ("QLinearMatMul", [(4, 2), (), (), (2, 3), (3,), (3,), (1,), (1,)], {}),
+    ("com.microsoft::QGemm", [(4, 2), (), (), (3, 2), (3,), (3,)], {"transB": 1}),
+    ("NonMaxSuppression", [(1, 6, 4), (1, 2, 6)], {}),
+    ("RoiAlign", [(1, 2, 8, 8), (3, 4), (3,)], {}),
+    ("GridSample", [(1, 2, 8, 8), (1, 3, 3, 2)], {}),
+    ("Relu", [(2, 3)], {}),
+]
+FAULTS = [
+    ("Transpose", [(2, 3)], {"perm": [1, 1]}, "no order of 2 dimensions"),
+    ("Transpose", [(2, 3)], {"perm": [0, 1, 0]}, "no order"),
+    ("Transpose", [], {"perm": [0]}, "incomplete"),
+    ("Concat", [(2, 3), (4, 3)], {"axis": 1}, "all dimensions but 1"),
+    ("GatherElements", [(2, 3), (5, 1)], {"axis": 1}, "larger than data along axis 1 only"),
+    ("GatherElements", [(2, 3), (2,)], {}, "as many dimensions"),
+    ("ScatterElements", [(2, 3), (2, 3), (2, 2)], {}, "updates is to be of shape"),
+    ("GatherND", [(2, 3), (3, 1)], {"batch_dims": 1}, "share 1 leading"),
+    ("GatherND", [(2, 3), (4, 3)], {}, "no 3 dimensions behind 0"),
+    ("ScatterND", [(2, 3), (4, 1), (4, 2)], {}, "updates is to be of shape"),
+    ("ScatterND", [(2, 3), (4, 3), (4,)], {}, "no 3 dimensions"),
+    ("ReverseSequence", [(4, 2), (3,)], {}, "sequence_lens is to be of shape"),
+    ("ReverseSequence", [(4, 2), (2,)], {"batch_axis": 3}, "to be 0 and 1"),
+    ("OneHot", [(3,), (), (1,)], {}, "values is to hold 2 elements"),
+    ("BatchNormalization", [(2, 3), (3,), (3,), (2,), (3,)], {}, "mean is to hold 3 elements"),
+    ("InstanceNormalization", [(2, 3, 4), (3,), (4,)], {}, "bias is to hold 3 elements"),
+    ("Conv", [(1, 4, 5), (6, 3, 3)], {}, "do not fit the input in 1 groups"),
+    ("Conv", [(1, 3, 8, 8), (4, 3, 3)], {}, "do not fit the input in 1 groups"),
+    ("ConvTranspose", [(1, 3, 8), (4, 2, 3)], {}, "do not fit the input in 1 groups"),
+    ("ConvTranspose", [(1, 3, 8), (3, 2, 3)], {"group": 2}, "do not fit the input in 2 groups"),
+    ("Conv", [(1, 4, 5), (6, 4, 3)], {"group": 0}, "in 0 groups"),
+    ("Conv", [(1, 4, 5), (3, 2, 3)], {"group": 2}, "3 outputs do not fall into 2 groups"),
+    ("Conv", [(1, 4, 5), (6, 4, 3), (5,)], {}, "the bias is to hold 6 elements"),
+    ("Conv", [(1, 4, 5), (6, 4, 3)], {"strides": [0]}, "number that is too small"),
+    ("Conv", [(1, 4, 5), (6, 4, 3)], {"pads": [1]}, "pads \\[1\\] is to have 2 numbers"),
+    ("ConvTranspose", [(1, 4, 5), (4, 3, 2)], {"output_padding": [-1]}, "too small"),
+    ("ConvTranspose", [(1, 4, 5), (4, 3, 2), (2,)], {}, "the bias is to hold 3 elements"),
+    ("MaxPool", [(1, 4, 5, 5)], {"kernel_shape": [2]}, "kernel_shape \\[2\\] is to have 2"),
+    ("MaxUnpool", [(1, 1, 2), (1, 1, 3)], {"kernel_shape": [2]}, "indices is to be of shape"),
+    ("LSTM", [LSTM[0], (1, 16, 2), LSTM[2]], {}, "W is to be of shape \\[1, 16, 3\\]"),
+    ("LSTM", [*LSTM[:5], (1, 1, 4)], {}, "initial_h is to be of shape"),
+    ("LSTM", LSTM[:3], {"activations": ["Tanh"]}, "3 activations are needed, not 1"),
+    ("DequantizeLinear", [(2, 3), (3,), ()], {"axis": 1}, "the zero point is to hold 3"),
+    ("DequantizeLinear", [(2, 3), (2,)], {"axis": 1}, "one for each along axis 1"),
+    ("QLinearConv", [(1, 2, 5), (2,), (), (3, 2, 1), ()], {}, "of input or output is to hold 1"),
+    ("ConvInteger", [(1, 2, 5), (3, 2, 1), (), (2,)], {}, "of the weights is to hold 1 or 3"),
+    ("MatMulInteger", [(4, 2), (2, 3), (), (2,)], {}, "of the weights is to hold 1 or 3"),
+    ("NonMaxSuppression", [(1, 6, 4), (1, 2, 7)], {}, "boxes is to be of shape \\[1, 7, 4\\]"),
+    ("RoiAlign", [(1, 2, 8, 8), (3, 4), (2,)], {}, "batch_indices is to be of shape"),
+    ("GridSample", [(1, 2, 8, 8), (2, 3, 3, 2)], {}, "as many dimensions and images"),
+]
+
+
+@pytest.mark.parametrize(("kind", "shapes", "attrs"), FITS)
+def test_what_fits(kind, shapes, attrs):
+    check(kind, shapes, **attrs)
+
+
+@pytest.mark.parametrize(("kind", "shapes", "attrs", "message"), FAULTS)
+def test_what_does_not_fit(kind, shapes, attrs, message):
+    with pytest.raises(CompileError, match=f"Operation 'n' \\({kind}\\).*{message}"):
+        check(kind, shapes, **attrs)
