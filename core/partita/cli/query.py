@@ -60,7 +60,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--only-refused",
         action="store_true",
-        help="only operations that the first device of the list does not take",
+        help="only operations that do not go to the first device of the list",
     )
     parser.add_argument(
         "--by-type", action="store_true", help="one line per operator, device and reason"

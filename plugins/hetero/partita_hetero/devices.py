@@ -45,6 +45,7 @@ class DeviceList:
         self._check_properties()
         self.memory_limits = self._memory_limits()
         self._overrides: dict[str, dict[str, Any]] = {}
+        self._welcomes: dict[str, bool] = {}
 
     def ask(self, model: Model, device: str) -> QueryResult:
         """What one device says of the model."""
@@ -85,10 +86,12 @@ class DeviceList:
 
     def welcomes(self, device: str) -> bool:
         """Whether operations may move here from another device: a reference is a last resort."""
-        try:
-            return self.core.device_info(device).kind != "reference"
-        except DeviceError:
-            return False
+        if device not in self._welcomes:
+            try:
+                self._welcomes[device] = self.core.device_info(device).kind != "reference"
+            except DeviceError:
+                self._welcomes[device] = False
+        return self._welcomes[device]
 
     def config(self, device: str) -> dict[str, Any]:
         """The properties for a device's submodels: its own, and those common keys that it has."""

@@ -65,7 +65,7 @@ def follow(
         homes: Device of each operation, or ``None``.
         free: Whether an operation may leave; those that may not are neighbours whatever they do.
         takes: Whether a device takes an operation; asked of devices that have one already.
-        devices: In order of priority.
+        devices: Those that they may follow to, in order of priority.
 
     Returns:
         Operation to its new device.
@@ -95,14 +95,12 @@ def follow(
         near = {homes[other] for other in around if settled[other]}
         if not near:
             continue  # it comes again when a neighbour is settled
-        own = homes[region[0]]
-        if own not in near:
-            ranked = [device for device in dict.fromkeys([*devices, *homes]) if device in near]
-            target = next((d for d in ranked if d and all(takes(op, d) for op in region)), own)
-            if target is not None and target != own:
-                moved |= dict.fromkeys(region, target)
+        if homes[region[0]] not in near:
+            ranked = [device for device in devices if device in near]
+            target = next((d for d in ranked if all(takes(op, d) for op in region)), None)
+            if target is not None:
                 for op in region:
-                    homes[op] = target
+                    homes[op] = moved[op] = target
         for op in region:
             settled[op] = True
         queue.extend(regions[region_of[other]] for other in sorted(around) if not settled[other])
