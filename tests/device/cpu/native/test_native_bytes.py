@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.kernels.byte_product import CHUNK, FEW, Kind, multiply_bytes, row_steps
+from partita_cpu.kernels.byte_product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
 from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
 from partita_cpu.native.isa import Isa, detected
 from partita_cpu.native.objects import addresses
@@ -16,8 +16,8 @@ LEVELS = [level for level in Isa if level <= detected()]
 
 
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 70])
-@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (200, 63)])
+@pytest.mark.parametrize("rows", [1, 4, 5, 16, 17, 32, 33, 300])
+@pytest.mark.parametrize(("terms", "columns"), [(1, 1), (64, 64), (67, 130), (96, 40), (700, 63)])
 @pytest.mark.parametrize("kind", list(Kind))
 @pytest.mark.parametrize("plain", [False, True])
 def test_products(level, rows, terms, columns, kind, plain, guarded):
@@ -57,7 +57,7 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
             guarded.array(bias),
             np.array([3], np.int32),
             y.reshape(-1),
-            np.full(threads * CHUNK * PANEL, -1, np.int32),
+            np.full(threads * TOGETHER * CHUNK * PANEL, -1, np.int32),
             byte_kernels(level, step),
             table,
             tid,

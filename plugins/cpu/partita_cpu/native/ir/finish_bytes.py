@@ -89,20 +89,27 @@ class _End:
             numbers.append((off, factors, f.let(f"bitcast {whole} {bias} to {real}")))
         size = 1 if self._levels else 4
 
+        together = self._levels and lanes == _WIDE and len(masks) == WHOLE and not any(masks)
+
         def row(_: str, at: list[str]) -> list[str]:
+            found = []
             for i, (off, factors, bias) in enumerate(numbers):
                 sums = f.let(f"sub {whole} {f.load(whole, f.at(at[0], 4 * lanes * i))}, {off}")
                 x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
                 to = f.at(at[1], size * lanes * i)
                 if self._levels:
                     x = bounded(f, real, x, self._low, self._high, lanes)
-                    store_levels(f, lanes, x, self._level, to, masks[i])
+                    found.append(levels_of(f, lanes, x, self._level))
+                    if not together:
+                        _store_levels(f, lanes, found[-1], to, masks[i])
                     continue
                 x = f.let(f"fadd {real} {x}, {bias}")
                 if masks[i]:
                     masked_store(f, lanes, x, to, masks[i])
                 else:
                     f.do(f"store {real} {x}, ptr {to}, align 4")
+            if together:
+                _store_together(f, found, at[1])
             return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
 
         source = f.at("%tile", f.let(f"shl i64 {first}, 2"))
@@ -120,18 +127,45 @@ def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
 
 def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
     """Rounds to the nearest, ties to even, and writes bytes; x is within their bounds."""
-    real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
+    _store_levels(f, lanes, levels_of(f, lanes, x, level), to, mask)
+
+
+def levels_of(f: Function, lanes: int, x: str, level: str) -> str:
+    """Rounds to the nearest, ties to even: levels as int32."""
+    real, whole = f"<{lanes} x float>", f"<{lanes} x i32>"
     if lanes == _WIDE:
         rest = f"{whole} zeroinitializer, i16 -1, i32 4"
         bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x}, {rest})")
     else:
         bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x})")
-    bits = f.let(f"trunc {whole} {f.let(f'add {whole} {bits}, {level}')} to {narrow}")
+    return f.let(f"add {whole} {bits}, {level}")
+
+
+def _store_levels(f: Function, lanes: int, levels: str, to: str, mask: str) -> None:
+    whole, narrow = f"<{lanes} x i32>", f"<{lanes} x i8>"
+    bits = f.let(f"trunc {whole} {levels} to {narrow}")
     if not mask:
         f.do(f"store {narrow} {bits}, ptr {to}, align 1")
         return
     name, m = f"@llvm.masked.store.v{lanes}i8.p0", f"<{lanes} x i1>"
     f.do(f"call void {name}({narrow} {bits}, ptr {to}, i32 1, {m} {mask})")
+
+
+def _store_together(f: Function, levels: list[str], to: str) -> None:
+    """Four vectors of levels as one of bytes: packed in pairs, each quarter by itself."""
+    whole, words, narrow = "<16 x i32>", "<32 x i16>", "<64 x i8>"
+    low = f.splat(32, "i16", "255")
+    pairs = []
+    for a, b in (levels[:2], levels[2:]):
+        pair = f.let(f"call {words} @llvm.x86.avx512.packssdw.512({whole} {a}, {whole} {b})")
+        pairs.append(f.let(f"and {words} {pair}, {low}"))
+    packed = f.let(
+        f"call {narrow} @llvm.x86.avx512.packuswb.512({words} {pairs[0]}, {words} {pairs[1]})"
+    )
+    packed = f.let(f"bitcast {narrow} {packed} to {whole}")
+    order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
+    packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
+    f.do(f"store {whole} {packed}, ptr {to}, align 1")
 
 
 _WIDE = 16
@@ -144,7 +178,11 @@ def declarations(lanes: int) -> str:
     real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
     m = f"<{lanes} x i1>"
     more = f", {whole}, i16, i32 immarg" if lanes == _WIDE else ""
-    return (
+    packs = (
+        "declare <32 x i16> @llvm.x86.avx512.packssdw.512(<16 x i32>, <16 x i32>)\n"
+        "declare <64 x i8> @llvm.x86.avx512.packuswb.512(<32 x i16>, <32 x i16>)\n"
+    )
+    return (packs if lanes == _WIDE else "") + (
         f"declare {whole} @llvm.masked.load.v{lanes}i32.p0(ptr, i32 immarg, {m}, {whole})\n"
         f"declare void @llvm.masked.store.v{lanes}i8.p0({narrow}, ptr, i32 immarg, {m})\n"
         f"declare {whole} {_CONVERT[lanes]}({real}{more})\n"
