@@ -26,13 +26,15 @@ from partita_hetero.planner.solve import solve
 @settings(max_examples=25)
 @given(problems(most=5), st.sampled_from(OBJECTIVES), st.booleans())
 def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
+    best = best_of_all(problem, objective, contiguous)
     with patch.object(searching, "FEW", 0):  # let the methods find it
         plan = solve(problem, objective, 0.15, contiguous)
+        if plan.value_us > best + 1e-4:  # a busy machine may leave the search no such time
+            plan = solve(problem, objective, 5, contiguous)
     run = simulate(problem, plan.assignment, objective)
     assert not broken_rules(problem, plan.assignment, run)
     assert not contiguous or is_contiguous(problem, plan.assignment)
     assert plan.value_us == pytest.approx(objective_value(problem, plan.assignment, objective, run))
-    best = best_of_all(problem, objective, contiguous)
     assert plan.bound_us <= best + 1e-6
     assert plan.value_us == pytest.approx(best, rel=1e-4, abs=1e-4)
     assert sorted(plan.order) == list(range(len(problem.tasks)))
