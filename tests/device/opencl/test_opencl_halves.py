@@ -249,5 +249,6 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
 def test_a_product_that_is_wrong_fails_the_trial(monkeypatch, capsys):
     monkeypatch.setattr(trial, "_trying", False)
     monkeypatch.setattr(trial, "_error", lambda *_, **__: float("nan"))
+    monkeypatch.setattr(trial.tiling, "STREAM_TILES", trial.tiling.STREAM_TILES)  # changed by it
     assert trial.main("0", trial.Units.MATRIX) == 1
     assert "is off by nan" in capsys.readouterr().out
