@@ -17,7 +17,7 @@ from partita_opencl.devices import Device
 from partita_opencl.host_memory import HostBuffers
 from partita_opencl.plan import Plan
 from partita_opencl.sequences import KernelSequence
-from partita_opencl.steps import FAULT, STALL, Counters, Joined
+from partita_opencl.steps import FAULT, STALL, Counters, Described, Joined
 from partita_opencl.tensors import OpenClTensor
 
 TakeSlot = Callable[[int, int], Any]
@@ -25,6 +25,8 @@ TakeSlot = Callable[[int, int], Any]
 
 _LEAST_STALL = 1e-3
 """Seconds that a run takes at least in which a kernel gives up; see ``product_run.cl``."""
+
+_DESCRIPTION_BYTES = 128
 
 Use = tuple[Any, int]
 """A kernel and the argument that a buffer is given to."""
@@ -51,6 +53,9 @@ class BoundPlan:
         self._slots = [take_slot(number, size) for number, size in enumerate(plan.sizes)]
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
+        self._describers: dict[Operand, list[Any]] = {}
+        self._descriptions: list[Any] = []
+        self._untold: list[Any] = []  # describers whose matrices are elsewhere now
         self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
         self._stall = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.needs_device else None
         self._counters = (
@@ -112,6 +117,9 @@ class BoundPlan:
                 self._bind_input(queue, operand, tensor, copies)
         given = [None] * len(self._own_outputs) if outputs is None else outputs
         self._bind_outputs(given, inputs)
+        for describer in self._untold:
+            cl.enqueue_nd_range_kernel(queue, describer, (1,), (1,))
+        self._untold = []
         if events is None:
             self._sequence.enqueue(queue)
         else:
@@ -167,9 +175,26 @@ class BoundPlan:
                 kernel.set_arg(position, self._buffer(arg))
                 if arg.const is None and arg.root in self._changing:
                     self._uses.setdefault(arg.root, []).append((kernel, position))
+            elif isinstance(arg, Described):
+                kernel.set_arg(position, self._described(arg, step.args[arg.position]))
             else:
                 kernel.set_arg(position, self._shared(arg))
         return kernel, *launch.sizes
+
+    def _described(self, how: Described, matrix: Operand) -> Any:
+        """The buffer of a description; it is written before the next run."""
+        import pyopencl as cl
+
+        buffer = self._device.pool.allocate(_DESCRIPTION_BYTES)
+        describer = cl.Kernel(self.plan.programs[how.program], "tensor_map")
+        sizes = (np.int32(n) for n in (how.columns, how.rows, how.pitch, how.high))
+        describer.set_args(buffer, self._buffer(matrix), *sizes)
+        self._descriptions.append(buffer)
+        self._untold.append(describer)
+        if matrix.const is None and matrix.root in self._changing:
+            self._uses.setdefault(matrix.root, []).append((describer, 1))
+            self._describers.setdefault(matrix.root, []).append(describer)
+        return buffer
 
     def _shared(self, arg: Any) -> Any:
         """The argument itself, or the request's buffer that it stands for."""
@@ -187,6 +212,7 @@ class BoundPlan:
             self._buffers[operand] = buffer
             for kernel, position in self._uses.get(operand, ()):
                 kernel.set_arg(position, buffer)
+            self._untold += self._describers.get(operand, ())
 
     # ------------------------------------------------------------------------ inputs
 

@@ -212,6 +212,10 @@ def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
         tuning = replace(tuning, matrix_units=False, warpgroups=False)
     if tuning.warpgroups and (why := objection(device, Units.WARPGROUP)):
         tuning = replace(tuning, warpgroups=False)
+    if not tuning.warpgroups or (
+        tuning.copy_engine and (why := objection(device, Units.COPY_ENGINE))
+    ):
+        tuning = replace(tuning, copy_engine=False)
     if not tuning.matrix_units or objection(device, Units.RESIDENT):
         tuning = replace(tuning, resident_groups=0)
     return tuning, why

@@ -270,7 +270,7 @@ def _limits(handle: Any) -> Limits:
         is_nvidia=is_nvidia,
         matrix_units=capability >= 8,
         # NVIDIA lists 48 KiB, whatever the processor has.
-        kernel_local_bytes={8: 99, 9: 224}.get(capability, 0) << 10,
+        kernel_local_bytes={8: 99, 9: 226}.get(capability, 0) << 10,
         warpgroups=capability == 9,
         resident_groups=handle.max_compute_units * {8: 1, 9: 3}.get(capability, 0),
     )

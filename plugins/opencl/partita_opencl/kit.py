@@ -10,10 +10,10 @@ import numpy as np
 from partita.lowering import Array, Builder, Operand
 from partita_opencl.measured import C, choose
 from partita_opencl.programs import ProgramKey
-from partita_opencl.steps import Chain, Counters, Fault, Launch, Line, Sizes
+from partita_opencl.steps import Chain, Counters, Described, Fault, Launch, Line, Sizes
 from partita_opencl.tuning import Tuning
 
-Argument = Operand | np.generic | Array | Fault | Counters
+Argument = Operand | np.generic | Array | Fault | Counters | Described
 """What a step takes: an operand, a scalar, or a small array for an OpenCL vector."""
 
 

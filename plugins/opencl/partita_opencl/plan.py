@@ -16,7 +16,7 @@ from partita.lowering import Operand, Program, Step
 from partita_opencl import chains, runs
 from partita_opencl.buffers import raw
 from partita_opencl.devices import Device
-from partita_opencl.steps import FAULT, STALL, Counters, Joined, Launch
+from partita_opencl.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.tuning import Tuning
 
 
@@ -132,7 +132,11 @@ class Plan:
             (arg.count for step in self.steps for arg in step.args if isinstance(arg, Counters)),
             default=0,
         )
-        self.programs = device.programs.get(self.launch(step).program for step in self.steps)
+        programs = [self.launch(step).program for step in self.steps]
+        programs += [
+            a.program for step in self.steps for a in step.args if isinstance(a, Described)
+        ]
+        self.programs = device.programs.get(programs)
 
     @staticmethod
     def launch(step: Step) -> Launch:

@@ -129,7 +129,7 @@ class ProgramCache:
             raise self._refused(file, options, str(error)) from error
         try:
             built = _built(program, " ".join(options), self._handle)
-            if HIDDEN in source:
+            if HIDDEN in source and "-DNVIDIA" in options:
                 binary = unhidden(built.get_info(cl.program_info.BINARIES)[0])
                 program = cl._cl._Program(self._context, [self._handle], [binary])
                 built = _built(program, "", self._handle)

@@ -64,6 +64,27 @@ class Joined:
 
 
 @dataclass(frozen=True)
+class Described:
+    """Stands for what tells the copy engine of a matrix of halves; see ``tensor_map.cl``.
+
+    Attributes:
+        program: The program that describes it.
+        position: Which argument of the same step the matrix is.
+        columns: Halves of a row.
+        rows: Rows.
+        pitch: Halves from one row to the next.
+        high: Rows that are copied at a time.
+    """
+
+    program: ProgramKey
+    position: int
+    columns: int
+    rows: int
+    pitch: int
+    high: int
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel call; its arguments are those of the step: operands, numpy scalars, arrays.
 

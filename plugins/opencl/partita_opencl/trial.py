@@ -2,7 +2,8 @@
 
 A kernel with inline PTX may be refused, compute nonsense, or break the context for good; none of
 this must reach the process that computes. The verdict is kept with the compiled programs. What
-warps do together (wgmma) is tried apart from what a warp does alone: a driver may take one of them.
+warps do together (wgmma) is tried apart from what a warp does alone, and so are tiles that the copy
+engine brings (TMA): a driver may take one of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,16 +31,20 @@ _GOOD = "good"
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
 """Rows, depth and columns of the products tried: even and odd ones, with and without splits."""
 
-_FILES = ("product_matrix.cl", "product_stream.cl", "product_run.cl", "attention.cl")
+_FILES = (
+    *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
+    *("tensor_map.cl", "attention.cl"),
+)
 
 _trying = ""
 
 
 class Units(enum.StrEnum):
-    """What is tried: a warp's multiplication, that of four warps together, groups that wait."""
+    """What is tried: products of a warp, of four together, tiles for these, groups that wait."""
 
     MATRIX = "matrix units"
     WARPGROUP = "warpgroups"
+    COPY_ENGINE = "copy engine"
     RESIDENT = "groups that wait for one another"
 
 
@@ -96,8 +102,10 @@ def main(device_id: str, units: str) -> int:
         error = _run_error(device_id)
         sys.stdout.write(_GOOD if error < 2e-3 else f"a run of products is off by {error:.2g}")
         return int(not error < 2e-3)
+    if units == Units.COPY_ENGINE:
+        return _try_copy_engine(device_id)
     wanted = units == Units.WARPGROUP
-    tiles = [tile for tile in tiling.STREAM_TILES if tile.warpgroup == wanted]
+    tiles = [t for t in tiling.STREAM_TILES if t.warpgroup == wanted and not t.bulk]
     if find_device(device_id).limits.is_cpu:
         del tiles[1:]  # tests only: it takes another one
     for tile in tiles:
@@ -119,6 +127,20 @@ def main(device_id: str, units: str) -> int:
     if not error < 2e-3:
         sys.stdout.write(f"attention is off by {error:.2g}")
         return 1
+    sys.stdout.write(_GOOD)
+    return 0
+
+
+def _try_copy_engine(device_id: str) -> int:
+    tiles = tiling.STREAM_TILES
+    others = replace(tiles[0], start=1e9)  # for products that the copy engine is not for
+    for tile in tiles:
+        if tile.bulk:
+            tiling.STREAM_TILES = (tile, others)
+            error = brought_error(device_id)
+            if not error < 2e-3:
+                sys.stdout.write(f"a product by {tile.high} x {tile.wide} is off by {error:.2g}")
+                return 1
     sys.stdout.write(_GOOD)
     return 0
 
@@ -220,6 +242,48 @@ def _normalised_error(device_id: str) -> float:
     normal = normal * arrays["scale"] + arrays["shift"]
     wanted = normal @ arrays["w"] + r + normal[:, :72]
     return _compare(device_id, nodes, {"x": x, "r": r}, weights, wanted)
+
+
+def brought_error(device_id: str, rows: int = 9001) -> float:
+    """Relative error of products with and without residuals, of halves and of float32.
+
+    By default, groups compute several tiles each.
+    """
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(3)
+    shapes = {"first": (72, 264), "second": (264, 264), "short": (264, 16), "third": (264, 264)}
+    arrays = {n: rng.standard_normal(s) * s[0] ** -0.5 for n, s in shapes.items()}
+    arrays |= {"last": arrays["short"][::-1], "scale": np.ones(264), "shift": np.zeros(264)}
+    x: Array = rng.standard_normal((rows, 72)).astype(np.float32)
+    nodes = [
+        helper.make_node(kind, inputs, [output])
+        for kind, inputs, output in (
+            ("MatMul", ["x", "first"], "a"),
+            ("Relu", ["a"], "b"),
+            ("MatMul", ["b", "second"], "c"),
+            ("Add", ["c", "b"], "d"),
+            ("Relu", ["d"], "e"),
+            ("LayerNormalization", ["e", "scale", "shift"], "f"),
+            ("MatMul", ["f", "short"], "g"),
+            ("MatMul", ["b", "third"], "h"),
+            ("Add", ["h", "f"], "i"),
+            ("LayerNormalization", ["i", "scale", "shift"], "j"),
+            ("MatMul", ["j", "last"], "k"),
+            ("Mul", ["k", "g"], "y"),
+        )
+    ]
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
+
+    def normal(v: Array) -> Array:
+        result: Array = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-5)
+        return result
+
+    b = np.maximum(x.astype(np.float64) @ arrays["first"], 0.0)
+    e = np.maximum(b @ arrays["second"] + b, 0.0)
+    j = normal(b @ arrays["third"] + normal(e))
+    wanted = (j @ arrays["last"]) * (normal(e) @ arrays["short"])
+    return _compare(device_id, nodes, {"x": x}, weights, wanted)
 
 
 def _attention_error(device_id: str) -> float:

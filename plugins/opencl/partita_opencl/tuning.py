@@ -38,6 +38,7 @@ class Tuning:
         triples: Whether products of float32 may be three of bfloat16.
         matrix_units: Whether products of float16 go to the device's matrix units.
         warpgroups: Whether these may be used by four warps together.
+        copy_engine: Whether tiles for these may be brought by the copy engine.
         resident_groups: Groups of a kernel that are on the device at a time, so that they may wait
             for one another; 0 if they must not.
         device: Identity of device and driver, by which measured choices are found.
@@ -52,6 +53,7 @@ class Tuning:
     triples: bool = False
     matrix_units: bool = False
     warpgroups: bool = False
+    copy_engine: bool = False
     resident_groups: int = 0
     device: str = ""
 
@@ -69,6 +71,7 @@ class Tuning:
             half=half,
             matrix_units=able and wanted and limits.matrix_units,
             warpgroups=able and wanted and limits.warpgroups,
+            copy_engine=able and wanted and limits.warpgroups,
             resident_groups=limits.resident_groups if able and wanted else 0,
         )
 

@@ -47,16 +47,6 @@
 #else
 #define AHEAD (STAGES - 1)
 #endif
-#if defined(WARPGROUP) && defined(NVIDIA)
-// The driver's compiler refuses these unless they are hidden; see hopper.py.
-#define WG_FENCE() asm volatile("//@@wgmma.fence.sync.aligned;" ::: "memory")
-#define WG_COMMIT() asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory")
-#define WG_WAIT(n) asm volatile("//@@wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
-// Of rows of 128 bytes whose chunks are permuted as above, eight rows apart by 1024 bytes.
-#define DESCRIPTOR(address) \
-  ((1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(((address) >> 4) & 0x3FFF))
-/*@generated@*/
-#endif
 
 #ifdef SINGLE
 #define RESULT float

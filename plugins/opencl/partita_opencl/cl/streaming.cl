@@ -3,6 +3,7 @@
 // ordinary instructions.
 //
 // Options: BM BN  tile sizes, WM WN  warps along them
+//   WARPGROUP  multiply by wgmma, for whose BN the macro WGMMA(sums, a, b) is generated
 
 #define BK 64
 #define ITEMS (WM * WN * 32)
@@ -41,6 +42,17 @@ void copy_chunk(__local char* to, __global const half* from, const int bytes) {
   for (int i = 0; i < 8; i++)
     halves[i] = i * 2 < bytes ? ((__global const ushort*)from)[i] : (ushort)0;
 }
+#endif
+
+#if defined(WARPGROUP) && defined(NVIDIA)
+// The driver's compiler refuses these unless they are hidden; see hopper.py.
+#define WG_FENCE() asm volatile("//@@wgmma.fence.sync.aligned;" ::: "memory")
+#define WG_COMMIT() asm volatile("//@@wgmma.commit_group.sync.aligned;" ::: "memory")
+#define WG_WAIT(n) asm volatile("//@@wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
+// Of rows of 128 bytes whose chunks are permuted as above, eight rows apart by 1024 bytes.
+#define DESCRIPTOR(address) \
+  ((1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(((address) >> 4) & 0x3FFF))
+/*@generated@*/
 #endif
 
 // Adds the product of two tiles of 64 terms to the sums of an item.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
+from partita_opencl.emitters.bulk import bulk_product
 from partita_opencl.emitters.tiling import STREAM_DEEP, StreamTile, cut_whole, ranked, tiles_for
 from partita_opencl.hopper import multiplier
 from partita_opencl.kit import Argument, Kit, f32, i32, ints, is_half
@@ -180,7 +181,13 @@ def stream_product(
     dense product; these may be of float32, and so may the normalised ones be.
     """
     limits = k.tuning.limits
-    tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups)
+    taps = stream.taps != (1, 1) or any(stream.begin)
+    dense = not taps and stream.stride == (1, 1)
+    bulk = k.tuning.copy_engine and dense and stream.groups == 1 and norm is None
+    bulk = bulk and is_half(x.dtype) and (residual is None or residual.dtype == out.dtype)
+    if stream.ragged:
+        bulk = bulk and not is_half(out.dtype) and stream.filters % 4 == 0
+    tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups, bulk=bulk)
     rows, columns = stream.rows, stream.columns
     whole = None if norm is None else cut_whole(limits, tiles, rows, columns, stream.depth)
     sizes = (rows, columns, stream.depth, stream.groups)
@@ -189,6 +196,19 @@ def stream_product(
     tile = how.tile
     if not isinstance(tile, StreamTile):
         raise TypeError(f"{tile!r} does not stream")
+    width = stream.filters if stream.ragged else columns * stream.groups
+    product = Streamed(
+        stream,
+        activation,
+        residual is not None,
+        norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
+    )
+    if tile.bulk:
+        of_rows, operands = (rows, stream.channels, stream.pitch), (x, w, bias, residual, out)
+        bulk_product(
+            k, how, tile, stream.depth, columns, of_rows, width, operands, activation, product
+        )
+        return
     options: dict[str, int | None] = {**tile.options(), "ACTIVATION": int(activation.code)}
     steps = how.per_split // tile.deep
     at_once = steps <= tile.stages or norm is not None
@@ -197,11 +217,10 @@ def stream_product(
     early = residual is not None and how.splits == 1 and not stream.ragged
     room = limits.kernel_local_bytes - replace(tile, stages=stages).local_bytes
     early = early and tile.result_bytes <= room
-    taps = stream.taps != (1, 1) or any(stream.begin)
     flags = {
         "AT_ONCE": at_once,
         "TAPS": taps,
-        "DENSE": not taps and stream.stride == (1, 1),
+        "DENSE": dense,
         "EXACT": stream.channels % tile.deep == 0,
         "RESIDUAL": residual is not None,
         "EARLY": early,
@@ -220,7 +239,6 @@ def stream_product(
     if norm is not None:
         options["NORMALISE"] = math.ceil(stream.depth / _NORMALISED)
         more = norm.out, norm.scale, norm.shift, f32(norm.epsilon)
-    width = stream.filters if stream.ragged else columns * stream.groups
     generated = (
         multiplier(tile.wide, k.tuning.half_kind) if tile.warpgroup and limits.is_nvidia else ""
     )
@@ -246,12 +264,7 @@ def stream_product(
         f32(activation.beta),
         i32(steps),
         *more,
-        product=Streamed(
-            stream,
-            activation,
-            residual is not None,
-            norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
-        ),
+        product=product,
         **options,
         **{name: None for name, on in flags.items() if on},
     )
