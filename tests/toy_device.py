@@ -92,7 +92,7 @@ class ToyRunner(partita.Runner):
         self.inputs = list(inputs)
         self.plugin.started.set()
         if self.plugin.gate is not None:
-            self.plugin.gate.wait(20)
+            self.plugin.gate.wait(60)
         arrays = [tensor.numpy() for tensor in inputs]
         shapes = [array.shape for array in self.plugin.compute(*arrays)]
         if [buffer.shape for buffer in self.buffers] != shapes:

@@ -135,7 +135,7 @@ class FakeRunner(_ReferenceRunner):
 
 def spoil(fault, results):
     if fault == "hang":
-        time.sleep(1)
+        time.sleep(2)
     if fault == "crash":
         raise KeyError("lost")
     if fault == "count":

@@ -158,7 +158,7 @@ def test_devices_that_fail_at_the_same_time_are_both_blamed():
     proto = model_of(
         [node("Relu", ["x"], "a"), node("Neg", ["x"], "b"), node("Add", ["a", "b"], "c")], ["c"]
     )
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=60)
     core = core_with(
         FakeDevice("A", meet=meeting, fault="crash"),
         FakeDevice("B", meet=meeting, fault="crash"),

@@ -212,7 +212,7 @@ def test_cancelling_between_calls():
             class Runner(FakeRunner):
                 def run(self, inputs, outputs=None):
                     started.set()
-                    may_end.wait(10)
+                    may_end.wait(60)
                     return super().run(inputs, outputs)
 
             compiled.create_runner = lambda: Runner(compiled)
@@ -226,7 +226,7 @@ def test_cancelling_between_calls():
     started.clear()
     may_end.clear()
     request.start_async({"v0": X})
-    assert started.wait(10)
+    assert started.wait(60)
     request.cancel()
     may_end.set()
     with pytest.raises(InferCancelledError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -87,12 +86,12 @@ def test_requests_pipeline_over_devices():
     def before_a(number):
         if number == 2:
             a_is_at_the_second.set()
-            assert b_is_at_the_first.wait(10)
+            assert b_is_at_the_first.wait(60)
 
     def before_b(number):
         if number == 1:
             b_is_at_the_first.set()
-            assert a_is_at_the_second.wait(10)
+            assert a_is_at_the_second.wait(60)
 
     core = core_with(Hooked("A", before_a), Hooked("B", before_b))
     proto = model_of(CHAIN.graph.node[:2], ["b"])
@@ -108,7 +107,7 @@ def test_requests_pipeline_over_devices():
 
 
 def test_independent_branches_run_at_the_same_time():
-    meet = threading.Barrier(2, timeout=10)
+    meet = threading.Barrier(2, timeout=60)
     core = core_with(FakeDevice("A", meet=meet), FakeDevice("B", meet=meet), FakeDevice("C"))
     compiled = cut(core, BRANCHES, "ABC", {"HETERO_EXECUTOR": "PARALLEL"})
     np.testing.assert_allclose(compiled({"x": X})[0], evaluate(BRANCHES, {"x": X})[0], rtol=1e-6)
@@ -120,7 +119,7 @@ def test_copies_overlap_computing_in_parallel():
 
     class Copying(FakeDevice):
         def transfer_to(self, tensor, device_id=""):
-            assert computing.wait(10)
+            assert computing.wait(60)
             return super().transfer_to(tensor, device_id)
 
     core = core_with(
@@ -136,7 +135,7 @@ def test_waiting_with_a_timeout(executor):
     request = cut(core, CHAIN, "AB", {"HETERO_EXECUTOR": executor}).create_infer_request()
     request.start_async({"x": X})
     assert not request.wait_for(1)
-    assert request.wait_for(10_000)
+    assert request.wait_for(60_000)
     np.testing.assert_allclose(
         request.get_output_tensor(0).numpy(), evaluate(CHAIN, {"x": X})[0], rtol=1e-6
     )
@@ -150,10 +149,8 @@ def test_cancelling_a_request_leaves_the_others_alone(executor):
     one.start_async({"x": X})
     two.start_async({"x": X})
     one.cancel()
-    start = time.perf_counter()
     with pytest.raises(InferCancelledError):
         one.wait()
-    assert time.perf_counter() - start < 10
     two.wait()
     want = evaluate(CHAIN, {"x": X})[0]
     np.testing.assert_allclose(two.results[0], want, rtol=1e-6)

@@ -188,7 +188,7 @@ def test_parallel_runs_independent_branches_at_the_same_time():
     proto = model_of(
         [node("Exp", ["x"], "a"), node("Neg", ["x"], "b"), node("Add", ["a", "b"], "y")], ["y"]
     )
-    meeting = threading.Barrier(2, timeout=20)
+    meeting = threading.Barrier(2, timeout=60)
     core = core_with(FakeDevice("A", meet=meeting), FakeDevice("B", meet=meeting), FakeDevice("C"))
     pins = {"a": "A", "b": "B", "y": "C"}
     run(core, proto, "HETERO:A,B,C", pins=pins, config={"HETERO_EXECUTOR": "PARALLEL"})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import ml_dtypes
 import numpy as np
@@ -212,10 +211,9 @@ def test_names_of_checks_are_unique_and_explained():
     assert {check.suite for check in checks} >= {"plugin", "query", "random", "hetero"}
 
 
-def test_selection_saves_the_node_cases():
-    start = time.perf_counter()
+def test_selection_saves_the_node_cases(monkeypatch):
+    monkeypatch.setattr("partita_conformance.collect.node_cases", pytest.fail)
     assert names_of(collect(Selection(("plugin/*",))))
-    assert time.perf_counter() - start < 2
     assert not Selection(("request/*",)).needs_cases
     assert Selection(("oper*/conv*",)).needs_cases
     assert Selection().needs_cases

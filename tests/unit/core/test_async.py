@@ -53,7 +53,7 @@ def test_start_and_wait(gate, gated):
     request.wait()  # nothing to wait for
     assert request.wait_for(0)
     request.start_async(X, userdata="mine")
-    plugin.started.wait(20)
+    plugin.started.wait(60)
     assert not request.wait_for(1)
     gate.set()
     request.wait()
@@ -79,7 +79,7 @@ def test_a_busy_request(gate, gated):
     plugin, compiled = gated
     request = compiled.create_infer_request()
     request.start_async(X)
-    plugin.started.wait(20)
+    plugin.started.wait(60)
     for call in (request.infer, request.start_async):
         with pytest.raises(
             RequestBusyError, match=r"The request is running; wait\(\) for it, or u"
@@ -104,7 +104,7 @@ def test_errors_come_out_of_wait():
     plugin = ToyDevice(compute=failing_on_negative)
     request = core_with(plugin).compile_model(neg(), "TOY").create_infer_request()
     request.start_async(-X)
-    for wait in (request.wait, lambda: request.wait_for(20_000), request.wait):
+    for wait in (request.wait, lambda: request.wait_for(60_000), request.wait):
         with pytest.raises(InferError, match=r"'TOY' failed on model 'm': ValueError: negative"):
             wait()
     request.start_async(X)
@@ -158,7 +158,7 @@ def test_what_a_callback_raises_comes_out_of_wait(error):
     request.set_callback(callback)
     request.start_async(X)
     with pytest.raises(type(error), match=r"mine"):
-        request.wait_for(20_000)
+        request.wait_for(60_000)
     request.set_callback(None)
     np.testing.assert_array_equal(request.infer(X)[0], -X)
 
@@ -176,7 +176,7 @@ def test_a_callback_can_start_the_next_run():
 
     request.set_callback(callback)
     request.start_async(X, 1)
-    assert done.wait(20)
+    assert done.wait(60)
     request.wait()
     assert rounds == list(range(1, 51))
     np.testing.assert_array_equal(request.results[0], -X * 49)
@@ -191,7 +191,7 @@ def test_cancel(gate, gated):
     request.cancel()  # nothing to cancel
     request.set_callback(calls.append, "ended")
     request.start_async(X)
-    plugin.started.wait(20)
+    plugin.started.wait(60)
     request.cancel()
     assert plugin.cancels == 1
     gate.set()
@@ -324,7 +324,7 @@ def test_a_cancelled_request_goes_back_to_its_queue(gate, gated):
     queue = ov.AsyncInferQueue(compiled, 2)
     queue.start_async(X)
     queue.start_async(X)
-    plugin.started.wait(20)
+    plugin.started.wait(60)
     for request in queue:
         request.cancel()
     gate.set()

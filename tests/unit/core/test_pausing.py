@@ -35,11 +35,11 @@ def test_the_last_of_several_threads_puts_it_back():
     def hold():
         with few_collections():
             inside.set()
-            leave.wait(30)
+            leave.wait(60)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert inside.wait(30)
+    assert inside.wait(60)
     with few_collections():
         pass
     assert gc.get_threshold()[0] > 100_000

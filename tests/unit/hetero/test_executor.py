@@ -46,7 +46,7 @@ def test_every_step_once_and_after_what_it_reads(name, seed):
 
 
 def test_steps_that_are_ready_run_at_the_same_time():
-    meet = threading.Barrier(3, timeout=10)
+    meet = threading.Barrier(3, timeout=60)
     run_parallel(schedule_of([[], [], []]), lambda index: meet.wait(), never)
 
 
@@ -56,7 +56,7 @@ def test_a_branch_goes_on_while_another_one_runs():
 
     def run(index):
         if index == 0:
-            assert d_ran.wait(10)
+            assert d_ran.wait(60)
         elif index == 3:
             d_ran.set()
 
@@ -79,7 +79,7 @@ def test_after_a_failure_nothing_starts_and_what_runs_is_waited_for(name):
         started.append(index)
         if index == 0:
             if name == "PARALLEL":
-                assert running.wait(10)
+                assert running.wait(60)
             raise ValueError("broken")
         if index == 1:
             running.set()
@@ -110,13 +110,14 @@ def test_a_device_runs_as_many_steps_as_it_has_room_for(capacity):
     steps = [RunStep(i, (), (i,)) for i in range(24)]
     schedule = Schedule(steps, lanes=dict.fromkeys(range(12), "D"), capacity={"D": capacity})
     lock, now, most, done = threading.Lock(), [0], [0], []
+    together = threading.Barrier(capacity, timeout=60)
 
     def run(index):
         if index < 12:
             with lock:
                 now[0] += 1
                 most[0] = max(most[0], now[0])
-            threading.Event().wait(0.002)
+            together.wait()
             with lock:
                 now[0] -= 1
         with lock:

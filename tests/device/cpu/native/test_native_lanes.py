@@ -208,7 +208,7 @@ def test_cancelling_lets_no_further_program_begin():
 
     def hold():
         running.set()
-        return may_end.wait(10)
+        return may_end.wait(60)
 
     kernels = Kernels()
     tables = [kernels.rows(hold), kernels.rows(lambda: done.append(1))]
@@ -228,7 +228,7 @@ def test_cancelling_lets_no_further_program_begin():
 
     thread = threading.Thread(target=work)
     thread.start()
-    assert running.wait(10)
+    assert running.wait(60)
     lanes.cancel()
     may_end.set()
     thread.join(10)
@@ -239,7 +239,7 @@ def test_cancelling_lets_no_further_program_begin():
 
 
 def test_lanes_run_at_the_same_time():
-    meet = threading.Barrier(3, timeout=10)
+    meet = threading.Barrier(3, timeout=60)
     kernels = Kernels()
     tables = [kernels.rows(lambda: meet.wait() >= 0) for _ in range(3)]
     Lanes(tables, [[], [], []], [0, 1, 2], kernels).run()
