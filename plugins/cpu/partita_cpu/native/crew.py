@@ -46,20 +46,31 @@ ROW = 3
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
 
 LOOKS = 3000
-"""How often a thread that waits for another's share looks before it lets others use its processor.
+"""How often a waiting thread looks before it sleeps, or lets others use its processor.
 
 Some tens of microseconds.
 """
 
 IDLE_LOOKS = 10000
-"""How often an idle thread looks before it sleeps: a tenth of a millisecond.
+"""How often one looks for the next run before it sleeps: a tenth of a millisecond.
 
-Waking one takes the caller 30 microseconds, and longer until it is there.
+Waking a thread takes the caller 30 microseconds, and longer until it is there.
 """
+
+CALM_RUNS = 8
+"""Runs without being put aside after which a thread looks so long.
+
+Where others want its processor it had better sleep between runs: then the system lets it go on at
+once when it is woken, and not after a while in the middle of a share.
+"""
+
+USAGE_BYTES = 144
+"""What the system tells of a thread; the last word is how often it was put aside."""
 
 # A ticket is the row's number, how many shares there are, and how many were drawn.
 _NUMBER, _SHARES, _HELPED, _FIELD = 32, 22, 11, 0x7FF
-_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY = 202, 24, 203, 204
+_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = 202, 24, 203, 204, 98
+_OF_THREAD = 1
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 
@@ -93,20 +104,31 @@ def _draw(sync: int, helps: int) -> None:
 
 
 @jit
-def _serve(sync: int, tid: int, nt: int) -> None:
+def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
     """What a thread of the crew does all its life."""
     seen = 0
     looks = 0
+    most = LOOKS
+    calm = 0
+    put_aside = 0
     while load(sync + _QUIT) == 0:
-        number = load(sync + _TICKET) >> _NUMBER
+        ticket = load(sync + _TICKET)
+        number = ticket >> _NUMBER
         if number != seen:
             seen = number
             looks = 0
+            most = LOOKS
+            if (ticket >> _SHARES) & (_FIELD >> 1) == 0:  # a run is over
+                call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
+                before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
+                calm = calm + 1 if put_aside == before else 0
+                if calm >= CALM_RUNS:
+                    most = IDLE_LOOKS
             _draw(sync, 1)
             continue
         pause()
         looks += 1
-        if looks >= IDLE_LOOKS:
+        if looks >= most:
             looks = 0
             generation = load(sync + _GENERATION)
             add(sync + _SLEEPING, 1)
@@ -294,7 +316,7 @@ class Crew:
         """Starts the threads; anew after a fork, since a child has no threads but its own."""
         if self._pid == os.getpid():
             return
-        entry_of(_serve, (0,))  # compiled once, before all threads ask for it
+        entry_of(_serve, (0, 0))  # compiled once, before all threads ask for it
         self._pid = os.getpid()
         self._sync = self._block()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
@@ -332,4 +354,5 @@ def stay_on(processor: int | None) -> None:
 
 def _live(sync: int, processor: int | None) -> None:
     stay_on(processor)
-    _serve(sync, 0, 1)
+    usage = np.zeros(USAGE_BYTES, np.uint8)
+    _serve(sync, usage.ctypes.data, 0, 1)
