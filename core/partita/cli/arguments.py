@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from partita.errors import DeviceStringError
 from partita.properties import normalise
 
 Commands = Any
@@ -100,7 +101,17 @@ def add_pins(parser: argparse.ArgumentParser) -> None:
 
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--property``, ``--pin`` and ``--lock`` set."""
+    """What ``--property``, ``--pin`` and ``--lock`` set.
+
+    Raises:
+        DeviceStringError: Operations are placed, but on a single device.
+    """
+    placed = getattr(args, "pins", None) or getattr(args, "lock", None)
+    if placed and args.device and args.device.partition(":")[0] != "HETERO":
+        raise DeviceStringError(
+            f"--pin and --lock place operations over several devices, but '{args.device}' is one; "
+            f"write e.g. -d HETERO:{args.device},REFERENCE."
+        )
     properties = normalise(args.properties)
     if getattr(args, "pins", None):
         properties["HETERO_PINS"] = args.pins

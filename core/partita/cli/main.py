@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -68,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code. Wrong usage leaves through ``SystemExit(2)``, as argparse does.
     """
+    _make_writable()
     args = build_parser().parse_args(argv)
     out = Output(as_json=args.json)
     logging.basicConfig(
@@ -92,6 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         out.error(f"error: {error or type(error).__name__}")
         return EXIT_ERROR
     return code
+
+
+def _make_writable() -> None:
+    """Lets results go to a closed stdout, and to one whose encoding lacks some letters."""
+    if sys.stdout is None:
+        sys.stdout = io.StringIO()  # nobody reads it
+    elif isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +16,9 @@ from partita.lowering.program import Array, Operand, OpRecord, Step, plain
 
 if TYPE_CHECKING:
     from partita.lowering.specialise import Specialiser
+
+_MOST_BYTES = 1 << 42
+"""No tensor is larger; emitters that cut their work in pieces would never come to an end."""
 
 Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 
@@ -109,6 +113,11 @@ class Builder:
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
                 f"{list(dims)}; check the shapes and attributes that lead to it."
+            )
+        if math.prod(dims) * kind.itemsize > _MOST_BYTES:
+            raise CompileError(
+                f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
+                f"{list(dims)}, more than any memory; check the shapes that lead to it."
             )
         return Operand(dims, kind, np.empty(dims, kind) if self._folding else None)
 

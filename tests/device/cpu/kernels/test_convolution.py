@@ -247,3 +247,8 @@ def test_shapes_that_do_not_fit(op_type, x, w):
 def test_window_larger_than_input():
     with pytest.raises(CompileError, match="does not fit its padded input"):
         run_ours("Conv", [normal(1, 1, 1, 2, 2), normal(2, 1, 1, 5, 5)])
+
+
+def test_output_larger_than_any_memory():
+    with pytest.raises(CompileError, match="more than any memory"):
+        run_ours("Conv", [normal(1, 1, 1, 4, 4), normal(2, 1, 1, 3, 3)], pads=[0, 1 << 45, 0, 0])
