@@ -50,7 +50,7 @@ FETCHING = 2
 """Tiles that together fetch the next block of weights."""
 TOGETHER = 8
 """Tiles whose sums are put aside between such blocks, at most."""
-_TILE = CHUNK * PANEL
+TILE = CHUNK * PANEL
 
 
 class Kind(enum.IntEnum):
@@ -167,7 +167,7 @@ def multiply_bytes(
         nt: All threads.
     """
     rows, columns, quads = row_totals.size, p[COLUMNS], p[QUADS]
-    threads = min(nt, scratch.size // (TOGETHER * _TILE))
+    threads = min(nt, scratch.size // (TOGETHER * TILE))
     chunks, first_chunk = (rows + CHUNK - 1) // CHUNK, 0
     panels_there = (columns + PANEL - 1) // PANEL
     if tid >= threads:
@@ -187,7 +187,7 @@ def multiply_bytes(
     native, width = kernels[1] != 0, quads * QUAD
     there = packed.size // width if width else rows
     end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
-    tiles = scratch[tid * TOGETHER * _TILE : (tid + 1) * TOGETHER * _TILE]
+    tiles = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
     step = width // p[STEPS]
     # Weights are taken in blocks of terms that stay in the cache from tile to tile.
     blocks = -(-p[STEPS] // BLOCK_STEPS) if native else 1
@@ -204,7 +204,7 @@ def multiply_bytes(
         count = min(CHUNK, rows - row)
         at = panel * quads * PANEL * QUAD
         first = row
-        tile = tiles[number * _TILE : (number + 1) * _TILE]
+        tile = tiles[number * TILE : (number + 1) * TILE]
         if native and count > FEW:
             whole = 1 if count * 2 <= CHUNK else 2
             # Tiles are read as a whole: the last one may begin before the one before it ends.
@@ -490,14 +490,7 @@ def emit_packed_product(
     """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
     rows, width, level = row_totals.size, row_bytes(b, terms), _level(b)
     columns = w.size // terms if terms else w.shape[-1]
-    if w.const is not None:
-        key = f"of bytes {arrange.__name__}"
-        panels = b.prepack(w, f"panels {width} {key}", lambda a: _panels(arrange(a), width))
-        totals = b.prepack(w, f"totals {key}", lambda a: totals_of(arrange(a)))
-    else:
-        panels = b.empty((-(-columns // PANEL) * width * PANEL,), np.int8)
-        totals = b.empty((columns,), np.int32)
-        b.call_numpy(_pack_weights, arrange, w, panels, totals, width)
+    panels, totals = packed_weights(b, w, arrange, columns, width)
     none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
     if result is None:
         bias = b.constant(np.zeros(columns, np.int32))
@@ -505,9 +498,7 @@ def emit_packed_product(
     zeros = [none if zero is None else b.flat(zero) for zero in (x_zero, w_zero)]
     limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
     column_shift = -SHIFT if w.dtype == np.uint8 else 0
-    factors = result.factors
-    if factors.size == 1 and factors.const is not None:
-        factors = b.constant(np.full(columns, factors.const.reshape(-1)[0], np.float32))
+    factors = factors_of_columns(b, result, columns)
     plain = not needs_row_totals(w, w_zero) and (x_zero is None or x_zero.size == 1)
     plain = plain and factors.size == columns
     steps = row_steps(terms) if level is Isa.AMX else (1, STEP)
@@ -524,13 +515,35 @@ def emit_packed_product(
         *zeros,
         *(b.flat(operand) for operand in finish),
         b.flat(y),
-        b.empty((_threads(b) * TOGETHER * _TILE,), np.int32),
+        b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
         b.constant(byte_kernels(level, steps[1])),
         b.constant(np.array(table, np.int64)),
         work=rows * terms * columns // (4 * QUAD if level is Isa.AMX else QUAD),
         exec_type="amx_int8" if level is Isa.AMX else "",
     )
     return y
+
+
+def packed_weights(
+    b: Builder, w: Operand, arrange: Callable[[Array], Array], columns: int, width: int
+) -> tuple[Operand, Operand]:
+    """``arrange(w)`` by panels of so many bytes down, and the sums of its columns."""
+    if w.const is not None:
+        key = f"of bytes {arrange.__name__}"
+        panels = b.prepack(w, f"panels {width} {key}", lambda a: _panels(arrange(a), width))
+        return panels, b.prepack(w, f"totals {key}", lambda a: totals_of(arrange(a)))
+    panels = b.empty((-(-columns // PANEL) * width * PANEL,), np.int8)
+    totals = b.empty((columns,), np.int32)
+    b.call_numpy(_pack_weights, arrange, w, panels, totals, width)
+    return panels, totals
+
+
+def factors_of_columns(b: Builder, result: Result, columns: int) -> Operand:
+    """A result's factors, one for each column if they are constant."""
+    factors = result.factors
+    if factors.size > 1 or factors.const is None:
+        return factors
+    return b.constant(np.full(columns, factors.const.reshape(-1)[0], np.float32))
 
 
 def _panels(matrix: Array, width: int) -> Array:

@@ -7,13 +7,17 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.windows import resolve
+from partita.lowering.windows import Window, resolve
+from partita_cpu.kernels.byte_lines import emit_lines, takes_lines
 from partita_cpu.kernels.byte_product import (
+    Kind,
     Result,
     emit_packed_product,
     emit_rows,
     empty_rows,
+    factors_of_columns,
     needs_row_totals,
+    packed_weights,
     row_bytes,
     row_totals_of,
     shift_of,
@@ -22,6 +26,7 @@ from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.movement import transposed
 from partita_cpu.native.choice import native_choice
 from partita_cpu.native.invoke import address, call_runs
+from partita_cpu.native.isa import Isa
 from partita_cpu.native.objects import addresses
 
 
@@ -213,15 +218,42 @@ def emit_windows(
         return b.empty(shape, np.int32 if result is None else result.dtype)
     if window.is_pointwise:
         y = emit_rows(b, last, w, taps_first, channels, x_zero, w_zero, result)
-    else:
-        zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
-        packed = empty_rows(b, rows, terms)
-        totals = row_totals_of(b, rows, w, w_zero)
-        counted = int(needs_row_totals(w, w_zero))
-        sizes = (images, channels, row_bytes(b, terms), shift_of(x), counted, _runs(b))
-        b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
-        shift = shift_of(x)
-        y = emit_packed_product(
-            b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result
-        )
+        return b.view(y, shape)
+    through_lines = _emit_lines(b, window, x, w, x_zero, w_zero, result)
+    if through_lines is not None:
+        return b.view(through_lines, shape)
+    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
+    packed = empty_rows(b, rows, terms)
+    totals = row_totals_of(b, rows, w, w_zero)
+    counted = int(needs_row_totals(w, w_zero))
+    shift = shift_of(x)
+    sizes = (images, channels, row_bytes(b, terms), shift, counted, _runs(b))
+    b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
+    y = emit_packed_product(b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result)
     return b.view(y, shape)
+
+
+def _emit_lines(
+    b: Builder,
+    window: Window,
+    x: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None,
+) -> Operand | None:
+    """The same where tiles can read the image's lines as they lie; else ``None``."""
+    choice = native_choice(b.options)
+    if choice is None or choice.level is not Isa.AMX or not takes_lines(window, x.shape[-1]):
+        return None
+    if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
+        return None
+    outputs, terms = w.shape[0], window.taps * x.shape[-1]
+    factors = factors_of_columns(b, result, outputs)
+    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
+    if factors.size != outputs or zero.size != 1:
+        return None
+    y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
+    packed = packed_weights(b, w, taps_first, outputs, terms)
+    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice.threads)
+    return y

@@ -12,11 +12,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita_cpu.kernels.byte_lines import convolve_lines
+from partita_cpu.kernels.byte_product import TILE, TOGETHER, Kind
 from partita_cpu.kernels.byte_windows import gather_windows
+from partita_cpu.kernels.tiles import byte_panels
 from partita_cpu.native.isa import Isa, detected
 from partita_cpu.native.objects import addresses
 from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
-from partita_cpu.native.table import byte_window_kernels
+from partita_cpu.native.table import byte_kernels, byte_window_kernels
 
 from .conftest import Guarded
 
@@ -114,6 +117,57 @@ def test_a_residual_network(level, dtype, channels):
     moved = [name for name in kinds if name.startswith("permute")]
     # The input comes, and both outputs go; nothing is turned in between.
     assert len(moved) == (0 if level == "portable" else 3)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "size", "kernel", "pads"),
+    [
+        (64, 70, (15, 9), 3, [1, 1, 1, 1]),  # threads share lines
+        (192, 130, (9, 9), 3, [0, 2, 1, 0]),  # threads share columns, rows of the kernel are cut
+        (32, 16, (12, 7), 4, [2, 3, 0, 1]),
+        (128, 40, (40, 70), 3, [1, 1, 1, 1]),  # several bands of lines
+        (64, 64, (1, 90), 5, [2, 2, 2, 2]),
+    ],
+)
+def test_windows_that_overlap(level, dtype, channels, outputs, size, kernel, pads):
+    net = Bytes(dtype, 2, channels, *size)
+    net.check(net.conv("x", channels, outputs, kernel, pads=pads))
+
+
+def test_lines_stay_within_their_memory(guarded):
+    if Isa.AMX not in LEVELS:
+        return  # no other level has tiles
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (2, 9, 11, 64)).astype(np.uint8)
+    w = rng.integers(-128, 128, (9 * 64, 70)).astype(np.int8)
+    bias, factors = rng.integers(-99, 99, 70).astype(np.int32), rng.random(70).astype(np.float32)
+    y = guarded.array(np.zeros((2, 9, 11, 70), np.uint8))
+    memory = guarded.array(np.zeros((2, (5 + 2) * 13 * 64 + (32 + 3) * 64 + 64), np.uint8))
+    sizes = [9, 11, 64, 3, 3, 1, 1, 9, 11, 70, 0, Kind.LEVELS, 0, 255, 5, 0, memory.shape[1]]
+    for tid in range(2):
+        convolve_lines(
+            guarded.array(x).reshape(-1),
+            np.array([7], np.uint8),
+            guarded.array(byte_panels(w, w.shape[0])),
+            guarded.array(w.sum(0, dtype=np.int32)),
+            np.array([0.001], np.float32),
+            guarded.array(factors),
+            guarded.array(bias),
+            np.array([3], np.uint8),
+            y.reshape(-1),
+            guarded.array(np.full(2 * TOGETHER * TILE, -1, np.int32)),
+            memory.reshape(-1),
+            byte_kernels(Isa.AMX, 64),
+            np.array(sizes, np.int64),
+            tid,
+            2,
+        )
+    padded = np.pad(x.astype(np.int64) - 7, ((0, 0), (1, 1), (1, 1), (0, 0)))
+    windows = [padded[:, i : i + 9, j : j + 11] for i in range(3) for j in range(3)]
+    sums = np.concatenate(windows, axis=3) @ w.astype(np.int64) + bias
+    exact = np.round(sums.astype(np.float32) * (np.float32(0.001) * factors)) + 3
+    np.testing.assert_array_equal(y, np.clip(exact, 0, 255))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
