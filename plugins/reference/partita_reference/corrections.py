@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
+from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
@@ -155,6 +156,26 @@ class DequantizeLinear(OpRun):
         return (((x.astype(np.int64) - zero) * scale.reshape(shape)).astype(scale.dtype),)
 
 
+class NonMaxSuppression(OriginalSuppression):
+    """The original fails where limits are scalars, as ONNX describes them, or left out."""
+
+    def _run(
+        self,
+        boxes: np.ndarray[Any, Any],
+        scores: np.ndarray[Any, Any],
+        max_output_boxes_per_class: np.ndarray[Any, Any] | None = None,
+        iou_threshold: np.ndarray[Any, Any] | None = None,
+        score_threshold: np.ndarray[Any, Any] | None = None,
+        center_point_box: int | None = None,
+    ) -> tuple[Any]:
+        most = 0 if max_output_boxes_per_class is None else max_output_boxes_per_class
+        overlap = 0.0 if iou_threshold is None else iou_threshold
+        least = None if score_threshold is None else np.atleast_1d(score_threshold)
+        limits = (np.atleast_1d(most), np.atleast_1d(overlap), least)
+        original: Any = super()._run
+        return (original(boxes, scores, *limits, center_point_box)[0],)
+
+
 CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
     ConvTranspose,
@@ -165,6 +186,7 @@ CORRECTED: list[type[OpRun]] = [
     Loop,
     LRN,
     MaxPool,
+    NonMaxSuppression,
     Optional,
     Scan,
     Scatter,

@@ -10,16 +10,16 @@ from onnx import TensorProto, helper
 import partita
 
 
-def both(op_type, opset, arrays, **attributes):
+def both(op_type, opset, arrays, output=TensorProto.FLOAT, **attributes):
     names = [f"i{index}" for index in range(len(arrays))]
     graph = helper.make_graph(
         [helper.make_node(op_type, names, ["y"], **attributes)],
         "one",
         [
-            helper.make_tensor_value_info(n, TensorProto.FLOAT, a.shape)
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
             for n, a in zip(names, arrays, strict=True)
         ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor_value_info("y", output, None)],
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     feeds = dict(zip(names, arrays, strict=True))
@@ -61,3 +61,15 @@ def test_softmax_family(op_type, opset, axis):
     attributes = {} if axis is None else {"axis": axis}
     got, want = both(op_type, opset, [floats(3, 4, 5)], **attributes)
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dims", [(), (1,)])
+@pytest.mark.parametrize("given", [0, 1, 2, 3])
+def test_suppression_takes_limits_that_are_scalars_or_left_out(dims, given):
+    corners = np.abs(floats(1, 9, 2))
+    boxes = np.concatenate([corners, corners + 1], axis=2)
+    limits = [np.full(dims, 3, np.int64), *(np.full(dims, x, np.float32) for x in (0.4, 0.1))]
+    arrays = [boxes, floats(1, 2, 9, seed=1), *limits[:given]]
+    got, want = both("NonMaxSuppression", 11, arrays, TensorProto.INT64)
+    np.testing.assert_array_equal(got, want)
+    assert len(got) == 0 if given == 0 else len(got) > 1
