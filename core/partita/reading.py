@@ -164,6 +164,12 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
         raise ModelFormatError(f"{origin} is not an ONNX model: it holds no graph.")
     if not proto.graph.output:
         raise ModelFormatError(f"{origin} is not an ONNX model: its graph has no output.")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if _is_map(value.type):
+            raise ModelFormatError(
+                f"{origin}: '{value.name}' is made of maps, which are not supported; convert from "
+                "scikit-learn with options={'zipmap': False}."
+            )
     newest = onnx.defs.onnx_opset_version()
     versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
     if not versions and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
@@ -176,6 +182,13 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
                 f"{origin} uses opset {version}; supported are 1 to {newest}. Export it with an "
                 "older opset, or upgrade the 'onnx' package."
             )
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    which = kind.WhichOneof("value")
+    if which in ("sequence_type", "optional_type"):
+        return _is_map(getattr(kind, which).elem_type)
+    return bool(which == "map_type")
 
 
 def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:

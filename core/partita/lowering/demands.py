@@ -82,9 +82,11 @@ def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
         yield f"perm {list(order)} is no order of {rank} dimensions"
 
 
-@_demand("Concat")
+@_demand("Concat", "com.microsoft::QLinearConcat")
 def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
-    given = [shape for shape in shapes if shape is not None]
+    # The quantised form has its scale and zero point in front, and those of each input behind it.
+    wanted = shapes if node.op_type == "Concat" else shapes[2::3]
+    given = [shape for shape in wanted if shape is not None]
     rank = max(map(len, given))
     axis = node.attrs.get("axis", 1)
     # Files of old exporters hold empty 1-D tensors that stand for "nothing yet".

@@ -153,6 +153,14 @@ def test_opsets_that_do_not_exist(opset):
     refused(model_of([node("Neg", ["x"], "y")], ["x"], ["y"], opset=opset), f"uses opset {opset};")
 
 
+def test_maps_of_classifiers_are_refused_with_advice():
+    maps = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(FLOAT, []))
+    for kind in (maps, helper.make_sequence_type_proto(maps)):
+        proto = neg()
+        proto.graph.output.append(helper.make_value_info("chances", kind))
+        refused(proto, "'chances' is made of maps")
+
+
 def test_no_opset():
     proto = neg()
     del proto.opset_import[:]

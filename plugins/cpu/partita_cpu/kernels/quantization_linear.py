@@ -1,4 +1,4 @@
-"""onnxruntime's elementwise operators on quantised tensors: through float32 and back."""
+"""onnxruntime's operators on quantised tensors but products: through float32 and back."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
+from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.activation_scalar import leaky_relu
 from partita_cpu.kernels.elementwise_binary import add, multiply
 from partita_cpu.kernels.elementwise_map import (
@@ -18,10 +19,13 @@ from partita_cpu.kernels.elementwise_map import (
     mapped_with,
 )
 from partita_cpu.kernels.loop_jit import loop
+from partita_cpu.kernels.movement import concat
+from partita_cpu.kernels.pooling import average_pool
 from partita_cpu.kernels.quantization import emit_dequantize, emit_quantize
 from partita_cpu.kernels.quantization_product import BYTES
 from partita_cpu.kernels.reduce import reduce_axes
 from partita_cpu.kernels.scalar import round_even, sigmoid
+from partita_cpu.kernels.softmax import softmax
 from partita_cpu.kernels.table import F32, kernel
 
 _FUNCTIONS = {"QLinearAdd": broadcast(add), "QLinearMul": broadcast(multiply)}
@@ -134,3 +138,62 @@ def quantized_global_average(
     first = 1 if node.attrs.get("channels_last", 0) else 2
     axes = frozenset(range(first, first + x.ndim - 2))
     return _quantized(b, reduce_axes(b, "ReduceMean", real, axes), y_scale, y_zero, x.dtype)
+
+
+def _means_last(node: Node) -> Reason | None:
+    if node.attrs.get("channels_last", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "channels come last")
+    return None
+
+
+@kernel("QLinearAveragePool", domain="com.microsoft", dtypes=_ONE, check=_means_last)
+def quantized_average_pool(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """The mean of each window."""
+    real: Operand = average_pool(b, node, emit_dequantize(b, x, x_scale, x_zero))
+    return _quantized(b, real, y_scale, y_zero, x.dtype)
+
+
+@kernel("QLinearSoftmax", domain="com.microsoft", dtypes=_ONE)
+def quantized_softmax(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """Softmax, as the opset that an attribute names defines it."""
+    meant = Node("Softmax", (), (), node.attrs, version=node.attrs["opset"], name=node.name)
+    real: Operand = softmax(b, meant, emit_dequantize(b, x, x_scale, x_zero))
+    return _quantized(b, real, y_scale, y_zero, x.dtype)
+
+
+@kernel("QLinearConcat", domain="com.microsoft", dtypes={0: F32, 1: BYTES})
+def quantized_concat(
+    b: Builder, node: Node, y_scale: Operand, y_zero: Operand, *parts: Operand
+) -> Operand:
+    """Tensors one after another, each with its scale and zero point."""
+    groups = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    levels = [
+        x
+        if _is_same(b, scale, y_scale) and _is_same(b, zero, y_zero)
+        else _quantized(b, emit_dequantize(b, x, scale, zero), y_scale, y_zero, y_zero.dtype)
+        for x, scale, zero in groups
+    ]
+    return concat(b, node, *levels)
+
+
+def _is_same(b: Builder, one: Operand, other: Operand) -> bool:
+    """Whether both are the same number, as far as that is known now."""
+    if one.const is None or other.const is None or one.dtype != other.dtype:
+        return False
+    return bool(np.array_equal(b.value(one).ravel(), b.value(other).ravel()))

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 from single_op import check, model_of, normal, onnxruntime_results, run_ours
+
+from partita.errors import CompileError
+from partita.lowering import lower_proto
+from partita_cpu.engine import run_graph
 
 BYTES = [np.int8, np.uint8]
 
@@ -250,6 +255,43 @@ def test_quantized_global_average():
     scale, zero = np.array(0.05, np.float32), np.array(3, np.uint8)
     x = levels(1, 2, 5, 6, 7)
     check_up_to_one("QLinearGlobalAveragePool", [x, scale, zero, scale, zero])
+
+
+@pytest.mark.parametrize("include", [0, 1])
+def test_quantized_average_pool(include):
+    scale, zero = np.array(0.05, np.float32), np.array(3, np.uint8)
+    inputs = [levels(1, 2, 5, 6, 7), scale, zero, np.array(0.04, np.float32), zero]
+    attributes = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+    check_up_to_one("QLinearAveragePool", inputs, count_include_pad=include, **attributes)
+    with pytest.raises(CompileError, match="channels come last"):
+        run_ours(
+            "QLinearAveragePool", inputs, domain="com.microsoft", channels_last=1, **attributes
+        )
+
+
+@pytest.mark.parametrize(("axis", "opset"), [(-1, 13), (1, 13), (1, 11)])
+def test_quantized_softmax(axis, opset):
+    zero = np.array(0, np.uint8)
+    inputs = [levels(1, 2, 5, 6), np.array(0.03, np.float32), np.array(128, np.uint8)]
+    inputs += [np.array(1 / 256, np.float32), zero]
+    attributes = {"axis": axis, "constants": [1, 2, 3, 4]}
+    model = model_of("QLinearSoftmax", inputs, domain="com.microsoft", opset=21, **attributes)
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("opset", opset))
+    (expected,) = onnxruntime_results(model, {"x0": inputs[0]})
+    (got,) = run_graph(lower_proto(model), {"x0": inputs[0]})
+    assert np.abs(got.astype(int) - expected.astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+def test_quantized_concat(dtype):
+    scale, zero = np.array(0.05, np.float32), np.array(3, dtype)
+    other = [np.array(0.08, np.float32), np.array(9, dtype)]
+    inputs = [scale, zero, levels(1, 2, 5, dtype=dtype), *other, levels(2, 2, 3, dtype=dtype)]
+    inputs += [scale, zero]
+    check_up_to_one("QLinearConcat", inputs, axis=1, constants=[0, 1, 3, 4, 6, 7])
+    inputs[2] = levels(1, 3, 5, dtype=dtype)
+    with pytest.raises(CompileError, match="all dimensions but 1"):
+        run_ours("QLinearConcat", inputs, axis=1, domain="com.microsoft")
 
 
 def check_up_to_one(op_type, inputs, **attributes):
