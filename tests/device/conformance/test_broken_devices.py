@@ -92,7 +92,7 @@ def test_crash_costs_its_check_only():
 
 def test_hang_costs_its_check_only():
     selection = Selection(("random/Abs/0", "random/Exp/0", "random/Relu/0"))
-    runner = Isolated(Target("BROKEN", "broken_runs:Hangs"), selection, 2)
+    runner = Isolated(Target("BROKEN", "broken_runs:Hangs"), selection, 5)
     try:
         outcomes = run_checks(collect(selection), runner, Expectations())
     finally:

@@ -11,7 +11,7 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import copy_row, exp, like, tanh
-from partita_cpu.native.attention import emit_attention
+from partita_cpu.native.attention import emit_attention, mask_strides
 
 NO_STAGE = -1
 """Stages of the scores that an output may ask for: 0 scaled, 1 capped, 2 biased, 3 softmax."""
@@ -253,14 +253,9 @@ def _emit_softmax(
     stage: int,
 ) -> None:
     mask, lengths = masking.mask, masking.lengths
-    strides = [0, 0, 0, -1]
-    if mask is not None:
-        shape = (1,) * (4 - mask.ndim) + mask.shape
-        step = shape[3]
-        for axis in (2, 1, 0):
-            strides[axis] = step if shape[axis] != 1 else 0
-            step *= shape[axis]
-        strides[3] = shape[3]
+    strides = (
+        (0, 0, 0, -1) if mask is None else (*mask_strides(mask.shape)[:3], (1, *mask.shape)[-1])
+    )
     limits = [int(lengths is not None), masking.past, int(masking.is_causal)]
     table = [*scores.shape, *strides, *limits, masking.left, masking.right, stage]
     table.append(int(masking.closed_is_zero))

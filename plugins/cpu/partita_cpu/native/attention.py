@@ -276,7 +276,7 @@ def attention_table(
 ) -> Array:
     """The table of `attend_heads`; `mask` is a shape, the rest as `emit_attention` takes it."""
     places = [step for each in strides for step in each]
-    steps = (0, 0, 0, 0) if mask is None else _mask_strides(mask)
+    steps = (0, 0, 0, 0) if mask is None else mask_strides(mask)
     flags = int(mask is not None), int(closed_is_zero)
     rows, columns = tile_rows(level, Arithmetic.F32), tile_columns(level)
     table = np.array([*sizes, *places, *steps, *flags, 0, rows, columns], np.int64)
@@ -291,7 +291,7 @@ def packed_floats(table: Array) -> int:
     return (-(-keys // wide) * depth + -(-outputs // wide) * keys) * wide
 
 
-def _mask_strides(shape: Sequence[int]) -> tuple[int, ...]:
+def mask_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Elements between neighbours along each of four axes; 0 where the mask is broadcast."""
     strides, step = [], 1
     for size in reversed((1,) * (4 - len(shape)) + tuple(shape)):

@@ -10,6 +10,7 @@ from partita.lowering import Array
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.scalar import like
+from partita_cpu.native.exact import LARGEST, whole_term
 from partita_cpu.native.fields import (
     ARITHMETIC,
     BLOCK_BYTES,
@@ -55,7 +56,6 @@ from partita_cpu.native.invoke import (
     call_plain,
     call_round,
     call_tile,
-    float_bits,
 )
 from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
 from partita_cpu.native.table import (
@@ -72,7 +72,6 @@ _DIRECT = 0
 _HALO = 1
 _COLUMNS = 2
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
-_LARGEST = 0x7F7F8000  # the first float32 that rounds to an infinite bfloat16
 
 
 @jit
@@ -269,7 +268,7 @@ def multiply_panel(
     floats = memory[: memory.size // 4 * 4].view(np.float32)
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
-    exact = largest >= _LARGEST and (arithmetic >= _SPLIT or filled)
+    exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
     tile = base + planes
     zeros = floats[(planes + TILE_BYTES) // 4 :]
     for i in range(p[TILE_COLUMNS]):
@@ -387,18 +386,10 @@ def multiply_panel(
 
 
 @jit
-def _half(bits: int) -> Any:
-    return float_bits(np.int64(bits) << 16)
-
-
-@jit
 def _exact_tile(
     at: int, w: Array, number: int, memory: Array, offsets: Array, p: Array, rows: int
 ) -> None:
-    """A tile whose input is infinite, NaN, or nearly so: whole numbers are added up one by one.
-
-    Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
-    """
+    """A tile whose input is infinite, NaN, or nearly so; see `exact`."""
     planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
     shorts = memory[: memory.size // 2 * 2].view(np.uint16)
@@ -415,12 +406,6 @@ def _exact_tile(
                 place = (at + r * p[ROW] + offsets[tap]) // 2 + inside
                 block = (number * steps + step) * planes * 2 * half + c // 16 * half + c % 16 * 2
                 for k in range(min(STEP, p[RUN] - inside)):
-                    value = _half(shorts[place + k])
                     index = block + k // 2 * 32 + k % 2
-                    weight = _half(w[index])
-                    for part in range(1, planes):
-                        weight += _half(w[index + 2 * half * part])
-                        if (np.int64(shorts[place + k]) & 0x7F80) != 0x7F80:
-                            value += _half(shorts[plane * part + place + k])
-                    total += value * weight
+                    total += whole_term(shorts, place + k, plane, w, index, planes)
             floats[tile + r * columns + c] = total

@@ -15,6 +15,7 @@ from partita.lowering import Array
 from partita_cpu.kernels.activation_scalar import activate
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import copy_row, like
+from partita_cpu.native.exact import LARGEST, whole_term
 from partita_cpu.native.fields import STEP, TILE_BYTES
 from partita_cpu.native.invoke import (
     address,
@@ -22,7 +23,6 @@ from partita_cpu.native.invoke import (
     call_lay_tile,
     call_plain,
     call_tile,
-    float_bits,
 )
 from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
 
@@ -34,9 +34,6 @@ HALF = 16
 
 TILE = HALF * STEP
 """Elements of it."""
-
-LARGEST = 0x7F7F8000
-"""The first float32 that rounds to an infinite bfloat16, as bits."""
 
 CHUNK_STEPS = {1: 8, 2: 4, 3: 24}
 """Steps along k after which sums are put aside, by planes.
@@ -362,16 +359,8 @@ def _is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 
 @loop
-def _half(bits: int) -> Any:
-    return float_bits(np.int64(bits) << 16)
-
-
-@loop
 def _add_up(x: Array, w: Array, sums: Array, p: Array, t: int, block: int, rows: int) -> None:
-    """A tile of sums of whole numbers, one by one.
-
-    Infinity minus infinity, which would be its lower half, is NaN; so is infinity times zero.
-    """
+    """A tile of sums of whole numbers; see `exact`."""
     steps, planes = p[STEPS], p[PLANES]
     for r in range(rows):
         half, line = 2 * t + r // HALF, r % HALF
@@ -381,12 +370,6 @@ def _add_up(x: Array, w: Array, sums: Array, p: Array, t: int, block: int, rows:
                 place = (half * steps + step) * planes * TILE + line * STEP
                 beside = (block * steps + step) * 2 * planes * TILE + c // 16 * TILE + c % 16 * 2
                 for k in range(STEP):
-                    value = _half(x[place + k])
                     at = beside + k // 2 * 32 + k % 2
-                    weight = _half(w[at])
-                    for part in range(1, planes):
-                        weight += _half(w[at + 2 * TILE * part])
-                        if (np.int64(x[place + k]) & 0x7F80) != 0x7F80:
-                            value += _half(x[place + TILE * part + k])
-                    total += value * weight
+                    total += whole_term(x, place + k, TILE, w, at, planes)
             sums[r * COLUMNS + c] = total
