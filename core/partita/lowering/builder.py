@@ -221,7 +221,9 @@ class Builder:
         self._record(fn, tuple(inputs), False, None, exec_type, results)
         return results
 
-    def prepack(self, x: Operand, key: Any, fn: Callable[[Array], Array]) -> Operand:
+    def prepack(
+        self, x: Operand, key: Any, fn: Callable[[Array], Array], anywhere: bool = False
+    ) -> Operand:
         """``fn`` of a constant, as an operand; computed once per compiled model for weights.
 
         Args:
@@ -229,10 +231,11 @@ class Builder:
             key: Tells one transformation of it from another; a string, a number, or a tuple of
                 these, so that results can be kept for other processes (:class:`Prepacked`).
             fn: The transformation.
+            anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
         """
         if x.const is None or not x.lasting:
             return self.constant(fn(self.value(x)))
-        packed = self._prepacked.get(x.const, key, fn)
+        packed = self._prepacked.get(x.const, key, fn, anywhere)
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.fingerprint import array_fingerprint
 from partita.lowering.memory import ALIGNMENT
-from partita.lowering.program import Array, plain
+from partita.lowering.program import Array, may_wait, plain
 from partita.mapped import give_back
 
 _WORTH_KEEPING = 16 * 1024
@@ -30,20 +30,24 @@ class Prepacked:
         self._made: dict[Any, tuple[Array, Array]] = {}
         self._names: dict[Any, str] = {}
 
-    def get(self, array: Array, key: Any, fn: Callable[[Array], Array]) -> Array:
+    def get(
+        self, array: Array, key: Any, fn: Callable[[Array], Array], anywhere: bool = False
+    ) -> Array:
         """``fn(array)``, computed at the first call.
 
         Args:
             array: A constant that lasts as long as the compiled model; its address is its name.
             key: Tells one transformation of it from another.
             fn: The transformation.
+            anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
         """
         full_key = (array.ctypes.data, array.shape, array.dtype, key)
         found = self._made.get(full_key)
         if found is None:
             result = self._restore(array, full_key)
             if result is None:
-                result = plain(np.asarray(fn(plain(array))))
+                source = array if anywhere and may_wait(array) else plain(array)
+                result = plain(np.asarray(fn(source)))
             # The source is kept beside the result: its address is the key.
             found = self._made[full_key] = (array, result)
         give_back(array)  # whoever asks has looked at it

@@ -7,13 +7,13 @@ residuals, pooled means). Attribute ``half`` of its node says so.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.channels_last import DOMAIN
 from partita_cpu.native.choice import Choice
 from partita_cpu.native.isa import Isa
-from partita_cpu.native.pack import rounds_to_infinity
 from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.table import Arithmetic
 
@@ -30,7 +30,8 @@ def keep_halves(graph: Graph, choice: Choice) -> None:
     In float16 only products know them, and AVX2 has no masks for 16-bit numbers.
     """
     if choice.arithmetic is Arithmetic.BF16:
-        _Halves(graph, _can_write, _can_read).run()
+        partial = functools.partial
+        _Halves(graph, partial(_can_write, choice), partial(_can_read, choice)).run()
     elif choice.arithmetic is Arithmetic.F16 and choice.level is not Isa.AVX2:
         _Halves(graph, _writes_float16, _reads_float16).run()
 
@@ -71,7 +72,7 @@ class _Halves:
         ]
 
 
-def _can_write(node: Node) -> bool:
+def _can_write(choice: Choice, node: Node) -> bool:
     if node.kind in _SAME or _is_concat(node):
         act = bounds_of(node.attrs.get("activation"))[2]
         return not act.code
@@ -81,17 +82,19 @@ def _can_write(node: Node) -> bool:
     if _is_depthwise(node):
         return not act.code
     # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
-    return _is_narrow_product(node) and (not act.code or node.input(3) is None)
+    return _is_narrow_product(choice, node) and (not act.code or node.input(3) is None)
 
 
-def _can_read(node: Node, position: int) -> bool:
+def _can_read(choice: Choice, node: Node, position: int) -> bool:
     if node.kind in _SAME or node.kind in _MEANS:
         return position == 0
     if _is_concat(node):
         return True
     if node.kind != _CONV:
         return False
-    return position == 0 if _is_depthwise(node) else _is_narrow_product(node) and position in (0, 3)
+    if _is_depthwise(node):
+        return position == 0
+    return _is_narrow_product(choice, node) and position in (0, 3)
 
 
 def _writes_float16(node: Node) -> bool:
@@ -123,9 +126,9 @@ def _is_concat(node: Node) -> bool:
     return node.kind == "Concat" and node.attrs.get("axis") == 3
 
 
-def _is_narrow_product(node: Node) -> bool:
+def _is_narrow_product(choice: Choice, node: Node) -> bool:
     w = node.input(1)
-    return w is not None and w.const is not None and not rounds_to_infinity(w.const)
+    return w is not None and w.const is not None and not choice.rounds_to_infinity(w.const)
 
 
 def _is_depthwise(node: Node) -> bool:

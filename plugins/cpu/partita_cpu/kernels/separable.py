@@ -19,7 +19,7 @@ from partita_cpu.kernels.table import kernel
 from partita_cpu.native.bottleneck import ROWS, bands, expand_weigh_and_multiply
 from partita_cpu.native.fields import BY_COLUMNS, CHUNK, TAPS
 from partita_cpu.native.plan import Images, Plan, Source, Storage, plan
-from partita_cpu.native.product import bounds_of, product_of, split_gate
+from partita_cpu.native.product import bounds_of, fitting, product_of, split_gate
 from partita_cpu.native.separable import weigh_and_multiply
 from partita_cpu.native.table import Arithmetic
 from partita_cpu.native.weighing import takes
@@ -43,7 +43,7 @@ def separable_conv(
         first, second = node.attrs["first"], node.attrs["second"]
         between = conv(b, first, x, taps, offset)
         return conv(b, second, between, w, bias, residual, target=target)
-    return _emit(b, node, joint, weigh_and_multiply, (), 0, taps, offset, w, bias, residual)
+    return _emit(b, node, joint, weigh_and_multiply, (), 0, taps, offset, bias, residual)
 
 
 @kernel("BottleneckConv", domain=DOMAIN, dtypes=STORED)
@@ -67,7 +67,7 @@ def bottleneck_conv(
     images = Images(
         *(n, height, width, place.channels, wide.shape[0]), out_height=height, out_width=width
     )
-    arithmetic = choice.product_arithmetic(images, b.value(wide, anywhere=True))
+    arithmetic = choice.wanted(images)
     storage = Storage(x_pitch=x.shape[3], x_first=place.first)
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
     window = resolve(rest.attrs["first"], x.shape[1:3], taps.shape[2:])
@@ -82,10 +82,11 @@ def bottleneck_conv(
         between = conv(b, first, x, wide, shift)
         return separable_conv(b, rest, between, taps, offset, w, bias, residual, target)
     activation = first.attrs.get("activation")
-    product = product_of(b, choice, cut, wide, shift, None, band, activation)
+    _, weights = fitting(b, choice, cut, wide)
+    product = product_of(b, choice, cut, weights, shift, None, band, activation)
     before = (b.flat(x), *product.weights[:2], *product.memory[1:], *_bounds(activation))
     before += b.flat(band), b.constant(rows)
-    given = (taps, offset, w, bias, residual)
+    given = (taps, offset, bias, residual)
     return _emit(b, rest, joint, expand_weigh_and_multiply, before, product.work, *given)
 
 
@@ -97,12 +98,14 @@ class _Joint:
         window: Of the depthwise convolution.
         source: What it reads.
         cut: The plan of the product.
+        weights: Its packed weights.
         y: The result.
     """
 
     window: Window
     source: Place
     cut: Plan
+    weights: Operand
     y: Operand
 
 
@@ -126,7 +129,7 @@ def _joint(
     down, across = window.out[1:]
     sizes = n, down, across, source.channels, w.shape[0]
     images = Images(*sizes, out_height=down, out_width=across)
-    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True), computed=True)
+    arithmetic = choice.wanted(images, computed=True)
     half_out = bool(second.attrs.get("half"))
     y_pitch = w.shape[0] if target is None else target.shape[3]
     storage = Storage(False, half_out, y_pitch=y_pitch, y_first=place.into, computed=True)
@@ -140,7 +143,12 @@ def _joint(
         or (x.dtype == HALF) != narrow
         or bool(first.attrs.get("half")) != narrow
     )
-    return None if apart else _Joint(window, source, cut, place.output(b, shape, half_out))
+    if apart:
+        return None
+    fitted, weights = fitting(b, choice, cut, w)
+    if fitted is not cut:
+        return None
+    return _Joint(window, source, cut, weights, place.output(b, shape, half_out))
 
 
 def _emit(
@@ -152,7 +160,6 @@ def _emit(
     work: int,
     taps: Operand,
     offset: Operand | None,
-    w: Operand,
     bias: Operand | None,
     residual: Operand | None,
 ) -> Operand:
@@ -163,7 +170,7 @@ def _emit(
         residual = expanded(b, residual, y.shape)
     image = weighing(b, joint.window, joint.source, taps, offset, cut.padded)
     activation = second.attrs.get("activation")
-    product = product_of(b, choice_of(b), cut, w, bias, residual, y, activation)
+    product = product_of(b, choice_of(b), cut, joint.weights, bias, residual, y, activation)
     b.call(
         driver,
         *(before or image[:1]),

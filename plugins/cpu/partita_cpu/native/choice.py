@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
@@ -70,6 +70,9 @@ class Choice:
     level: Isa
     arithmetic: Arithmetic
     threads: int
+    _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def native(self) -> bool:
@@ -79,18 +82,21 @@ class Choice:
     def product_arithmetic(
         self, images: Images, weights: Array, computed: bool = False
     ) -> Arithmetic:
-        """What one product is computed in; `computed` if its input is so on the way.
+        """What one product is computed in; `computed` if its input is so on the way."""
+        return self._allowed(self.wanted(images, computed), weights)
+
+    def matrix_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+        """The same for the product of a matrix."""
+        return self._allowed(self.wanted_of_matrix(images, weights), weights)
+
+    def wanted(self, images: Images, computed: bool = False) -> Arithmetic:
+        """The same where weights can be split, which packing them tells.
 
         Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
         little, and in trained models most of the error comes from them: they are the first ones.
         """
         if not self.arithmetic.on_tiles:
             return Arithmetic.F32 if computed else self.arithmetic
-        wanted = self._on_tiles(images, computed)
-        return Arithmetic.F32 if wanted.on_tiles and rounds_to_infinity(weights) else wanted
-
-    def _on_tiles(self, images: Images, computed: bool) -> Arithmetic:
-        """The same where weights can be split, which takes a look at all of them to know."""
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
             # Nothing must be converted for them, but the error is the same.
             if images.depth < EXACT_DEPTH:
@@ -107,15 +113,33 @@ class Choice:
             return Arithmetic.BF16X6 if _splits_exactly(images) else Arithmetic.F32
         return self.arithmetic
 
-    def matrix_arithmetic(self, images: Images, weights: Array) -> Arithmetic:
+    def wanted_of_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
-        found = self.product_arithmetic(images, weights)
+        found = self.wanted(images)
         large = images.depth >= SPLIT_DEPTH and images.outputs >= SPLIT_OUTPUTS
         large &= images.pixels >= SPLIT_PIXELS
         if found is not Arithmetic.F16 or self.level is not Isa.AMX or not large:
             return found
         fits = weights.max() < FLOAT16_LIMIT and weights.min() > -FLOAT16_LIMIT
         return Arithmetic.F16_SPLIT if fits else found
+
+    def _allowed(self, wanted: Arithmetic, weights: Array) -> Arithmetic:
+        narrow = wanted.on_tiles and self.rounds_to_infinity(weights)
+        return Arithmetic.F32 if narrow else wanted
+
+    def rounds_to_infinity(self, weights: Array) -> bool:
+        """Whether some weights are not finite in bfloat16; unless it is known, looks at them."""
+        if _place(weights) not in self._seen:
+            self.note(weights, rounds_to_infinity(weights, self.threads))
+        return self._seen[_place(weights)][1]
+
+    def note(self, weights: Array, infinite: bool) -> None:
+        """Keeps what packing found out about weights; these too, as their address is their name."""
+        self._seen[_place(weights)] = weights, infinite
+
+
+def _place(weights: Array) -> tuple[int, int]:
+    return weights.ctypes.data, weights.size
 
 
 def _is_medium(images: Images) -> bool:

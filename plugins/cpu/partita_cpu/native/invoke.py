@@ -98,3 +98,15 @@ def _float_bits(typing: Any, bits: Any) -> Any:
 
 float_bits: Any = intrinsic(_float_bits)
 """The float32 with these bits."""
+
+
+def _float_at(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], ir.PointerType(ir.FloatType()))
+        return builder.load(place, align=1)
+
+    return types.float32(types.int64), generate
+
+
+float_at: Any = intrinsic(_float_at)
+"""The float32 at an address, any one."""

@@ -11,16 +11,25 @@ from partita.lowering import Array
 from partita.mapped import give_back
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import bits
-from partita_cpu.native.invoke import float_bits
+from partita_cpu.native import objects
+from partita_cpu.native.fields import STEP as WHOLE_STEP
+from partita_cpu.native.invoke import address, call_lay_tile, call_turn, float_at
+from partita_cpu.native.ir.turn import SIDE
 from partita_cpu.native.plan import Plan
 from partita_cpu.native.table import Arithmetic
 from partita_cpu.team import team_of
 
-LARGEST = float(np.finfo(np.float32).max) * 0.99
-"""Weights beyond this may round to infinity in bfloat16."""
+LARGEST = 0x7F7F8000
+"""Bits of the first float32 that rounds to an infinite bfloat16."""
 
 _SHARED_BYTES = 1 << 19
 """Smaller results are there before another thread has begun."""
+
+_PLACES = 8 * WHOLE_STEP
+_FLOATS = 4 * SIDE * WHOLE_STEP
+_PART = 2 * SIDE * WHOLE_STEP
+_ROOM = _PLACES + _FLOATS + 3 * _PART
+"""Bytes of scratch memory of a thread: where the rows of a piece are, its elements, their parts."""
 
 (
     GROUPS,
@@ -33,23 +42,28 @@ _SHARED_BYTES = 1 << 19
     CHANNEL_STEP,
     DOWN_STEP,
     ACROSS_STEP,
+    ROWS,
     RUN,
     PADDED,
     BLOCKS,
     COLUMNS,
     PLANES,
     STEP,
-) = range(16)
-"""What the table of the packing kernels holds: sizes of a group, elements from one neighbour to the
-next in the weights, elements of a run with and without the zeros behind it, tiles across, their
-columns, in how many parts elements are stored, and elements along k that AMX takes at a time.
+    TURN,
+    LAY,
+) = range(19)
+"""What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
+next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
+across, their columns, in how many parts elements are stored, elements along k that AMX takes at a
+time, and the addresses of the kernels that turn a block and that lay floats out as bfloat16.
 """
 
 
 def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
     """Weights of a convolution, (outputs, channels of a group, down, across), packed.
 
-    The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16.
+    The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16. It is empty
+    where some would be infinite in bfloat16.
     """
     _, channels, down, across = w.shape
     size = channels * down * across
@@ -75,11 +89,14 @@ def pack_bias(plan: Plan, bias: Array | None) -> Array:
     return padded.reshape(-1)
 
 
-def rounds_to_infinity(w: Array) -> bool:
-    """Whether some weights are not finite, or would not be in bfloat16."""
-    found = bool(w.size) and not bool(w.max() < LARGEST and w.min() > -LARGEST)
+def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
+    """Whether some float32 weights are not finite, or would not be in bfloat16."""
+    flat = np.ravel(np.asarray(w, np.float32), order="K")
+    threads = threads if flat.nbytes >= _SHARED_BYTES else 1
+    found = np.zeros(threads, np.int64)
+    _shared(threads, _largest, flat.ctypes.data, flat.size, found)
     give_back(w)  # many are looked at before the first one is packed
-    return found
+    return bool(found.max() >= LARGEST)
 
 
 def _packed(
@@ -87,28 +104,44 @@ def _packed(
 ) -> Array:
     groups, arithmetic = plan.images.groups, plan.arithmetic
     outputs = plan.images.outputs // groups
-    layout = (plan.run, plan.padded, plan.blocks, plan.columns, arithmetic.planes, plan.step)
-    table = np.array([groups, outputs, *sizes, *steps, *layout], np.int64)
-    count = groups * plan.blocks * plan.taps * plan.padded * plan.columns * arithmetic.planes
+    rows, planes = plan.taps * plan.padded, arithmetic.planes
+    layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, plan.step)
+    kernels = _kernels(plan)
+    table = np.array([groups, outputs, *sizes, *steps, *layout, *kernels], np.int64)
+    count = groups * plan.blocks * rows * plan.columns * planes
     out = _aligned(count * arithmetic.weight_bytes // 2)
+    if w.dtype != np.float32 or not w.flags.c_contiguous:
+        w = np.ascontiguousarray(w, np.float32)
     threads = threads if out.nbytes >= _SHARED_BYTES else 1
-    source = np.ascontiguousarray(w, np.float32).reshape(-1)
     if arithmetic is Arithmetic.F16:
-        whole = np.empty(count, np.float32)
-        _run(threads, _pack_floats, source, whole, table)
+        whole = np.empty(2 * count, np.uint16)
+        _run(threads, w, whole, table)
         with np.errstate(over="ignore"):  # what is too large becomes infinite
-            out.view(np.float16)[...] = whole
+            out.view(np.float16)[...] = whole.view(np.float32)
         return out
-    if arithmetic is Arithmetic.F16_SPLIT:
-        source = source.astype(np.float16).astype(np.float32)
-    if arithmetic is Arithmetic.F32:
-        _run(threads, _pack_floats, source, out.view(np.float32), table)
-    else:
-        _run(threads, _pack_halves, source, out, table)
-    return out
+    return out if _run(threads, w, out, table) < LARGEST else out[:0]
 
 
-def _run(threads: int, kernel: Callable[..., None], *args: Array) -> None:
+def _kernels(plan: Plan) -> tuple[int, int]:
+    """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
+    known = objects.addresses(plan.level)
+    turn = known["turn_32"]
+    if not plan.arithmetic.on_tiles:
+        return turn, 0
+    if plan.arithmetic is Arithmetic.F16_SPLIT:
+        return turn, objects.addresses(plan.level, "_f16")["lay_f16"]
+    return turn, known[f"lay_{plan.arithmetic.name.lower()}"]
+
+
+def _run(threads: int, w: Array, out: Array, table: Array) -> int:
+    """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
+    found = np.zeros(threads, np.int64)
+    scratch = np.empty(threads * _ROOM, np.uint8)
+    _shared(threads, _pack_blocks, w.ctypes.data, out, scratch, found, table)
+    return int(found.max())
+
+
+def _shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
     if threads > 1:
         team_of(threads, 0).run(kernel, *args)
     else:
@@ -123,69 +156,144 @@ def _aligned(count: int) -> Array:
 
 
 @loop
-def _pack_floats(w: Any, out: Any, p: Any, tid: int, nt: int) -> None:
-    """Blocks of columns, each (taps and their elements, columns)."""
-    blocks, columns = p[BLOCKS], p[COLUMNS]
+def _pack_blocks(
+    w: int, out: Array, scratch: Array, found: Array, p: Array, tid: int, nt: int
+) -> None:
+    """Blocks of columns, piece by piece: as many rows of half a block as are one step of AMX.
+
+    Args:
+        w: Address of the weights, float32 in any order; it need not be a multiple of four.
+        out: As floats (block, row, column), or as `ir.amx` says: (block, step, part, half of the
+            columns, pair of rows, column, 2).
+        scratch: `_ROOM` bytes for each thread.
+        found: For each thread, the largest bit pattern of an absolute value that it laid out.
+        p: See above.
+        tid: This thread.
+        nt: All threads; they share blocks.
+    """
+    blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
     units = p[GROUPS] * blocks
-    rows = out.size // (units * columns)
+    room = scratch[tid * _ROOM : (tid + 1) * _ROOM]
+    places = room[:_PLACES].view(np.int64)
+    floats = room[_PLACES : _PLACES + _FLOATS].view(np.float32)
+    parts = room[_PLACES + _FLOATS :].view(np.uint16)
     for unit in range(units * tid // nt, units * (tid + 1) // nt):
         group = unit // blocks
-        first = (unit - group * blocks) * columns
-        exist = min(columns, p[OUTPUTS] - first)
+        first = (unit - group * blocks) * p[COLUMNS]
         origin = group * p[GROUP_STEP] + first * p[OUTPUT_STEP]
-        y, x, c = 0, 0, 0
-        for row in range(rows):
-            line = out[(unit * rows + row) * columns : (unit * rows + row + 1) * columns]
-            if row % p[PADDED] >= p[RUN]:
-                line[:] = 0
-                continue
-            at = origin + y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
-            if p[OUTPUT_STEP] == 1:
-                for j in range(exist):
-                    line[j] = w[np.uint64(at + j)]
-            else:
-                for j in range(exist):
-                    line[j] = w[np.uint64(at + j * p[OUTPUT_STEP])]
-            for j in range(exist, columns):
-                line[j] = 0
-            y, x, c = _next(y, x, c, p)
+        y, x, c, row = 0, 0, 0, 0
+        while row < rows:
+            count = min(p[STEP], padded - row % padded)
+            there = max(0, min(count, p[RUN] - row % padded))
+            for k in range(there):
+                places[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+                y, x, c = _next(y, x, c, p)
+            for half in range(p[COLUMNS] // SIDE):
+                exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
+                start = w + 4 * (origin + half * SIDE * p[OUTPUT_STEP])
+                source, across, down = _piece(start, floats, places, p, there, exist)
+                if p[LAY]:
+                    step = (unit * rows + row) // p[STEP]
+                    largest = _lay(source, across, out, parts, p, step, half, there, exist)
+                    found[tid] = max(found[tid], largest)
+                else:
+                    place = (unit * rows + row) * p[COLUMNS] + half * SIDE
+                    _copy(source, across, down, out, p, place, count, there, exist)
+            row += count
 
 
 @loop
-def _pack_halves(w: Any, out: Any, p: Any, tid: int, nt: int) -> None:
-    """(block, step, plane, half of the columns, pair of k, column, 2), as `ir.amx` says."""
-    blocks, columns, planes = p[BLOCKS], p[COLUMNS], p[PLANES]
-    half = 16 * p[STEP]
-    units = p[GROUPS] * blocks
-    rows = out.size // (units * columns * planes)
-    for unit in range(units * tid // nt, units * (tid + 1) // nt):
-        group = unit // blocks
-        first = (unit - group * blocks) * columns
-        exist = min(columns, p[OUTPUTS] - first)
-        origin = group * p[GROUP_STEP] + first * p[OUTPUT_STEP]
-        y, x, c = 0, 0, 0
-        for row in range(rows):
-            step, inside = row // p[STEP], row % p[STEP]
-            to = (unit * rows // p[STEP] + step) * planes * 2 * half
-            to += inside // 2 * 32 + inside % 2
-            there = exist if row % p[PADDED] < p[RUN] else 0
-            at = origin + y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
-            for j in range(columns):
-                value = w[np.uint64(at + j * p[OUTPUT_STEP])] if j < there else np.float32(0)
-                place = np.uint64(to + j // 16 * half + j % 16 * 2)
-                for plane in range(planes):
-                    part = _rounded(value)
-                    out[place + np.uint64(2 * half * plane)] = part
-                    value -= float_bits(np.int64(part) << 16)
-            if there:
-                y, x, c = _next(y, x, c, p)
+def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist: int) -> Any:
+    """Where a piece begins, and bytes from column to column and from row to row.
+
+    It is where it was if one of the two lies close together, as they are wanted; else in `floats`.
+    """
+    wide = 4 * WHOLE_STEP
+    beside = 4 * p[CHANNEL_STEP]
+    if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[LAY]):
+        return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
+    if p[OUTPUT_STEP] == 1 and exist == SIDE and there == WHOLE_STEP:
+        for k in range(0, WHOLE_STEP, SIDE):
+            target = address(floats) + 4 * k
+            call_turn(p[TURN], (start + 4 * places[k], beside, target, wide))
+    else:
+        for j in range(exist):
+            column = start + 4 * j * p[OUTPUT_STEP]
+            for k in range(there):
+                floats[j * WHOLE_STEP + k] = float_at(column + 4 * places[k])
+    return address(floats), wide, 4
 
 
-@loop(inline=True)
-def _rounded(value: Any) -> Any:
-    """The upper half of a float32, rounded to even: bfloat16."""
-    found = np.int64(bits(value)) & 0xFFFFFFFF
-    return (found + 0x7FFF + ((found >> 16) & 1)) >> 16
+@loop
+def _lay(
+    source: int,
+    across: int,
+    out: Array,
+    parts: Array,
+    p: Array,
+    step: int,
+    half: int,
+    there: int,
+    exist: int,
+) -> Any:
+    """Writes a piece in pairs of rows, its parts apart from each other.
+
+    Returns the largest bit pattern of an absolute value.
+    """
+    size = SIDE * p[STEP]
+    largest = 0
+    if exist < SIDE:
+        parts[:] = 0
+    if exist:
+        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+    for part in range(p[PLANES]):
+        tile = parts[part * SIDE * WHOLE_STEP :]
+        place = ((step * p[PLANES] + part) * 2 + half) * size
+        if p[STEP] == WHOLE_STEP:
+            call_turn(p[TURN], (address(tile), 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
+            continue
+        for j in range(SIDE):
+            for k in range(p[STEP]):
+                out[place + k // 2 * 2 * SIDE + 2 * j + k % 2] = tile[j * WHOLE_STEP + k]
+    return largest
+
+
+@loop
+def _copy(
+    source: int,
+    across: int,
+    down: int,
+    out: Array,
+    p: Array,
+    place: int,
+    count: int,
+    there: int,
+    exist: int,
+) -> None:
+    """Writes a piece as floats, zeros where there are none."""
+    floats, columns = out.view(np.float32), p[COLUMNS]
+    done = 0
+    if down == 4 and exist == SIDE:
+        for k in range(0, there // SIDE * SIDE, SIDE):
+            target = address(out) + 4 * (place + k * columns)
+            call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
+        done = there // SIDE * SIDE
+    for k in range(done, count):
+        line = floats[place + k * columns : place + k * columns + SIDE]
+        if k < there:
+            for j in range(exist):
+                line[j] = float_at(source + j * across + k * down)
+        for j in range(exist if k < there else 0, SIDE):
+            line[j] = 0
+
+
+@loop
+def _largest(w: int, count: int, found: Array, tid: int, nt: int) -> None:
+    """The largest bit pattern of an absolute value among so many floats at an address."""
+    largest = np.int32(0)
+    for i in range(count * tid // nt, count * (tid + 1) // nt):
+        largest = max(largest, np.int32(bits(float_at(w + 4 * i)) & 0x7FFFFFFF))
+    found[tid] = largest
 
 
 @loop(inline=True)

@@ -150,6 +150,7 @@ class Plan:
 
     Attributes:
         images: The problem.
+        level: Instruction sets.
         arithmetic: What products are computed in.
         source: Where rows are read.
         merged: Whether all taps of one row of the kernel are one run.
@@ -165,6 +166,7 @@ class Plan:
     """
 
     images: Images
+    level: Isa
     arithmetic: Arithmetic
     source: Source
     merged: bool
@@ -221,6 +223,7 @@ class _Planner:
         self.step = STEP
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
+        self.level = level
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
         self.wide = arithmetic.on_tiles
@@ -350,6 +353,7 @@ class _Planner:
         table = np.array([values[name] for name in FIELDS], np.int64)
         return Plan(
             i,
+            self.level,
             self.arithmetic,
             self.source,
             merged,

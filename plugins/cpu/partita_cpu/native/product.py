@@ -91,11 +91,13 @@ def emit_matrix_product(
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
-    arithmetic = choice.matrix_arithmetic(images, w.const)
-    if arithmetic.on_tiles:
-        _emit_laid(b, choice, arithmetic, images, x, w, bias, residual, y, activation)
-    else:
-        emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    wanted = choice.wanted_of_matrix(images, w.const)
+    if wanted.on_tiles:
+        cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
+        if cut.arithmetic.on_tiles:
+            _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
+            return y
+    emit_product(b, choice, images, x, w, bias, residual, y, activation)
     return y
 
 
@@ -110,16 +112,16 @@ def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool
 def _emit_laid(
     b: Builder,
     choice: Choice,
-    arithmetic: Arithmetic,
-    images: Images,
+    cut: Plan,
     x: Operand,
-    w: Operand,
+    weights: Operand,
     bias: Operand | None,
     residual: Operand | None,
     y: Operand,
     activation: Activation | None,
 ) -> None:
     """The product of a matrix that is laid out as tiles first, unless it is so already."""
+    images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
     kernels = b.constant(laid_kernels(choice.level, arithmetic))
 
@@ -134,7 +136,6 @@ def _emit_laid(
     if stays:
         out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
         b.once(y, ("tiles", arithmetic), lambda: out)
-    cut = plan(images, choice.level, arithmetic, choice.threads)
     table = laid_table(rows, depth, images.outputs, planes, choice.threads, stays)
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
@@ -143,7 +144,7 @@ def _emit_laid(
     b.call(
         multiply_laid,
         tiles,
-        _weights(b, choice, cut, w),
+        weights,
         offset,
         b.flat(written if residual is None else residual),
         b.flat(written),
@@ -191,13 +192,13 @@ def emit_product(
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
-    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
+    wanted = plan(images, choice.level, choice.wanted(images), choice.threads, storage)
+    cut, weights = fitting(b, choice, wanted, w)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
-    if small and _is_matrix(images, arithmetic, storage):
-        _emit_laid(b, choice, arithmetic, images, x, w, bias, residual, y, activation)
+    if small and _is_matrix(images, cut.arithmetic, storage):
+        _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
         return
-    cut = plan(images, choice.level, arithmetic, choice.threads, storage)
-    factors = product_of(b, choice, cut, w, bias, residual, y, activation)
+    factors = product_of(b, choice, cut, weights, bias, residual, y, activation)
     offset = factors.weights[1]
     b.call(
         multiply_tiles,
@@ -237,16 +238,15 @@ def product_of(
     b: Builder,
     choice: Choice,
     cut: Plan,
-    w: Operand,
+    weights: Operand,
     bias: Operand | None,
     residual: Operand | None,
     y: Operand,
     activation: Activation | None,
 ) -> Product:
-    """What a driver takes for a cut product; arguments as in `emit_product`."""
+    """What a driver takes for a product that `fitting` cut; arguments as in `emit_product`."""
     low, high, act = bounds_of(activation)
     gate, act = split_gate(act)
-    weights = _weights(b, choice, cut, w)
     scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
     code = int(act.code), float(act.alpha), float(act.beta)
     return Product(
@@ -258,12 +258,24 @@ def product_of(
     )
 
 
-def _weights(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
-    def packed(array: Array) -> Array:
-        lay = pack_matrix if array.ndim == 2 else pack
-        return lay(cut, array, choice.threads)
+def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan, Operand]:
+    """A cut product and its packed weights; in float32 if some are too large for what is wanted."""
+    weights = _packed(b, choice, wanted, w)
+    if weights.size or not w.size:
+        return wanted, weights
+    float32 = Arithmetic.F32
+    cut = plan(wanted.images, choice.level, float32, choice.threads, wanted.storage)
+    return cut, _packed(b, choice, cut, w)
 
-    return b.prepack(w, ("tiles", cut.packing), packed)
+
+def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
+    def packed(array: Array) -> Array:
+        found = (pack_matrix if array.ndim == 2 else pack)(cut, array, choice.threads)
+        if cut.arithmetic.on_tiles:
+            choice.note(array, not found.size)
+        return found
+
+    return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True)
 
 
 def _kernels(choice: Choice, cut: Plan) -> Array:

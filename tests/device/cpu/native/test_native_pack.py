@@ -1,0 +1,122 @@
+"""Packed weights: every element in its place, from memory that ends where the weights end."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from partita_cpu.native.choice import Choice
+from partita_cpu.native.isa import Isa
+from partita_cpu.native.pack import pack, pack_matrix
+from partita_cpu.native.plan import Images, Storage, plan
+from partita_cpu.native.table import Arithmetic
+
+from .conftest import Guarded, choices
+
+
+def unpacked(cut, packed):
+    """The sums of the parts: (groups, rows with their padding, columns with those too many)."""
+    groups, rows = cut.images.groups, cut.taps * cut.padded
+    if cut.arithmetic is Arithmetic.F32:
+        whole = packed.view(np.float32).astype(np.float64)
+        whole = whole.reshape(groups, cut.blocks, rows, cut.columns)
+    elif cut.arithmetic is Arithmetic.F16:
+        whole = packed.view(np.float16).astype(np.float64)
+        whole = whole.reshape(groups, cut.blocks, rows, cut.columns)
+    else:
+        shape = (rows // cut.step, cut.arithmetic.planes, 2, cut.step // 2, 16, 2)
+        parts = packed.view(ml_dtypes.bfloat16).astype(np.float64)
+        whole = parts.reshape(groups, cut.blocks, *shape).sum(axis=3)
+        # (group, block, step, half, pair, column, 2) to rows, then columns
+        whole = whole.transpose(0, 1, 2, 4, 6, 3, 5).reshape(groups, cut.blocks, rows, 32)
+    return whole.transpose(0, 2, 1, 3).reshape(groups, rows, -1)
+
+
+def expected(cut, w):
+    """The same from weights (outputs, channels of a group, down, across)."""
+    groups = cut.images.groups
+    outputs, channels, down, across = w.shape
+    runs = w.reshape(groups, outputs // groups, channels, down, across).transpose(0, 3, 4, 2, 1)
+    runs = runs.reshape(groups, cut.taps, cut.run, outputs // groups)
+    whole = np.zeros((groups, cut.taps, cut.padded, cut.blocks * cut.columns))
+    whole[:, :, : cut.run, : outputs // groups] = runs
+    return whole.reshape(groups, cut.taps * cut.padded, -1)
+
+
+def check(cut, packed, w):
+    steps = {Arithmetic.BF16: 2.0**-8, Arithmetic.BF16X3: 2.0**-16, Arithmetic.F16: 2.0**-11}
+    least = 2.0**-25 if cut.arithmetic is Arithmetic.F16 else 0  # half the step of the smallest
+    wanted = expected(cut, w)
+    error = np.abs(unpacked(cut, packed) - wanted)
+    assert (error <= steps.get(cut.arithmetic, 0) * np.abs(wanted) + least).all()
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_convolutions(level, arithmetic, data):
+    groups, down, across = (data.draw(st.sampled_from(s)) for s in ((1, 1, 3), (1, 3), (1, 2, 3)))
+    channels, outputs = (groups * data.draw(st.integers(1, 70)) for _ in range(2))
+    pad = data.draw(st.integers(0, across - 1))
+    half_in = arithmetic is Arithmetic.BF16 and data.draw(st.booleans())
+    sizes = (20 + down - 1, 20 + 2 * pad), ((down, across), (1, 1), (1, 1), (0, pad), (0, pad))
+    out = 20, 20 + 4 * pad - across + 1
+    images = Images(1, *sizes[0], channels, outputs, groups, *sizes[1], *out)
+    cut = plan(images, level, arithmetic, 2, Storage(half_in=half_in))
+    rng = np.random.default_rng(0)
+    guarded = Guarded()
+    w = rng.standard_normal((outputs, channels // groups, down, across)).astype(np.float32)
+    check(cut, pack(cut, guarded.array(w)), w)
+    guarded.release()
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@settings(max_examples=30, deadline=None)
+@given(depth=st.integers(1, 100), columns=st.integers(1, 100), order=st.sampled_from("CF"))
+def test_matrices(level, arithmetic, depth, columns, order):
+    w = np.random.default_rng(1).standard_normal((depth, columns)).astype(np.float32)
+    cut = plan(Images.matrix(40, depth, columns), level, arithmetic, 2)
+    guarded = Guarded()
+    lying = guarded.array(w if order == "C" else np.ascontiguousarray(w.T))
+    packed = pack_matrix(cut, lying if order == "C" else lying.T)
+    check(cut, packed, w.T.reshape(columns, depth, 1, 1))
+    guarded.release()
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kernel):
+    w = np.random.default_rng(2).standard_normal((300, 170, kernel, kernel)).astype(np.float32)
+    raw = bytearray(w.nbytes + 3)
+    odd = np.frombuffer(raw, np.float32, w.size, offset=3).reshape(w.shape)
+    odd[...] = w
+    assert not odd.flags.aligned
+    around = (kernel,) * 2, (1, 1), (1, 1), (kernel // 2,) * 2, (kernel // 2,) * 2
+    cut = plan(Images(1, 9, 9, 170, 300, 1, *around, 9, 9), level, arithmetic, 2)
+    whole = pack(cut, w)
+    np.testing.assert_array_equal(pack(cut, odd), whole)
+    np.testing.assert_array_equal(pack(cut, w, threads=2), whole)
+    check(cut, whole, w)
+
+
+@pytest.mark.parametrize("large", [np.inf, -np.inf, np.nan, 3.4e38])
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
+def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, large):
+    w = np.ones((70, 50), np.float32)
+    w[69, 49] = large
+    cut = plan(Images.matrix(40, 70, 50), level, arithmetic, 2)
+    assert pack_matrix(cut, w).size == 0 if arithmetic.on_tiles else pack_matrix(cut, w).size
+    assert Choice(level, arithmetic, 2).rounds_to_infinity(w)
+    w[69, 49] = 3.39e38
+    assert pack_matrix(cut, w).size
+    assert not Choice(level, arithmetic, 2).rounds_to_infinity(w)
+
+
+def test_what_packing_found_out_is_known():
+    choice = Choice(Isa.AMX, Arithmetic.BF16X3, 2)
+    w = np.ones((3, 4), np.float32)
+    choice.note(w, True)
+    assert choice.product_arithmetic(Images.matrix(64, 512, 512), w) is Arithmetic.F32
