@@ -9,19 +9,25 @@ specialised when the first part has run, once for each value that occurs.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering.builder import Emitter
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.prepacked import Prepacked
 from partita.lowering.program import Array, Operand, Program, plain
-from partita.lowering.walk import MoreValueInputs, Walk
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Walk
+from partita.model import is_static
+
+_log = logging.getLogger(__name__)
 
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and element type of one input."""
@@ -155,17 +161,55 @@ class Specialiser:
 
     def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
         """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
+        refine = self.target.refine
+        declared = None if refine is None else self._declared(specs)
+        if refine is not None and declared is not None:
+            try:
+                with _producers_kept(self.graph.nodes):
+                    graph = self._graph_of(self.graph.nodes)
+                    refine(graph, declared)
+                    return Walk(self, graph, specs, values, as_declared=True).run()
+            except (OtherShapes, CompileError) as error:
+                _log.debug("the shapes of '%s' are found by a walk: %s", self.graph.name, error)
         first = Walk(self, self.graph, specs, values)
         first.emit()
-        refine = self.target.refine
         if refine is None:
             return first.finish()
-        made = [v for node in first.walked for v in node.outputs if v is not None]
-        producers = [value.producer for value in made]
-        graph = Graph(self.graph.inputs, self.graph.outputs, first.walked, self.graph.name)
-        refine(graph, first.shapes())
-        changed = graph.nodes != first.walked
-        program = Walk(self, graph, specs, values).run() if changed else first.finish()
+        with _producers_kept(first.walked):
+            graph = self._graph_of(first.walked)
+            refine(graph, first.shapes())
+            changed = graph.nodes != first.walked
+            return Walk(self, graph, specs, values).run() if changed else first.finish()
+
+    def _graph_of(self, nodes: Sequence[Node]) -> Graph:
+        return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)
+
+    def _declared(self, specs: Sequence[Spec]) -> dict[Value, tuple[int, ...]] | None:
+        """The shapes that the graph's values have by its own account, if it tells all of them.
+
+        They save the walk that finds them out; the walk that makes the program checks them.
+        """
+        if self.known or any(node.kind == "If" for node in self.graph.nodes):
+            return None
+        if any(v.shape != shape for v, (shape, _) in zip(self.graph.inputs, specs, strict=True)):
+            return None
+        made = (value for node in self.graph.nodes for value in node.outputs)
+        shapes: dict[Value, tuple[int, ...]] = {}
+        for value in [*self.graph.inputs, *made]:
+            if value is not None:
+                if not is_static(value.shape):
+                    return None
+                shapes[value] = value.shape
+        return shapes
+
+
+@contextlib.contextmanager
+def _producers_kept(nodes: Sequence[Node]) -> Iterator[None]:
+    """Nodes that take the places of these for a while leave values their producers."""
+    made = [value for node in nodes for value in node.outputs if value is not None]
+    producers = [value.producer for value in made]
+    try:
+        yield
+    finally:
         for value, producer in zip(made, producers, strict=True):
             value.producer = producer
-        return program

@@ -12,6 +12,7 @@ from partita.lowering.demands import check_demands
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory import plan
 from partita.lowering.program import Array, Operand, Program, Rest, Step, may_wait, plain
+from partita.model import is_static
 
 if TYPE_CHECKING:
     from partita.lowering.specialise import Spec, Specialiser
@@ -31,6 +32,10 @@ class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
         self.indices = indices
 
 
+class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
+    """A value has another shape than it is said to have, or none that is known before the run."""
+
+
 class Walk:
     """Emits the nodes of a graph one after another.
 
@@ -39,6 +44,7 @@ class Walk:
         graph: What is walked: the owner's graph, or a simpler form of it.
         specs: Shape and type of every input.
         values: The elements of value inputs.
+        as_declared: Whether values must have the shapes that they are said to have.
 
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
@@ -51,7 +57,9 @@ class Walk:
         graph: Graph,
         specs: Sequence[Spec],
         values: Mapping[int, Array],
+        as_declared: bool = False,
     ) -> None:
+        self._as_declared = as_declared
         self._owner = owner
         self._graph = graph
         self._target = owner.target
@@ -147,6 +155,8 @@ class Walk:
                     f"({node.kind}) is used, but this device does not compute it."
                 )
             self._env[value] = operand
+            if self._as_declared and value.shape != operand.shape and is_static(value.shape):
+                raise OtherShapes(f"{value} of {node} has shape {operand.shape}")
             if operand in late:
                 self._blocked.add(value)
             elif operand.const is not None:
@@ -163,6 +173,8 @@ class Walk:
         work.extendleft(reversed([*graph.nodes, *links]))
 
     def _wait(self, node: Node) -> None:
+        if self._as_declared:
+            raise OtherShapes(f"{node} needs a value that is only known while the model runs")
         self._waiting.append(node)
         self._blocked.update(value for value in node.outputs if value is not None)
 

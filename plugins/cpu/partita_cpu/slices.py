@@ -90,6 +90,8 @@ class _Slices:
         for number, node in enumerate(self._graph.nodes):
             nodes += [self._memory(buffer) for buffer in first.get(number, ())]
             nodes += [self._placed(n) for n in self._new.get(node, [node])]
+        for value, (buffer, _) in self._places.items():
+            value.shape = buffer.shape
         self._graph.nodes = nodes
 
     def _is_concat(self, node: Node) -> bool:

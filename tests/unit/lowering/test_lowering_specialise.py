@@ -375,3 +375,51 @@ def test_a_backend_refines_the_branch_that_was_taken():
     assert seen == [["Equal", "Neg", "Identity", "Add"], ["Equal", "Mul", "Identity", "Add"]]
     assert [node.op_type for node in maker.graph.nodes] == ["Equal", "If", "Add"]
     assert all(v.producer is node for node in maker.graph.nodes for v in node.outputs)
+
+
+def refining(text):
+    """A specialiser that puts Relu in the place of Neg, and the shapes that it is told."""
+    told = []
+
+    def refine(graph, shapes):
+        told.append({value.name: shape for value, shape in shapes.items()})
+        graph.nodes = [
+            Node("Relu", node.inputs, node.outputs) if node.op_type == "Neg" else node
+            for node in graph.nodes
+        ]
+
+    maker = specialiser(text)
+    maker.target.refine = refine
+    return maker, told
+
+
+def test_shapes_that_the_graph_tells_are_not_found_out():
+    maker, told = refining(
+        "g (float[5] x) => (float[5] z) <float[5] y> { y = Neg(x) z = Add(y, x) }"
+    )
+    x = floats(5)
+    np.testing.assert_array_equal(run(maker, x)[0], np.maximum(x, 0) + x)
+    assert told == [{"x": (5,), "y": (5,), "z": (5,)}]
+    assert all(v.producer is node for node in maker.graph.nodes for v in node.outputs)
+
+
+@pytest.mark.parametrize("stale", [(4,), (5, 1), ()])
+def test_shapes_that_the_graph_tells_wrongly_are_found_out(stale):
+    maker, told = refining(
+        "g (float[5] x) => (float[5] z) <float[5] y> { y = Neg(x) z = Add(y, x) }"
+    )
+    maker.graph.nodes[0].outputs[0].shape = stale
+    x = floats(5)
+    np.testing.assert_array_equal(run(maker, x)[0], np.maximum(x, 0) + x)
+    assert [shapes["y"] for shapes in told] == [stale, (5,)]
+    assert all(v.producer is node for node in maker.graph.nodes for v in node.outputs)
+
+
+def test_shapes_told_of_what_hangs_on_values_of_the_run_are_not_relied_on():
+    maker, told = refining(
+        """g (float x) => (float[3] z) <int64[1] n, float[3] y> {
+            n = Cast <to = 7> (x) y = Expand (x, n) z = Neg (y)
+        }"""
+    )
+    np.testing.assert_array_equal(run(maker, np.array(3, np.float32))[0], [3, 3, 3])
+    assert [sorted(shapes) for shapes in told[:2]] == [["n", "x", "y", "z"], ["n", "x"]]
