@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -193,14 +193,17 @@ def _is_map(kind: onnx.TypeProto) -> bool:
 
 def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
     try:
+        if tidy:
+            _simplify(ir_model)
+        nodes = _all_nodes(ir_model.graph)
+        _check_wiring(ir_model, nodes, origin)
         if not tidy:
-            _check_wiring(ir_model, origin)
             return Model(ir_model)
-        _simplify(ir_model)
-        _check_wiring(ir_model, origin)
-        _sort(ir_model.graph, origin)
-        forget_meaningless_dims(ir_model.graph)
-        _name_nodes(ir_model.graph)
+        if not _are_in_order(nodes):
+            _sort(ir_model.graph, origin)
+            nodes = _all_nodes(ir_model.graph)
+        forget_meaningless_dims(ir_model.graph, nodes)
+        _name_nodes(nodes)
         infer_shapes(ir_model)
     except PartitaError:
         raise
@@ -224,11 +227,14 @@ def _simplify(ir_model: ir.Model) -> None:
             imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
         InlinePass()(ir_model)
-    for node in ir.traversal.RecursiveGraphIterator(ir_model.graph):
-        ir_model.graph.opset_imports.setdefault(node.domain, 1)  # files forget their own domains
-        if node.op_type == "Constant" and node.domain == "":
-            _encode_strings(node)
-    LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
+    nodes = _all_nodes(ir_model.graph)
+    for domain in {node.domain for node in nodes}:
+        ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
+    constants = [node for node in nodes if node.op_type == "Constant" and node.domain == ""]
+    for node in constants:
+        _encode_strings(node)
+    if constants:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
     RemoveInitializersFromInputsPass()(ir_model)
 
 
@@ -247,6 +253,23 @@ def _encode_strings(node: ir.Node) -> None:
             node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
+def _all_nodes(graph: ir.Graph) -> list[ir.Node]:
+    """All operations in order, those in bodies behind the one that holds the body."""
+    import onnx_ir as ir
+
+    return list(ir.traversal.RecursiveGraphIterator(graph))
+
+
+def _are_in_order(nodes: Sequence[ir.Node]) -> bool:
+    """Whether every operation comes behind those whose results it or its bodies read."""
+    seen: set[ir.Node | None] = {None}
+    for node in nodes:
+        if any(value is not None and value.producer() not in seen for value in node.inputs):
+            return False
+        seen.add(node)
+    return True
+
+
 def _sort(graph: ir.Graph, origin: str) -> None:
     try:
         graph.sort()
@@ -254,11 +277,9 @@ def _sort(graph: ir.Graph, origin: str) -> None:
         raise ModelFormatError(f"{origin} has a cycle: {error}") from error
 
 
-def _check_wiring(ir_model: ir.Model, origin: str) -> None:
+def _check_wiring(ir_model: ir.Model, nodes: Sequence[ir.Node], origin: str) -> None:
     """Every value that is read or returned must come from somewhere."""
-    import onnx_ir as ir
-
-    for node in ir.traversal.RecursiveGraphIterator(ir_model.graph):
+    for node in nodes:
         for value in node.inputs:
             if value is not None and value.producer() is None and not _is_source(value):
                 raise ModelFormatError(
@@ -289,11 +310,8 @@ def _is_source(value: ir.Value) -> bool:
     return bool(value.is_graph_input() or value.is_initializer())
 
 
-def _name_nodes(graph: ir.Graph) -> None:
+def _name_nodes(nodes: Sequence[ir.Node]) -> None:
     """Gives every operation, those in bodies included, a name of its own."""
-    import onnx_ir as ir
-
-    nodes = list(ir.traversal.RecursiveGraphIterator(graph))
     taken = {node.name for node in nodes if node.name}
     used: set[str] = set()
     counts: Counter[str] = Counter()

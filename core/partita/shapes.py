@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,12 +22,17 @@ _MADE_UP = "unk__"
 """How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
 
 
-def forget_meaningless_dims(graph: ir.Graph) -> None:
-    """Drops dimensions such as -1, "" and "?": as symbols they would even claim equality."""
+def forget_meaningless_dims(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Drops dimensions such as -1, "" and "?": as symbols they would even claim equality.
+
+    Args:
+        graph: The graph.
+        nodes: All its operations, those in bodies included.
+    """
     import onnx_ir as ir
 
-    for value in [*graph.inputs, *computed_values(graph)]:
-        if value.shape is not None:
+    for value in [*graph.inputs, *(value for node in nodes for value in node.outputs)]:
+        if value.shape is not None and any(map(_says_nothing, value.shape)):
             value.shape = ir.Shape([None if _says_nothing(dim) else dim for dim in value.shape])
 
 
@@ -187,14 +192,30 @@ def _take_over_main(
     for node in graph:
         for value in node.outputs:
             kind = found.get(value.name or "")
-            source = None if kind is None else serde.deserialize_type_proto_for_type(kind)
-            if kind is None or source is None:
+            if kind is None:
+                continue
+            if kind.HasField("tensor_type") and kind.tensor_type.elem_type:
+                # Nearly all are tensors, and onnx-ir takes four times as long to read their types.
+                tensor = kind.tensor_type
+                value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+                dims = [_dim(dim, symbols) for dim in tensor.shape.dim]
+                value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
+                continue
+            source = serde.deserialize_type_proto_for_type(kind)
+            if source is None:
                 continue
             value.type = source
             shape = serde.deserialize_type_proto_for_shape(kind)
             value.shape = None
             if shape is not None:
                 value.shape = ir.Shape(None if _is_made_up(dim, symbols) else dim for dim in shape)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    name = dim.dim_param
+    return None if not name or (name.startswith(_MADE_UP) and name not in own) else name
 
 
 def _doubt(claim: onnx.ValueInfoProto) -> None:

@@ -26,7 +26,6 @@ from partita.lowering import (
     Prepacked,
     Specialiser,
     Target,
-    expand_functions,
     fold_constants,
     fuse,
     fuse_quantized,
@@ -84,7 +83,6 @@ class CpuCompiledModel(CompiledModel):
         if not isinstance(properties, CpuProperties):
             raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
         graph = lower(model)
-        expand_functions(graph, takes)
         verdict(model, device, graph).require_all(model)
         self.streams = properties.streams
         self._threads = max(1, properties.threads // self.streams)

@@ -14,15 +14,15 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 
 def query(model: Model, device: str) -> QueryResult:
     """Asks the kernel table about every operation, those in bodies included."""
-    graph = lower(model)
-    if refusals(graph):
-        expand_functions(graph, takes)
-    return verdict(model, device, graph)
+    return verdict(model, device, lower(model))
 
 
 def verdict(model: Model, device: str, graph: Graph) -> QueryResult:
-    """The answer for a model that was lowered already."""
+    """The answer for a model that was lowered already; expands what is taken in parts, in place."""
     reasons = refusals(graph)
+    if reasons:
+        expand_functions(graph, takes)
+        reasons = refusals(graph)
     return QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
 
 

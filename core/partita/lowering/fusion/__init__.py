@@ -58,10 +58,10 @@ def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None 
     for node in graph.nodes:
         for body in node.graphs():
             fuse(body, passes, accepts)
+    rewriter = Rewriter(graph, accepts or _all, {})
     for run in passes:
-        rewriter = Rewriter(graph, accepts or _all, {})
         run(rewriter)
-        rewriter.finish()
+    rewriter.finish()
 
 
 def fuse_residuals(graph: Graph, shapes: Shapes, accepts: Accepts | None = None) -> None:

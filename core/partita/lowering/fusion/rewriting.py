@@ -17,7 +17,7 @@ Shapes = Mapping[Value, tuple[int, ...]]
 
 
 class Rewriter:
-    """One pass's view of a graph.
+    """What passes see of a graph, kept up to date while they change it.
 
     Attributes:
         graph: The graph; its node list is brought up to date by :meth:`finish`.

@@ -177,10 +177,10 @@ def _pack_blocks(
     places = room[:_PLACES].view(np.int64)
     floats = room[_PLACES : _PLACES + _FLOATS].view(np.float32)
     parts = room[_PLACES + _FLOATS :].view(np.uint16)
-    for unit in range(units * tid // nt, units * (tid + 1) // nt):
-        group = unit // blocks
-        first = (unit - group * blocks) * p[COLUMNS]
-        origin = group * p[GROUP_STEP] + first * p[OUTPUT_STEP]
+    begin, end = units * tid // nt, units * (tid + 1) // nt
+    # Memory is read in order: column by column, or where rows lie together all blocks row by row.
+    together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
+    for start in range(begin, end, together):
         y, x, c, row = 0, 0, 0, 0
         while row < rows:
             count = min(p[STEP], padded - row % padded)
@@ -188,17 +188,21 @@ def _pack_blocks(
             for k in range(there):
                 places[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
                 y, x, c = _next(y, x, c, p)
-            for half in range(p[COLUMNS] // SIDE):
-                exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
-                start = w + 4 * (origin + half * SIDE * p[OUTPUT_STEP])
-                source, across, down = _piece(start, floats, places, p, there, exist)
-                if p[LAY]:
-                    step = (unit * rows + row) // p[STEP]
-                    largest = _lay(source, across, out, parts, p, step, half, there, exist)
-                    found[tid] = max(found[tid], largest)
-                else:
-                    place = (unit * rows + row) * p[COLUMNS] + half * SIDE
-                    _copy(source, across, down, out, p, place, count, there, exist)
+            for unit in range(start, start + together):
+                group = unit // blocks
+                first = (unit - group * blocks) * p[COLUMNS]
+                origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
+                for half in range(p[COLUMNS] // SIDE):
+                    exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
+                    at = origin + 4 * half * SIDE * p[OUTPUT_STEP]
+                    source, across, down = _piece(at, floats, places, p, there, exist)
+                    if p[LAY]:
+                        step = (unit * rows + row) // p[STEP]
+                        largest = _lay(source, across, out, parts, p, step, half, there, exist)
+                        found[tid] = max(found[tid], largest)
+                    else:
+                        place = (unit * rows + row) * p[COLUMNS] + half * SIDE
+                        _copy(source, across, down, out, p, place, count, there, exist)
             row += count
 
 
