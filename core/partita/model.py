@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -466,6 +467,7 @@ def find_port(ports: Sequence[Port], key: int | str | Port, owner: str) -> Port:
     return ports[key]
 
 
+@functools.cache
 def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
     """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
     if dtype is None or dtype.name == "UNDEFINED":

@@ -195,13 +195,13 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
     try:
         if tidy:
             _simplify(ir_model)
-        nodes = _all_nodes(ir_model.graph)
-        _check_wiring(ir_model, nodes, origin)
+        nodes, bodies = _operations(ir_model.graph)
+        _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
             return Model(ir_model)
         if not _are_in_order(nodes):
             _sort(ir_model.graph, origin)
-            nodes = _all_nodes(ir_model.graph)
+            nodes, _ = _operations(ir_model.graph)
         forget_meaningless_dims(ir_model.graph, nodes)
         _name_nodes(nodes)
         infer_shapes(ir_model)
@@ -214,7 +214,6 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
 
 def _simplify(ir_model: ir.Model) -> None:
     """Leaves operations on values: no functions, no constants that are nodes or inputs."""
-    import onnx_ir as ir
     from onnx_ir.passes.common import (
         InlinePass,
         LiftConstantsToInitializersPass,
@@ -227,15 +226,16 @@ def _simplify(ir_model: ir.Model) -> None:
             imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
         InlinePass()(ir_model)
-    nodes = _all_nodes(ir_model.graph)
-    for domain in {node.domain for node in nodes}:
+    nodes, bodies = _operations(ir_model.graph)
+    for domain in dict.fromkeys(node.domain for node in nodes):
         ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
     constants = [node for node in nodes if node.op_type == "Constant" and node.domain == ""]
     for node in constants:
         _encode_strings(node)
     if constants:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
-    RemoveInitializersFromInputsPass()(ir_model)
+    if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
+        RemoveInitializersFromInputsPass()(ir_model)
 
 
 def _encode_strings(node: ir.Node) -> None:
@@ -253,11 +253,20 @@ def _encode_strings(node: ir.Node) -> None:
             node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def _all_nodes(graph: ir.Graph) -> list[ir.Node]:
-    """All operations in order, those in bodies behind the one that holds the body."""
-    import onnx_ir as ir
-
-    return list(ir.traversal.RecursiveGraphIterator(graph))
+def _operations(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Graph]]:
+    """All operations in order, those in bodies behind the one that holds the body; the bodies."""
+    nodes: list[ir.Node] = []
+    bodies: list[ir.Graph] = []
+    for node in graph:
+        nodes.append(node)
+        for attribute in node.attributes.values():
+            kind = attribute.type.name
+            if kind in ("GRAPH", "GRAPHS"):
+                for body in [attribute.value] if kind == "GRAPH" else attribute.value:
+                    inner = _operations(body)
+                    nodes += inner[0]
+                    bodies += [body, *inner[1]]
+    return nodes, bodies
 
 
 def _are_in_order(nodes: Sequence[ir.Node]) -> bool:
@@ -277,7 +286,9 @@ def _sort(graph: ir.Graph, origin: str) -> None:
         raise ModelFormatError(f"{origin} has a cycle: {error}") from error
 
 
-def _check_wiring(ir_model: ir.Model, nodes: Sequence[ir.Node], origin: str) -> None:
+def _check_wiring(
+    graph: ir.Graph, nodes: Sequence[ir.Node], bodies: Sequence[ir.Graph], origin: str
+) -> None:
     """Every value that is read or returned must come from somewhere."""
     for node in nodes:
         for value in node.inputs:
@@ -286,7 +297,7 @@ def _check_wiring(ir_model: ir.Model, nodes: Sequence[ir.Node], origin: str) -> 
                     f"{origin}: operation '{node.name or node.op_type}' reads '{value.name}', "
                     "which nothing produces."
                 )
-    for kind, values in (("input", ir_model.graph.inputs), ("output", ir_model.graph.outputs)):
+    for kind, values in (("input", graph.inputs), ("output", graph.outputs)):
         names: set[str] = set()
         for index, value in enumerate(values):
             if not value.name:
@@ -294,10 +305,10 @@ def _check_wiring(ir_model: ir.Model, nodes: Sequence[ir.Node], origin: str) -> 
             if value.name in names:
                 raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
             names.add(value.name)
-    for value in ir_model.graph.outputs:
+    for value in graph.outputs:
         if value.producer() is None and not _is_source(value):
             raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
-    for body in ir_model.graph.subgraphs():
+    for body in bodies:
         for value in body.outputs:
             if value.producer() is None and not _is_source(value):
                 raise ModelFormatError(
