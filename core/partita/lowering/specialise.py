@@ -193,13 +193,16 @@ class Specialiser:
             return None
         if any(v.shape != shape for v, (shape, _) in zip(self.graph.inputs, specs, strict=True)):
             return None
-        made = (value for node in self.graph.nodes for value in node.outputs)
+        nodes = self.graph.nodes
+        values = (value for node in nodes for value in (*node.inputs, *node.outputs))
         shapes: dict[Value, tuple[int, ...]] = {}
-        for value in [*self.graph.inputs, *made]:
-            if value is not None:
-                if not is_static(value.shape):
-                    return None
-                shapes[value] = value.shape
+        for value in [*self.graph.inputs, *values]:
+            if value is None or value in shapes:
+                continue
+            shape = value.shape if value.const is None else value.const.shape
+            if not is_static(shape):
+                return None
+            shapes[value] = shape
         return shapes
 
 

@@ -81,7 +81,7 @@ def alone(graph: OpGraph, device: str, ops: Sequence[int]) -> Submodel:
 def cut(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
     """Cuts the submodel out of the model; constants that it reads are copied along.
 
-    Weights are shared with the model, not copied.
+    Weights are shared with the model, not copied. Where it is all of the model, that is returned.
     """
     needed = set(submodel.ops)
     stack = list(submodel.ops)
@@ -94,6 +94,10 @@ def cut(model: Model, graph: OpGraph, submodel: Submodel) -> Model:
             ):
                 needed.add(source)
                 stack.append(source)
+    inputs, outputs = ([port.name for port in ports] for ports in (model.inputs, model.outputs))
+    whole = len(needed) == len(graph.nodes) and [*submodel.inputs] == inputs
+    if whole and [*submodel.outputs] == outputs:
+        return model
     nodes = [graph.nodes[op] for op in sorted(needed)]
     name = f"{model.name}_subgraph{submodel.number}"
     return model.extract(submodel.inputs, submodel.outputs, name, nodes)
