@@ -204,6 +204,15 @@ def _pool(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
 
 
+@_demand("Col2Im")
+def _col2im(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, image = _pair(shapes)
+    yield from _slides(node, image[0])
+    yield from _is("block_shape", shapes[2], image)
+    if len(x) != 3:
+        yield "the columns are to have 3 dimensions"
+
+
 @_demand("MaxUnpool")
 def _max_unpool(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _slides(node, len(_first(shapes)) - 2, kernel=True)

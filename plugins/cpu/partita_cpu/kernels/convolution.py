@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import (
     NO_ACTIVATION,
     Activation,
@@ -288,6 +289,11 @@ def _multiply_transposed(
 def col2im_(b: Builder, node: Node, x: Operand, image: Operand, block: Operand) -> Operand:
     """Columns of windows added up to images of up to three dimensions."""
     window = resolve(node, ints(b, image), ints(b, block))
+    if min(window.kernel) < 1 or x.shape[1] % window.taps or x.shape[2] != window.pixels:
+        raise CompileError(
+            f"Operation '{node.name}' (Col2Im): columns of shape {list(x.shape)} are not those of "
+            f"an image of {ints(b, image)} in blocks of {ints(b, block)}."
+        )
     channels = x.shape[1] // window.taps
     y = b.empty((x.shape[0], channels, *window.size[3 - window.rank :]), x.dtype)
     if y.size:

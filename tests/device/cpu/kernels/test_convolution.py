@@ -252,3 +252,19 @@ def test_window_larger_than_input():
 def test_output_larger_than_any_memory():
     with pytest.raises(CompileError, match="more than any memory"):
         run_ours("Conv", [normal(1, 1, 1, 4, 4), normal(2, 1, 1, 3, 3)], pads=[0, 1 << 45, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("columns", "block", "attrs", "message"),
+    [
+        ((1, 5, 4), [1, 5], {}, "are not those of an image"),
+        ((1, 4, 5), [1, 5], {}, "are not those of an image"),
+        ((1, 5, 5), [-1, -5], {}, "are not those of an image"),
+        ((1, 5, 5), [1, 5], {"strides": [0, 1]}, "number that is too small"),
+        ((1, 5, 5), [5], {}, "block_shape is to be of shape"),
+    ],
+)
+def test_columns_that_are_not_those_of_the_image(columns, block, attrs, message):
+    inputs = [normal(1, *columns), np.array([5, 5]), np.array(block)]
+    with pytest.raises(CompileError, match=message):
+        run_ours("Col2Im", inputs, constants=[1, 2], **attrs)
