@@ -347,7 +347,8 @@ class Compilation:
             piece = waiting[index]
             try:
                 core = self.devices.core
-                self._memories[piece.device] = core.device_info(piece.device).memory
+                if piece.device not in self._memories:  # asking takes some devices a millisecond
+                    self._memories[piece.device] = core.device_info(piece.device).memory
                 config = self.devices.config(piece.device)
                 if counted:
                     config["PERF_COUNT"] = True
