@@ -86,7 +86,8 @@ def laid_table(
 ) -> Array:
     """The table of `multiply_laid`."""
     steps, blocks, tiles = -(-depth // STEP), -(-columns // COLUMNS), -(-rows // COLUMNS)
-    chunks = -(-steps // CHUNK_STEPS[planes])
+    # With one tile down weights are read once in any case, and in order if sums are not cut.
+    chunks = 1 if tiles == 1 and planes == 2 else -(-steps // CHUNK_STEPS[planes])
     chunk = -(-steps // chunks)
     by_columns = blocks >= 2 * threads and (columns >= rows or tiles < 2 * threads)
     tile_bytes = 2 * TILE * planes * 2 * chunk
