@@ -25,11 +25,8 @@ LARGEST = 0x7F7F8000
 _SHARED_BYTES = 1 << 19
 """Smaller results are there before another thread has begun."""
 
-_PLACES = 8 * WHOLE_STEP
-_FLOATS = 4 * SIDE * WHOLE_STEP
-_PART = 2 * SIDE * WHOLE_STEP
-_ROOM = _PLACES + _FLOATS + 3 * _PART
-"""Bytes of scratch memory of a thread: where the rows of a piece are, its elements, their parts."""
+_TILE = SIDE * WHOLE_STEP
+"""Elements of a piece: of half a block, as many rows as AMX takes at a time."""
 
 (
     GROUPS,
@@ -135,9 +132,13 @@ def _kernels(plan: Plan) -> tuple[int, int]:
 
 def _run(threads: int, w: Array, out: Array, table: Array) -> int:
     """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
-    found = np.zeros(threads, np.int64)
-    scratch = np.empty(threads * _ROOM, np.uint8)
-    _shared(threads, _pack_blocks, w.ctypes.data, out, scratch, found, table)
+    found, places = np.zeros(threads, np.int64), np.empty((threads, WHOLE_STEP), np.int64)
+    floats, parts = (
+        np.empty((threads, _TILE), np.float32),
+        np.empty((threads, 3 * _TILE), np.uint16),
+    )
+    args = (out.view(np.float32), out, places, floats, parts, found, table)
+    _shared(threads, _pack_blocks, w.ctypes.data, *args)
     return int(found.max())
 
 
@@ -157,15 +158,27 @@ def _aligned(count: int) -> Array:
 
 @loop
 def _pack_blocks(
-    w: int, out: Array, scratch: Array, found: Array, p: Array, tid: int, nt: int
+    w: int,
+    whole: Array,
+    halves: Array,
+    places: Array,
+    floats: Array,
+    parts: Array,
+    found: Array,
+    p: Array,
+    tid: int,
+    nt: int,
 ) -> None:
     """Blocks of columns, piece by piece: as many rows of half a block as are one step of AMX.
 
     Args:
         w: Address of the weights, float32 in any order; it need not be a multiple of four.
-        out: As floats (block, row, column), or as `ir.amx` says: (block, step, part, half of the
+        whole: The result as floats (block, row, column), if they are kept whole.
+        halves: The same memory, as `ir.amx` says, if they are not: (block, step, part, half of the
             columns, pair of rows, column, 2).
-        scratch: `_ROOM` bytes for each thread.
+        places: For each thread room for where the rows of a piece are.
+        floats: For each thread room for its elements.
+        parts: For each thread room for their parts.
         found: For each thread, the largest bit pattern of an absolute value that it laid out.
         p: See above.
         tid: This thread.
@@ -173,10 +186,7 @@ def _pack_blocks(
     """
     blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
     units = p[GROUPS] * blocks
-    room = scratch[tid * _ROOM : (tid + 1) * _ROOM]
-    places = room[:_PLACES].view(np.int64)
-    floats = room[_PLACES : _PLACES + _FLOATS].view(np.float32)
-    parts = room[_PLACES + _FLOATS :].view(np.uint16)
+    at_row, piece, split = places[tid], floats[tid], parts[tid]
     begin, end = units * tid // nt, units * (tid + 1) // nt
     # Memory is read in order: column by column, or where rows lie together all blocks row by row.
     together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
@@ -186,7 +196,7 @@ def _pack_blocks(
             count = min(p[STEP], padded - row % padded)
             there = max(0, min(count, p[RUN] - row % padded))
             for k in range(there):
-                places[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+                at_row[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
                 y, x, c = _next(y, x, c, p)
             for unit in range(start, start + together):
                 group = unit // blocks
@@ -195,14 +205,14 @@ def _pack_blocks(
                 for half in range(p[COLUMNS] // SIDE):
                     exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
                     at = origin + 4 * half * SIDE * p[OUTPUT_STEP]
-                    source, across, down = _piece(at, floats, places, p, there, exist)
+                    source, across, down = _piece(at, piece, at_row, p, there, exist)
                     if p[LAY]:
                         step = (unit * rows + row) // p[STEP]
-                        largest = _lay(source, across, out, parts, p, step, half, there, exist)
+                        largest = _lay(source, across, halves, split, p, step, half, there, exist)
                         found[tid] = max(found[tid], largest)
                     else:
                         place = (unit * rows + row) * p[COLUMNS] + half * SIDE
-                        _copy(source, across, down, out, p, place, count, there, exist)
+                        _copy(source, across, down, whole, p, place, count, there, exist)
             row += count
 
 
@@ -247,18 +257,20 @@ def _lay(
     size = SIDE * p[STEP]
     largest = 0
     if exist < SIDE:
-        parts[:] = 0
+        for i in range(parts.size):
+            parts[i] = 0
     if exist:
         largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
     for part in range(p[PLANES]):
-        tile = parts[part * SIDE * WHOLE_STEP :]
+        tile = part * _TILE
         place = ((step * p[PLANES] + part) * 2 + half) * size
         if p[STEP] == WHOLE_STEP:
-            call_turn(p[TURN], (address(tile), 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
+            source = address(parts) + 2 * tile
+            call_turn(p[TURN], (source, 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
             continue
         for j in range(SIDE):
             for k in range(p[STEP]):
-                out[place + k // 2 * 2 * SIDE + 2 * j + k % 2] = tile[j * WHOLE_STEP + k]
+                out[place + k // 2 * 2 * SIDE + 2 * j + k % 2] = parts[tile + j * WHOLE_STEP + k]
     return largest
 
 
@@ -275,7 +287,7 @@ def _copy(
     exist: int,
 ) -> None:
     """Writes a piece as floats, zeros where there are none."""
-    floats, columns = out.view(np.float32), p[COLUMNS]
+    columns = p[COLUMNS]
     done = 0
     if down == 4 and exist == SIDE:
         for k in range(0, there // SIDE * SIDE, SIDE):
@@ -283,12 +295,10 @@ def _copy(
             call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
         done = there // SIDE * SIDE
     for k in range(done, count):
-        line = floats[place + k * columns : place + k * columns + SIDE]
-        if k < there:
-            for j in range(exist):
-                line[j] = float_at(source + j * across + k * down)
-        for j in range(exist if k < there else 0, SIDE):
-            line[j] = 0
+        for j in range(SIDE):
+            known = k < there and j < exist
+            value = float_at(source + j * across + k * down) if known else np.float32(0)
+            out[place + k * columns + j] = value
 
 
 @loop
