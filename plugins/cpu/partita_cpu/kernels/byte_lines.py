@@ -16,7 +16,6 @@ from partita.lowering.windows import Window
 from partita_cpu.kernels.byte_product import (
     BLOCK_STEPS,
     CHUNK,
-    FETCHING,
     TILE,
     TOGETHER,
     Kind,
@@ -202,11 +201,9 @@ def _multiply_lines(
             a = address(band) + (first + down * pitch) * channels + done * STEP
             place = ((panel * p[DOWN] + down) * run + done) * STEP * PANEL
             weights = address(panels) + place
-            share = steps * STEP * PANEL // FETCHING
-            ahead = weights + (FETCHING + number if number < FETCHING else 0) * share
             tile = address(tiles) + 4 * number * TILE
             whole = 1 if rows * 2 <= CHUNK else 2
-            call_bytes(kernels[whole], (a, channels, weights, steps, STEP, tile, block, ahead))
+            call_bytes(kernels[whole], (a, channels, weights, steps, STEP, tile, block))
             if block < blocks - 1:
                 continue
             over = 0

@@ -46,8 +46,6 @@ BLOCK_STEPS = 6
 
 With five to seven a product takes 6.5 to 8 ns, with nine 10, with 36 12.
 """
-FETCHING = 2
-"""Tiles that together fetch the next block of weights."""
 TOGETHER = 8
 """Tiles whose sums are put aside between such blocks, at most."""
 TILE = CHUNK * PANEL
@@ -213,9 +211,7 @@ def multiply_bytes(
             steps = p[STEPS] * (block + 1) // blocks - done
             place = address(packed) + first * width + done * step
             weights = address(panels) + at + done * step * PANEL
-            part = steps * step * PANEL // FETCHING
-            ahead = weights + (FETCHING + number if number < FETCHING else 0) * part
-            sizes = (steps, step, address(tile), block, ahead)
+            sizes = (steps, step, address(tile), block)
             call_bytes(kernels[whole], (place, width, weights, *sizes))
         elif block == 0:
             _fill_tile(packed, panels, tile, row, count, at, quads)

@@ -78,6 +78,8 @@ round_even = _llvm("llvm.roundeven", 1)
 """The nearest whole number to a float, ties to even."""
 muladd = _llvm("llvm.fmuladd", 3)
 """``a * b + c``, fused where the processor can do it fast."""
+fused_muladd = _llvm("llvm.fma", 3)
+"""``a * b + c``, rounded once."""
 maximum = _llvm("llvm.maximum", 2)
 """The larger of two floats; NaN if either is NaN; its reductions vectorise."""
 minimum = _llvm("llvm.minimum", 2)

@@ -57,7 +57,7 @@ call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
 call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""
 
-call_bytes = calling(*[_I64] * 8)
+call_bytes = calling(*[_I64] * 7)
 """Calls a kernel for products of bytes; see `ir.amx_bytes.PARAMETERS`."""
 
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)

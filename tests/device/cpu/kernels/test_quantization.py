@@ -12,6 +12,7 @@ from single_op import check, model_of, normal, onnxruntime_results, run_ours
 from partita.errors import CompileError
 from partita.lowering import lower_proto
 from partita_cpu.engine import run_graph
+from partita_cpu.kernels.quantization_linear import add_levels
 
 BYTES = [np.int8, np.uint8]
 
@@ -225,6 +226,26 @@ def test_quantized_conv(channels, with_bias):
         pads=[1, 1, 1, 1],
         constants=[3, 4, 5],
     )
+
+
+@pytest.mark.parametrize("dtype", BYTES)
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_of_levels_are_divided_as_by_division(dtype, seed):
+    """Scales with ties, ordinary ones, and some that float32 can hardly hold."""
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(1, 50, 3) / rng.choice([10, 16, 7]), rng.uniform(0.001, 1, 3)
+    a, b, c = (*kinds, 10.0 ** rng.uniform(-30, 30, 3))[seed % 3].astype(np.float32)
+    x, w = levels(seed, 4000, dtype=dtype), levels(seed + 100, 4000, dtype=dtype)
+    zeros = levels(seed + 200, 3, dtype=dtype)
+    y, limits = np.zeros_like(x), np.iinfo(dtype)
+    low, high = np.float32(limits.min), np.float32(limits.max)
+    numbers = [np.array([number]) for number in (a, b, c, *zeros)]
+    add_levels(x, w, *numbers, y, low, high, 0, 1)
+    first = (x.astype(np.int32) - zeros[0]).astype(np.float32) * a
+    second = (w.astype(np.int32) - zeros[1]).astype(np.float32) * b
+    with np.errstate(over="ignore"):
+        exact = np.round((first + second) / c) + np.float32(zeros[2])
+    np.testing.assert_array_equal(y, np.clip(exact, low, high).astype(dtype))
 
 
 @pytest.mark.parametrize("op_type", ["QLinearAdd", "QLinearMul"])

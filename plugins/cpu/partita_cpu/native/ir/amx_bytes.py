@@ -6,21 +6,18 @@ columns are a tile register; their rows lie a whole panel row apart.
 
 from __future__ import annotations
 
-from partita_cpu.native.ir.finish import prefetch
 from partita_cpu.native.ir.text import Function
 
-PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, i64 %step, ptr %tile, i64 %more, ptr %ahead"
+PARAMETERS = "ptr %a, i64 %lda, ptr %b, i64 %steps, i64 %step, ptr %tile, i64 %more"
 """a: the first row of bytes; the others follow at distances of lda, all 16 or 32 of them. b: the
 panel. steps: how many times `step` terms; step: at most 64, a multiple of 4.
-tile: where the sums go, 64 to a row; more: not 0 if they are added to those that are there. ahead:
-half as many bytes as b's that will be needed next."""
+tile: where the sums go, 64 to a row; more: not 0 if they are added to those that are there."""
 
 STEP = 64
 """Terms that one instruction takes, at most."""
 
 COLUMNS = 64
 _ROW_BYTES = 256
-_FETCHED = STEP * COLUMNS // 2
 _SIDE = 64
 _A_TILE, _B_TILE = 4, 6
 
@@ -32,14 +29,12 @@ def byte_tile(name: str, halves: int) -> Function:
     across = 4 // halves
     for first in range(0, 4, across):
         columns = list(range(first, first + across))
-        _pass(f, [0, *[below] * (halves - 1)], columns, next_to, fetches=not first)
+        _pass(f, [0, *[below] * (halves - 1)], columns, next_to)
     f.do("ret void")
     return f
 
 
-def _pass(
-    f: Function, rows: list[str | int], columns: list[int], next_to: str, fetches: bool
-) -> None:
+def _pass(f: Function, rows: list[str | int], columns: list[int], next_to: str) -> None:
     """Sums of one or two times 16 rows and some quarters of the panel, kept in tiles 0 to 3."""
     a_tile, b_tile = _A_TILE, _B_TILE
     cells = [(i, j) for i in range(len(rows)) for j in range(len(columns))]
@@ -57,7 +52,7 @@ def _pass(
     f.either(f.let("icmp eq i64 %more, 0"), zero, go_on)
 
     def step(_: str, values: list[str]) -> list[str]:
-        a, b, ahead = values
+        a, b = values
         for i, down in enumerate(rows):
             place = f.at(a, down) if down else a
             f.do(f"call void @llvm.x86.tileloadd64(i8 {a_tile + i}, ptr {place}, i64 %lda)")
@@ -67,12 +62,9 @@ def _pass(
             for i in range(len(rows)):
                 c = i * len(columns) + j
                 f.do(f"call void @llvm.x86.tdpbusd(i8 {c}, i8 {a_tile + i}, i8 {to})")
-            share = _FETCHED // len(columns) if fetches else 0
-            for line in range(j * share, (j + 1) * share, 64):
-                f.do(prefetch(f.at(ahead, line)))
-        return [f.at(a, "%step"), f.at(b, next_to), f.at(ahead, _FETCHED)]
+        return [f.at(a, "%step"), f.at(b, next_to)]
 
-    f.loop("%steps", [("ptr", "%a"), ("ptr", "%b"), ("ptr", "%ahead")], step)
+    f.loop("%steps", [("ptr", "%a"), ("ptr", "%b")], step)
     for c, place in enumerate(places):
         at = f.at("%tile", place)
         f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {at}, i64 {_ROW_BYTES})")
