@@ -136,7 +136,8 @@ class RequestInputs:
         tensors, taken = self.tensors.copy(), self._given.copy()
         changed = False
         for index, data in pairs:
-            if data is taken[index] and not copy and _is_as_before(data, tensors[index]):
+            same = data is not None and data is taken[index]
+            if same and not copy and _is_as_before(data, tensors[index]):
                 continue
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
             taken[index] = data if type(data) is np.ndarray and tensor.numpy() is data else None

@@ -97,6 +97,13 @@ def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
             yield f"all dimensions but {axis} are to be the same"
 
 
+@_demand("Split")
+def _split(node: Node, shapes: Shapes) -> Iterable[str]:
+    count = node.attrs.get("num_outputs", len(node.outputs))
+    if count != len(node.outputs):
+        yield f"num_outputs is {count}, but it has {len(node.outputs)}"
+
+
 @_demand("GatherElements", "Scatter", "ScatterElements")
 def _elements(node: Node, shapes: Shapes) -> Iterable[str]:
     x, index = _pair(shapes)

@@ -113,6 +113,12 @@ def test_arrays_that_fit_are_not_copied(request_of_one):
     assert request_of_one._runner.inputs[0].numpy() is X
 
 
+def test_none_is_no_input_even_behind_one_that_was_converted(request_of_one):
+    request_of_one.infer({0: [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]})
+    with pytest.raises(InputError, match="NoneType cannot be made one"):
+        request_of_one.infer({0: None})
+
+
 def test_two_inputs(request_of_two):
     a, b = request_of_two.model_inputs
     for inputs in ({"a": X, "b": ONES}, {0: X, -1: ONES}, {a: X, b: ONES}, [X, ONES], (X, ONES)):

@@ -53,6 +53,7 @@ FAULTS = [
     ("Transpose", [(2, 3)], {"perm": [0, 1, 0]}, "no order"),
     ("Transpose", [], {"perm": [0]}, "incomplete"),
     ("Concat", [(2, 3), (4, 3)], {"axis": 1}, "all dimensions but 1"),
+    ("Split", [(7,)], {"num_outputs": 1 << 62}, "but it has 0"),
     ("GatherElements", [(2, 3), (5, 1)], {"axis": 1}, "larger than data along axis 1 only"),
     ("GatherElements", [(2, 3), (2,)], {}, "as many dimensions"),
     ("ScatterElements", [(2, 3), (2, 3), (2, 2)], {}, "updates is to be of shape"),
