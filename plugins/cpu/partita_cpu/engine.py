@@ -42,7 +42,7 @@ from partita.properties import DeviceProperties
 from partita_cpu.between import keep_tiles
 from partita_cpu.binding import GraphRunner, Times
 from partita_cpu.blas import use_threads
-from partita_cpu.entry import load_kernels
+from partita_cpu.entry import begin, load_kernels
 from partita_cpu.kernels.table import emitter_for
 from partita_cpu.layout import REORDERS, channels_last, ports_to_lay_out, with_layouts
 from partita_cpu.native.choice import Choice, choose
@@ -88,6 +88,7 @@ class CpuCompiledModel(CompiledModel):
         self._threads = max(1, properties.threads // self.streams)
         self._pinned = properties.ENABLE_CPU_PINNING
         choice = choose(properties, self._threads)
+        begin(choice)
         target = Target(
             emitter_for,
             refine=_refine_for(choice),

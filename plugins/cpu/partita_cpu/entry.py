@@ -13,7 +13,10 @@ import numpy as np
 from partita.lowering import Operand, Program
 from partita.progress import Advance, progress
 from partita_cpu.kernels.numba_jit import Kernel, compiler
-from partita_cpu.native.kept import available, entry_of
+from partita_cpu.native import crew, pack, store, workers
+from partita_cpu.native.choice import Choice
+from partita_cpu.native.kept import available, entry_of, order
+from partita_cpu.native.objects import level_job
 
 PATIENCE_S = 1.0
 """Loading kernels for longer than this means that they are compiled."""
@@ -34,12 +37,34 @@ def load_kernels(program: Program) -> None:
     start = time.monotonic()
     with contextlib.ExitStack() as stack:
         advance: Advance | None = None
-        for done, step in enumerate(missing.values()):
+
+        def report(done: int) -> None:
+            nonlocal advance
             if advance is None and time.monotonic() - start > PATIENCE_S:
                 advance = stack.enter_context(progress(DESCRIPTION, len(missing)))
             if advance is not None:
                 advance(done)
+
+        if available():
+            files = order((step.fn, step.args) for step in missing.values())
+            there = len(missing) - len(files)
+            workers.wait(files, lambda made: report(there + made))
+        for done, step in enumerate(missing.values()):
+            if not available():
+                report(done)
             ready(step.fn, step.args)
+
+
+def begin(choice: Choice) -> None:
+    """On a machine's first day, has other processes compile what nearly every model needs.
+
+    They do it, and import the compilers, while this one looks at the model.
+    """
+    if choice.native and available():
+        level = level_job(choice.level)
+        if not store.there(level.file):
+            workers.order([level])
+            order([*crew.CALLS, *pack.CALLS])
 
 
 def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:

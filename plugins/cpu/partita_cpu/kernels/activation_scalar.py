@@ -19,6 +19,7 @@ from partita_cpu.kernels.scalar import (
     tanh,
     wide_vectors,
 )
+from partita_cpu.native.memory import floats_at
 
 RELU = int(ActivationCode.RELU)
 CLIP = int(ActivationCode.CLIP)
@@ -179,6 +180,12 @@ def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
             x[i] = silu(x[i])
     else:
         _activate_rare(x, code, alpha)
+
+
+@loop(apart=("int", "int", "int", "single", "single"))
+def activate_floats(place: int, count: int, code: int, alpha: Any, beta: Any) -> None:
+    """Applies an `ActivationCode` to float32 numbers from an address on."""
+    activate(floats_at(place, count), code, alpha, beta)
 
 
 @loop

@@ -13,8 +13,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 @overload
 def loop(fn: F) -> F: ...
 @overload
-def loop(*, inline: bool = ...) -> Callable[[F], F]: ...
-def loop(fn: F | None = None, *, inline: bool = False) -> Any:
+def loop(*, inline: bool = ..., apart: tuple[str, ...] = ...) -> Callable[[F], F]: ...
+def loop(fn: F | None = None, *, inline: bool = False, apart: tuple[str, ...] = ()) -> Any:
     """As `jit`, for functions that make no arrays but slices.
 
     numba counts references to the memory behind every slice, by atomic additions. In a loop over
@@ -24,9 +24,10 @@ def loop(fn: F | None = None, *, inline: bool = False) -> Any:
     Args:
         fn: The function; ``@loop`` and ``@loop(inline=True)`` both work.
         inline: For small functions called in inner loops.
+        apart: As for `jit`.
     """
 
     def compile_(function: F) -> Any:
-        return jit(inline=inline, counts=False)(function)
+        return jit(inline=inline, counts=False, apart=apart)(function)
 
     return compile_ if fn is None else compile_(fn)

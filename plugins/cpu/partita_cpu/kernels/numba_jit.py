@@ -13,6 +13,7 @@ import functools
 import importlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from typing import overload as _typing_overload
@@ -76,6 +77,10 @@ def _when_compiling(act: Callable[[], object]) -> None:
         compiler()
 
 
+kernels: weakref.WeakSet[Kernel] = weakref.WeakSet()
+"""All there are."""
+
+
 class Kernel:
     """A function that is compiled for the types it is called with.
 
@@ -86,17 +91,29 @@ class Kernel:
         py_func: The Python function.
         options: How numba compiles it.
         counts: Whether it may hold references to arrays; see `partita_cpu.kernels.loop_jit`.
+        apart: Kinds of its arguments, if it is compiled once for all kernels that call it.
+        answers: Whether it then returns an int64.
         entries: What is known of it for kinds of arguments; `partita_cpu.native.kept` fills it.
     """
 
-    def __init__(self, py_func: Callable[..., Any], options: dict[str, Any], counts: bool) -> None:
+    def __init__(
+        self,
+        py_func: Callable[..., Any],
+        options: dict[str, Any],
+        counts: bool,
+        apart: tuple[str, ...] = (),
+        answers: bool = False,
+    ) -> None:
         functools.update_wrapper(self, py_func)
         self.__name__, self.__qualname__ = py_func.__name__, py_func.__qualname__
         self.py_func = py_func
         self.options = options
         self.counts = counts
+        self.apart = apart
+        self.answers = answers
         self.entries: dict[tuple[str, ...], Any] = {}
         self._dispatchers: dict[bool, Any] = {}
+        kernels.add(self)
 
     @property
     def dispatcher(self) -> Any:
@@ -113,7 +130,12 @@ class Kernel:
 
     @property
     def _numba_type_(self) -> Any:
-        return self.dispatcher._numba_type_
+        return unit_type(self) if self.apart else self.dispatcher._numba_type_
+
+    @property
+    def symbol(self) -> str:
+        """What machine code calls it by if it is compiled apart."""
+        return f"{self.__module__}:{self.__qualname__}"
 
     def __call__(self, *args: Any) -> Any:
         """Computes; what the function returns is lost unless numba runs it."""
@@ -122,15 +144,39 @@ class Kernel:
         return call(self, args)
 
     def __reduce__(self) -> Any:
-        return Kernel, (self.py_func, self.options, self.counts)
+        return Kernel, (self.py_func, self.options, self.counts, self.apart, self.answers)
+
+
+def _inside(kernel: Kernel) -> Any:
+    return kernel.dispatcher._numba_type_
+
+
+unit_type: Callable[[Kernel], Any] = _inside
+"""Numba's type of a kernel that can be compiled apart; `partita_cpu.native.emitting` has another.
+
+Here such a kernel becomes part of those that call it, as all others do.
+"""
 
 
 @_typing_overload
 def jit(fn: F) -> F: ...
 @_typing_overload
-def jit(*, reassociate: bool = ..., inline: bool = ..., counts: bool = ...) -> Callable[[F], F]: ...
 def jit(
-    fn: F | None = None, *, reassociate: bool = False, inline: bool = False, counts: bool = True
+    *,
+    reassociate: bool = ...,
+    inline: bool = ...,
+    counts: bool = ...,
+    apart: tuple[str, ...] = ...,
+    answers: bool = ...,
+) -> Callable[[F], F]: ...
+def jit(
+    fn: F | None = None,
+    *,
+    reassociate: bool = False,
+    inline: bool = False,
+    counts: bool = True,
+    apart: tuple[str, ...] = (),
+    answers: bool = False,
 ) -> Any:
     """Compiles a kernel: kept on disk, without the GIL, numpy's rules for division by zero.
 
@@ -140,6 +186,9 @@ def jit(
             vectorised reductions need. NaN, infinity and comparisons stay exact.
         inline: For small functions called in inner loops: inlined by LLVM wherever they are used.
         counts: Whether it may hold references to arrays; see `partita_cpu.kernels.loop_jit`.
+        apart: For large functions that several kernels call, and seldom: compiled once for all of
+            them. Kinds of its arguments; see `partita_cpu.native.kept`.
+        answers: Whether such a function returns an int64; else it returns nothing.
     """
 
     def compile_(function: F) -> Any:
@@ -148,7 +197,7 @@ def jit(
             options["fastmath"] = set(REASSOCIATE)
         if inline:
             options["forceinline"] = True
-        return Kernel(function, options, counts)
+        return Kernel(function, options, counts, apart, answers)
 
     return compile_ if fn is None else compile_(fn)
 

@@ -208,6 +208,12 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
         store(sync + _TICKET, (number - first + last) << _NUMBER)
 
 
+_LEADING = _lead, (0,) * 5
+_SERVING = _serve, (0, 0)
+CALLS = _LEADING, _SERVING, (_rouse, (0,))
+"""What is compiled here, and arguments like those that it is called with."""
+
+
 class Rows:
     """Rows of a table, ready to be run again and again; by one thread at a time.
 
@@ -228,7 +234,7 @@ class Rows:
         explain: Callable[[int], None] | None = None,
     ) -> None:
         self.explain = explain
-        lead = entry_of(_lead, (0,) * 5)
+        lead = entry_of(*_LEADING)
         if lead is None:
             raise CompileError("Device CPU cannot compile what walks its programs.")
         self.shared = shared
@@ -316,7 +322,7 @@ class Crew:
         """Starts the threads; anew after a fork, since a child has no threads but its own."""
         if self._pid == os.getpid():
             return
-        entry_of(_serve, (0, 0))  # compiled once, before all threads ask for it
+        entry_of(*_SERVING)  # compiled once, before all threads ask for it
         self._pid = os.getpid()
         self._sync = self._block()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)

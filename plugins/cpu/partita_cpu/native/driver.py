@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.kernels.activation_scalar import activate
+from partita_cpu.kernels.activation_scalar import activate_floats
 from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.kernels.scalar import like
 from partita_cpu.native.exact import LARGEST, whole_term
 from partita_cpu.native.fields import (
     ARITHMETIC,
@@ -57,6 +56,7 @@ from partita_cpu.native.invoke import (
     call_round,
     call_tile,
 )
+from partita_cpu.native.memory import floats_at, integers_at, shorts_at
 from partita_cpu.native.panel import Scaling, lay_columns, lay_halo
 from partita_cpu.native.table import (
     CONFIG,
@@ -161,12 +161,12 @@ def multiply_tiles(
             multiply_panel(
                 a,
                 largest,
-                w,
-                bias,
-                residual,
-                y,
-                memory,
-                offsets,
+                address(w),
+                address(bias),
+                address(residual),
+                address(y),
+                address(memory),
+                address(offsets),
                 kernels,
                 p,
                 has_residual,
@@ -211,16 +211,20 @@ def _lay(
     return panel, largest
 
 
-@jit
+_PANEL = (*["int"] * 8, "<i8 1", "<i8 1", "int", *["float"] * 2, *["int"] * 2)
+"""Kinds of the first arguments of `multiply_panel`."""
+
+
+@jit(apart=(*_PANEL, "float", "float", *["int"] * 5))
 def multiply_panel(
     a: int,
     largest: int,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    memory: Array,
-    offsets: Array,
+    w: int,
+    bias: int,
+    residual: int,
+    y: int,
+    memory: int,
+    offsets: int,
     kernels: Array,
     p: Array,
     has_residual: int,
@@ -241,11 +245,11 @@ def multiply_panel(
     Args:
         a: Address of the first row that tiles read.
         largest: The largest absolute value among what was laid out there, as bits.
-        w: From here on as in `multiply_tiles`.
+        w: From here on as in `multiply_tiles`; addresses of what are arrays there.
         bias: .
         residual: .
         y: .
-        memory: Scratch memory of this thread.
+        memory: Address of this thread's scratch memory.
         offsets: .
         kernels: .
         p: .
@@ -264,16 +268,15 @@ def multiply_panel(
     """
     arithmetic, source, row = p[ARITHMETIC], p[SOURCE], p[ROW]
     planes = p[PLANE_BYTES] * max(arithmetic, 1)
-    base = address(memory)
-    floats = memory[: memory.size // 4 * 4].view(np.float32)
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * STEP
     exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
-    tile = base + planes
-    zeros = floats[(planes + TILE_BYTES) // 4 :]
-    for i in range(p[TILE_COLUMNS]):
-        zeros[i] = np.float32(0)
-    partials = tile + TILE_BYTES + ZERO_BYTES
+    tile = memory + planes
+    zeros = tile + TILE_BYTES
+    row_of_zeros = floats_at(zeros, p[TILE_COLUMNS])
+    for i in range(row_of_zeros.size):
+        row_of_zeros[i] = np.float32(0)
+    partials = zeros + ZERO_BYTES
     columns, width, outputs = p[TILE_COLUMNS], p[OUT_WIDTH], p[Y_BYTES] * p[Y_PITCH]
     lines, length, pitch, first_pixel = 1, stop - unit, stop - unit, unit
     line_bytes = p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4)
@@ -290,20 +293,20 @@ def multiply_panel(
     tiles = -(-length // most)
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    act_alpha, act_beta = np.float32(alpha), np.float32(beta)
     parts = 2 if arithmetic else 4  # in which tiles ask for what is needed next of b
     apart = p[PLANE_BYTES] if arithmetic >= _SPLIT else p[STEP_BYTES]
     whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
         number = group * p[BLOCKS] + block
-        weights = address(w) + number * p[BLOCK_BYTES]
+        weights = w + number * p[BLOCK_BYTES]
         exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
         first_column = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
-        offset = address(bias) + 4 * number * columns
+        offset = bias + 4 * number * columns
         for first_tap in range(0, p[TAPS], p[CHUNK]):
             taps = min(p[CHUNK], p[TAPS] - first_tap)
             ends = first_tap + taps == p[TAPS]
-            places = address(offsets) + 8 * first_tap
+            places = offsets + 8 * first_tap
             b = weights + first_tap * p[TAP_BYTES]
             for n in range(lines * tiles):
                 line = n // tiles
@@ -340,14 +343,14 @@ def multiply_panel(
                 if column + rows <= width and not exact:
                     place = (first_pixel + image_row * width + column) * outputs
                     place += p[Y_BYTES] * first_column
-                    to = address(y) + place
-                    other = address(residual) + place if has_residual else 0
+                    to = y + place
+                    other = residual + place if has_residual else 0
                     if code == 0:
                         end = (tile, offset, other, to, outputs, exist, bottom, top, gate)
                         call_tile(kernels[rows], (*sums, start, ahead, *end))
                         continue
                 if exact:
-                    _exact_tile(at - base, w, number, memory, offsets, p, rows)
+                    _exact_tile(at, w, number, tile, offsets, p, rows)
                 else:
                     end = (tile, 0, 0, 0, 0, 0, lowest, highest, 0)
                     call_tile(kernels[rows], (*sums, start, ahead, *end))
@@ -359,8 +362,8 @@ def multiply_panel(
                     if count > 0:
                         place = (first_pixel + image_row * width + column) * outputs
                         place += p[Y_BYTES] * first_column
-                        to = address(y) + place
-                        other = address(residual) + place if has_residual else 0
+                        to = y + place
+                        other = residual + place if has_residual else 0
                         piece = tile + 4 * done * columns
                         if code == 0:
                             rest = (offset, other, to, outputs, exist, bottom, top, gate)
@@ -373,10 +376,9 @@ def multiply_panel(
                                 beside = other + r * outputs if has_residual else 0
                                 rest = (offset, beside, at, 4 * columns, exist, lowest, highest, 0)
                                 call_epilogue(kernels[EPILOGUE_F32], (together, at, *rest))
-                            first = (planes + 4 * done * columns) // 4
-                            finished = floats[first : first + count * columns]
-                            activate(finished, code, act_alpha, act_beta)
-                            rest = (address(zeros), 0, to, outputs, exist, lowest, highest, 0)
+                            numbers = count * columns
+                            activate_floats(piece, numbers, code, act_alpha, act_beta)
+                            rest = (zeros, 0, to, outputs, exist, lowest, highest, 0)
                             call_epilogue(kernels[EPILOGUE], (count, piece, *rest))
                     done += run
                     column += run
@@ -386,16 +388,14 @@ def multiply_panel(
 
 
 @jit
-def _exact_tile(
-    at: int, w: Array, number: int, memory: Array, offsets: Array, p: Array, rows: int
-) -> None:
+def _exact_tile(a: int, w: int, number: int, tile: int, offsets: int, p: Array, rows: int) -> None:
     """A tile whose input is infinite, NaN, or nearly so; see `exact`."""
     planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
-    shorts = memory[: memory.size // 2 * 2].view(np.uint16)
-    floats = memory[: memory.size // 4 * 4].view(np.float32)
-    tile = p[PLANE_BYTES] * planes // 4
     steps = p[TAPS] * p[DEPTH]
+    places = integers_at(offsets, p[TAPS])
+    sums = floats_at(tile, rows * columns)
+    weights = shorts_at(w, (number + 1) * steps * planes * columns * STEP)
     half = 16 * 16 * 2
     for r in range(rows):
         for c in range(columns):
@@ -403,9 +403,9 @@ def _exact_tile(
             for step in range(steps):
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * STEP
-                place = (at + r * p[ROW] + offsets[tap]) // 2 + inside
+                values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
                 block = (number * steps + step) * planes * 2 * half + c // 16 * half + c % 16 * 2
                 for k in range(min(STEP, p[RUN] - inside)):
                     index = block + k // 2 * 32 + k % 2
-                    total += whole_term(shorts, place + k, plane, w, index, planes)
-            floats[tile + r * columns + c] = total
+                    total += whole_term(values, k, plane, weights, index, planes)
+            sums[r * columns + c] = total

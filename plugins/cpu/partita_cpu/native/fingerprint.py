@@ -15,16 +15,35 @@ from partita_cpu.kernels.numba_jit import Intrinsic, Kernel, Later, implementati
 _OURS = "partita_cpu"
 
 
-@functools.cache
 def fingerprint(function: Any) -> str:
     """A digest that is the same in all processes as long as the code is.
 
     It covers constants, and all functions of this package that the function names, those that it
     names by what it calls included. Lines and file names do not count.
     """
+    return _read(function).digest()
+
+
+def extent(function: Any) -> int:
+    """How much code that is: about how long it takes to compile."""
+    return _read(function).size
+
+
+def units_of(function: Any) -> list[Kernel]:
+    """The kernels it calls that are compiled apart."""
+    return _read(function).units
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a function is of this package, so that other processes find it."""
+    return _package(function) == _OURS
+
+
+@functools.cache
+def _read(function: Any) -> _Reader:
     reader = _Reader(_package(function))
     reader.add(function)
-    return reader.digest()
+    return reader
 
 
 class _Reader:
@@ -35,6 +54,8 @@ class _Reader:
         self._hash = hashlib.sha256()
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
+        self.size = 0
+        self.units: list[Kernel] = []
 
     def digest(self) -> str:
         return self._hash.hexdigest()
@@ -52,7 +73,11 @@ class _Reader:
             self._kept.append(thing)
         if isinstance(thing, Kernel):
             self._note(f"kernel {sorted(thing.options)} {thing.counts}")
-            self.add(thing.py_func)
+            if thing.apart and len(self._seen) > 1:
+                self._note(f"{thing.apart} {thing.answers} {fingerprint(thing)}")
+                self.units += [thing, *units_of(thing)]
+            else:
+                self.add(thing.py_func)
         elif isinstance(thing, Intrinsic):
             self._note("intrinsic")
             self.add(thing.make)
@@ -104,6 +129,7 @@ class _Reader:
     def _code(self, code: types.CodeType) -> None:
         self._note(f"{code.co_names} {code.co_varnames} {code.co_freevars} {code.co_flags}")
         self._hash.update(code.co_code)
+        self.size += len(code.co_code)
         for constant in code.co_consts:
             self.add(constant)
 

@@ -13,7 +13,7 @@ import functools
 import json
 import mmap
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -133,7 +133,7 @@ class _Reader:
             for offset, symbol, addend in self._words.get(part, ()):
                 place = places[part[0]] + offset
                 if symbol.section == _UNDEFINED:
-                    if addend or (symbol.name not in _NEVER_CALLED and not outside(symbol.name)):
+                    if addend or not _comes_later(symbol.name):
                         raise ImageError(f"there is no {symbol.name} outside")
                     outer.setdefault(symbol.name, []).append(place)
                 else:
@@ -219,8 +219,12 @@ class _Reader:
         return places, bytes(content), fixed
 
 
-def load(image: Image) -> dict[str, int]:
+def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, int]:
     """Puts an image into memory, where it stays; returns the addresses of its functions.
+
+    Args:
+        image: The image.
+        unit: Tells where other images' functions are that it calls; `is_unit` knows their names.
 
     Raises:
         ImageError: A library of this process lacks what the image needs, or the system does not
@@ -233,7 +237,10 @@ def load(image: Image) -> dict[str, int]:
     base = view.ctypes.data
     places, values = [image.inner[:, 0]], [image.inner[:, 1] + base]
     for name, found in image.outer.items():
-        target = outside("abort" if name in _NEVER_CALLED else name)
+        if is_unit(name) and unit is not None:
+            target = unit(name)
+        else:
+            target = outside("abort" if name in _NEVER_CALLED else name)
         if not target:
             raise ImageError(f"there is no {name} outside")
         places.append(np.array(found, np.int64))
@@ -247,6 +254,16 @@ def load(image: Image) -> dict[str, int]:
 
 
 _kept: list[object] = []
+
+
+def is_unit(name: str) -> bool:
+    """Whether a function is one that is compiled apart; see `kernels.numba_jit.Kernel.symbol`."""
+    return ":" in name
+
+
+def _comes_later(name: str) -> bool:
+    """Whether there will be a function of this name when the image is loaded."""
+    return is_unit(name) or name in _NEVER_CALLED or bool(outside(name))
 
 
 @functools.cache

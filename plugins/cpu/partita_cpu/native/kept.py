@@ -7,9 +7,11 @@ nor number, or allocates), numba's own function serves, and numba is imported.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ import numpy as np
 from partita.errors import InferError
 from partita.lowering import Operand
 from partita_cpu.kernels.item_sized import ItemSized
-from partita_cpu.kernels.numba_jit import Kernel, afresh, compiler, types
-from partita_cpu.native import store
-from partita_cpu.native.fingerprint import fingerprint
+from partita_cpu.kernels.numba_jit import Kernel, afresh, compiler, kernels, types
+from partita_cpu.native import store, workers
+from partita_cpu.native.fingerprint import extent, fingerprint, is_ours, units_of
 from partita_cpu.native.image import Image, ImageError, image_of, load
 from partita_cpu.native.invoking import invoke
 from partita_cpu.native.isa import Isa, isa
 from partita_cpu.native.trampoline import RETURNED, Entry, fill, trampoline
+from partita_cpu.native.workers import Job
 
 Kinds = tuple[str, ...]
 """What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
@@ -95,38 +98,127 @@ def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
     return kernel.dispatcher(*args)
 
 
-def _entry(kernel: Kernel, kinds: Kinds) -> Entry | None:
-    name = kernel.__qualname__
-    key = f"{fingerprint(kernel)} {kinds}"
-    kept = store.read(name, key)
-    if kept is None:
-        kept = _compiled(kernel, kinds)
-        store.write(name, key, kept)
-    if kept == _NEVER:
-        return None
-    (address,) = load(Image.unpack(kept)).values()
-    return Entry(trampoline(kinds), address, kinds)
+def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
+    """Has kernels compiled by other processes at once, if they were never compiled for such calls.
+
+    Args:
+        calls: Kernels and arguments, as :func:`entry_of` takes them.
+
+    Returns:
+        The files that will be there; see :func:`partita_cpu.native.workers.wait`.
+    """
+    wanted: list[tuple[Kernel, Kinds]] = []
+    for kernel, args in calls:
+        if isinstance(kernel, ItemSized):
+            kernel, args = kernel.kernel, kernel.seen(args)
+        kinds = kinds_of(args) if isinstance(kernel, Kernel) else None
+        if kinds is not None and kinds not in kernel.entries:
+            wanted.append((kernel, kinds))
+    return _order(wanted)
 
 
-def _compiled(kernel: Kernel, kinds: Kinds) -> bytes:
-    """The image of a kernel, made by numba; or that there is none."""
-    signature = (*map(_type, kinds), types.int64, types.int64)
+def _order(wanted: Iterable[tuple[Kernel, Kinds]]) -> list[str]:
+    """Orders kernels, and those compiled apart that they call, the largest first."""
+    jobs: dict[str, tuple[int, Job]] = {}
+    for kernel, kinds in wanted:
+        for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
+            file = store.file_name(*_place(part, its))
+            if is_ours(part) and file not in jobs and not store.there(file):
+                job = Job(file, {"kernel": part.__qualname__, "kinds": its})
+                jobs[file] = extent(part), job
+    longest_first = sorted(jobs.values(), key=lambda found: -found[0])
+    workers.order([job for _, job in longest_first])
+    return [*jobs]
+
+
+def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
+    """Compiles a kernel in a process that does nothing else; keeps it on disk.
+
+    Args:
+        file: The name of the file; if that of no kernel here fits, nothing is done.
+        kernel_name: The kernel's qualified name.
+        kinds: Kinds of its arguments.
+    """
+    from partita_cpu.native.emitting import object_of
+
+    for kernel in list(kernels):
+        if kernel.__qualname__ == kernel_name:
+            place = _place(kernel, kinds)
+            if store.file_name(*place) == file:
+                store.write(*place, _made(kernel, kinds, object_of))
+                return
+
+
+def overload_of(kernel: Kernel, signature: tuple[Any, ...]) -> Any:
+    """What numba compiles for types of arguments; ``None`` if the kernel may not return that."""
+    given: Any = signature
+    if kernel.apart:
+        given = (types.int64 if kernel.answers else types.none)(*signature)
     with afresh():
-        kernel.dispatcher.compile(signature)
+        kernel.dispatcher.compile(given)
         overload = kernel.dispatcher.overloads[signature]
-    if overload.signature.return_type != types.none:
-        return _NEVER
-    try:
-        code = overload.library._get_compiled_object()
-        return image_of(code, [overload.fndesc.llvm_func_name]).pack()
-    except ImageError:
-        return _NEVER
+    return overload if kernel.apart or overload.signature.return_type == types.none else None
 
 
-def _type(kind: str) -> Any:
+def type_of(kind: str) -> Any:
     """Numba's type of a kind of argument."""
     if kind in _NUMBERS:
         return getattr(types, _NUMBERS[kind])
     dtype, _, ndim = kind.partition(" ")
     from_dtype: Callable[..., Any] = compiler().np.numpy_support.from_dtype
     return types.Array(from_dtype(np.dtype(dtype)), int(ndim), "C")
+
+
+def _entry(kernel: Kernel, kinds: Kinds) -> Entry | None:
+    address = _address(kernel, kinds)
+    return None if address is None else Entry(trampoline(kinds), address, kinds)
+
+
+def _address(kernel: Kernel, kinds: Kinds) -> int | None:
+    """Where a kernel is in memory: from disk, if need be after it was put there."""
+    place = _place(kernel, kinds)
+    kept = store.read(*place)
+    if kept is None:
+        workers.wait(_order([(kernel, kinds)]))
+        kept = store.read(*place)
+    if kept is None:
+        kept = _made(kernel, kinds, _object_of)
+        store.write(*place, kept)
+    if kept == _NEVER:
+        return None
+    (address,) = load(Image.unpack(kept), _unit).values()
+    return address
+
+
+@functools.cache
+def _unit(symbol: str) -> int:
+    """Where a kernel is that is compiled apart."""
+    module, _, name = symbol.partition(":")
+    kernel = getattr(importlib.import_module(module), name)
+    return _address(kernel, kernel.apart) or 0
+
+
+def _place(kernel: Kernel, kinds: Kinds) -> tuple[str, str]:
+    """Name and key of a compiled kernel on disk."""
+    return kernel.__qualname__, f"{fingerprint(kernel)} {kinds}"
+
+
+def _made(kernel: Kernel, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
+    """The image of a kernel, or that there is none."""
+    share = () if kernel.apart else (types.int64, types.int64)
+    made = object_of(kernel, (*map(type_of, kinds), *share))
+    if made is None:
+        return _NEVER
+    code, name = made
+    try:
+        return image_of(code, [name]).pack()
+    except ImageError:
+        return _NEVER
+
+
+def _object_of(kernel: Kernel, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
+    """As :func:`partita_cpu.native.emitting.object_of`, in a process where numba serves others."""
+    overload = overload_of(kernel, signature)
+    if overload is None:
+        return None
+    return overload.library._get_compiled_object(), overload.fndesc.llvm_func_name

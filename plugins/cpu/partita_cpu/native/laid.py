@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.kernels.activation_scalar import activate
+from partita_cpu.kernels.activation_scalar import activate_floats
 from partita_cpu.kernels.loop_jit import loop
-from partita_cpu.kernels.scalar import copy_row, like
+from partita_cpu.kernels.scalar import copy_row
 from partita_cpu.native.exact import LARGEST, whole_term
 from partita_cpu.native.fields import STEP, TILE_BYTES
 from partita_cpu.native.invoke import (
@@ -24,6 +24,7 @@ from partita_cpu.native.invoke import (
     call_plain,
     call_tile,
 )
+from partita_cpu.native.memory import floats_at, sizes_at
 from partita_cpu.native.table import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
 
 COLUMNS = 32
@@ -123,7 +124,7 @@ def lay_rows(
     """
     blocks, steps = -(-rows // HALF), -(-depth // STEP)
     size = steps * planes * TILE
-    sizes = out[blocks * size :].view(np.int32)
+    sizes = sizes_at(address(out) + 2 * blocks * size, blocks * steps)
     for block in range(blocks * tid // nt, blocks * (tid + 1) // nt):
         place = address(x) + 4 * block * HALF * depth
         to = address(out) + 2 * block * size
@@ -189,7 +190,7 @@ def multiply_laid(
     start += -(address(scratch) + start) % 64
     memory = scratch[start : start + room - 64]
     halves = -(-p[ROWS] // HALF)
-    sizes = x[halves * steps * planes * TILE :].view(np.int32)
+    sizes = sizes_at(address(x) + 2 * halves * steps * planes * TILE, halves * steps)
     split = planes > 1
     unusual = False
     if split:
@@ -266,10 +267,10 @@ def _chunk(
     step_bytes = 2 * 2 * TILE * planes
     half_bytes = steps * planes * 2 * TILE
     tile = address(memory)
-    floats = memory[:TILE_BYTES].view(np.float32)
+    floats = floats_at(tile, TILE_BYTES // 4)
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    act_alpha, act_beta = like(floats[0], alpha), like(floats[0], beta)
+    act_alpha, act_beta = np.float32(alpha), np.float32(beta)
     for block in range(group, end):
         b = address(w) + (block * steps + chunk) * step_bytes
         following = b
@@ -308,7 +309,7 @@ def _chunk(
                 else:
                     call_tile(kernel, (*sums, tile, offset, 0, tile, *whole))
                 if code:
-                    activate(floats[: rows * COLUMNS], code, act_alpha, act_beta)
+                    activate_floats(tile, rows * COLUMNS, code, act_alpha, act_beta)
                 _lay_result(out, kernels[NARROW], p, tile, t, block, rows, exist)
                 continue
             if code == 0:
@@ -328,7 +329,7 @@ def _chunk(
                 beside = other + 4 * r * outputs if has_residual else 0
                 rest = (offset, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
                 call_epilogue(kernels[EPILOGUE], (together, at, *rest))
-            activate(floats[: rows * COLUMNS], code, act_alpha, act_beta)
+            activate_floats(tile, rows * COLUMNS, code, act_alpha, act_beta)
             for r in range(rows):
                 first = t * COLUMNS * outputs + r * outputs + block * COLUMNS
                 done = floats[r * COLUMNS : r * COLUMNS + exist]
@@ -341,7 +342,8 @@ def _lay_result(
 ) -> None:
     """Lays out a tile of the result: its columns are one step of the product that reads it."""
     steps, size = p[BLOCKS], p[PLANES] * TILE
-    sizes = out[-(-p[ROWS] // HALF) * steps * size :].view(np.int32)
+    halves = -(-p[ROWS] // HALF)
+    sizes = sizes_at(address(out) + 2 * halves * steps * size, halves * steps)
     for half in range(-(-rows // HALF)):
         place = (2 * t + half) * steps + block
         there = min(HALF, rows - half * HALF)

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.errors import CompileError
-from partita_cpu.native import store
+from partita_cpu.native import store, workers
 from partita_cpu.native.fingerprint import fingerprint
 from partita_cpu.native.image import Image, image_of, load
 from partita_cpu.native.ir import module
 from partita_cpu.native.isa import REQUIRED, Isa, detected, host_features
+from partita_cpu.native.workers import Job
 
 _PROCESSOR = {Isa.AVX2: "haswell", Isa.AVX512: "sapphirerapids", Isa.AMX: "sapphirerapids"}
 """What instructions are scheduled for; `_features` takes away what a level does not use.
@@ -49,15 +50,33 @@ def _addresses(level: Isa, part: str) -> dict[str, int]:
 
 def level_image(level: Isa, part: str = "") -> Image:
     """The kernels of a level: those on disk if they are there and whole, else new ones."""
-    key = f"{fingerprint(module.text)} {_PROCESSOR[level]} {sorted(REQUIRED[level])}"
-    name = f"{level.label}{part}"
+    name, key = _file(level, part)
     found = store.read(name, key)
-    if found is not None:
-        return Image.unpack(found)
+    if found is None:
+        job = level_job(level, part)
+        workers.order([job])
+        workers.wait([job.file])
+        found = store.read(name, key)
+    return make_level(level, part) if found is None else Image.unpack(found)
+
+
+def make_level(level: Isa, part: str) -> Image:
+    """Compiles the kernels of a level, and keeps them on disk."""
     names = [function.name for function in module.functions(level, part)]
     image = image_of(_object(module.text(level, part), level_machine(level)), names)
-    store.write(name, key, image.pack())
+    store.write(*_file(level, part), image.pack())
     return image
+
+
+def level_job(level: Isa, part: str = "") -> Job:
+    """What another process is told to let it make them."""
+    return Job(store.file_name(*_file(level, part)), {"level": int(level), "part": part})
+
+
+def _file(level: Isa, part: str) -> tuple[str, str]:
+    """Name and key of a level's kernels on disk."""
+    key = f"{fingerprint(module.text)} {_PROCESSOR[level]} {sorted(REQUIRED[level])}"
+    return f"{level.label}{part}", key
 
 
 def function_address(name: str, text: str) -> int:

@@ -319,3 +319,11 @@ def _next(y: int, x: int, c: int, p: Any) -> Any:
         if x == p[ACROSS]:
             x, y = 0, y + 1
     return y, x, c
+
+
+_SHORTS, _BYTES, _INTEGERS = (np.zeros(0, kind) for kind in (np.uint16, np.uint8, np.int64))
+CALLS = (
+    (_pack_blocks, (0, _SHORTS, _BYTES, _INTEGERS, _INTEGERS)),
+    (_largest, (0, 0, _INTEGERS)),
+)
+"""What is compiled here, and arguments like those that it is called with."""

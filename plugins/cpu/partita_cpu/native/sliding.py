@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.kernels.activation_scalar import activate
-from partita_cpu.kernels.numba_jit import jit, overload, types
+from partita_cpu.kernels.activation_scalar import activate_floats
+from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native.invoke import address, call_narrow, call_scale, call_window
-
-
-def activate_float(values: Array, code: int, alpha: Any, beta: Any) -> None:
-    """Applies an activation to float32; what is not float32 has none that needs it."""
-    raise NotImplementedError("only for compiled code")
-
-
-@overload(activate_float, strict=False)
-def _activate_float(values: Any, code: Any, alpha: Any, beta: Any) -> Any:
-    if values.dtype == types.float32:
-        return lambda values, code, alpha, beta: activate(values, code, alpha, beta)
-    return lambda values, code, alpha, beta: None
-
 
 WEIGH = 0
 MAX = 1
@@ -137,11 +122,10 @@ def slide(
             )
             column += pixels
         if code and y_pitch == channels:
-            activate_float(y[row * ow * channels : (row + 1) * ow * channels], code, a, b)
+            activate_floats(target + row * ow * y_bytes, ow * channels, code, a, b)
         elif code:
             for pixel in range(row * ow, (row + 1) * ow):
-                start = pixel * y_pitch + y_first
-                activate_float(y[start : start + channels], code, a, b)
+                activate_floats(target + pixel * y_bytes, channels, code, a, b)
 
 
 @jit
@@ -288,12 +272,11 @@ def scale_and_shift(
     a, b = np.float32(alpha), np.float32(beta)
     for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
         source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
-        start = pixel * y_pitch + y_first
-        to = address(y) + y.itemsize * start
+        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
         scales = (address(factor), address(shift), bottom, top)
         call_scale(kernel[0], (source, channels, to, 0, channels, *scales))
         if code:
-            activate_float(y[start : start + channels], code, a, b)
+            activate_floats(to, channels, code, a, b)
 
 
 @jit

@@ -58,10 +58,30 @@ def write(name: str, key: str, data: bytes) -> None:
         Path(beside).unlink(missing_ok=True)
 
 
-def _path(name: str, key: str) -> Path:
+def keeps() -> bool:
+    """Whether files can be kept at all."""
+    folder = cache_folder() / machine()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def there(file: str) -> bool:
+    """Whether a file of this name was kept."""
+    return (cache_folder() / machine() / file).exists()
+
+
+def file_name(name: str, key: str) -> str:
+    """The name of the file that something is kept in."""
     digest = hashlib.sha256(key.encode()).hexdigest()[:24]
     readable = re.sub(r"\W+", "_", name)[:60]
-    return cache_folder() / machine() / f"{readable}-{digest}"
+    return f"{readable}-{digest}"
+
+
+def _path(name: str, key: str) -> Path:
+    return cache_folder() / machine() / file_name(name, key)
 
 
 @functools.cache

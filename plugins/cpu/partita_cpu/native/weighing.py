@@ -68,10 +68,11 @@ def places(
 @functools.cache
 def weigh_kernels(level: Isa, across: int, stride: int, half: bool) -> Array:
     """Kernels by number of pixels; 0 in unused places."""
-    known = objects.addresses(level)
+    kind = "weigh_halves" if half else "weigh"
+    known = objects.addresses(level, f"_{kind}")
     table = np.zeros(PIXELS[-1] + 1, np.int64)
     for pixels in PIXELS:
-        table[pixels] = known[f"weigh{'_halves' if half else ''}_{across}_{stride}_{pixels}"]
+        table[pixels] = known[f"{kind}_{across}_{stride}_{pixels}"]
     return table
 
 
@@ -96,7 +97,7 @@ def pack_row(bias: Array | None, lanes: int, channels: int) -> Array:
     return row
 
 
-@jit
+@jit(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
 def weigh_pixels(
     x: int,
     w: int,

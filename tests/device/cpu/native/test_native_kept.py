@@ -15,7 +15,7 @@ from partita.errors import InferError
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.numba_jit import Kernel, compiler, jit
 from partita_cpu.native import objects, store
-from partita_cpu.native.fingerprint import fingerprint
+from partita_cpu.native.fingerprint import extent, fingerprint, units_of
 from partita_cpu.native.image import Image, ImageError, image_of, load
 from partita_cpu.native.ir.text import Function
 from partita_cpu.native.isa import Isa, detected
@@ -179,10 +179,30 @@ def test_the_fingerprint_covers_what_is_called():
     assert fingerprint(loop(callee.py_func)) != fingerprint(callee)
 
 
+def test_the_fingerprint_covers_what_is_compiled_apart():
+    def body(x):
+        return x + 1
+
+    def other(x):
+        return x + 2
+
+    def apart(function, kinds=("int",)):
+        return jit(apart=kinds, answers=True)(function)
+
+    first = apart(body)
+    assert units_of(caller_of(first)) == [first]
+    assert units_of(first) == units_of(caller_of(callee)) == []
+    prints = [caller_of(apart(body)), caller_of(apart(other)), caller_of(apart(body, ("float",)))]
+    prints += [caller_of(jit(body))]
+    assert len(set(map(fingerprint, prints))) == 4
+    assert fingerprint(caller_of(first)) == fingerprint(prints[0])
+    assert extent(caller_of(first)) < extent(caller_of(jit(body)))
+
+
 def test_the_fingerprint_is_the_same_in_other_processes():
     code = """
         from partita_cpu.native.driver import multiply_tiles
-        from partita_cpu.native.fingerprint import fingerprint
+        from partita_cpu.native.fingerprint import extent, fingerprint, units_of
         print(fingerprint(multiply_tiles))
         """
     found = {python(code, PYTHONHASHSEED=seed) for seed in ("1", "2")}

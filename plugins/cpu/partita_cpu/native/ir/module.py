@@ -38,15 +38,24 @@ _ENDS = ("floats", "levels")
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
-PARTS = ("", "_f16")
-"""Kernels that are compiled and kept together: all but those for float16, and these."""
+PARTS = ("", "_weigh", "_weigh_halves", "_f16")
+"""Kernels that are compiled and kept together, since what needs one of them needs most of them.
+
+Those for depthwise convolutions of images, of float32 and of bfloat16, take longer to compile than
+all the others; those for float16 are seldom asked for.
+"""
 
 
 def functions(level: Isa, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
     lanes = LANES[level]
-    if part:
+    if part == "_f16":
         return float16.functions(lanes, ROWS[level], level is Isa.AMX)
+    if part:
+        half, wide = part == "_weigh_halves", level is Isa.AMX
+        if half and not wide:
+            return []
+        return _weighing(lanes, part.removeprefix("_"), half, split=wide and not half)
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
@@ -61,14 +70,13 @@ def functions(level: Isa, part: str = "") -> list[Function]:
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
         made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
-    made += _weighing(lanes, "", half=False, split=level is Isa.AMX)
     return made + _matrix_functions() if level is Isa.AMX else made
 
 
 def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
     """Depthwise convolutions of images as they lie."""
     return [
-        weigh(f"weigh{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
+        weigh(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
         for across in ACROSS
         for stride in STRIDES
         for n in PIXELS
@@ -98,7 +106,6 @@ def _matrix_functions() -> list[Function]:
     made.append(narrow.copy_halves("copy_halves"))
     made.append(narrow.scale("scale_halves", 16, half_in=True, planes=1))
     made += _rows(16, "_halves", True)
-    made += _weighing(16, "_halves", half=True, split=False)
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
         made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
@@ -111,7 +118,7 @@ def text(level: Isa, part: str = "") -> str:
     lanes = LANES[level]
     parts = [function.text() for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
-    if part:
+    if part == "_f16":
         return "\n".join([*parts, finish.declarations(lanes), narrow.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     parts.append(byte_declarations(lanes))

@@ -1,0 +1,299 @@
+"""Kernels that other processes compile: who does it, and what happens when they end early."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from partita_cpu.kernels.activation_scalar import relu
+from partita_cpu.kernels.elementwise_map import mapped
+from partita_cpu.native import kept, store, workers
+from partita_cpu.native.isa import Isa, detected
+
+pytestmark = pytest.mark.skipif(
+    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    reason="kernels are not kept here",
+)
+
+SOFTMAX = """
+    import os, signal, sys
+    import numpy as np
+    from partita_cpu.kernels.softmax import softmax_rows
+    from partita_cpu.native import kept, store, workers
+
+    x, y = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    ARGS = x.reshape(-1), y.reshape(-1), 2, 3
+
+    def softmax():
+        softmax_rows(*ARGS, 0, 1)
+        return bool(np.allclose(y, 1 / 3))
+
+    def compiled_here():
+        return "numba" in sys.modules
+    """
+
+
+def environment(folder, **more):
+    return {**os.environ, store.CACHE_VARIABLE: str(folder), **more}
+
+
+def python(code, folder, **more):
+    """What a process prints that begins with `SOFTMAX`."""
+    code = textwrap.dedent(SOFTMAX) + textwrap.dedent(code)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment(folder, **more),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout.strip()
+
+
+def files(folder):
+    """Names of what is on disk, without digests."""
+    names = (path.name for path in (folder / "cpu" / store.machine()).iterdir())
+    return sorted(name.rpartition("-")[0] for name in names)
+
+
+def test_kernels_are_compiled_by_others(tmp_path):
+    assert python("print(softmax(), compiled_here())", tmp_path) == "True False"
+    assert "softmax_rows" in files(tmp_path)
+
+
+@pytest.mark.parametrize("executable", ["''", "'/usr/sbin/uwsgi'", "'/nowhere/python3'", "None"])
+def test_without_an_interpreter_to_start(tmp_path, executable):
+    code = f"sys.executable = {executable}; print(softmax(), compiled_here())"
+    assert python(code, tmp_path) == "True True"
+
+
+def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
+    (tmp_path / "file").write_text("")
+    code = "print(softmax(), compiled_here(), workers._staff)"
+    assert python(code, tmp_path / "file") == "True True None"
+
+
+def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    assert workers._possible()
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert not workers._possible()
+
+
+def test_others_that_find_no_package(tmp_path):
+    code = """
+        workers._environment = lambda: {"PATH": os.environ["PATH"]}
+        print(softmax(), compiled_here())
+        """
+    outside = tmp_path / "empty"
+    outside.mkdir()
+    found = python(code, tmp_path, PYTHONPATH=os.pathsep.join(sys.path))
+    assert found in ("True True", "True False")  # the latter where the package is installed
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_others_that_are_killed(tmp_path, others):
+    code = f"""
+        kept.order([(softmax_rows, ARGS)])
+        os.killpg(workers._staff._group, signal.SIGKILL)
+        workers._possible = lambda: {others}
+        print(softmax(), {others} or compiled_here())
+        """
+    assert python(code, tmp_path) == "True True"
+
+
+def test_one_that_is_killed_at_its_job(tmp_path):
+    code = """
+        import pathlib, threading, time
+
+        def group():
+            found = []
+            for folder in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if int(fields[2]) == workers._staff._group:
+                    found.append((int(folder.name), int(fields[1])))
+            return found
+
+        def kill():
+            while True:
+                found = group()
+                parents = {parent for _, parent in found}
+                for pid, _ in found:
+                    if len(found) > 1 and pid not in parents:
+                        os.kill(pid, signal.SIGKILL)
+                        return
+                time.sleep(0.001)
+
+        kept.order([(softmax_rows, ARGS)])
+        threading.Thread(target=kill).start()
+        print(softmax(), kept.order([(softmax_rows, ARGS)]))
+        """
+    assert python(code, tmp_path) == "True []"
+
+
+def test_processes_that_ask_for_the_same(tmp_path):
+    code = textwrap.dedent(SOFTMAX) + "print(softmax())"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env=environment(tmp_path),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    assert [process.communicate()[0].strip() for process in running] == ["True"] * 3
+    names = files(tmp_path)
+    assert sorted(set(names)) == names
+
+
+def test_a_child_asks_others_of_its_own(tmp_path):
+    code = """
+        from partita_cpu.native.crew import CALLS
+
+        print(softmax(), flush=True)
+        if os.fork():
+            print(os.waitstatus_to_exitcode(os.wait()[1]))
+        else:
+            group = workers._staff._group
+            entries = [kept.entry_of(kernel, args) is not None for kernel, args in CALLS]
+            os._exit(0 if all(entries) and workers._staff._group != group else 1)
+        """
+    assert python(code, tmp_path) == "True\n0"
+
+
+def test_the_main_module_is_not_run_again(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(SOFTMAX) + "print('ran', softmax(), compiled_here())\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n") == ["ran True False", ""]
+
+
+def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "json.py").write_text("open('taken', 'w')\n")
+    (tmp_path / "numba.py").write_text("open('taken', 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    workers.dismiss()
+    try:
+        from partita_cpu.kernels.softmax import softmax_rows
+
+        kinds = ("<f8 1", "<f8 1", "int", "int")
+        (file,) = kept._order([(softmax_rows, kinds)])
+        workers.wait([file])
+    finally:
+        workers.dismiss()
+    assert store.there(file)
+    assert not (tmp_path / "taken").exists()
+
+
+def alive(group):
+    """Whether a process of a group still runs."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, of = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(of) == group and state != "Z":
+            return True
+    return False
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_others_end_with_whom_they_work_for(tmp_path, sent):
+    code = """
+        from partita_cpu.native.driver import multiply_tiles
+
+        kinds = ("<f4 1", "<u2 1", *["<f4 1"] * 5, "|u1 1", *["<i8 1"] * 3)
+        kinds += ("float", "float", "int", "float", "float", "int", "int", "float", "float")
+        files = kept._order([(multiply_tiles, kinds)])
+        try:
+            print(workers._staff._group, flush=True)
+            workers.wait(files)
+        except KeyboardInterrupt:
+            print("given up", flush=True)
+        """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(SOFTMAX) + textwrap.dedent(code)],
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    group = int(process.stdout.readline())
+    process.send_signal(sent)
+    rest, _ = process.communicate()
+    assert rest.strip() == ("given up" if sent == signal.SIGINT else "")
+    while alive(group):
+        time.sleep(0.1)
+
+
+def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    ordered = []
+    monkeypatch.setattr(workers, "order", ordered.extend)
+
+    def body(x, tid, nt):
+        x[0] = 1
+
+    own = kept.Kernel(body, {}, True)
+    theirs = mapped(relu)
+    assert kept.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
+    assert [job.what for job in ordered] == [{"kernel": "map1_relu", "kinds": ("int", "int")}]
+
+
+def test_another_kernel_of_the_same_name_is_not_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    kept.make_for("map1_relu-0", "map1_relu", ("<f4 1", "<f4 1"))
+    assert not tmp_path.joinpath("cpu").exists()
+
+
+PRODUCT = """
+    import partita
+    import onnx.parser
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 20, 6, 7)).astype(np.float32)
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[1,20,6,7] x) => (float[1,9,6,7] y)'
+    text += " <float[9,20,1,1] w, float[9] b> { z = Conv (x, w, b) y = Elu (z) }"
+    model = onnx.parser.parse_model(text)
+    for name, shape in (("w", (9, 20, 1, 1)), ("b", (9,))):
+        value = rng.standard_normal(shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    """
+
+
+def test_kernels_that_are_compiled_apart(tmp_path):
+    code = textwrap.dedent(PRODUCT) + textwrap.dedent("""
+        y = partita.Core().compile_model(model.SerializeToString(), "CPU")({"x": x})[0]
+        w, b = (onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
+        z = np.einsum("ncyx,oc->noyx", x, w[:, :, 0, 0], dtype=np.float64) + b[:, None, None]
+        wanted = np.where(z > 0, z, np.expm1(z))
+        print(compiled_here(), bool(abs(y - wanted).max() < 1e-5 * abs(wanted).max()))
+        """)
+    assert python(code, tmp_path) == "False True"
+    assert {"activate_floats", "multiply_panel", "multiply_tiles"} <= set(files(tmp_path))
+    # What calls it is on disk and it is not: it is made when that is loaded.
+    for alone in ("False", "True"):
+        for path in (tmp_path / "cpu").glob("*/activate_floats-*"):
+            path.unlink()
+        found = python(f"sys.executable = None if {alone} else sys.executable\n" + code, tmp_path)
+        assert found == f"{alone} True"
