@@ -43,6 +43,31 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
         )
 
 
+def check_box(
+    node: Node, x: Operand, sizes: Sequence[int], steps: Sequence[int], start: int
+) -> None:
+    """Refuses a box of elements that reaches beyond a tensor.
+
+    Args:
+        node: Whose box it is.
+        x: The tensor.
+        sizes: Of the box, all at least 1.
+        steps: Elements from one to the next along each dimension of the box.
+        start: The element where it starts.
+
+    Raises:
+        CompileError: It does.
+    """
+    ends = [(n - 1) * step for n, step in zip(sizes, steps, strict=True)]
+    first = start + sum(end for end in ends if end < 0)
+    last = start + sum(end for end in ends if end > 0)
+    if first < 0 or last >= x.size:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) would copy elements beyond a tensor of shape "
+            f"{list(x.shape)}; check the shapes and attributes that lead to it."
+        )
+
+
 def _demand(*kinds: str) -> Callable[[Demand], Demand]:
     def register(demand: Demand) -> Demand:
         _DEMANDS.update(dict.fromkeys(kinds, demand))

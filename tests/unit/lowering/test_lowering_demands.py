@@ -5,7 +5,7 @@ import pytest
 
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.demands import check_demands
+from partita.lowering.demands import check_box, check_demands
 
 
 def operand(shape):
@@ -102,3 +102,24 @@ def test_what_fits(kind, shapes, attrs):
 def test_what_does_not_fit(kind, shapes, attrs, message):
     with pytest.raises(CompileError, match=f"Operation 'n' \\({kind}\\).*{message}"):
         check(kind, shapes, **attrs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "steps", "start", "fits"),
+    [
+        ((2, 3), (3, 1), 0, True),
+        ((2, 3), (-3, -1), 5, True),
+        ((9,), (0,), 5, True),
+        ((2, 3), (3, 1), 1, False),
+        ((2, 3), (-3, 1), 2, False),
+    ],
+)
+def test_boxes_within_a_tensor(sizes, steps, start, fits):
+    node = Node("Slice", (), (), name="n")
+    if fits:
+        check_box(node, operand((2, 3)), sizes, steps, start)
+        return
+    with pytest.raises(
+        CompileError, match=r"would copy elements beyond a tensor of shape \[2, 3\]"
+    ):
+        check_box(node, operand((2, 3)), sizes, steps, start)

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.demands import check_box
 from partita_cpu.kernels.elementwise_cast import NARROW
 from partita_cpu.kernels.item_sized import ItemSized
 from partita_cpu.kernels.numba_jit import jit
@@ -159,14 +159,7 @@ def copy_box(
     """
     if 0 in dims:
         return
-    for x, strides, offset in ((src, src_strides, src_offset), (dst, dst_strides, dst_offset)):
-        ends = [(n - 1) * s for n, s in zip(dims, strides, strict=True)]
-        if offset + sum(e for e in ends if e < 0) < 0 or (
-            offset + sum(e for e in ends if e > 0) >= x.size
-        ):
-            raise CompileError(
-                f"Operation '{b.node.name}' ({b.node.kind}) would copy elements beyond a tensor "
-                f"of shape {list(x.shape)}; check the shapes and attributes that lead to it."
-            )
+    check_box(b.node, src, dims, src_strides, src_offset)
+    check_box(b.node, dst, dims, dst_strides, dst_offset)
     plan = plan_copy(dims, src_strides, dst_strides, src_offset, dst_offset)
     b.call(_copy_bits, b.flat(src), b.flat(dst), b.constant(plan))

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
+from partita.lowering.demands import check_box
 from partita.query import Reason, ReasonCode
 from partita_opencl.kit import Kit, i32, i64, ints, longs, raw_ctype
 from partita_opencl.table import INDICES, MOVED, operator
@@ -27,9 +28,15 @@ def copy_box(
     x_start: int = 0,
     y_start: int = 0,
 ) -> None:
-    """Records a copy of a box; sizes and element steps are outermost first."""
+    """Records a copy of a box; sizes and element steps are outermost first.
+
+    Raises:
+        CompileError: It has too many dimensions, or reaches beyond one of the tensors.
+    """
     if 0 in sizes:
         return
+    check_box(k.builder.node, x, sizes, x_steps, x_start)
+    check_box(k.builder.node, y, sizes, y_steps, y_start)
     dims, froms, tos = _merged(sizes, x_steps, y_steps)
     if len(dims) > _DIMS:
         node = k.builder.node
