@@ -321,9 +321,12 @@ def _next(y: int, x: int, c: int, p: Any) -> Any:
     return y, x, c
 
 
-_SHORTS, _BYTES, _INTEGERS = (np.zeros(0, kind) for kind in (np.uint16, np.uint8, np.int64))
-CALLS = (
-    (_pack_blocks, (0, _SHORTS, _BYTES, _INTEGERS, _INTEGERS)),
-    (_largest, (0, 0, _INTEGERS)),
-)
+def _like(kind: type, ndim: int) -> Array:
+    return np.zeros((0,) * ndim, kind)
+
+
+_FLAT = _like(np.int64, 1)
+_PLACE = 0, _like(np.float32, 1), _like(np.uint16, 1), _like(np.int64, 2)
+_ROOM = _like(np.float32, 2), _like(np.uint16, 2)
+CALLS = (_pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)), (_largest, (0, 0, _FLAT))
 """What is compiled here, and arguments like those that it is called with."""

@@ -14,7 +14,7 @@ import pytest
 
 from partita_cpu.kernels.activation_scalar import relu
 from partita_cpu.kernels.elementwise_map import mapped
-from partita_cpu.native import kept, store, workers
+from partita_cpu.native import crew, kept, pack, store, workers
 from partita_cpu.native.isa import Isa, detected
 
 pytestmark = pytest.mark.skipif(
@@ -290,6 +290,10 @@ def test_kernels_that_are_compiled_apart(tmp_path):
         print(compiled_here(), bool(abs(y - wanted).max() < 1e-5 * abs(wanted).max()))
         """)
     assert python(code, tmp_path) == "False True"
+    names = files(tmp_path)
+    assert len(set(names)) == len(names)
+    called = {kernel.__qualname__ for kernel, _ in (*crew.CALLS, *pack.CALLS)}
+    assert called <= set(names)
     assert {"activate_floats", "multiply_panel", "multiply_tiles"} <= set(files(tmp_path))
     # What calls it is on disk and it is not: it is made when that is loaded.
     for alone in ("False", "True"):
