@@ -176,24 +176,26 @@ class BoundPlan:
                 if arg.const is None and arg.root in self._changing:
                     self._uses.setdefault(arg.root, []).append((kernel, position))
             elif isinstance(arg, Described):
-                kernel.set_arg(position, self._described(arg, step.args[arg.position]))
+                kernel.set_arg(position, self._described(arg, step.args))
             else:
                 kernel.set_arg(position, self._shared(arg))
         return kernel, *launch.sizes
 
-    def _described(self, how: Described, matrix: Operand) -> Any:
-        """The buffer of a description; it is written before the next run."""
+    def _described(self, how: Described, args: Sequence[Any]) -> Any:
+        """The buffer of a step's descriptions; they are written before the next run."""
         import pyopencl as cl
 
-        buffer = self._device.pool.allocate(_DESCRIPTION_BYTES)
-        describer = cl.Kernel(self.plan.programs[how.program], "tensor_map")
-        sizes = (np.int32(n) for n in (how.columns, how.rows, how.pitch, how.high))
-        describer.set_args(buffer, self._buffer(matrix), *sizes)
+        buffer = self._device.pool.allocate(_DESCRIPTION_BYTES * len(how.matrices))
         self._descriptions.append(buffer)
-        self._untold.append(describer)
-        if matrix.const is None and matrix.root in self._changing:
-            self._uses.setdefault(matrix.root, []).append((describer, 1))
-            self._describers.setdefault(matrix.root, []).append(describer)
+        for number, matrix in enumerate(how.matrices):
+            operand: Operand = args[matrix.position]
+            describer = cl.Kernel(self.plan.programs[how.program], "tensor_map")
+            sizes = (matrix.columns, matrix.rows, matrix.pitch, matrix.high)
+            describer.set_args(buffer, self._buffer(operand), *map(np.int32, (number, *sizes)))
+            self._untold.append(describer)
+            if operand.const is None and operand.root in self._changing:
+                self._uses.setdefault(operand.root, []).append((describer, 1))
+                self._describers.setdefault(operand.root, []).append(describer)
         return buffer
 
     def _shared(self, arg: Any) -> Any:

@@ -64,24 +64,37 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Described:
-    """Stands for what tells the copy engine of a matrix of halves; see ``tensor_map.cl``.
+class Matrix:
+    """A matrix of halves, as the copy engine is told of it.
 
     Attributes:
-        program: The program that describes it.
-        position: Which argument of the same step the matrix is.
+        position: Which argument of the step it is.
         columns: Halves of a row.
         rows: Rows.
         pitch: Halves from one row to the next.
         high: Rows that are copied at a time.
     """
 
-    program: ProgramKey
     position: int
     columns: int
     rows: int
     pitch: int
     high: int
+
+
+@dataclass(frozen=True)
+class Described:
+    """Stands for a buffer with what the copy engine is told of matrices; see ``tensor_map.cl``.
+
+    One buffer for all of a kernel's, since a driver takes longer to launch one with more buffers.
+
+    Attributes:
+        program: The program that describes a matrix.
+        matrices: The matrices in order.
+    """
+
+    program: ProgramKey
+    matrices: tuple[Matrix, ...]
 
 
 @dataclass(frozen=True)

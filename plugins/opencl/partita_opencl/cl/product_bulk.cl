@@ -39,20 +39,25 @@
 #define THERE_AT(stage) (SHARED(barriers) + (stage) * 16)
 #define READ_AT(stage) (THERE_AT(stage) + 8)
 #define ADDED_AT(slab) (SHARED(barriers) + STAGES * 16 + (warp * SLABS + (slab)) * 8)
+#define MAP_OF(number) ((size_t)maps + (number) * 128)
+#define A_MAP MAP_OF(0)
+#define W_MAP MAP_OF(1)
+#define Y_MAP MAP_OF(2)
+#define RESIDUAL_MAP MAP_OF(3)
 #define INIT(at, count) \
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" :: "r"(at), "r"(count) : "memory")
 #define ARRIVE(at) asm volatile("mbarrier.arrive.shared.b64 _, [%0];" :: "r"(at) : "memory")
 #define EXPECT(at, bytes) asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" \
     :: "r"(at), "r"(bytes) : "memory")
 #define KNOW(map) asm volatile("fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" \
-    :: "l"((size_t)(map)) : "memory")
+    :: "l"(map) : "memory")
 #define BRING(to, map, column, row, at) \
   asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes " \
       "[%0], [%1, {%2, %3}], [%4];" \
-      :: "r"(SHARED(to)), "l"((size_t)(map)), "r"(column), "r"(row), "r"(at) : "memory")
+      :: "r"(SHARED(to)), "l"(map), "r"(column), "r"(row), "r"(at) : "memory")
 #define SEND(map, column, row, from) \
   { asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" \
-      :: "l"((size_t)(map)), "r"(column), "r"(row), "r"(SHARED(from)) : "memory"); \
+      :: "l"(map), "r"(column), "r"(row), "r"(SHARED(from)) : "memory"); \
     asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 #define SENT(later) asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(later) : "memory")
 
@@ -79,9 +84,8 @@ void product_bulk(
     __global const half* restrict a, __global const half* restrict w,
     __global const float* restrict bias, __global const RESULT* restrict residual,
     __global RESULT* restrict y,
-    // What the copy engine knows of these, see tensor_map.cl.
-    __global const uchar* restrict a_map, __global const uchar* restrict w_map,
-    __global const uchar* restrict residual_map, __global const uchar* restrict y_map,
+    // What the copy engine is told of a, w, y and the residual; see tensor_map.cl.
+    __global const uchar* restrict maps,
     // Columns and depth are multiples of eight; a has `channels` of them `pitch` apart.
     const int rows, const int columns, const int depth, const int channels, const int pitch,
     const int y_columns, const float alpha, const float beta
@@ -113,8 +117,8 @@ void product_bulk(
   barrier(CLK_LOCAL_MEM_FENCE);
   if (warp == WM) {
     if (lane == 0) {
-      KNOW(a_map);
-      KNOW(w_map);
+      KNOW(A_MAP);
+      KNOW(W_MAP);
       int stage = 0;
       uint parity = 1;
       for (int tile = get_group_id(0); tile < tile_count; tile += get_num_groups(0)) {
@@ -123,8 +127,8 @@ void product_bulk(
           __local char* place = tiles + stage * STAGE_BYTES;
           await(READ_AT(stage), parity);
           EXPECT(THERE_AT(stage), STAGE_BYTES);
-          BRING(place, a_map, t * BK, m0, THERE_AT(stage));
-          BRING(place + A_BYTES, w_map, t * BK, n0, THERE_AT(stage));
+          BRING(place, A_MAP, t * BK, m0, THERE_AT(stage));
+          BRING(place + A_BYTES, W_MAP, t * BK, n0, THERE_AT(stage));
           if (++stage == STAGES) { stage = 0; parity ^= 1; }
         }
       }
@@ -132,9 +136,9 @@ void product_bulk(
     return;
   }
   if (lane == 0) {
-    KNOW(y_map);
+    KNOW(Y_MAP);
 #ifdef RESIDUAL
-    KNOW(residual_map);
+    KNOW(RESIDUAL_MAP);
 #endif
   }
   int stage = 0;
@@ -148,7 +152,7 @@ void product_bulk(
 #ifdef NVIDIA
 #define BRING_RESIDUAL(part) { \
     EXPECT(ADDED_AT((part) % SLABS), SLAB_BYTES); \
-    BRING(slabs + (part) % SLABS * SLAB_BYTES, residual_map, n0 * SIZE + (part) * 64, m, \
+    BRING(slabs + (part) % SLABS * SLAB_BYTES, RESIDUAL_MAP, n0 * SIZE + (part) * 64, m, \
           ADDED_AT((part) % SLABS)); }
 #ifdef RESIDUAL
     if (lane == 0) {
@@ -234,7 +238,7 @@ void product_bulk(
       WARP_BARRIER();
 #ifdef NVIDIA
       if (lane == 0) {
-        SEND(y_map, n0 * SIZE + part * 64, m, slab)
+        SEND(Y_MAP, n0 * SIZE + part * 64, m, slab)
 #ifdef RESIDUAL
         if (part + SLABS < PARTS) {
           SENT(0);

@@ -4,10 +4,11 @@
 // kernel change such a description; they change all of it.
 
 __kernel void tensor_map(
-    __global uchar* map, __global const half* matrix, const int columns, const int rows,
-    const int pitch, const int high
+    __global uchar* maps, __global const half* matrix, const int number, const int columns,
+    const int rows, const int pitch, const int high
 ) {
 #ifdef NVIDIA
+  __global uchar* map = maps + number * 128;
   for (int i = 0; i < 16; i++) ((__global ulong*)map)[i] = 0;
 #define SET(field, type, as, value) \
   asm volatile("//@@{ tensormap.replace.tile." field ".global.b1024." type " [%0]" as "; }" \

@@ -7,13 +7,13 @@ from partita_opencl.emitters.tiling import Cut, StreamTile
 from partita_opencl.hopper import multiplier
 from partita_opencl.kit import Kit, f32, i32, is_half
 from partita_opencl.programs import ProgramKey
-from partita_opencl.steps import Described
+from partita_opencl.steps import Described, Matrix
 
 _COPYING = 32
 """Items of the warp that asks for tiles."""
 
-
-_SLAB_BYTES = 2048
+_SLAB_ROWS = 16
+_SLAB_BYTES = _SLAB_ROWS * 128
 
 
 def _slabs(tile: StreamTile, parts: int, room: int) -> int:
@@ -60,11 +60,14 @@ def bulk_product(
     flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
     names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
     describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))
-
-    def described(position: int, halves: int, count: int, pitch: int, high: int) -> Described:
-        return Described(describer, position, halves, count, pitch, high)
-
-    result = (width * size, rows[0], width * size, 16)
+    result = (width * size, rows[0], width * size, _SLAB_ROWS)
+    matrices = [
+        Matrix(0, rows[1], rows[0], rows[2], tile.high),
+        Matrix(1, depth, columns, depth, tile.wide),
+        Matrix(4, *result),
+    ]
+    if residual is not None:
+        matrices.append(Matrix(3, *result))
     k.launch_generated(
         multiplier(tile.wide, k.tuning.half_kind) if limits.is_nvidia else "",
         "product_bulk.cl",
@@ -78,10 +81,7 @@ def bulk_product(
         bias,
         residual or x,
         out,
-        described(0, rows[1], rows[0], rows[2], tile.high),
-        described(1, depth, columns, depth, tile.wide),
-        described(3, *result) if residual is not None else described(4, *result),
-        described(4, *result),
+        Described(describer, tuple(matrices)),
         i32(rows[0]),
         i32(columns),
         i32(depth),
