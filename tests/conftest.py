@@ -11,6 +11,17 @@ import partita
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
+_FIRST_STATES = {}
+
+
+@pytest.fixture(autouse=True)
+def own_numbers(request):
+    """Lets a test draw the same numbers from its module's `RNG`, whichever tests ran before."""
+    generator = getattr(getattr(request, "module", None), "RNG", None)
+    if generator is not None:
+        first = _FIRST_STATES.setdefault(request.module.__name__, generator.bit_generator.state)
+        generator.bit_generator.state = first
+
 
 @pytest.fixture
 def core():

@@ -20,7 +20,7 @@ enum { UNITS, FIRST_GROUP, WAIT_A, TILES_A, WAIT_B, TILES_B, ROWS, COLUMNS, DEPT
 #define OUT_LOADS (BM * BN / 8 / ITEMS)
 #define AHEAD (STAGES - 1)
 #define LINE 32  // counters for which groups wait have a cache line each
-#define MOST_LOOKS 200000  // takes more than a millisecond, on which binding.py counts
+#define MOST_LOOKS 200000  // takes a GPU more than a millisecond, on which binding.py counts
 
 // Other groups' results are read past the first cache, which does not hear of them.
 #ifdef NVIDIA

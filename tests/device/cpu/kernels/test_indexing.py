@@ -9,7 +9,7 @@ from single_op import check, normal, run_ours
 
 from partita.errors import InferError
 
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
@@ -17,7 +17,7 @@ rng = np.random.default_rng(0)
 @pytest.mark.parametrize("constants", [(), (1,), (0, 1)])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
 def test_gather(axis, index_shape, constants, kind):
-    index = rng.integers(-4, 4, index_shape).astype(kind)
+    index = RNG.integers(-4, 4, index_shape).astype(kind)
     check("Gather", [normal(1, 4, 5, 6), np.asarray(index)], axis=axis, constants=constants)
 
 
@@ -35,7 +35,7 @@ def test_gather_bfloat16():
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("constants", [(), (1,)])
 def test_gather_elements(axis, constants):
-    index = rng.integers(-4, 4, (3, 2, 4))
+    index = RNG.integers(-4, 4, (3, 2, 4))
     check("GatherElements", [normal(1, 4, 5, 6), index], axis=axis, constants=constants)
 
 
@@ -50,14 +50,14 @@ def test_gather_elements(axis, constants):
     ],
 )
 def test_gather_nd(shape, index_shape, batch):
-    check("GatherND", [normal(1, *shape), rng.integers(-4, 4, index_shape)], batch_dims=batch)
+    check("GatherND", [normal(1, *shape), RNG.integers(-4, 4, index_shape)], batch_dims=batch)
 
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "min", "max"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_scatter_elements(reduction, axis, dtype):
-    index = rng.integers(-4, 4, (3, 2, 4))
+    index = RNG.integers(-4, 4, (3, 2, 4))
     inputs = [normal(1, 4, 5, 6, dtype=dtype), index, normal(2, 3, 2, 4, dtype=dtype)]
     check("ScatterElements", inputs, axis=axis, reduction=reduction)
 
@@ -73,7 +73,7 @@ def test_scatter_of_old_opsets():
     ("index_shape", "update_shape"), [((3, 1), (3, 5, 6)), ((2, 2, 3), (2, 2))]
 )
 def test_scatter_nd(reduction, index_shape, update_shape):
-    index = rng.integers(-4, 4, index_shape)
+    index = RNG.integers(-4, 4, index_shape)
     inputs = [normal(1, 4, 5, 6), index, normal(2, *update_shape)]
     check("ScatterND", inputs, reduction=reduction)
 

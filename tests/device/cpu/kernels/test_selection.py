@@ -8,7 +8,7 @@ from single_op import check, normal, run_ours
 
 from partita.errors import CompileError
 
-rng = np.random.default_rng(0)
+RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -16,7 +16,7 @@ rng = np.random.default_rng(0)
 @pytest.mark.parametrize("largest", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
 def test_top_k_with_ties(axis, k, largest, dtype):
-    x = rng.integers(-5, 5, (6, 7, 8)).astype(dtype)
+    x = RNG.integers(-5, 5, (6, 7, 8)).astype(dtype)
     check("TopK", [x, np.array([k])], outputs=2, axis=axis, largest=largest, constants=(1,))
 
 
@@ -36,8 +36,8 @@ def test_top_k_of_halves():
 
 @pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4), (0, 3), ()])
 def test_non_zero(shape):
-    check("NonZero", [np.asarray(rng.integers(0, 2, shape))])
-    check("NonZero", [np.asarray(rng.integers(0, 2, shape)).astype(bool)], constants=(0,))
+    check("NonZero", [np.asarray(RNG.integers(0, 2, shape))])
+    check("NonZero", [np.asarray(RNG.integers(0, 2, shape)).astype(bool)], constants=(0,))
 
 
 @pytest.mark.parametrize("axis", [None, 0, 1, -1])
@@ -52,7 +52,7 @@ def test_compress(axis, constants):
 @pytest.mark.parametrize("in_order", [0, 1])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_unique(axis, in_order, dtype):
-    x = rng.integers(0, 3, (6, 2)).astype(dtype)
+    x = RNG.integers(0, 3, (6, 2)).astype(dtype)
     extra = {} if axis is None else {"axis": axis}
     check("Unique", [x], outputs=4, sorted=in_order, **extra)
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")
 def own_time():
     """Searches end by the time that they compute, whatever else the machine does."""
     with pytest.MonkeyPatch.context() as patch:
