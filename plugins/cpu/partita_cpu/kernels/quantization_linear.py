@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,41 +123,40 @@ def quantized_binary(
     return _quantized(b, result, y_scale, y_zero, x.dtype)
 
 
+def _between_levels(compute: Callable[[Builder, Node, Operand], Operand]) -> Callable[..., Operand]:
+    """What records an operator on levels, of what records it on the numbers that they stand for."""
+
+    def emit(
+        b: Builder,
+        node: Node,
+        x: Operand,
+        x_scale: Operand,
+        x_zero: Operand | None,
+        y_scale: Operand,
+        y_zero: Operand | None = None,
+    ) -> Operand:
+        real = emit_dequantize(b, x, x_scale, x_zero)
+        return _quantized(b, compute(b, node, real), y_scale, y_zero, x.dtype)
+
+    return emit
+
+
 @kernel("QLinearSigmoid", "QLinearLeakyRelu", domain="com.microsoft", dtypes=_ONE)
-def quantized_activation(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand | None,
-    y_scale: Operand,
-    y_zero: Operand | None = None,
-) -> Operand:
+@_between_levels
+def quantized_activation(b: Builder, node: Node, real: Operand) -> Operand:
     """Sigmoid or LeakyRelu."""
-    real = emit_dequantize(b, x, x_scale, x_zero)
     if node.op_type == "QLinearSigmoid":
-        result = emit_map(b, _sigmoid, real)
-    else:
-        alpha = np.float32(node.attrs.get("alpha", 0.01))
-        result = emit_map(b, _leaky_relu, real, None, alpha, alpha)
-    return _quantized(b, result, y_scale, y_zero, x.dtype)
+        return emit_map(b, _sigmoid, real)
+    alpha = np.float32(node.attrs.get("alpha", 0.01))
+    return emit_map(b, _leaky_relu, real, None, alpha, alpha)
 
 
 @kernel("QLinearGlobalAveragePool", domain="com.microsoft", dtypes=_ONE)
-def quantized_global_average(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand | None,
-    y_scale: Operand,
-    y_zero: Operand | None = None,
-) -> Operand:
+@_between_levels
+def quantized_global_average(b: Builder, node: Node, real: Operand) -> Operand:
     """The mean over all spatial axes, which are the last or the middle ones."""
-    real = emit_dequantize(b, x, x_scale, x_zero)
     first = 1 if node.attrs.get("channels_last", 0) else 2
-    axes = frozenset(range(first, first + x.ndim - 2))
-    return _quantized(b, reduce_axes(b, "ReduceMean", real, axes), y_scale, y_zero, x.dtype)
+    return reduce_axes(b, "ReduceMean", real, frozenset(range(first, first + real.ndim - 2)))
 
 
 def _means_last(node: Node) -> Reason | None:
@@ -166,34 +166,20 @@ def _means_last(node: Node) -> Reason | None:
 
 
 @kernel("QLinearAveragePool", domain="com.microsoft", dtypes=_ONE, check=_means_last)
-def quantized_average_pool(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand | None,
-    y_scale: Operand,
-    y_zero: Operand | None = None,
-) -> Operand:
+@_between_levels
+def quantized_average_pool(b: Builder, node: Node, real: Operand) -> Operand:
     """The mean of each window."""
-    real: Operand = average_pool(b, node, emit_dequantize(b, x, x_scale, x_zero))
-    return _quantized(b, real, y_scale, y_zero, x.dtype)
+    mean: Operand = average_pool(b, node, real)
+    return mean
 
 
 @kernel("QLinearSoftmax", domain="com.microsoft", dtypes=_ONE)
-def quantized_softmax(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand | None,
-    y_scale: Operand,
-    y_zero: Operand | None = None,
-) -> Operand:
+@_between_levels
+def quantized_softmax(b: Builder, node: Node, real: Operand) -> Operand:
     """Softmax, as the opset that an attribute names defines it."""
     meant = Node("Softmax", (), (), node.attrs, version=node.attrs["opset"], name=node.name)
-    real: Operand = softmax(b, meant, emit_dequantize(b, x, x_scale, x_zero))
-    return _quantized(b, real, y_scale, y_zero, x.dtype)
+    shares: Operand = softmax(b, meant, real)
+    return shares
 
 
 @kernel("QLinearConcat", domain="com.microsoft", dtypes={0: F32, 1: BYTES})
