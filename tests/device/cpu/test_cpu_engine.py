@@ -1,5 +1,6 @@
 """Device CPU as an engine: memory, shapes, requests, threads, counters, properties."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import partita
 from partita import HostTensor
 from partita.errors import CompileError, InferError, PropertyError, UnsupportedOpError
 from partita.lowering import lower_proto
+from partita_cpu.native.walker import Walker
 from partita_cpu.query import refusals
 from partita_cpu.team import Team
 
@@ -214,6 +216,21 @@ def test_threads_work_in_a_forked_child():
         right = np.array_equal(request.infer([x])["y"], chain(x))
         os._exit(0 if right else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_memory_of_a_request_is_freed_with_it():
+    model = compiled("g (float[8, 64] x) => (float[8, 64] y) { a = Softmax(x) y = Sin(a) }")
+    gc.collect()
+    gc.disable()  # memory that only a collection frees would pile up
+    try:
+        before = sum(isinstance(one, Walker) for one in gc.get_objects())
+        request = model.create_infer_request()
+        for _ in range(4):
+            request.infer([floats(8, 64)])
+        del request
+        assert sum(isinstance(one, Walker) for one in gc.get_objects()) == before
+    finally:
+        gc.enable()
 
 
 def test_counters_name_every_operation_of_the_model():

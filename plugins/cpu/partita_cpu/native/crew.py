@@ -222,18 +222,9 @@ class Rows:
         first: First row.
         last: Behind the last row.
         shared: Whether it is worth it to wake the other threads.
-        explain: Told the number of a row that failed; may raise an error that says more.
     """
 
-    def __init__(
-        self,
-        table: int,
-        first: int,
-        last: int,
-        shared: bool,
-        explain: Callable[[int], None] | None = None,
-    ) -> None:
-        self.explain = explain
+    def __init__(self, table: int, first: int, last: int, shared: bool) -> None:
         lead = entry_of(*_LEADING)
         if lead is None:
             raise CompileError("Device CPU cannot compile what walks its programs.")
@@ -284,8 +275,12 @@ class Crew:
         self._invoke = invoke()
         atexit.register(self._stop)
 
-    def run(self, rows: Rows) -> None:
+    def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
         """Runs rows of a table; on the calling thread alone if the crew is busy.
+
+        Args:
+            rows: The rows.
+            explain: Told the number of a row that failed; may raise an error that says more.
 
         Raises:
             InferError: A kernel failed.
@@ -301,8 +296,8 @@ class Crew:
             self._invoke(rows.trampoline, rows.alone, 0, 1)
             failed = rows.failed()
         if failed:
-            if rows.explain is not None:
-                rows.explain(failed - 1)
+            if explain is not None:
+                explain(failed - 1)
             raise InferError("A kernel failed on device CPU.")
 
     def _block(self) -> int:

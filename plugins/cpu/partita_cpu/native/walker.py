@@ -93,7 +93,7 @@ class Walker:
         """Runs all steps; `calls` are those for Python, by number."""
         for part in self._parts:
             if part.rows is not None:
-                self._crew.run(part.rows)
+                self._crew.run(part.rows, self.explain)
             else:
                 fn, args = calls[part.first]
                 fn(*args)
@@ -104,8 +104,8 @@ class Walker:
             rows = self._single.get(number)
             if rows is None:
                 shared = bool(self._table[number, 2])
-                rows = self._single[number] = self._rows_of(number, number + 1, shared)
-            self._crew.run(rows)
+                rows = self._single[number] = Rows(self._rows, number, number + 1, shared)
+            self._crew.run(rows, self.explain)
         else:
             fn, args = calls[number]
             fn(*args)
@@ -115,9 +115,6 @@ class Walker:
         kernel = self._kernels[number]
         if isinstance(kernel, Checked):
             kernel.explain(*self._kept[number])
-
-    def _rows_of(self, first: int, last: int, shared: bool) -> Rows:
-        return Rows(self._rows, first, last, shared, self.explain)
 
     def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
@@ -150,7 +147,7 @@ class Walker:
             rows = None
             if last > number:
                 shared = max(step.work for step in steps[number:last]) >= WAKING_WORK
-                rows = self._rows_of(number, last, shared)
+                rows = Rows(self._rows, number, last, shared)
             parts.append(_Part(number, last, rows))
             number = max(last, number + 1)
         return parts
@@ -182,11 +179,11 @@ class NativeStretch:
         *keep: object,
     ) -> None:
         self._crew, self._table, self._steps, self._keep = crew, table, steps, keep
-        self._rows = Rows(table.ctypes.data, 0, len(table), shared, self._explain)
+        self._rows = Rows(table.ctypes.data, 0, len(table), shared)
 
     def __call__(self) -> None:
         """Walks the rows."""
-        self._crew.run(self._rows)
+        self._crew.run(self._rows, self._explain)
 
     @property
     def alone(self) -> Array | None:
