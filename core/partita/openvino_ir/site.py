@@ -157,15 +157,17 @@ class Site:
         Raises:
             ModelFormatError: It is computed; the translation needs it beforehand.
         """
-        value = self.inputs[index].const_value
-        if value is None:
+        array = self.constant(index)
+        if array is None:
             raise self.error(f"input {index} must be a constant")
-        return value.numpy()
+        return array
 
     def constant(self, index: int) -> Array | None:
-        """The constant at an input port, or ``None`` where it is computed."""
-        value = self.inputs[index].const_value
-        return None if value is None else value.numpy()
+        """The constant at an input port, or ``None`` where it is computed.
+
+        One behind a Convert is a constant too: so are weights kept in a narrower type.
+        """
+        return _held(self.inputs[index])
 
     def indices(self, index: int) -> ir.Value:
         """An input as int64, which ONNX wants where OpenVINO takes any whole numbers."""
@@ -227,6 +229,25 @@ class Site:
     def error(self, what: str) -> ModelFormatError:
         """The error of a layer that cannot be translated."""
         return ModelFormatError(f"{self.layer}: {what}")
+
+
+def _held(value: ir.Value) -> Array | None:
+    """What a value holds, if it is a constant or a conversion of one."""
+    import onnx_ir as ir
+
+    types: list[ir.DataType] = []
+    while value.const_value is None:
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if node is None or source is None:
+            return None
+        types.append(ir.DataType(node.attributes["to"].as_int()))
+        value = source
+    array = value.const_value.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for dtype in reversed(types):
+            array = array.astype(dtype.numpy())
+    return array
 
 
 def _int64() -> ir.DataType:

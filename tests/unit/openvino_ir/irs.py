@@ -30,8 +30,12 @@ def listed(values):
 class Net:
     """Layers one after the other; bodies share the weights of their parent.
 
-    A value is (layer id, port id, element type, dimensions).
+    A value is (layer id, port id, element type, dimensions). Where ``compressed`` is set, float32
+    constants lie behind a Convert, as ``openvino.save_model`` writes them by default: in float16
+    where that is exact, and else in float64, so that results stay the same.
     """
+
+    compressed = False
 
     def __init__(self, parent=None):
         self.layers, self.edges = [], []
@@ -43,7 +47,17 @@ class Net:
         return self.layer("Parameter", [], [(dtype, dims)], name=name, names=name, data=data)[0]
 
     def const(self, array):
-        array = np.ascontiguousarray(array)
+        array = np.asarray(array)
+        if not self.compressed or array.dtype != np.float32:
+            return self.stored(array)
+        with np.errstate(over="ignore"):
+            half = array.astype(np.float16)
+        exact = np.array_equal(half.astype(np.float32), array, equal_nan=True)
+        kept = self.stored(half if exact else array.astype(np.float64))
+        return self.op("Convert", kept, out=[("f32", array.shape)], destination_type="f32")
+
+    def stored(self, array):
+        array = np.ascontiguousarray(array).reshape(array.shape)  # it makes rows of scalars
         kind = TYPES[array.dtype.name]
         while len(self.weights) % 8:
             self.weights.append(0)

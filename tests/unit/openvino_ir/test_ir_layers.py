@@ -13,6 +13,12 @@ from partita.reading import read_model
 RNG = np.random.default_rng(7)
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["plain", "compressed"])
+def _weights(request, monkeypatch):
+    """Every test runs with weights as they are, and with weights behind a Convert."""
+    monkeypatch.setattr(Net, "compressed", request.param)
+
+
 def floats(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
@@ -218,6 +224,25 @@ def test_broadcasts():
     near(found, np.broadcast_to(B, (2, 3, 4)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "first", "second", "expected"),
+    [
+        ("HardSigmoid", 0.3, 0.25, np.clip(0.3 * A + 0.25, 0, 1)),
+        ("HardSigmoid", 0.5, 0.25, np.clip(0.5 * A + 0.25, 0, 1)),
+        ("Selu", 1.5, 1.25, 1.25 * np.where(A > 0, A, 1.5 * (np.exp(A) - 1))),
+    ],
+)
+def test_numbers_that_onnx_has_as_attributes(kind, first, second, expected):
+    arrays = [A, np.float32(first), np.float32(second)]
+    near(single(kind, arrays, constants=(1, 2))[0], expected)
+
+
+def test_one_slope_for_each_channel():
+    slopes = floats(3)
+    expected = np.where(A < 0, A * slopes[:, None], A)
+    near(single("PReLU", [A, slopes], constants=(1,))[0], expected)
+
+
 def test_elements_by_index_with_batches():
     x, places = floats(2, 5, 3), np.array([[0, 4], [-1, 2]])
     out = [("f32", (2, 2, 3))]
@@ -331,7 +356,7 @@ def test_attention(form):
 def test_boxes_come_by_score_over_all_classes():
     boxes = np.float32([[[0, 0, 1, 1], [0, 0, 1, 1.05], [5, 5, 6, 6]]])
     scores = np.float32([[[0.6, 0.9, 0.3], [0.1, 0.2, 0.95]]])
-    arrays = [boxes, scores, np.array(3), np.float32(0.5), np.float32(0.25)]
+    arrays = [boxes, scores, np.array(3), np.float32(0.5), np.float32(0.25), np.float32(0)]
     net = Net()
     values = [net.parameter("boxes", "f32", boxes.shape), net.parameter("s", "f32", scores.shape)]
     values += [net.const(array) for array in arrays[2:]]
@@ -355,6 +380,7 @@ def test_boxes_come_by_score_over_all_classes():
         ("Elu", [A], {"alpha": "much"}, "attribute 'alpha' is 'much', not a number"),
         ("Elu", [A], {}, "attribute 'alpha' is None, not a number"),
         ("Transpose", [A, np.array([0, 2, 1])], {}, "input 1 must be a constant"),
+        ("HardSigmoid", [A, np.float32(1), np.float32(0)], {}, "input 1 must be a constant"),
         ("LRN", [A, np.array([2])], {"alpha": "1"}, "input 1 must be a constant"),
         ("TopK", [A, np.array(2)], {"axis": "0", "mode": "max", "sort": "index"},
          "the order by index is not read"),
