@@ -1,8 +1,8 @@
 """If, Loop and Scan on device CPU, against onnxruntime."""
 
 import numpy as np
-import onnxruntime as ort
 import pytest
+from judge import onnxruntime_results
 from onnx import TensorProto, helper, parser
 
 import partita
@@ -14,18 +14,12 @@ def model_of(text):
     return parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
 
 
-def expected(model, feeds):
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model.SerializeToString(), options).run(None, feeds)
-
-
 def check(model, *runs):
     """Compiles once and compares every run, in one request."""
     request = partita.Core().compile_model(model, "CPU").create_infer_request()
     for feeds in runs:
         found = list(request.infer(feeds).values())
-        for mine, wanted in zip(found, expected(model, feeds), strict=True):
+        for mine, wanted in zip(found, onnxruntime_results(model, feeds), strict=True):
             assert mine.shape == wanted.shape
             assert mine.dtype == wanted.dtype
             np.testing.assert_allclose(mine, wanted, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,7 @@ from unittest import mock
 
 import numpy as np
 import onnx
-import onnxruntime
+from judge import onnxruntime_results
 from onnx import helper, numpy_helper
 
 from partita.lowering import Graph, Node, Value, lower_proto
@@ -43,17 +43,6 @@ def model_of(
     imports = [helper.make_opsetid("", opset)]
     imports += [helper.make_opsetid(domain, 1)] if domain else []
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
-
-
-def onnxruntime_results(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """What onnxruntime computes, with graph optimisations off."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return session.run(None, feeds)
 
 
 def run_shared(graph: Graph, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:

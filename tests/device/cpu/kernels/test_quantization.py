@@ -6,8 +6,9 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from judge import onnxruntime_results
 from onnx import TensorProto
-from single_op import check, model_of, normal, onnxruntime_results, run_ours
+from single_op import check, model_of, normal, run_ours
 
 from partita.errors import CompileError
 from partita.lowering import lower_proto

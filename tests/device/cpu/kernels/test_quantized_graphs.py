@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
+from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -73,9 +73,7 @@ def run(model, feeds):
 
 
 def expected(model, feeds):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
+    return onnxruntime_results(model, feeds)[0]
 
 
 @pytest.mark.parametrize("kind", ["Conv", "MatMul"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from single_op import assert_same, check, model_of, normal, onnxruntime_results, run_ours
+from judge import onnxruntime_results
+from single_op import assert_same, check, model_of, normal, run_ours
 
 STEPS, BATCH, WIDTH, HIDDEN = 7, 3, 5, 11
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

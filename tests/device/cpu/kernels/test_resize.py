@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from judge import onnxruntime_results
 from onnx.reference import ReferenceEvaluator
 from single_op import (
     assert_same,
     check,
     model_of,
     normal,
-    onnxruntime_results,
     run_ours,
 )
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -68,9 +68,7 @@ def compiled(model, **config):
 def check(net, *outputs, config=None, tolerance=4e-6):
     model = net.model(*outputs)
     x = net.rng.standard_normal(net.shape).astype(np.float32)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, {"x": x})
+    wanted = onnxruntime_results(model, {"x": x})
     config = {} if config is None else config
     device = compiled(model, PERF_COUNT=True, **config)
     request = device.create_infer_request()
@@ -281,13 +279,12 @@ def test_dynamic_batch_and_read_only_input():
     net = Net("n", 3, 9, 9)
     model = net.model(net.add("Relu", net.conv("x", 3, 5)))
     device = compiled(model)
-    session = onnxruntime.InferenceSession(model.SerializeToString())
     for batch in (1, 3, 0, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 9, 9)).astype(np.float32)
         raw = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:]
         unaligned = raw.view(np.float32).reshape(x.shape)
         assert not unaligned.flags.writeable
-        wanted = session.run(None, {"x": x})[0]
+        wanted = onnxruntime_results(model, {"x": x}, optimized=True)[0]
         np.testing.assert_allclose(device(unaligned)[0], wanted, rtol=1e-4, atol=1e-5)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -33,16 +33,10 @@ def model_of(nodes, inputs, outputs, weights):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def reference(model, feeds):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)
-
-
 def check(model, feeds, **config):
     """Compares two runs with onnxruntime; returns the request and what computed each node."""
     request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
-    wanted = reference(model, feeds)
+    wanted = onnxruntime_results(model, feeds)
     for _ in range(2):
         results = request.infer(feeds)
         for index, expected in enumerate(wanted):
@@ -185,7 +179,7 @@ def test_a_bound_request_notices_that_a_value_changed_in_its_tensor():
     for rate in (16000, 16000, 8000, 8000, 16000):
         feeds["rate"][...] = rate
         request.infer()
-        (wanted,) = reference(recurrent(), feeds)
+        (wanted,) = onnxruntime_results(recurrent(), feeds)
         found = request.get_output_tensor(0).numpy()
         assert found.shape == wanted.shape
         np.testing.assert_allclose(found, wanted, atol=4e-6)

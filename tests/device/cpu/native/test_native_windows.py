@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
+from judge import onnxruntime_results
 
 from partita import HostTensor
 from partita.layout import LaidOutTensor, Window
@@ -15,9 +15,7 @@ MARK = np.float32(-77)
 
 
 def expected(proto, x):
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(proto.SerializeToString(), options).run(None, {"x": x})
+    return onnxruntime_results(proto, {"x": x})
 
 
 def check(net, outputs, begins, whole, in_place=None, **config):
