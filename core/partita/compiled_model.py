@@ -133,7 +133,8 @@ class Runner(abc.ABC):
         HETERO asks for it where a submodel reads and writes tensors that it has planned, and
         requests where the same tensors come again: their elements change and their memory does
         not. Each call must write to exactly these outputs. It is never called beside :meth:`run`,
-        but may be in turns with it.
+        but may be in turns with it. Inputs hold the elements of the run before, so that a call can
+        be made for those that decide a shape; it must look at each call whether they are the same.
 
         Args:
             inputs: One tensor per input port.

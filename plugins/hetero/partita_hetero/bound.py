@@ -19,19 +19,20 @@ from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.executor import run_linear
 from partita_hetero.joining import bring_together
 from partita_hetero.linking import (
     Link,
+    Linker,
     RepetitionFailedError,
     bind_each,
     idle_steps,
     join_lanes,
-    link,
     run_links,
 )
 from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
-from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
+from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep, Step
 from partita_hetero.watchdog import TimeoutExceededError
 from partita_hetero.whole import WholeRun, whole_model
 
@@ -121,28 +122,45 @@ class Bound:
             return None
         return self._whole.runner.repetition(inputs, outputs, scratch)
 
-    def _link(self) -> list[Link] | None:
-        """Calls for runs of steps, where nothing has to be looked at between steps.
+    def _run_and_link(self, cancelled: Callable[[], bool]) -> list[Link] | None:
+        """Runs the steps in order and binds each when it has run, as what it read is there then.
 
-        Comes after a run step by step, which has shown what devices write where it was planned.
+        Returns:
+            Calls for runs of steps, where nothing has to be looked at between steps.
         """
-        for step in self._steps:
-            for slot in step.writes:
-                if self._slots[slot] is not self._prepared[slot]:
-                    self._prepared[slot] = None
-        if self._executor != "LINEAR":
-            return self._link_lanes()
         needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
-        scratch = np.empty(needed, np.uint8) if needed else None
-        joined = self.assembly.joined
-        links = link(self._steps, self._runners, self._prepared, self._blame, scratch, joined)
-        return links if any(one.call is not None for one in links) else None
+        linker = Linker(
+            self._steps,
+            self._runners,
+            self._prepared,
+            self._blame,
+            np.empty(needed, np.uint8) if needed else None,
+            self.assembly.joined,
+        )
+
+        def run_and_bind(index: int) -> None:
+            self._step(index)
+            self._note_writes(self._steps[index])
+            linker.add(index)
+
+        run_linear(self.assembly.schedule, run_and_bind, cancelled)
+        return linker.links if any(one.call is not None for one in linker.links) else None
+
+    def _note_writes(self, step: Step) -> None:
+        """Forgets the tensors that were planned for a step, where its device has written others."""
+        for slot in step.writes:
+            if self._slots[slot] is not self._prepared[slot]:
+                self._prepared[slot] = None
 
     def _link_lanes(self) -> list[Link] | None:
         """One call for all steps if there can be one; otherwise binds each by itself.
 
-        By itself, a step that reads what the application brings is not bound.
+        Comes after a run step by step, which has shown what devices write where it was planned.
+        What crosses is still there, as its memory is used once in a request. By itself, a step
+        that reads what the application brings is not bound.
         """
+        for step in self._steps:
+            self._note_writes(step)
         scratch = self.assembly.scratch()
         if self._executor == "PARALLEL":
             self._prepared[: self._inputs] = self._slots[: self._inputs]
@@ -260,11 +278,7 @@ class Bound:
         self, execute: Callable[..., None], cancelled: Callable[[], bool]
     ) -> Sequence[Tensor]:
         if not self._run_links(cancelled):
-            step = self._timed_step if self._count else self._step
-            execute(self.assembly.schedule, step, cancelled)
-            if self._may_link:
-                self._may_link = False
-                self._links = self._link()
+            self._run_steps(execute, cancelled)
         results: list[Tensor] = []
         for slot, constant in self._outputs:
             tensor = constant if slot is None else self._read(slot)
@@ -272,6 +286,17 @@ class Bound:
                 tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
             results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
         return results
+
+    def _run_steps(self, execute: Callable[..., None], cancelled: Callable[[], bool]) -> None:
+        """Runs all steps one by one, and binds them if that may help from the next run on."""
+        if self._may_link and self._executor == "LINEAR":
+            self._links = self._run_and_link(cancelled)
+        else:
+            step = self._timed_step if self._count else self._step
+            execute(self.assembly.schedule, step, cancelled)
+            if self._may_link:
+                self._links = self._link_lanes()
+        self._may_link = False
 
     def _run_links(self, cancelled: Callable[[], bool]) -> bool:
         """Runs what was bound; ``False`` if all steps are to be run (again), one by one."""

@@ -34,15 +34,11 @@ class Link:
     call: Repetition | None
 
 
-def link(
-    steps: Sequence[Step],
-    runners: Mapping[int, Runner],
-    prepared: Sequence[Tensor | None],
-    blame: Callable[[RunStep, Exception], Exception],
-    scratch: np.ndarray[Any, Any] | None = None,
-    joined: Collection[int] = (),
-) -> list[Link]:
+class Linker:
     """Binds what can be bound, for requests that run the plan's steps in order.
+
+    Each step is bound right after its own run: a bound call may depend on the elements of an input
+    (a shape that crosses), and later steps write over tensors that nobody reads any more.
 
     Args:
         steps: The plan's steps.
@@ -51,22 +47,41 @@ def link(
         blame: Makes the error to raise of a device's error.
         scratch: Memory that all may work in while they run, since they run one after another.
         joined: Submodels that have nothing to do if what they join was written in its place.
+
+    Attributes:
+        links: So far; what follows one another on one device family is one link.
     """
-    links: list[Link] = []
-    for index, step in enumerate(steps):
-        if _is_idle(step, joined) and all(prepared[slot] is not None for slot in step.reads):
-            continue
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        runners: Mapping[int, Runner],
+        prepared: Sequence[Tensor | None],
+        blame: Callable[[RunStep, Exception], Exception],
+        scratch: np.ndarray[Any, Any] | None = None,
+        joined: Collection[int] = (),
+    ) -> None:
+        self._steps, self._runners, self._prepared = steps, runners, prepared
+        self._blame, self._scratch, self._joined = blame, scratch, joined
+        self.links: list[Link] = []
+
+    def add(self, index: int) -> None:
+        """Takes the step that has just run, the next one of the plan."""
+        step, links = self._steps[index], self.links
+        if _is_idle(step, self._joined) and all(
+            self._prepared[slot] is not None for slot in step.reads
+        ):
+            return
         try:
-            call = _repetition(step, runners, prepared, scratch)
+            call = _repetition(step, self._runners, self._prepared, self._scratch)
             before = links[-1].call if links else None
             both = None if call is None or before is None else before.followed_by(call)
         except Exception as error:
-            raise blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
+            raise self._blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
         if both is not None:
             links[-1] = Link(links[-1].first, index, both)
-            continue
-        links.append(Link(index, index, call))
-    return links
+        else:
+            links.append(Link(index, index, call))
 
 
 def bind_each(

@@ -10,10 +10,10 @@ from partita.errors import InferCancelledError
 from partita_hetero.executor import Schedule
 from partita_hetero.linking import (
     Link,
+    Linker,
     RepetitionFailedError,
     bind_each,
     join_lanes,
-    link,
     run_links,
 )
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
@@ -57,6 +57,13 @@ def never():
 
 def blame(step, error):
     return RuntimeError(f"{step.submodel}: {error}")
+
+
+def link(steps, runners, prepared, blame):
+    linker = Linker(steps, runners, prepared, blame)
+    for index in range(len(steps)):
+        linker.add(index)
+    return linker.links
 
 
 def test_runs_that_follow_one_another_become_one_call():
