@@ -9,10 +9,10 @@ import logging
 import mmap
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.cache_folder import make_private, open_private, write_private
 from partita.errors import BlobError
 from partita.fingerprint import array_fingerprint, fingerprint
 
@@ -48,8 +48,7 @@ class ModelCache:
         """
         path = self._path(key)
         try:
-            with path.open("rb") as stream:
-                _check_owner(os.fstat(stream.fileno()))
+            with open_private(path) as stream:
                 data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
         except FileNotFoundError:
             return None
@@ -63,17 +62,8 @@ class ModelCache:
         """Keeps a blob; where that is not possible, says so in the log and goes on."""
         path = self._path(key)
         try:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{key[:16]}.")
-            temporary = Path(name)
-            try:
-                with os.fdopen(handle, "wb") as stream:
-                    stream.write(key.encode())  # 64 bytes, which keeps arrays aligned
-                    stream.write(blob)
-                temporary.replace(path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+            make_private(path.parent)
+            write_private(path, key.encode(), blob)  # 64 bytes first, which keeps arrays aligned
         except OSError as error:
             _log.warning("The compiled model is not cached in '%s': %s", self._folder, error)
 
@@ -167,15 +157,3 @@ def code_stamp(module: str) -> str:
 def stamp(identity: str) -> str:
     """An identity in few letters, with the framework's code."""
     return hashlib.sha256(f"{code_stamp('partita')} {identity}".encode()).hexdigest()
-
-
-def _check_owner(status: os.stat_result) -> None:
-    """Others' files are refused, and files that others may write: they decide what is computed.
-
-    Raises:
-        BlobError: It is one.
-    """
-    if os.name != "posix":
-        return
-    if status.st_uid not in (0, os.getuid()) or status.st_mode & 0o022:
-        raise BlobError("the file belongs to another user, or others may write to it")

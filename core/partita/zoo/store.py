@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from partita.cache_folder import CACHE_VARIABLE, make_private, open_private, write_private
+from partita.cache_folder import cache_folder as private_folder
 from partita.errors import ZooError
 from partita.zoo.manifest import Entry, Member, entries, entry
 from partita.zoo.wheels import PipRunner, check, fetch_members, run_pip
-
-CACHE_VARIABLE = "PARTITA_CACHE_DIR"
-"""Environment variable: the folder that holds Partita's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +27,18 @@ class Files:
 
 
 def cache_folder() -> Path:
-    """Where zoo files are kept: below PARTITA_CACHE_DIR, or in the user's cache folder."""
-    root = os.environ.get(CACHE_VARIABLE)
-    if root:
-        return Path(root).expanduser() / "zoo"
-    from platformdirs import user_cache_path
+    """Where zoo files are kept; see :func:`partita.cache_folder.cache_folder`.
 
-    return user_cache_path("partita", appauthor=False) / "zoo"
+    Raises:
+        ZooError: There is no folder that only this user can write to.
+    """
+    folder = private_folder("zoo")
+    if folder is None:
+        raise ZooError(
+            f"There is no folder for zoo models: {CACHE_VARIABLE} is set to nothing, or the folder "
+            "cannot be used, as a warning says. Set it to a folder that only you can write to."
+        )
+    return folder
 
 
 class Store:
@@ -110,7 +112,8 @@ class Store:
 
     def _intact(self, path: Path, member: Member) -> bool:
         try:
-            check(path.read_bytes(), member, f"'{path}'")
+            with open_private(path) as file:
+                check(file.read(), member, f"'{path}'")
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -122,19 +125,9 @@ class Store:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Writes to a temporary file beside the target, then renames it into place."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(content)
-            temporary.chmod(0o644)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        make_private(path.parent)
+        write_private(path, content)
     except OSError as error:
         raise ZooError(
             f"Cannot write '{path}': {error}. Set {CACHE_VARIABLE} to a folder that can be written."

@@ -12,13 +12,12 @@ import functools
 import hashlib
 import json
 import logging
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from partita_opencl.programs import cache_folder
+from partita.cache_folder import cache_folder, read_private, write_private
 
 _log = logging.getLogger(__name__)
 
@@ -91,29 +90,25 @@ def keep(device: str, found: Mapping[str, str]) -> Path | None:
     if path is None:
         return None
     content = {"device": device, "choices": {**_load(device), **found}}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-        json.dump(content, file, indent=1, sort_keys=True)
-    Path(file.name).replace(path)
+    write_private(path, json.dumps(content, indent=1, sort_keys=True).encode())
     _load.cache_clear()
     return path
 
 
 def _path(device: str) -> Path | None:
-    folder = cache_folder()
+    folder = cache_folder("opencl-tuning")
     digest = hashlib.sha256(device.encode()).hexdigest()[:32]
-    return None if folder is None else folder.with_name("opencl-tuning") / f"{digest}.json"
+    return None if folder is None else folder / f"{digest}.json"
 
 
 @functools.cache
 def _load(device: str) -> Mapping[str, str]:
     path = _path(device)
     try:
-        content = {} if path is None else json.loads(path.read_text(encoding="utf-8"))
+        known = None if path is None else read_private(path)
+        content = {} if known is None else json.loads(known)
         choices = content.get("choices", {})
         return {str(key): str(name) for key, name in choices.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, AttributeError) as error:
+    except (ValueError, AttributeError) as error:
         _log.warning("The measured choices in '%s' cannot be read: %s", path, error)
         return {}

@@ -12,7 +12,6 @@ import hashlib
 import logging
 import os
 import re
-import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -22,13 +21,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from partita.cache_folder import cache_folder as private_folder
+from partita.cache_folder import read_private, write_private
 from partita.errors import CompileError
 from partita_opencl.hopper import HIDDEN, unhidden
 
 _log = logging.getLogger(__name__)
-
-CACHE_VARIABLE = "PARTITA_CACHE_DIR"
-"""Environment variable: folder for compiled programs; empty turns the disk cache off."""
 
 MARK = "/*@generated@*/"
 """Where a .cl file takes generated code."""
@@ -156,9 +154,8 @@ class ProgramCache:
         """The program of a cached binary, or ``None`` if there is none or it is not sound."""
         import pyopencl as cl
 
-        try:
-            content = path.read_bytes()
-        except OSError:
+        content = read_private(path)
+        if content is None:
             return None
         start = len(_MAGIC) + _DIGEST_BYTES
         digest, binary = content[len(_MAGIC) : start], content[start:]
@@ -174,15 +171,11 @@ class ProgramCache:
             return None
 
     def _store(self, path: Path, program: Any) -> None:
-        """Writes beside and renames, so that readers see the whole file or none."""
         import pyopencl as cl
 
         try:
             binary = program.get_info(cl.program_info.BINARIES)[0]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-                file.write(_MAGIC + hashlib.sha256(binary).digest() + binary)
-            Path(file.name).replace(path)
+            write_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary)
             _prune(path.parent)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)
@@ -201,13 +194,8 @@ def _built(program: Any, options: str, handle: Any) -> Any:
 
 
 def cache_folder() -> Path | None:
-    """Where compiled programs are kept; ``None`` if the variable is set to nothing."""
-    base = os.environ.get(CACHE_VARIABLE)
-    if base is None:
-        import platformdirs
-
-        return Path(platformdirs.user_cache_dir("partita")) / "opencl"
-    return Path(base) / "opencl" if base else None
+    """Where compiled programs are kept; see :func:`partita.cache_folder.cache_folder`."""
+    return private_folder("opencl")
 
 
 def _prune(folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.cache_folder import read_private, write_private
 from partita.lowering import Array
 from partita_opencl.devices import Device, find_device
 from partita_opencl.emitters import tiling
@@ -61,18 +62,14 @@ def _tried(device_id: str, units: Units) -> str:
     marks = "\0".join((device.identity, units, repr(tiling.STREAM_TILES), *sources))
     digest = hashlib.sha256(marks.encode()).hexdigest()
     file = None if folder is None else folder / f"{digest}.trial"
-    try:
-        if file is not None and file.read_text(encoding="utf-8") == _GOOD:
-            return ""
-    except OSError:
-        pass  # not tried yet
+    if file is not None and read_private(file) == _GOOD.encode():
+        return ""
     reason = _try(device_id, units)
     if reason:
         _log.warning("Device 'OPENCL.%s' computes without its %s: %s", device_id, units, reason)
     elif file is not None:
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(_GOOD, encoding="utf-8")
+            write_private(file, _GOOD.encode())
         except OSError as error:
             _log.info("The verdict on matrix units cannot be kept: %s", error)
     return reason

@@ -326,7 +326,7 @@ KEY = ProgramKey("lrn.cl")
 
 
 def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     fresh_cache().get([KEY])
     files = list((tmp_path / "opencl").iterdir())
     assert len(files) == 1
@@ -336,7 +336,7 @@ def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "foreign"])
 def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     fresh_cache().get([KEY])
     file = next((tmp_path / "opencl").iterdir())
     good = file.read_bytes()
@@ -347,7 +347,7 @@ def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
 
 
 def test_the_folder_of_programs_stays_small(monkeypatch, tmp_path):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(programs, "FILES", 4)
     cache = fresh_cache()
     kinds = ("uint", "uchar", "ushort", "ulong", "int", "char")
@@ -366,19 +366,19 @@ def test_programs_in_memory_are_bounded(monkeypatch):
 
 
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
     assert programs.cache_folder() is None
     assert fresh_cache().get([KEY])[KEY] is not None
 
 
 def test_a_program_that_does_not_build_shows_the_log(monkeypatch):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
     with pytest.raises(CompileError, match=r"cannot build 'chain.cl'"):
         fresh_cache().get([ProgramKey("chain.cl", generated="this is no C")])
 
 
 def test_several_programs_are_built_at_once(monkeypatch):
-    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
     keys = [ProgramKey("move.cl", (("T", kind), ("DIMS", 2))) for kind in ("uint", "uchar")]
     assert set(fresh_cache().get(keys)) == set(keys)
 
@@ -407,7 +407,7 @@ def test_finding_the_plugin_loads_no_driver():
 def test_a_driver_that_writes_a_log_raises_no_warning(monkeypatch, recwarn):
     import pyopencl as cl
 
-    monkeypatch.setenv(programs.CACHE_VARIABLE, "")
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
     monkeypatch.setattr(cl._cl._Program, "_get_build_logs", lambda _: [("device", "chatter")])
     assert fresh_cache().get([KEY])[KEY] is not None
     assert not recwarn.list

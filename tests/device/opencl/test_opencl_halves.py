@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from partita.cache_folder import CACHE_VARIABLE
 from partita_opencl import compiled as compiled_module
 from partita_opencl import trial
 from partita_opencl.devices import find_device
-from partita_opencl.programs import CACHE_VARIABLE
 
 from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
 from .test_opencl_engine import residual_network

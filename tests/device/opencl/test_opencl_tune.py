@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from partita.cache_folder import CACHE_VARIABLE
 from partita.cli.main import main
 from partita_opencl import measured, tune
 from partita_opencl.devices import find_device
 from partita_opencl.emitters import tiling
 from partita_opencl.emitters.tiling import Tile
-from partita_opencl.programs import CACHE_VARIABLE
 
 from .comparison import compiled, expected, floats, single
 

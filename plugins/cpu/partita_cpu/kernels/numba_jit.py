@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 from typing import overload as _typing_overload
 
+from partita.numba_cache import keep_compiled
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 REASSOCIATE = frozenset({"reassoc", "contract", "nsz", "arcp"})
@@ -117,12 +119,17 @@ class Kernel:
 
     @property
     def dispatcher(self) -> Any:
-        """Numba's function, which keeps what it compiles on disk; :func:`afresh` says when not."""
+        """Numba's function, which keeps what it compiles on disk; :func:`afresh` says when not.
+
+        See :mod:`partita.numba_cache`.
+        """
         with _lock:
             cached = not _afresh
             made = self._dispatchers.get(cached)
             if made is None:
-                made = compiler().njit(**self.options, cache=cached)(self.py_func)
+                made = compiler().njit(**self.options)(self.py_func)
+                if cached:
+                    keep_compiled(made)
                 if not self.counts:
                     made.targetoptions["_nrt"] = False
                 self._dispatchers[cached] = made

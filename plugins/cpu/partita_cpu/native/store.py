@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.util
 import os
 import re
 import sys
-import tempfile
 from pathlib import Path
 
-CACHE_VARIABLE = "PARTITA_CACHE_DIR"
+from partita.cache_folder import cache_folder, is_private, read_private, write_private
 
 _DIGEST_BYTES = 32
 _CPUINFO = Path("/proc/cpuinfo")
 _ABOUT_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags")
 
 
-def cache_folder() -> Path:
-    """Where machine code is kept: below PARTITA_CACHE_DIR, or in the user's cache folder."""
-    root = os.environ.get(CACHE_VARIABLE)
-    if root:
-        return Path(root).expanduser() / "cpu"
-    from platformdirs import user_cache_path
-
-    return user_cache_path("partita", appauthor=False) / "cpu"
-
-
 def read(name: str, key: str) -> bytes | None:
     """What was kept under a name and a key, if it is there and whole."""
-    try:
-        content = _path(name, key).read_bytes()
-    except OSError:
+    path = _path(file_name(name, key))
+    content = path and read_private(path)
+    if not content:
         return None
     digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return data if data and hashlib.sha256(data).digest() == digest else None
@@ -41,36 +31,25 @@ def read(name: str, key: str) -> bytes | None:
 def write(name: str, key: str, data: bytes) -> None:
     """Keeps something, if the folder can be written: else it is good for this process.
 
-    A file is its content behind the content's SHA-256. It is written beside its place and moved
-    there, so that processes that come at the same time never see half of one.
+    A file is its content behind the content's SHA-256; processes that come at the same time never
+    see half of one.
     """
-    path = _path(name, key)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    except OSError:
-        return
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(hashlib.sha256(data).digest() + data)
-        Path(beside).replace(path)
-    except OSError:
-        Path(beside).unlink(missing_ok=True)
+    path = _path(file_name(name, key))
+    if path is not None:
+        with contextlib.suppress(OSError):
+            write_private(path, hashlib.sha256(data).digest(), data)
 
 
 def keeps() -> bool:
     """Whether files can be kept at all."""
-    folder = cache_folder() / machine()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK | os.X_OK)
+    folder = _folder()
+    return folder is not None and os.access(folder, os.W_OK | os.X_OK)
 
 
 def there(file: str) -> bool:
-    """Whether a file of this name was kept."""
-    return (cache_folder() / machine() / file).exists()
+    """Whether a file of this name was kept, by this user."""
+    path = _path(file)
+    return path is not None and is_private(path)
 
 
 def file_name(name: str, key: str) -> str:
@@ -80,8 +59,13 @@ def file_name(name: str, key: str) -> str:
     return f"{readable}-{digest}"
 
 
-def _path(name: str, key: str) -> Path:
-    return cache_folder() / machine() / file_name(name, key)
+def _folder() -> Path | None:
+    return cache_folder(f"cpu/{machine()}")
+
+
+def _path(file: str) -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / file
 
 
 @functools.cache

@@ -85,10 +85,11 @@ def _serve(jobs: socket.socket) -> None:
 
 
 def _do(job: Told, jobs: socket.socket) -> None:
-    from partita_cpu.native import kept, objects, store
+    from partita.cache_folder import CACHE_VARIABLE
+    from partita_cpu.native import kept, objects
     from partita_cpu.native.isa import Isa
 
-    os.environ[store.CACHE_VARIABLE] = job["cache"]
+    os.environ[CACHE_VARIABLE] = job["cache"]
     with contextlib.suppress(Exception):  # who asked will see the error when it tries by itself
         if "part" in job:
             objects.make_level(Isa(job["level"]), job["part"])

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import partita
 import partita_cpu
+from partita.cache_folder import cache_root
 from partita_cpu.native import store
 
 MOST = 8
@@ -48,7 +49,7 @@ class Job(NamedTuple):
 
     def told(self) -> dict[str, Any]:
         """The job as JSON takes it."""
-        return {"file": self.file, "cache": str(store.cache_folder().parent), **self.what}
+        return {"file": self.file, "cache": str(cache_root() or ""), **self.what}
 
 
 Report = Callable[[int], None]

@@ -18,11 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from partita.cache_folder import CACHE_VARIABLE, make_private, open_private
+from partita.cache_folder import cache_folder as private_folder
 from partita.errors import CostError
 
 _log = logging.getLogger("partita.hetero")
 
-CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 FILE = "costs.sqlite3"
 FORMAT = "partita-costs"
 VERSION = 1
@@ -90,14 +91,9 @@ class LinkCost:
     per_byte: float
 
 
-def cache_folder() -> Path:
-    """Where costs are kept: below PARTITA_CACHE_DIR, or in the user's cache folder."""
-    root = os.environ.get(CACHE_VARIABLE)
-    if root:
-        return Path(root).expanduser() / "hetero"
-    from platformdirs import user_cache_path
-
-    return user_cache_path("partita", appauthor=False) / "hetero"
+def cache_folder() -> Path | None:
+    """Where costs are kept; see :func:`partita.cache_folder.cache_folder`."""
+    return private_folder("hetero")
 
 
 def device_key(fingerprint: Mapping[str, str]) -> str:
@@ -118,14 +114,16 @@ class Database:
 
     What was measured on another driver or version has another device key, so it is never found,
     and new measurements take its place. A file that is damaged is set aside with a warning, and
-    a new one begun; a folder that cannot be written keeps costs in memory, with a warning.
+    a new one begun; where no private file can be kept, costs stay in memory, with a warning.
 
     Args:
         path: The file; ``None`` for the one in the cache folder.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self.path = cache_folder() / FILE if path is None else path
+        folder = cache_folder() if path is None else path.parent
+        self._in_memory = folder is None
+        self.path = path or (folder or Path()) / FILE
         self._lock = threading.Lock()
         self._connection = self._open()
 
@@ -261,9 +259,12 @@ class Database:
                     return action(self._connection)
 
     def _open(self) -> sqlite3.Connection:
+        if self._in_memory:
+            return _connect(":memory:")
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite keeps the mode
+            make_private(self.path.parent)
+            self._create()
+            open_private(self.path).close()
         except OSError as error:
             _log.warning("Costs cannot be kept in '%s', only in memory: %s", self.path, error)
             return _connect(":memory:")
@@ -276,8 +277,14 @@ class Database:
                     f"set {CACHE_VARIABLE} to another folder."
                 ) from error
             self._set_aside(error)
-        os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+        self._create()
         return _connect(str(self.path))
+
+    def _create(self) -> None:
+        """Makes the file if it is not there; SQLite keeps its mode for those beside it."""
+        if not self.path.is_symlink():
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     def _set_aside(self, error: Exception) -> None:
         """Renames the file, unless another process has done so and begun a new one."""

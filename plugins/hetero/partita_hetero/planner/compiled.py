@@ -7,9 +7,13 @@ from typing import Any, TypeVar
 
 import numba
 
+from partita.numba_cache import keep_compiled
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def jit(function: F) -> F:
-    """Compiles a function on its first call; cached on disk, without the GIL."""
-    return numba.njit(function, cache=True, nogil=True, error_model="numpy")  # type: ignore[no-any-return]
+    """Compiles a function on its first call; kept on disk, without the GIL."""
+    compiled = numba.njit(function, nogil=True, error_model="numpy")
+    keep_compiled(compiled)
+    return compiled  # type: ignore[no-any-return]

@@ -30,7 +30,7 @@ LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path):
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     monkeypatch.delenv("PARTITA_CPU_ISA", raising=False)
     return tmp_path
 
@@ -59,9 +59,27 @@ def fresh(function=add_scaled):
 
 
 def test_the_cache_folder_follows_the_environment(folder, monkeypatch):
-    assert store.cache_folder() == folder / "cpu"
-    monkeypatch.delenv(store.CACHE_VARIABLE)
-    assert store.cache_folder().name == "cpu"
+    store.write("name", "key", b"content")
+    assert [path.name for path in (folder / "cpu").iterdir()] == [store.machine()]
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
+    assert store.read("name", "key") is None
+    assert not store.keeps()
+
+
+@pytest.mark.parametrize("harm", ["fifo", "link", "mode"])
+def test_machine_code_that_others_could_have_put_there_is_not_loaded(folder, harm):
+    store.write("name", "key", b"content")
+    (path,) = (folder / "cpu" / store.machine()).iterdir()
+    if harm == "mode":
+        path.chmod(0o666)
+    else:
+        away = path.rename(folder / "elsewhere")
+        os.mkfifo(path) if harm == "fifo" else path.symlink_to(away)
+    assert store.read("name", "key") is None
+    assert not store.there(path.name)
+    store.write("name", "key", b"content")  # takes its place
+    assert store.read("name", "key") == b"content"
+    assert store.there(path.name)
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None])
@@ -77,7 +95,7 @@ def test_a_damaged_file_is_no_file(folder, damage):
 
 def test_a_folder_that_cannot_be_written_does_no_harm(folder, monkeypatch):
     (folder / "file").write_text("")
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(folder / "file"))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(folder / "file"))
     store.write("name", "key", b"content")
     assert store.read("name", "key") is None
 
@@ -97,7 +115,7 @@ def test_processes_that_start_together(tmp_path):
         "from partita_cpu.native.isa import Isa\n"
         "assert objects.addresses(Isa.AVX2)"
     )
-    environment = {**os.environ, store.CACHE_VARIABLE: str(tmp_path)}
+    environment = {**os.environ, "PARTITA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code]
     running = [subprocess.Popen(command, env=environment) for _ in range(4)]
     assert [process.wait() for process in running] == [0] * 4
@@ -129,7 +147,7 @@ def test_a_second_process_needs_no_compiler(tmp_path):
         rows = run_graph(lower_proto(model), {"x": np.ones((2, 3), np.float32)})[0]
         print(np.allclose(rows, 1 / 3), 'numba' in sys.modules or 'llvmlite' in sys.modules)
         """
-    environment = {store.CACHE_VARIABLE: str(tmp_path)}
+    environment = {"PARTITA_CACHE_DIR": str(tmp_path)}
     assert python(code, **environment) == "True True"
     assert python(code, **environment) == "True False"
 

@@ -41,10 +41,10 @@ SOFTMAX = """
 
 
 def environment(folder, **more):
-    return {**os.environ, store.CACHE_VARIABLE: str(folder), **more}
+    return {**os.environ, "PARTITA_CACHE_DIR": str(folder), **more}
 
 
-def python(code, folder, **more):
+def python(code, folder, complaint="", **more):
     """What a process prints that begins with `SOFTMAX`."""
     code = textwrap.dedent(SOFTMAX) + textwrap.dedent(code)
     done = subprocess.run(
@@ -55,7 +55,8 @@ def python(code, folder, **more):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert not done.stderr
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == bool(complaint)
     return done.stdout.strip()
 
 
@@ -79,11 +80,12 @@ def test_without_an_interpreter_to_start(tmp_path, executable):
 def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
     (tmp_path / "file").write_text("")
     code = "print(softmax(), compiled_here(), workers._staff)"
-    assert python(code, tmp_path / "file") == "True True None"
+    complaint = "Not a directory. Mend that, or set PARTITA_CACHE_DIR"
+    assert python(code, tmp_path / "file", complaint) == "True True None"
 
 
 def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     assert workers._possible()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     assert not workers._possible()
@@ -191,7 +193,7 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("open('taken', 'w')\n")
     (tmp_path / "numba.py").write_text("open('taken', 'w')\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     workers.dismiss()
     try:
@@ -247,7 +249,7 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
 
 
 def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     ordered = []
     monkeypatch.setattr(workers, "order", ordered.extend)
 
@@ -261,7 +263,7 @@ def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
 
 
 def test_another_kernel_of_the_same_name_is_not_compiled(monkeypatch, tmp_path):
-    monkeypatch.setenv(store.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     kept.make_for("map1_relu-0", "map1_relu", ("<f4 1", "<f4 1"))
     assert not tmp_path.joinpath("cpu").exists()
 

@@ -1,0 +1,243 @@
+"""The one private folder of this user on disk: who may have written what is read from it.
+
+Machine code, compiled programs, measured costs and models are kept there between processes. Whoever
+can write them decides what a process computes, or what it executes. So a folder is used only if no
+other user can put anything into it, and a file is read only if no other user can have written it.
+The administrator (user 0) is trusted: who may do anything gains nothing by a file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+CACHE_VARIABLE = "PARTITA_CACHE_DIR"
+"""Environment variable: the folder that holds Partita's caches; set to nothing, none are kept."""
+
+_log = logging.getLogger("partita")
+_told: set[str] = set()
+_MOST_LINKS = 40
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def cache_folder(kind: str) -> Path | None:
+    """A folder that only this user can write to; it is there when this returns.
+
+    Folders that are missing are made, for this user alone. Links above the cache folder are
+    followed if they are this user's or the administrator's, below it none is. The first time that
+    a folder cannot be used, a warning says why.
+
+    Args:
+        kind: What is kept there, as ``"cpu"``; parts of a longer path are separated by ``/``.
+
+    Returns:
+        The folder, its links resolved; ``None`` if it cannot be used, or if ``PARTITA_CACHE_DIR``
+        is set to nothing.
+    """
+    root = _root()
+    if root is None:
+        return None
+    try:
+        return _private_folder(root, kind)
+    except OSError as error:
+        where = root.joinpath(*kind.split("/"))
+        _warn_once(
+            f"Nothing is kept in '{where}': {_reason(error)}. Mend that, or set {CACHE_VARIABLE} "
+            "to another folder."
+        )
+        return None
+
+
+def read_private(path: Path) -> bytes | None:
+    """What a file holds; ``None`` if it is not there or may have been written by others.
+
+    Only regular files are read: no links, FIFOs, sockets or devices. The first time that a file is
+    refused, a warning says why.
+    """
+    try:
+        with open_private(path) as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _warn_once(f"'{path}' is not read: {_reason(error)}.")
+        return None
+
+
+def open_private(path: Path) -> BinaryIO:
+    """Opens a file for reading that no other user can have written.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        OSError: It cannot be opened, is no regular file, belongs to another user, or others may
+            write to it.
+    """
+    descriptor = os.open(
+        path,
+        os.O_RDONLY  # of systems without one of the others, files have no owner that counts
+        | getattr(os, "O_NOFOLLOW", 0)
+        | getattr(os, "O_NONBLOCK", 0)
+        | getattr(os, "O_CLOEXEC", 0)
+        | getattr(os, "O_BINARY", 0),
+    )
+    try:
+        _check(os.fstat(descriptor), stat.S_ISREG, "regular file")
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def is_private(path: Path) -> bool:
+    """Whether :func:`read_private` would read a file of this name; the file is not opened."""
+    try:
+        _check(path.lstat(), stat.S_ISREG, "regular file")
+    except OSError:
+        return False
+    return True
+
+
+def write_private(path: Path, *parts: bytes | memoryview) -> None:
+    """Writes a file that only this user can read and write; readers see all of it or none.
+
+    It is written beside its place and moved there, in place of any file or link.
+
+    Args:
+        path: In a folder that is there.
+        parts: What it holds, one after the other.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.")
+    beside = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            for part in parts:
+                file.write(part)
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, each for this user alone.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            one.mkdir(mode=0o700)
+
+
+def cache_root() -> Path | None:
+    """The folder above all of :func:`cache_folder`, unchecked; ``None`` if nothing is kept."""
+    return _root()
+
+
+def _root() -> Path | None:
+    told = os.environ.get(CACHE_VARIABLE)
+    if told is None:
+        from platformdirs import user_cache_path
+
+        return user_cache_path("partita", appauthor=False)
+    return Path(told).expanduser().absolute() if told else None
+
+
+def _private_folder(root: Path, kind: str) -> Path:
+    folder = _without_links(root)
+    make_private(folder)
+    for part in kind.split("/"):
+        folder /= part
+        _check(_made(folder), stat.S_ISDIR, "folder")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        raise PermissionError("this user may not read it")
+    return folder
+
+
+def _made(folder: Path) -> os.stat_result:
+    """What there is of that name, a folder of this user alone if there was nothing."""
+    try:
+        return folder.lstat()
+    except FileNotFoundError:
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            folder.mkdir(mode=0o700)
+        return folder.lstat()
+
+
+def _without_links(path: Path) -> Path:
+    """Where a path leads, by no link of another user's.
+
+    Raises:
+        OSError: One is another user's, or there are too many.
+    """
+    if os.name != "posix":
+        return path
+    done = Path(path.anchor)
+    left = list(reversed(path.parts[1:]))
+    links = 0
+    while left:
+        part = left.pop()
+        here = done.parent if part == ".." else done / part
+        try:
+            status = here.lstat()
+        except FileNotFoundError:
+            done = here
+            continue
+        if not stat.S_ISLNK(status.st_mode):
+            done = here
+            continue
+        links += 1
+        if not _trusted(status.st_uid) or links > _MOST_LINKS:
+            why = f"'{here}' is a link of user {status.st_uid}, who could lead it elsewhere"
+            raise OSError("there are too many links" if links > _MOST_LINKS else why)
+        target = here.readlink()
+        left.extend(reversed(target.parts[1:] if target.is_absolute() else target.parts))
+        if target.is_absolute():
+            done = Path(target.anchor)
+    return done
+
+
+def _check(status: os.stat_result, is_kind: Callable[[int], bool], kind: str) -> None:
+    """Refuses what is of another kind, or could be written by another user.
+
+    Raises:
+        OSError: It is; says what was found.
+    """
+    if not is_kind(status.st_mode):
+        raise OSError(f"it is no {kind}")
+    if os.name != "posix":
+        return
+    if not _trusted(status.st_uid):
+        raise PermissionError(f"it belongs to another user, {status.st_uid}")
+    if status.st_mode & _OTHERS_WRITE:
+        raise PermissionError(
+            f"others may write to it (its mode is {stat.S_IMODE(status.st_mode):o}; 'chmod go-w' "
+            "changes that)"
+        )
+
+
+def _trusted(user: int) -> bool:
+    return user in (0, os.geteuid())
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _warn_once(message: str) -> None:
+    if message not in _told:
+        _told.add(message)
+        _log.warning("%s", message)

@@ -1,0 +1,228 @@
+"""The private cache folder: what others could have written is neither entered nor read."""
+
+import logging
+import os
+import stat
+import sys
+
+import pytest
+
+from partita import cache_folder as module
+from partita.cache_folder import (
+    cache_folder,
+    is_private,
+    make_private,
+    open_private,
+    read_private,
+    write_private,
+)
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX's")
+OTHER = 12345
+
+
+@pytest.fixture
+def root(monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(module, "_told", set())
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def give_away(monkeypatch):
+    """Lets a file belong to another user."""
+
+    def give(path):
+        if os.geteuid() == 0:
+            os.chown(path, OTHER, -1, follow_symlinks=False)
+        else:
+            monkeypatch.setattr(os, "geteuid", lambda: OTHER)
+
+    return give
+
+
+def warned(caplog):
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_folder_is_made_for_its_user_alone(root, caplog):
+    before = os.umask(0)
+    try:
+        folder = cache_folder("cpu/machine")
+    finally:
+        os.umask(before)
+    assert folder == root / "cpu" / "machine"
+    assert [mode(path) for path in (root, root / "cpu", folder)] == [0o700] * 3
+    assert cache_folder("cpu/machine") == folder
+    assert warned(caplog) == []
+
+
+def test_set_to_nothing_nothing_is_kept(root, monkeypatch, caplog):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", "")
+    assert cache_folder("cpu") is None
+    assert warned(caplog) == []
+
+
+def test_by_default_it_is_in_the_cache_folder_of_the_user(root, monkeypatch, tmp_path):
+    monkeypatch.delenv("PARTITA_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder("cpu") == tmp_path / "xdg" / "partita" / "cpu"
+
+
+@pytest.mark.parametrize("part", ["cpu", "cpu/machine"])
+@pytest.mark.parametrize("bits", [0o777, 0o720, 0o1777])
+def test_a_folder_that_others_may_write_to_is_not_used(root, part, bits, caplog):
+    (root / "cpu" / "machine").mkdir(parents=True)
+    (root / part).chmod(bits)
+    assert cache_folder("cpu/machine") is None
+    assert cache_folder("cpu/machine") is None
+    (message,) = warned(caplog)  # once
+    assert f"Nothing is kept in '{root}/cpu/machine': others may write to it" in message
+    assert f"mode is {bits:o}" in message
+    assert "'chmod go-w'" in message
+    assert "PARTITA_CACHE_DIR" in message
+    (root / part).chmod(0o700)
+    assert cache_folder("cpu/machine") == root / "cpu" / "machine"
+
+
+def test_a_folder_of_another_user_is_not_used(root, give_away, caplog):
+    (root / "cpu").mkdir(parents=True)
+    give_away(root / "cpu")
+    assert cache_folder("cpu") is None
+    assert "it belongs to another user" in warned(caplog)[0]
+
+
+def test_no_link_is_followed_below_the_cache_folder(root, tmp_path, caplog):
+    root.mkdir()
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (root / "cpu").symlink_to(tmp_path / "elsewhere")
+    assert cache_folder("cpu") is None
+    assert "it is no folder" in warned(caplog)[0]
+
+
+def test_own_links_above_it_are_followed(root, tmp_path, monkeypatch):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "one").symlink_to("two")
+    (tmp_path / "two").symlink_to(tmp_path / "disk" / ".." / "disk")
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "one" / "cache"))
+    assert cache_folder("cpu") == tmp_path / "disk" / "cache" / "cpu"
+
+
+def test_links_of_others_are_not(root, tmp_path, give_away, caplog):
+    (tmp_path / "disk").mkdir()
+    root.symlink_to(tmp_path / "disk")
+    give_away(root)
+    assert cache_folder("cpu") is None
+    assert f"'{root}' is a link of user" in warned(caplog)[0]
+    assert list((tmp_path / "disk").iterdir()) == []
+
+
+def test_links_in_a_circle(root, caplog):
+    root.symlink_to(root)
+    assert cache_folder("cpu") is None
+    assert "too many links" in warned(caplog)[0]
+
+
+def test_a_folder_that_cannot_be_made(root, caplog):
+    root.write_text("in the way")
+    assert cache_folder("cpu") is None
+    assert f"Nothing is kept in '{root}/cpu': Not a directory" in warned(caplog)[0]
+
+
+def test_files_come_back_whole_and_private(root):
+    path = cache_folder("cpu") / "file"
+    before = os.umask(0)
+    try:
+        write_private(path, b"one ", memoryview(b"two"))
+    finally:
+        os.umask(before)
+    assert read_private(path) == b"one two"
+    assert mode(path) == 0o600
+    assert is_private(path)
+    assert [one.name for one in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_that_is_not_there(root, caplog):
+    assert read_private(cache_folder("cpu") / "file") is None
+    assert not is_private(root / "cpu" / "file")
+    assert warned(caplog) == []
+
+
+def link(path, away):
+    path.symlink_to(away)
+
+
+def fifo(path, away):
+    os.mkfifo(path)
+
+
+def folder(path, away):
+    path.mkdir()
+
+
+def writable(path, away):
+    path.write_bytes(b"others'")
+    path.chmod(0o660)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (link, "symbolic links"),
+        (fifo, "it is no regular file"),
+        (folder, "it is no regular file"),
+        (writable, "others may write to it (its mode is 660"),
+    ],
+)
+def test_other_things_are_not_read(root, tmp_path, make, why, caplog):
+    (tmp_path / "away").write_bytes(b"content")
+    path = cache_folder("cpu") / "file"
+    make(path, tmp_path / "away")
+    assert read_private(path) is None
+    assert read_private(path) is None
+    assert not is_private(path)
+    (message,) = warned(caplog)
+    assert f"'{path}' is not read:" in message
+    if make is not link:
+        assert why in message
+    if make is not folder:
+        write_private(path, b"mine")
+        assert read_private(path) == b"mine"
+        assert (tmp_path / "away").read_bytes() == b"content"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="devices are Linux's")
+def test_devices_are_not_read():
+    with pytest.raises(OSError, match="it is no regular file"):
+        open_private(module.Path("/dev/zero"))
+
+
+def test_a_file_of_another_user_is_not_read(root, give_away, caplog):
+    path = cache_folder("cpu") / "file"
+    write_private(path, b"content")
+    give_away(path)
+    assert read_private(path) is None
+    assert not is_private(path)
+    assert "belongs to another user" in warned(caplog)[0]
+
+
+def test_a_write_that_fails_leaves_nothing(root, monkeypatch):
+    path = cache_folder("cpu") / "file"
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        write_private(path, b"content")
+    assert list(path.parent.iterdir()) == []
+
+
+def test_folders_on_the_way_are_private_too(tmp_path):
+    make_private(tmp_path / "one" / "two")
+    assert mode(tmp_path / "one") == mode(tmp_path / "one" / "two") == 0o700
