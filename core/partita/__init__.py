@@ -12,23 +12,27 @@ Example:
 from __future__ import annotations
 
 import enum
+from typing import TYPE_CHECKING
 
 from partita import errors, properties
-from partita.bisection import bisect
-from partita.compiled_model import CompiledModel, Repetition, Runner
 from partita.core import Core, Version, compile_model
+from partita.deferred import deferred_attributes
 from partita.errors import PartitaError
-from partita.explain import Explanation, OpPlacement
 from partita.hookspecs import hookimpl
-from partita.infer_queue import AsyncInferQueue
-from partita.infer_result import InferResult
-from partita.model import Model, Op, Port
 from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
-from partita.profiling import ProfilingInfo, format_counters
-from partita.properties import DeviceProperties, read_only
 from partita.query import QueryResult, Reason, ReasonCode
-from partita.request import InferRequest
-from partita.tensor import HostTensor, Tensor
+
+if TYPE_CHECKING:
+    from partita.bisection import bisect
+    from partita.compiled_model import CompiledModel, Repetition, Runner
+    from partita.explain import Explanation, OpPlacement
+    from partita.infer_queue import AsyncInferQueue
+    from partita.infer_result import InferResult
+    from partita.model import Model, Op, Port
+    from partita.profiling import ProfilingInfo, format_counters
+    from partita.properties import DeviceProperties, read_only
+    from partita.request import InferRequest
+    from partita.tensor import HostTensor, Tensor
 
 __version__ = "0.1.0"
 
@@ -39,6 +43,36 @@ class Type(enum.StrEnum):
     f32 = "f32"
     f16 = "f16"
     bf16 = "bf16"
+
+
+_DEFERRED = {
+    "AsyncInferQueue": "partita.infer_queue",
+    "CompiledModel": "partita.compiled_model",
+    "DeviceProperties": "partita.properties.schema",
+    "Explanation": "partita.explain",
+    "HostTensor": "partita.tensor",
+    "InferRequest": "partita.request",
+    "InferResult": "partita.infer_result",
+    "Model": "partita.model",
+    "Op": "partita.model",
+    "OpPlacement": "partita.explain",
+    "Port": "partita.model",
+    "ProfilingInfo": "partita.profiling",
+    "Repetition": "partita.compiled_model",
+    "Runner": "partita.compiled_model",
+    "Tensor": "partita.tensor",
+    "bisect": "partita.bisection",
+    "format_counters": "partita.profiling",
+    "read_only": "partita.properties.schema",
+}
+
+if not TYPE_CHECKING:
+    __getattr__ = deferred_attributes(__name__, _DEFERRED)
+
+
+def __dir__() -> list[str]:
+    """All names, those too that are imported when they are first used."""
+    return sorted({*globals(), *_DEFERRED})
 
 
 __all__ = [

@@ -7,14 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from partita import blob as blobs
 from partita import device_string
-from partita.cache import ModelCache, key_of, stamp
-from partita.compiled_model import CompiledModel
 from partita.errors import (
     BlobError,
     CompileError,
@@ -23,21 +18,20 @@ from partita.errors import (
     PluginError,
     PropertyError,
 )
-from partita.model import Model
 from partita.plugin import DeviceInfo, DevicePlugin
-from partita.properties import (
-    Config,
-    CoreProperties,
-    DeviceProperties,
-    is_read_only,
-    normalise,
-    validate,
-    writable,
-)
+from partita.properties.values import Config, normalise
 from partita.query import QueryResult
 from partita.registry import Failure, Registry, describe, join
 from partita.settings import Settings
-from partita.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from partita.cache import ModelCache
+    from partita.compiled_model import CompiledModel
+    from partita.model import Model
+    from partita.properties import CoreProperties, DeviceProperties
+    from partita.tensor import Tensor
 
 _log = logging.getLogger("partita")
 
@@ -70,9 +64,16 @@ class Core:
     """
 
     def __init__(self) -> None:
-        self._own = CoreProperties()
+        self._own_set: CoreProperties | None = None
         self._settings = Settings()
         self._registry = Registry(self)
+
+    @property
+    def _own(self) -> CoreProperties:
+        """Core's own properties; checked settings are imported with the first question for one."""
+        from partita.properties.schema import CoreProperties
+
+        return self._own_set or CoreProperties()
 
     # ---------------------------------------------------------------------- models
 
@@ -138,6 +139,8 @@ class Core:
             UnsupportedOpError: The device does not take an operation; lists them with reasons.
             CompileError: The device failed.
         """
+        from partita.cache import ModelCache
+
         plugin, properties = self._target(device_name, config)
         folder = properties.CACHE_DIR
         if "CACHE_DIR" not in properties.model_fields_set:
@@ -149,6 +152,8 @@ class Core:
     def _compile(
         self, plugin: DevicePlugin, properties: DeviceProperties, model: Any
     ) -> CompiledModel:
+        from partita.model import Model
+
         own = model.clone() if isinstance(model, Model) else self.read_model(model)
         return self._compiled(
             plugin, properties, own.name, lambda: plugin.compile_model(own, properties)
@@ -158,6 +163,8 @@ class Core:
         self, plugin: DevicePlugin, properties: DeviceProperties, cache: ModelCache, model: Any
     ) -> CompiledModel:
         """The compiled model out of the cache, or a new one that is put there."""
+        from partita.cache import key_of
+
         key = key_of(plugin.identity(properties), model)
         try:
             found = cache.load(key)
@@ -187,6 +194,10 @@ class Core:
     def _import(
         self, plugin: DevicePlugin, data: Any, properties: DeviceProperties
     ) -> CompiledModel:
+        from partita import blob as blobs
+        from partita.cache import stamp
+        from partita.properties.schema import validate
+
         if type(plugin).import_model is not DevicePlugin.import_model:
             return self._compiled(
                 plugin, properties, "", lambda: plugin.import_model(data, properties)
@@ -234,6 +245,8 @@ class Core:
         make: Callable[[], CompiledModel],
     ) -> CompiledModel:
         """Calls a plugin's compile or import, and blames it for what it should not do."""
+        from partita.compiled_model import CompiledModel
+
         start = time.perf_counter()
         try:
             compiled = make()
@@ -366,11 +379,13 @@ class Core:
             PropertyError: Unknown or read-only key, or a wrong value; nothing is changed then.
         """
         if not isinstance(device_name, str):
-            self._own = validate(CoreProperties, normalise(device_name), "Core", self._own)
-            _log.setLevel(self._own.LOG_LEVEL)
+            from partita.properties.schema import CoreProperties, validate
+
+            values = normalise(device_name)
+            self._own_set = validate(CoreProperties, values, "Core", self._own_set)
+            _log.setLevel(self._own_set.LOG_LEVEL)
             return
-        plugins = map(self._registry.plugin, self._registry.names)
-        known = {key for plugin in plugins for key in plugin.properties_type.model_fields}
+        known = self._registry.property_names()
         self._settings.set(self._registry.resolve(device_name), normalise(properties), known)
 
     def get_property(self, device_name: str, name: str | None = None) -> Any:
@@ -383,7 +398,7 @@ class Core:
             PropertyError: Unknown; the message lists the known ones.
         """
         if name is None:
-            known = CoreProperties.model_fields
+            known = type(self._own).model_fields
             if device_name not in known:
                 raise PropertyError(
                     f"Core has no property '{device_name}'; it has {', '.join(known)}."
@@ -399,6 +414,8 @@ class Core:
             case "DEVICE_TYPE":
                 return describe(plugin, properties.DEVICE_ID).kind
             case "SUPPORTED_PROPERTIES":
+                from partita.properties.schema import writable
+
                 kinds = dict.fromkeys((*_FACTS, *fields), "RO")
                 return kinds | dict.fromkeys(writable(type(properties)), "RW")
         if name not in fields:
@@ -410,11 +427,15 @@ class Core:
 
     def accepts_property(self, device: str, key: str) -> bool:
         """Whether a device has a writable property of that name."""
+        from partita.properties.schema import is_read_only
+
         schema = self._registry.resolve(device).plugin.properties_type
         return key in schema.model_fields and not is_read_only(schema, key)
 
     def writable_properties(self, device: str) -> list[str]:
         """Names of the properties that can be set on a device."""
+        from partita.properties.schema import writable
+
         return writable(self._registry.resolve(device).plugin.properties_type)
 
     # --------------------------------------------------------------------- tensors

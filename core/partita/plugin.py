@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from partita.tensor import HOST, HostTensor, Tensor
+from partita.host import HOST
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from partita.model import Model
     from partita.properties import DeviceProperties
     from partita.query import QueryResult
+    from partita.tensor import Tensor
 
 API_VERSION = 1
 """Version of the plugin interface; a plugin built for another one is refused with both numbers."""
@@ -59,7 +60,12 @@ class DevicePlugin(abc.ABC):
     api_version: ClassVar[int] = API_VERSION
 
     properties_type: ClassVar[type[DeviceProperties]]
-    """The pydantic model of this device's properties."""
+    """The pydantic model of this device's properties.
+
+    Pydantic takes longer to import than all of ``import partita``. What
+    :func:`~partita.deferred.deferred_properties` returns stands for a class that is imported when
+    a property is first looked at.
+    """
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """(optional) Other names for devices of one kind: ``{"GPU": "gpu"}`` lets ``GPU.n`` stand for
@@ -136,6 +142,8 @@ class DevicePlugin(abc.ABC):
         Called for tensors whose memory the device cannot share. The result is a tensor that the
         device's runners take; it stays valid until the caller drops it.
         """
+        from partita.tensor import HostTensor
+
         return HostTensor(tensor.numpy())
 
     def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:

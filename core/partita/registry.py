@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import importlib
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable
@@ -15,6 +16,7 @@ from typing import Any
 import pluggy
 
 from partita import device_string, hookspecs
+from partita.deferred import DeferredProperties
 from partita.device_string import DeviceString, is_device_id, is_device_name
 from partita.errors import (
     DeviceError,
@@ -24,7 +26,6 @@ from partita.errors import (
     PluginError,
 )
 from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
-from partita.properties import DeviceProperties
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +126,16 @@ class Registry:
     def release(self, name: str) -> str:
         """Distribution and version that a device's plugin comes from; empty if it is none's."""
         return self._release.get(name, "")
+
+    def property_names(self) -> set[str]:
+        """Names of all properties that some plugin has; of one whose class does not load, none."""
+        names: set[str] = set()
+        for plugin in self._plugins.values():
+            try:
+                names.update(plugin.properties_type.model_fields)
+            except PluginError as error:
+                _log.info("%s", error)
+        return names
 
     def _owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
         """The plugin that declares an alias, and the kind of device that the alias means.
@@ -255,9 +266,13 @@ class Registry:
 
     def _discover(self) -> None:
         disabled = _disabled()
+        releases: dict[metadata.Distribution, tuple[str, str]] = {}
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
-            distribution = entry.dist.name if entry.dist else "unknown"
-            release = _release(entry)
+            distribution, release = "unknown", ""
+            if entry.dist is not None:
+                if entry.dist not in releases:
+                    releases[entry.dist] = _release(entry.dist)
+                distribution, release = releases[entry.dist]
             if entry.name in disabled:
                 cause = f"disabled by {DISABLE_VARIABLE}"
                 self.failures.append(Failure(entry.name, distribution, cause))
@@ -315,7 +330,7 @@ class Registry:
     def _find_module(self, source: str) -> tuple[object, str]:
         for entry in metadata.entry_points(group=hookspecs.PROJECT):
             if source in (entry.name, entry.module, entry.module.partition(".")[0]):
-                return entry.load(), _release(entry)
+                return entry.load(), _release(entry.dist)[1] if entry.dist else ""
         try:
             return importlib.import_module(source), ""
         except ModuleNotFoundError as error:
@@ -325,8 +340,10 @@ class Registry:
             ) from error
 
 
-def _release(entry: metadata.EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else ""
+def _release(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Name, and name with version, of what was installed; its metadata are read only once."""
+    told = distribution.metadata
+    return told["Name"], f"{told['Name']} {told['Version']}"
 
 
 def command_modules() -> list[str]:
@@ -370,6 +387,10 @@ def _check(plugin: object, origin: str) -> None:
             f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
             f"this Partita has {API_VERSION}. Install a matching version."
         )
+    if isinstance(inspect.getattr_static(plugin, "properties_type", None), DeferredProperties):
+        return  # checked as it is imported
+    from partita.properties.schema import DeviceProperties
+
     schema = getattr(plugin, "properties_type", None)
     if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
         raise PluginError(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from partita.errors import PropertyError
-from partita.plugin import DevicePlugin
-from partita.properties import Config, DeviceProperties, merge, normalise, validate
+from partita.properties.values import Config, merge, normalise
 from partita.registry import Named, join
+
+if TYPE_CHECKING:
+    from partita.plugin import DevicePlugin
+    from partita.properties import DeviceProperties
 
 _DEVICE_PROPERTIES = "DEVICE_PROPERTIES"
 
@@ -60,6 +63,8 @@ class Settings:
     def _validated(
         self, plugin: DevicePlugin, values: dict[str, Any], base: str = ""
     ) -> DeviceProperties:
+        from partita.properties.schema import validate
+
         owner = f"Device '{plugin.device_name}'"
         return validate(plugin.properties_type, values, owner, self._of.get(base))
 

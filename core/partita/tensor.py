@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.host import HOST as HOST
+
 if TYPE_CHECKING:
     from partita.layout import Layout
-
-HOST = "host"
-"""The memory id of ordinary host memory."""
 
 
 class Tensor(abc.ABC):

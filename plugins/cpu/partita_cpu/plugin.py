@@ -6,22 +6,28 @@ import functools
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import partita
+from partita.deferred import deferred_properties
 from partita.plugin import DeviceInfo, DevicePlugin
-from partita.properties import DeviceProperties
-from partita_cpu.properties import CpuProperties, processors
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
 
 
 class CpuPlugin(DevicePlugin):
     """The processor, by numba kernels and OpenBLAS."""
 
     device_name = "CPU"
-    properties_type: ClassVar[type[DeviceProperties]] = CpuProperties
+    properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
+        "partita_cpu.properties:CpuProperties"
+    )
 
     def device_info(self, device_id: str) -> DeviceInfo:
         """Names the processor."""
+        from partita_cpu.properties import processors
+
         return DeviceInfo(
             self.device_name,
             _processor_name(),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import partita
+from partita.deferred import deferred_properties
 from partita.plugin import CoreAPI, DeviceInfo, DevicePlugin
-from partita_hetero.properties import HeteroProperties
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
@@ -19,7 +19,9 @@ class HeteroPlugin(DevicePlugin):
     """A device made of other devices, which it knows only through the core that it is handed."""
 
     device_name = "HETERO"
-    properties_type = HeteroProperties
+    properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
+        "partita_hetero.properties:HeteroProperties"
+    )
 
     def __init__(self, core: CoreAPI) -> None:
         self._core = core
@@ -68,6 +70,7 @@ class HeteroPlugin(DevicePlugin):
 
     def _devices(self, properties: DeviceProperties) -> DeviceList:
         from partita_hetero.devices import DeviceList
+        from partita_hetero.properties import HeteroProperties
 
         if not isinstance(properties, HeteroProperties):
             raise TypeError(f"HETERO takes HeteroProperties, not {type(properties).__name__}.")

@@ -6,21 +6,26 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import partita
+from partita.deferred import deferred_properties
+from partita.host import HOST
 from partita.plugin import DeviceInfo, DevicePlugin
-from partita.properties import DeviceProperties
 from partita.query import QueryResult
-from partita.tensor import HOST, Tensor
-from partita_opencl.properties import OpenClProperties
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from partita.properties import DeviceProperties
+    from partita.tensor import Tensor
+    from partita_opencl.properties import OpenClProperties
 
 
 class OpenClPlugin(DevicePlugin):
     """Every device of every OpenCL platform of this machine, numbered in the platforms' order."""
 
     device_name = "OPENCL"
-    properties_type: ClassVar[type[DeviceProperties]] = OpenClProperties
+    properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
+        "partita_opencl.properties:OpenClProperties"
+    )
     aliases = {"GPU": "gpu"}  # noqa: RUF012  # declared as a ClassVar in the base class
 
     def device_ids(self) -> Sequence[str]:
@@ -53,7 +58,7 @@ class OpenClPlugin(DevicePlugin):
         from partita_opencl.compiled import OpenClCompiledModel
 
         return OpenClCompiledModel(
-            model, cast(OpenClProperties, properties), self._name(properties)
+            model, cast("OpenClProperties", properties), self._name(properties)
         )
 
     def can_share(self, memory: str, device_id: str = "") -> bool:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import partita
+from partita.deferred import deferred_properties
 from partita.plugin import DeviceInfo, DevicePlugin
-from partita.properties import DeviceProperties
 from partita.query import QueryResult
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
 
 
 class ReferencePlugin(DevicePlugin):
     """Every operator of ONNX, at the speed of a specification."""
 
     device_name = "REFERENCE"
-    properties_type: ClassVar[type[DeviceProperties]] = DeviceProperties
+    properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
+        "partita.properties.schema:DeviceProperties"
+    )
 
     def device_info(self, device_id: str) -> DeviceInfo:
         """Names the version of the evaluator."""

@@ -1,0 +1,124 @@
+"""The pydantic side of properties: what a plugin declares, and what checks the values of users.
+
+Nothing imports this before a property is looked at, since pydantic takes as long as numpy to
+import: :mod:`partita.properties` brings these names when they are asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import enum
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from partita.errors import PropertyError
+from partita.properties.values import merge
+
+
+def read_only(default: Any, description: str) -> Any:
+    """A field that ``get_property`` shows and nobody can set."""
+    return Field(default, description=description, json_schema_extra={"read_only": True})
+
+
+class DeviceProperties(BaseModel):
+    """Base of every device's properties: fields in upper case, each with type, default and text.
+
+    Instances are frozen. Unknown keys, wrong types and read-only keys are refused before a plugin
+    sees them; values given as text (``"YES"``, ``"4"``) are converted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    DEVICE_ID: str = Field("", description="Which device of this plugin, as in NAME.ID.")
+    PERF_COUNT: bool = Field(False, description="Measure every operation while inferring.")
+    CACHE_DIR: str = Field(
+        "", description="Folder for compiled models, instead of Core's; empty: they are not kept."
+    )
+
+
+class CoreProperties(BaseModel):
+    """Properties of Core itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    LOG_LEVEL: str = Field(
+        "WARNING",
+        pattern="^(DEBUG|INFO|WARNING|ERROR|CRITICAL)$",
+        description="Level of the 'partita' logger.",
+    )
+    CACHE_DIR: str = Field("", description="Folder for compiled models; empty: they are not kept.")
+
+
+PropertiesT = TypeVar("PropertiesT", DeviceProperties, CoreProperties)
+
+
+def validate(
+    schema: type[PropertiesT],
+    values: Mapping[str, Any],
+    owner: str,
+    base: PropertiesT | None = None,
+) -> PropertiesT:
+    """Makes a properties object, or says precisely what is wrong.
+
+    Args:
+        schema: The pydantic model.
+        values: What the user set.
+        owner: Whom to name in messages, e.g. ``"Device 'CPU'"``.
+        base: Already valid settings that ``values`` override.
+
+    Raises:
+        PropertyError: Unknown or read-only key, wrong type or value; lists what is accepted.
+    """
+    fields = schema.model_fields
+    for key in values:
+        if key not in fields:
+            close = difflib.get_close_matches(key.upper(), fields, n=1)
+            guess = f" Did you mean '{close[0]}'?" if close else ""
+            raise PropertyError(
+                f"{owner} has no property '{key}'.{guess} It accepts {_accepted(schema)}."
+            )
+        if is_read_only(schema, key):
+            raise PropertyError(
+                f"Property '{key}' of {owner} is read-only. It accepts {_accepted(schema)}."
+            )
+    merged = merge(base.model_dump(exclude_unset=True) if base else {}, values)
+    try:
+        return schema.model_validate(merged)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = str(first["loc"][0]) if first["loc"] else "?"
+        raise PropertyError(
+            f"Property '{key}' of {owner} cannot be {first['input']!r}: {first['msg']}. "
+            f"It takes {_describe(schema, key)}."
+        ) from error
+
+
+def is_read_only(schema: type[BaseModel], key: str) -> bool:
+    """Whether a field was declared with :func:`read_only`."""
+    extra = schema.model_fields[key].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("read_only"))
+
+
+def writable(schema: type[BaseModel]) -> list[str]:
+    """The names that can be set, in the order of declaration."""
+    return [key for key in schema.model_fields if not is_read_only(schema, key)]
+
+
+def _accepted(schema: type[BaseModel]) -> str:
+    return ", ".join(f"{key} ({_describe(schema, key)})" for key in writable(schema))
+
+
+def _describe(schema: type[BaseModel], key: str) -> str:
+    """The type of a field in words: its allowed values where it has a few."""
+    field = schema.model_fields.get(key)
+    if field is None:
+        return "nothing"
+    annotation = field.annotation
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return " | ".join(str(member.value) for member in annotation)
+    choices = getattr(annotation, "__args__", None)
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return " | ".join(choices)
+    return getattr(annotation, "__name__", str(annotation))
