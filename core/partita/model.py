@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from partita.errors import ModelError
+from partita.state import Variable, from_metadata
 from partita.wiring import captures, values_read
 
 if TYPE_CHECKING:
@@ -252,6 +253,17 @@ class Model:
         """The outputs in order."""
         return tuple(_port(i, value, False) for i, value in enumerate(self.ir.graph.outputs))
 
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """What a request hands on from run to run; its inputs and outputs come last.
+
+        Raises:
+            ModelFormatError: The model's metadata names inputs or outputs that are not there.
+        """
+        graph = self.ir.graph
+        names = ([value.name or "" for value in values] for values in (graph.inputs, graph.outputs))
+        return from_metadata(self.ir.metadata_props, *names)
+
     def input(self, key: int | str | Port = 0) -> Port:
         """The input of an index, name or port."""
         return find_port(self.inputs, key, f"Model '{self.name}'")
@@ -352,10 +364,11 @@ class Model:
         from partita.shapes import forget_computed_shapes, infer_shapes
 
         if not isinstance(shapes, Mapping):
-            if len(self.ir.graph.inputs) != 1:
+            own = {name for variable in self.variables for name in (variable.read, variable.begun)}
+            count = sum(value.name not in own for value in self.ir.graph.inputs)
+            if count != 1:
                 raise ModelError(
-                    f"Model '{self.name}' has {len(self.ir.graph.inputs)} inputs; "
-                    "give a dict of input name to shape."
+                    f"Model '{self.name}' has {count} inputs; give a dict of input name to shape."
                 )
             shapes = {0: shapes}
         fresh = []

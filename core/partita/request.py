@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,7 @@ from partita.inputs import check
 from partita.model import Port, find_port, is_static
 from partita.profiling import ProfilingInfo
 from partita.request_inputs import Inputs, RequestInputs
+from partita.state import RequestState, Variable, VariableState
 from partita.tensor import HOST, HostTensor, Tensor
 from partita.threads import LazyPool
 
@@ -69,6 +71,7 @@ class InferRequest:
         self._callback: Callable[[Any], None] | None = None
         self._userdata: Any = None
         self._latency_s = 0.0
+        self._state = self._begin(compiled.model.variables)
 
     # ----------------------------------------------------------------- synchronous
 
@@ -309,12 +312,22 @@ class InferRequest:
         """Duration of the last run in milliseconds."""
         return self._latency_s * 1e3
 
-    def query_state(self) -> list[Any]:
-        """Variables that the model keeps inside (OpenVINO's spelling): none, as ONNX has none.
+    def query_state(self) -> list[VariableState]:
+        """The variables that the model keeps from run to run, each to be read, set and reset.
 
-        State is an input and an output of the model; see :meth:`set_input_tensor`.
+        Those of an OpenVINO IR; ONNX has none: there state is an input and an output of the model,
+        see :meth:`set_input_tensor`.
         """
-        return []
+        return [] if self._state is None else self._state.all()
+
+    def reset_state(self) -> None:
+        """Lets all variables begin anew with the next run.
+
+        Raises:
+            RequestBusyError: The request is running.
+        """
+        for variable in self.query_state():
+            variable.reset()
 
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
@@ -357,7 +370,10 @@ class InferRequest:
         self._has_results = True
         if again is None:
             self._results = results
-            self._inputs.repeat_from_now_on(self._runner, results)
+            if self._state is None:
+                self._inputs.repeat_from_now_on(self._runner, results)
+            else:
+                self._state.advance(results)
 
     def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Calls the runner, and sees to it that outputs are where the caller wants them."""
@@ -412,6 +428,8 @@ class InferRequest:
 
     def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
+        if self._state is not None and isinstance(inputs, Mapping):
+            inputs = self._state.completed(inputs)
         if copy or not self._inputs.take(inputs):
             self._inputs.bind(inputs, copy, self._own)
 
@@ -432,6 +450,28 @@ class InferRequest:
                     self._carry(index)
                 tensor = HostTensor(array.copy())
         return tensor
+
+    def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
+        """The model's variables at their beginning."""
+        if not variables:
+            return None
+        return RequestState(
+            variables,
+            self.model_inputs,
+            self.model_outputs,
+            lambda tensors, copy: self._inputs.bind(tensors, copy, self._own),
+            self.get_input_tensor,
+            self._idle,
+        )
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Keeps the request from running meanwhile."""
+        self._acquire()
+        try:
+            yield
+        finally:
+            self._busy.release()
 
     def _carry(self, output: int) -> None:
         """Spares an output that is fed back the copy, from the next run on."""

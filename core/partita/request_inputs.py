@@ -41,6 +41,9 @@ class RequestInputs:
         self._compiled = compiled
         self._ports = compiled.inputs
         self._indices = {port.name: port.index for port in compiled.inputs}
+        variables = compiled.model.variables
+        handed_on = {name for one in variables for name in (one.read, one.begun)}
+        self._asked = sum(port.name not in handed_on for port in compiled.inputs)
         self.tensors: list[Tensor | None] = [None] * len(compiled.inputs)
         self.again: Repetition | None = None
         self._takers: Sequence[Callable[[Any], bool]] | None = None
@@ -125,12 +128,12 @@ class RequestInputs:
             pairs = [(self._index(key), data) for key, data in inputs.items()]
         elif isinstance(inputs, (list, tuple)) and len(inputs) <= len(ports):
             pairs = enumerate(inputs)
-        elif len(ports) == 1 and not isinstance(inputs, (list, tuple)):
+        elif self._asked == 1 and not isinstance(inputs, (list, tuple)):
             pairs = ((0, inputs),)
         else:
             given = f"{len(inputs)} were" if isinstance(inputs, (list, tuple)) else "one was"
             raise InputError(
-                f"{self._compiled!r} takes {len(ports)} inputs ({self._expected()}); {given} "
+                f"{self._compiled!r} takes {self._asked} inputs ({self._expected()}); {given} "
                 "given. Give a dict of name to array."
             )
         tensors, taken = self.tensors.copy(), self._given.copy()

@@ -12,6 +12,7 @@ from partita.errors import ModelFormatError
 from partita.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.openvino_ir.site import TRANSLATORS, Site
 from partita.openvino_ir.weights import Array, constant, element_type, open_weights
+from partita.state import METADATA_KEY, Variable, to_metadata
 from partita.wiring import values_read
 
 if TYPE_CHECKING:
@@ -55,14 +56,19 @@ def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Mod
         products,
         recurrent,
         selection,
+        state,
     )
 
     net = parse(data, origin)
     try:
-        graph = Scope(net, open_weights(weights, path)).model_graph()
+        scope = Scope(net, open_weights(weights, path))
+        graph = scope.model_graph()
     except ModelFormatError as error:
         raise ModelFormatError(f"{origin}: {error}") from error
-    return ir.Model(graph, ir_version=11, producer_name="OpenVINO IR")
+    model = ir.Model(graph, ir_version=11, producer_name="OpenVINO IR")
+    if scope.variables:
+        model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
+    return model
 
 
 class Scope:
@@ -73,6 +79,13 @@ class Scope:
         weights: The bytes of the ``.bin`` file.
         depth: Number of bodies around this one.
         names: Names of values that are taken.
+
+    Attributes:
+        held: Variable to the input that holds it and, where the first run computes its beginning,
+            the one that tells whether there was a run before.
+        read: Variable to what it is in this run.
+        assigned: Variable to what it becomes.
+        variables: All of them, once the graph is made.
     """
 
     def __init__(
@@ -88,6 +101,10 @@ class Scope:
         self._kept: dict[str, bool] = {}
         self._values: dict[tuple[str, str], ir.Value] = {}
         self._returned: set[ir.Value] = set()
+        self.held: dict[str, list[ir.Value]] = {}
+        self.read: dict[str, ir.Value] = {}
+        self.assigned: dict[str, ir.Value] = {}
+        self.variables: list[Variable] = []
 
     def model_graph(self) -> ir.Graph:
         """The graph of a whole model: parameters become inputs, results outputs."""
@@ -98,16 +115,25 @@ class Scope:
         inputs = {layer.id: self._parameter(layer) for layer in net.of_type("Parameter")}
         self.follow(inputs)
         outputs: list[ir.Value] = []
-        taken: set[str] = set()
         for layer in net.of_type("Result"):
-            value = self.result(layer)
-            if value.producer() is None or value.name in taken:
-                copy = self.write("Identity", [value], {}, 1, layer.name)[0]
-                copy.name = self.fresh(layer.name)
-                value = copy
-            taken.add(value.name or "")
-            outputs.append(value)
-        return self.graph(list(inputs.values()), outputs, net.name)
+            outputs.append(self._output(self.result(layer), outputs, layer.name))
+        if unread := [name for name in self.assigned if name not in self.read]:
+            raise ModelFormatError(f"the variable '{unread[0]}' is assigned, and no layer reads it")
+        for name, (held, *begun) in self.held.items():
+            after = self.assigned.get(name, self.read[name])
+            written = self._output(after, outputs, f"{name}/next")
+            outputs.append(written)
+            self.variables.append(Variable(name, *(str(v.name) for v in (held, written, *begun))))
+        handed_on = [value for values in self.held.values() for value in values]
+        return self.graph([*inputs.values(), *handed_on], outputs, net.name)
+
+    def _output(self, value: ir.Value, others: Sequence[ir.Value], name: str) -> ir.Value:
+        """The value as an output of the model, or a copy where it cannot be one."""
+        if value.producer() is not None and value not in others:
+            return value
+        copy = self.write("Identity", [value], {}, 1, name)[0]
+        copy.name = self.fresh(name)
+        return copy
 
     def graph(self, inputs: list[ir.Value], outputs: list[ir.Value], name: str) -> ir.Graph:
         """The graph of what was written."""
@@ -161,6 +187,14 @@ class Scope:
         copy = self.write("Identity", [value], {}, 1, f"{value.name}/returned")[0]
         copy.name = self.fresh(f"{value.name}/returned")
         return copy
+
+    def passing(self, value: ir.Value, name: str) -> ir.Graph:
+        """A body that returns a value from around it."""
+        import onnx_ir as ir
+
+        node = ir.node("Identity", [value], name=f"{name}/Identity")
+        node.outputs[0].name = self.fresh(name)
+        return ir.Graph([], node.outputs, nodes=[node], opset_imports={"": OPSET}, name=name)
 
     def is_read(self, layer: str, port: str) -> bool:
         """Whether an edge leaves an output port."""
