@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -12,6 +14,18 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 _FIRST_STATES = {}
+
+
+def pytest_report_header():
+    """What the tests run on: a result holds for this processor, level and these drivers."""
+    core = partita.Core()
+    infos = [core.device_info(device) for device in core.available_devices]
+    lines = [f"on: {platform.system()} {platform.machine()}, Python {platform.python_version()}"]
+    for info in infos:
+        details = "; ".join(f"{name}: {value}" for name, value in info.details.items())
+        facts = ", ".join(part for part in (info.full_name, info.driver, details) if part)
+        lines.append(f"device {info.device}: {facts}")
+    return lines + [f"no {name}: {why}" for name, why in core.unavailable_devices.items()]
 
 
 @pytest.fixture(autouse=True)
