@@ -109,15 +109,15 @@ DEPTH = 256
 def peaks(threads: int) -> dict[str, float]:
     """Billions of floating-point operations per second of the tile kernels, by arithmetic."""
     from partita_cpu.native import objects
-    from partita_cpu.native.isa import Isa, isa
+    from partita_cpu.native.isa import isa
 
     level = isa()
-    known = {} if level is Isa.PORTABLE else objects.addresses(level)
-    rows, columns = (6, 16) if level is Isa.AVX2 else (14, 32)
+    known = {} if not level.native else objects.addresses(level)
+    rows, columns = level.rows, 2 * level.lanes
     found = {}
     if known:
         found["f32"] = peak(known[f"fma_{rows}"], 0, rows, columns, DEPTH, 4, threads)
-    if level is Isa.AMX:
+    if level.tiles:
         found["bf16"] = peak(known["bf16_2"], known["configure"], 32, 32, DEPTH // 32, 2, threads)
     return found
 

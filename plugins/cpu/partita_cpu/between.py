@@ -28,7 +28,7 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
         if not alone or reader.inputs[0] is not value:
             continue
         found = _arithmetic(node, shapes, choice)
-        if found is not None and found.on_tiles and found is _arithmetic(reader, shapes, choice):
+        if found is not None and found.in_bfloat16 and found is _arithmetic(reader, shapes, choice):
             marked.add(node)
     graph.nodes = [
         node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes

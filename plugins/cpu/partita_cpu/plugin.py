@@ -25,15 +25,21 @@ class CpuPlugin(DevicePlugin):
     )
 
     def device_info(self, device_id: str) -> DeviceInfo:
-        """Names the processor."""
+        """Names the processor, and the level of instruction sets that kernels use on it.
+
+        Raises:
+            PropertyError: PARTITA_CPU_ISA names no level.
+        """
+        from partita_cpu.native.isa import isa
         from partita_cpu.properties import processors
 
+        level = isa().name
         return DeviceInfo(
             self.device_name,
             _processor_name(),
             kind="cpu",
-            driver=f"numba {_version('numba')}, numpy {_version('numpy')}",
-            details={"processors": str(processors())},
+            driver=f"{level} kernels, numba {_version('numba')}, numpy {_version('numpy')}",
+            details={"processors": str(processors()), "level": level},
         )
 
     def query_model(

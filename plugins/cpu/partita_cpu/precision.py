@@ -13,7 +13,6 @@ from collections.abc import Callable
 from partita.lowering import Graph, Node, Value
 from partita.lowering.channels_last import DOMAIN
 from partita_cpu.native.choice import Choice
-from partita_cpu.native.isa import Isa
 from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.table import Arithmetic
 
@@ -32,7 +31,7 @@ def keep_halves(graph: Graph, choice: Choice) -> None:
     if choice.arithmetic is Arithmetic.BF16:
         partial = functools.partial
         _Halves(graph, partial(_can_write, choice), partial(_can_read, choice)).run()
-    elif choice.arithmetic is Arithmetic.F16 and choice.level is not Isa.AVX2:
+    elif choice.arithmetic is Arithmetic.F16 and choice.level.masks_halves:
         _Halves(graph, _writes_float16, _reads_float16).run()
 
 

@@ -23,9 +23,9 @@ from partita_cpu.kernels.byte_product import (
 )
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.tiles import PANEL
+from partita_cpu.native.choice import Choice
 from partita_cpu.native.invoke import address, call_bytes, call_finish_bytes, call_plain
 from partita_cpu.native.ir.amx_bytes import STEP
-from partita_cpu.native.isa import Isa
 from partita_cpu.native.table import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
 
 _BAND_BYTES = 128 << 10
@@ -253,7 +253,7 @@ def emit_lines(
     result: Result,
     factors: Operand,
     y: Operand,
-    threads: int,
+    choice: Choice,
 ) -> None:
     """Records the convolution; weights have no zero points.
 
@@ -267,8 +267,9 @@ def emit_lines(
         result: What sums become.
         factors: Its factors, one per column.
         y: The output.
-        threads: How many may work.
+        choice: What may be used: a level with tiles.
     """
+    threads = choice.threads
     channels, columns = x.shape[-1], factors.size
     (_, down, across), (_, out_height, out_width) = window.kernel, window.out
     pitch = (out_width + across - 1) * channels
@@ -293,7 +294,7 @@ def emit_lines(
         b.flat(y),
         b.empty((threads * TOGETHER * TILE,), np.int32),
         b.empty((threads * thread_bytes,), np.uint8),
-        b.constant(byte_kernels(Isa.AMX, STEP)),
+        b.constant(byte_kernels(choice.level, STEP)),
         b.constant(table),
         work=pixels * terms * columns // 16,
         exec_type="amx_int8",

@@ -29,7 +29,7 @@ from partita_cpu.kernels.tiles import (
 from partita_cpu.native.choice import Choice
 from partita_cpu.native.invoke import address, call_bytes, call_finish_bytes, call_plain
 from partita_cpu.native.ir.amx_bytes import STEP
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import PORTABLE, Level
 from partita_cpu.native.table import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
 from partita_cpu.properties import processors
 
@@ -364,8 +364,8 @@ def as_is(weights: Array) -> Array:
     return weights
 
 
-def _level(b: Builder) -> Isa:
-    return b.options.level if isinstance(b.options, Choice) else Isa.PORTABLE
+def _level(b: Builder) -> Level:
+    return b.options.level if isinstance(b.options, Choice) else PORTABLE
 
 
 def row_steps(terms: int) -> tuple[int, int]:
@@ -382,7 +382,7 @@ def row_steps(terms: int) -> tuple[int, int]:
 
 def row_bytes(b: Builder, terms: int) -> int:
     """Bytes of a packed row."""
-    if _level(b) is not Isa.AMX:
+    if not _level(b).tiles:
         return -(-terms // QUAD) * QUAD
     steps, step = row_steps(terms)
     return steps * step
@@ -390,13 +390,13 @@ def row_bytes(b: Builder, terms: int) -> int:
 
 def empty_rows(b: Builder, rows: int, terms: int) -> Operand:
     """Memory for packed rows; tiles of AMX read whole chunks."""
-    count = -(-rows // CHUNK) * CHUNK if _level(b) is Isa.AMX else rows
+    count = -(-rows // CHUNK) * CHUNK if _level(b).tiles else rows
     return b.empty((count * row_bytes(b, terms),), np.uint8)
 
 
 def _is_packed(b: Builder, x: Operand, rows: int, terms: int) -> bool:
     """Whether rows are as `pack_rows` would leave them, and tiles read nothing behind them."""
-    whole = _level(b) is not Isa.AMX or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
+    whole = not _level(b).tiles or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
     return x.dtype == np.uint8 and terms == row_bytes(b, terms) and whole
 
 
@@ -497,7 +497,7 @@ def emit_packed_product(
     factors = factors_of_columns(b, result, columns)
     plain = not needs_row_totals(w, w_zero) and (x_zero is None or x_zero.size == 1)
     plain = plain and factors.size == columns
-    steps = row_steps(terms) if level is Isa.AMX else (1, STEP)
+    steps = row_steps(terms) if level.tiles else (1, STEP)
     sizes = (terms, columns, width // QUAD, shift, column_shift, result.kind)
     table = (*sizes, limits.min, limits.max, steps[0], plain)
     y = b.empty((rows, columns), result.dtype)
@@ -514,8 +514,8 @@ def emit_packed_product(
         b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
         b.constant(byte_kernels(level, steps[1])),
         b.constant(np.array(table, np.int64)),
-        work=rows * terms * columns // (4 * QUAD if level is Isa.AMX else QUAD),
-        exec_type="amx_int8" if level is Isa.AMX else "",
+        work=rows * terms * columns // (4 * QUAD if level.tiles else QUAD),
+        exec_type="amx_int8" if level.tiles else "",
     )
     return y
 

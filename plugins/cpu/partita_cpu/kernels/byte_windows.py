@@ -26,7 +26,6 @@ from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.movement import transposed
 from partita_cpu.native.choice import native_choice
 from partita_cpu.native.invoke import address, call_runs
-from partita_cpu.native.isa import Isa
 from partita_cpu.native.objects import addresses
 
 
@@ -244,7 +243,7 @@ def _emit_lines(
 ) -> Operand | None:
     """The same where tiles can read the image's lines as they lie; else ``None``."""
     choice = native_choice(b.options)
-    if choice is None or choice.level is not Isa.AMX or not takes_lines(window, x.shape[-1]):
+    if choice is None or not choice.level.tiles or not takes_lines(window, x.shape[-1]):
         return None
     if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
         return None
@@ -255,5 +254,5 @@ def _emit_lines(
         return None
     y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
     packed = packed_weights(b, w, taps_first, outputs, terms)
-    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice.threads)
+    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice)
     return y

@@ -14,7 +14,6 @@ from partita_cpu.native.depthwise import (
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.product import bounds_of, split_gate
 from partita_cpu.native.sliding import WEIGH, slide
 from partita_cpu.native.table import Arithmetic, window_kernels
@@ -80,7 +79,7 @@ def weighing(
 ) -> tuple[Operand, ...]:
     """Input, weights, bias, kernels and table for `native.weighing`; writes `stored` channels."""
     level, half = choice_of(b).level, place.x.dtype == HALF
-    lanes = LANES[level]
+    lanes = level.lanes
     table = places(window, level, place.channels, place.x.shape[3], place.first, half)
     key = ("row taps", lanes, stored)
     return (
@@ -110,7 +109,7 @@ def _emit_rows(
     finish: tuple[float, float, int],
 ) -> None:
     choice, channels = choice_of(b), place.channels
-    lanes = LANES[choice.level]
+    lanes = choice.level.lanes
     room = thread_bytes(window, channels, lanes)
     offset = _row(b, bias, lanes, channels)
     b.call(

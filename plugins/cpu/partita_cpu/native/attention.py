@@ -22,7 +22,7 @@ from partita_cpu.kernels.scalar import (
 )
 from partita_cpu.native.choice import native_choice
 from partita_cpu.native.invoke import address, call_tile
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import Level
 from partita_cpu.native.table import Arithmetic, tile_columns, tile_kernels, tile_rows
 
 PACKED_BYTES = 4 << 20
@@ -268,7 +268,7 @@ def emit_attention(
 
 
 def attention_table(
-    level: Isa,
+    level: Level,
     sizes: Sequence[int],
     strides: Sequence[Sequence[int]],
     mask: Sequence[int] | None,

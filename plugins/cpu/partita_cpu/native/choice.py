@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
-from partita_cpu.native.isa import Isa, isa
+from partita_cpu.native.isa import isa
+from partita_cpu.native.levels import Level
 from partita_cpu.native.pack import rounds_to_infinity
 from partita_cpu.native.plan import Images
 from partita_cpu.native.table import Arithmetic
@@ -62,12 +63,12 @@ class Choice:
     """How native kernels compute; emitters find it as ``builder.options``.
 
     Attributes:
-        level: Instruction sets that kernels may use.
+        level: The level of instruction sets that kernels may use.
         arithmetic: What float32 products are computed in.
         threads: Threads that scratch memory is laid out for.
     """
 
-    level: Isa
+    level: Level
     arithmetic: Arithmetic
     threads: int
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
@@ -77,7 +78,7 @@ class Choice:
     @property
     def native(self) -> bool:
         """Whether there are native kernels at all."""
-        return self.level is not Isa.PORTABLE
+        return self.level.native
 
     def product_arithmetic(
         self, images: Images, weights: Array, computed: bool = False
@@ -95,7 +96,7 @@ class Choice:
         Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
         little, and in trained models most of the error comes from them: they are the first ones.
         """
-        if not self.arithmetic.on_tiles:
+        if not self.arithmetic.in_bfloat16:
             return Arithmetic.F32 if computed else self.arithmetic
         if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
             # Nothing must be converted for them, but the error is the same.
@@ -118,13 +119,13 @@ class Choice:
         found = self.wanted(images)
         large = images.depth >= SPLIT_DEPTH and images.outputs >= SPLIT_OUTPUTS
         large &= images.pixels >= SPLIT_PIXELS
-        if found is not Arithmetic.F16 or self.level is not Isa.AMX or not large:
+        if found is not Arithmetic.F16 or not self.level.tiles or not large:
             return found
         fits = weights.max() < FLOAT16_LIMIT and weights.min() > -FLOAT16_LIMIT
         return Arithmetic.F16_SPLIT if fits else found
 
     def _allowed(self, wanted: Arithmetic, weights: Array) -> Arithmetic:
-        narrow = wanted.on_tiles and self.rounds_to_infinity(weights)
+        narrow = wanted.in_bfloat16 and self.rounds_to_infinity(weights)
         return Arithmetic.F32 if narrow else wanted
 
     def rounds_to_infinity(self, weights: Array) -> bool:
@@ -166,13 +167,13 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     """
     level = isa()
     arithmetic = Arithmetic.F32
-    if level is not Isa.PORTABLE and properties.INFERENCE_PRECISION_HINT == "f16":
+    if level.native and properties.INFERENCE_PRECISION_HINT == "f16":
         arithmetic = Arithmetic.F16
-    elif level is Isa.AMX and properties.INFERENCE_PRECISION_HINT == "bf16":
+    elif level.tiles and properties.INFERENCE_PRECISION_HINT == "bf16":
         arithmetic = Arithmetic.BF16
-    elif level is Isa.AMX and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
+    elif level.tiles and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
         arithmetic = Arithmetic.BF16X3
-    elif level is Isa.AMX:
+    elif level.tiles:
         arithmetic = Arithmetic.BF16X6
     return Choice(level, arithmetic, threads)
 

@@ -16,8 +16,7 @@ from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native import objects
 from partita_cpu.native.invoke import address, call_depthwise, call_lay
 from partita_cpu.native.ir.depthwise import MOST_PIXELS
-from partita_cpu.native.ir.module import LANES
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import Level
 
 RING_BYTES = 512 << 10
 """Rings larger than this would not stay in the second-level cache."""
@@ -42,16 +41,16 @@ def padded_width(window: Window) -> int:
     return max(window.out[2] + window.kernel[2] - 1, window.begin[2] + window.size[2])
 
 
-def fits(window: Window, channels: int, level: Isa, half: bool) -> bool:
+def fits(window: Window, channels: int, level: Level, half: bool) -> bool:
     """Whether rows are to be laid out for this window; `half` for images in bfloat16."""
     dense = window.stride[1:] == window.dilation[1:] == (1, 1)
     plain = dense and min(window.begin + window.end) >= 0
-    ring = window.kernel[1] * row_bytes(window, channels, LANES[level])
+    ring = window.kernel[1] * row_bytes(window, channels, level.lanes)
     return plain and ring <= RING_BYTES and (half or window.taps >= MANY_TAPS)
 
 
 @functools.cache
-def row_kernels(level: Isa, half: bool) -> Array:
+def row_kernels(level: Level, half: bool) -> Array:
     """Kernels by number of pixels, and at `LAY` the one that lays out rows."""
     known = objects.addresses(level)
     kind = "_halves" if half else ""

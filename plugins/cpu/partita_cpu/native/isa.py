@@ -1,14 +1,13 @@
-"""Which instruction sets kernels may use: what the machine has, capped by PARTITA_CPU_ISA.
+"""Which level of instruction sets kernels may use: what the machine has, capped by PARTITA_CPU_ISA.
 
 LLVM ends the whole process when it is asked for an instruction that the target lacks, and a
 processor with AMX faults unless the system has granted the use of its tiles. So nothing is ever
-compiled for a set that was not found here.
+run of a level that was not found here.
 """
 
 from __future__ import annotations
 
 import ctypes
-import enum
 import functools
 import os
 import platform
@@ -16,6 +15,7 @@ import sys
 
 from partita.errors import PropertyError
 from partita_cpu.native import store
+from partita_cpu.native.levels import AARCH64, ANY, CHAINS, EVERY, PORTABLE, X86_64, Level
 
 VARIABLE = "PARTITA_CPU_ISA"
 """Environment variable: the most that kernels may use."""
@@ -24,67 +24,71 @@ _ARCH_PRCTL = 158
 _REQUEST_PERMISSION = 0x1023
 _TILE_DATA = 18
 _KEPT = ("processor", "features")
+_MACHINES = {"x86_64": X86_64, "amd64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
 
 
-class Isa(enum.IntEnum):
-    """Levels of instruction sets; each has all that those before it have."""
-
-    PORTABLE = 0
-    AVX2 = 1
-    AVX512 = 2
-    AMX = 3
-
-    @property
-    def label(self) -> str:
-        """The name in properties, profiles and the environment."""
-        return self.name.lower()
-
-
-_AVX2 = frozenset({"avx2", "fma", "f16c"})
-_AVX512 = _AVX2 | {"avx512f", "avx512vl", "avx512bw", "avx512dq"}
-
-REQUIRED: dict[Isa, frozenset[str]] = {
-    Isa.AVX2: _AVX2,
-    Isa.AVX512: _AVX512,
-    Isa.AMX: _AVX512 | {"avx512bf16", "amx-tile", "amx-bf16", "amx-int8"},
-}
-"""Features, as LLVM names them, that kernels of a level are compiled for."""
-
-
-def isa() -> Isa:
+def isa() -> Level:
     """The level that kernels may use now.
 
     Raises:
-        PropertyError: PARTITA_CPU_ISA names no level.
+        PropertyError: PARTITA_CPU_ISA names no level of this architecture.
     """
     limit = cap()
-    return Isa.PORTABLE if limit is Isa.PORTABLE else min(limit, detected())
+    if limit is PORTABLE:
+        return PORTABLE  # nothing need be known of the machine
+    if limit is None:
+        return detected()
+    chain = CHAINS[architecture()]
+    allowed = chain[: chain.index(limit) + 1]
+    return [level for level in available() if level in allowed][-1]
 
 
-def cap() -> Isa:
-    """The level that PARTITA_CPU_ISA allows; all if it is not set."""
+def cap() -> Level | None:
+    """The level that PARTITA_CPU_ISA names; ``None`` if it is not set."""
     name = os.environ.get(VARIABLE, "").strip().lower()
     if not name:
-        return Isa.AMX
-    for level in Isa:
-        if level.label == name:
+        return None
+    chain = CHAINS.get(architecture(), (PORTABLE,))
+    for level in chain:
+        if level.name == name:
             return level
-    levels = ", ".join(level.label for level in Isa)
-    raise PropertyError(f"Environment variable {VARIABLE} is '{name}'; choose one of {levels}.")
+    found = f"Environment variable {VARIABLE} is '{name}'"
+    if name in EVERY:
+        found += f", a level of {EVERY[name].architecture}"
+    levels = ", ".join(level.name for level in chain)
+    raise PropertyError(f"{found}; choose one of {levels}.")
+
+
+def detected() -> Level:
+    """The last level of the chain that this machine has."""
+    return available()[-1]
 
 
 @functools.cache
-def detected() -> Isa:
-    """The highest level that this machine has; asks the system for AMX if the processor has it."""
-    if platform.machine().lower() not in ("x86_64", "amd64") or sys.maxsize < 2**32:
-        return Isa.PORTABLE
-    present = host_features()
-    found = Isa.PORTABLE
-    for level, needed in REQUIRED.items():
-        if not needed <= present or (level is Isa.AMX and not _tiles_granted()):
-            break
-        found = level
-    return found
+def available() -> tuple[Level, ...]:
+    """The levels that this machine has and kernels are written for, in the order of the chain.
+
+    Asks the system for AMX if the processor has it.
+    """
+    chain = CHAINS.get(architecture(), (PORTABLE,))
+    return tuple(
+        level
+        for level in chain
+        if not level.native
+        or (
+            level.kernels
+            and level.features <= host_features()
+            and (not level.tiles or _tiles_granted())
+        )
+    )
+
+
+@functools.cache
+def architecture() -> str:
+    """The one that this process runs on, if there are levels for it; else `ANY`."""
+    if sys.maxsize < 2**32:
+        return ANY
+    return _MACHINES.get(platform.machine().lower(), ANY)
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from partita_cpu.native import store, workers
 from partita_cpu.native.fingerprint import extent, fingerprint, is_ours, units_of
 from partita_cpu.native.image import Image, ImageError, image_of, load
 from partita_cpu.native.invoking import invoke
-from partita_cpu.native.isa import Isa, isa
+from partita_cpu.native.isa import isa
 from partita_cpu.native.trampoline import RETURNED, Entry, fill, trampoline
 from partita_cpu.native.workers import Job
 
@@ -39,7 +39,7 @@ _lock = threading.RLock()
 
 def available() -> bool:
     """Whether kernels are kept and called this way; else numba does all, as on other systems."""
-    return sys.platform.startswith("linux") and isa() is not Isa.PORTABLE
+    return sys.platform.startswith("linux") and isa().native
 
 
 def kinds_of(args: Sequence[Any]) -> Kinds | None:

@@ -123,7 +123,7 @@ def _kernels(plan: Plan) -> tuple[int, int]:
     """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
     known = objects.addresses(plan.level)
     turn = known["turn_32"]
-    if not plan.arithmetic.on_tiles:
+    if not plan.arithmetic.in_bfloat16:
         return turn, 0
     if plan.arithmetic is Arithmetic.F16_SPLIT:
         return turn, objects.addresses(plan.level, "_f16")["lay_f16"]

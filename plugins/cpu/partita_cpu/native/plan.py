@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.native.fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import Level
 from partita_cpu.native.table import Arithmetic, tile_columns, tile_rows
 
 PANEL_BYTES = 384 << 10
@@ -150,7 +150,7 @@ class Plan:
 
     Attributes:
         images: The problem.
-        level: Instruction sets.
+        level: Whose kernels.
         arithmetic: What products are computed in.
         source: Where rows are read.
         merged: Whether all taps of one row of the kernel are one run.
@@ -166,7 +166,7 @@ class Plan:
     """
 
     images: Images
-    level: Isa
+    level: Level
     arithmetic: Arithmetic
     source: Source
     merged: bool
@@ -193,7 +193,7 @@ class Plan:
 
 def plan(
     images: Images,
-    level: Isa,
+    level: Level,
     arithmetic: Arithmetic,
     threads: int,
     storage: Storage = PLAIN,
@@ -202,7 +202,7 @@ def plan(
 
     Args:
         images: The problem.
-        level: Instruction sets.
+        level: Whose kernels.
         arithmetic: What products are computed in.
         threads: Threads that share it.
         storage: How input and output lie in memory.
@@ -214,7 +214,7 @@ class _Planner:
     def __init__(
         self,
         images: Images,
-        level: Isa,
+        level: Level,
         arithmetic: Arithmetic,
         threads: int,
         storage: Storage,
@@ -226,7 +226,7 @@ class _Planner:
         self.level = level
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
-        self.wide = arithmetic.on_tiles
+        self.wide = arithmetic.in_bfloat16
         self.group_channels = images.channels // images.groups
         self.group_outputs = images.outputs // images.groups
         self.blocks = -(-self.group_outputs // self.columns)

@@ -92,9 +92,9 @@ def emit_matrix_product(
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
     wanted = choice.wanted_of_matrix(images, w.const)
-    if wanted.on_tiles:
+    if wanted.in_bfloat16:
         cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
-        if cut.arithmetic.on_tiles:
+        if cut.arithmetic.in_bfloat16:
             _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
             return y
     emit_product(b, choice, images, x, w, bias, residual, y, activation)
@@ -253,7 +253,7 @@ def product_of(
         (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
         (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
         (int(residual is not None), low, high, gate, *code),
-        cut.images.work // (4 if cut.arithmetic.on_tiles else 1),
+        cut.images.work // (4 if cut.arithmetic.in_bfloat16 else 1),
         cut.arithmetic.exec_type(choice.level),
     )
 
@@ -271,7 +271,7 @@ def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan,
 def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
     def packed(array: Array) -> Array:
         found = (pack_matrix if array.ndim == 2 else pack)(cut, array, choice.threads)
-        if cut.arithmetic.on_tiles:
+        if cut.arithmetic.in_bfloat16:
             choice.note(array, not found.size)
         return found
 

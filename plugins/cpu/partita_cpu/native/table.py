@@ -11,8 +11,8 @@ from partita.lowering import Array
 from partita_cpu.native import objects
 from partita_cpu.native.fields import STEP
 from partita_cpu.native.ir.amx import tile_config
-from partita_cpu.native.ir.module import LANES, ROWS, WINDOW_PIXELS
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.ir.module import WINDOW_PIXELS
+from partita_cpu.native.levels import Level
 
 MAX_ROWS = 32
 """Rows of the largest tile of any arithmetic."""
@@ -41,14 +41,14 @@ class Arithmetic(enum.IntEnum):
     F16_SPLIT = 5  # float16 as sums of two bfloat16, which hold all of its bits
 
     @property
-    def on_tiles(self) -> bool:
-        """Whether AMX computes it, from bfloat16."""
+    def in_bfloat16(self) -> bool:
+        """Whether factors are laid out as bfloat16."""
         return self not in (Arithmetic.F32, Arithmetic.F16)
 
     @property
     def element_bytes(self) -> int:
         """Bytes of an element of one plane of what is laid out."""
-        return 2 if self.on_tiles else 4
+        return 2 if self.in_bfloat16 else 4
 
     @property
     def weight_bytes(self) -> int:
@@ -61,11 +61,15 @@ class Arithmetic(enum.IntEnum):
         several = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
         return several.get(self, 1)
 
-    def exec_type(self, level: Isa) -> str:
+    def exec_type(self, level: Level) -> str:
         """What profiles call it."""
-        vectors = "avx2" if level is Isa.AVX2 else "avx512"
         name = self.name.lower().removesuffix("_split")
-        return f"{'amx' if self.on_tiles else vectors}_{name}"
+        return f"{'amx' if on_tiles(level, self) else level.vectors}_{name}"
+
+
+def on_tiles(level: Level, arithmetic: Arithmetic) -> bool:
+    """Whether tile registers compute it."""
+    return level.tiles and arithmetic.in_bfloat16
 
 
 @functools.cache
@@ -73,19 +77,19 @@ def _config(step: int) -> Array:
     return np.frombuffer(tile_config(step), np.uint8).copy()
 
 
-def tile_columns(level: Isa) -> int:
+def tile_columns(level: Level) -> int:
     """Columns of a tile."""
-    return 2 * LANES[level]
+    return 2 * level.lanes
 
 
-def tile_rows(level: Isa, arithmetic: Arithmetic) -> int:
+def tile_rows(level: Level, arithmetic: Arithmetic) -> int:
     """Most rows of a tile."""
-    return MAX_ROWS if arithmetic.on_tiles else ROWS[level]
+    return MAX_ROWS if on_tiles(level, arithmetic) else level.rows
 
 
 @functools.cache
 def tile_kernels(
-    level: Isa,
+    level: Level,
     arithmetic: Arithmetic,
     half_in: bool = False,
     half_out: bool = False,
@@ -94,7 +98,7 @@ def tile_kernels(
     """The kernels that a matrix product needs; 0 in unused places.
 
     Args:
-        level: Instruction sets.
+        level: Whose kernels.
         arithmetic: What products are computed in.
         half_in: Whether the input is bfloat16; only for arithmetic in bfloat16. For that in
             float16, whether it is float16.
@@ -127,9 +131,9 @@ def tile_kernels(
     return table
 
 
-def _put_float16(table: Array, level: Isa, half_in: bool, half_out: bool) -> None:
+def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
     known = objects.addresses(level, "_f16")
-    for rows in range(1, ROWS[level] + 1):
+    for rows in range(1, level.rows + 1):
         table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
     if half_out:
         table[EPILOGUE] = known["epilogue_f16"]
@@ -140,7 +144,7 @@ def _put_float16(table: Array, level: Isa, half_in: bool, half_out: bool) -> Non
 
 
 @functools.cache
-def laid_kernels(level: Isa, arithmetic: Arithmetic) -> Array:
+def laid_kernels(level: Level, arithmetic: Arithmetic) -> Array:
     """The kernels for products whose left side is laid out as tiles; see `native.laid`.
 
     In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
@@ -163,21 +167,21 @@ FLOATS, LEVELS = 3, 4
 
 
 @functools.cache
-def byte_kernels(level: Isa, step: int = 2 * STEP) -> Array:
+def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     """The kernels that a product of bytes needs: in place 1 and 2 those for 16 and 32 rows.
 
     Where a level has none there are zeros.
 
     Args:
-        level: Instruction sets.
+        level: Whose kernels.
         step: Terms that AMX takes at a time.
     """
     table = np.zeros(SLOTS, np.int64)
-    if level is Isa.PORTABLE:
+    if not level.native:
         return table
     known = objects.addresses(level)
     table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
-    if level is Isa.AMX:
+    if level.tiles:
         table[1], table[2] = known["bytes_1"], known["bytes_2"]
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step // 2).ctypes.data
@@ -185,7 +189,7 @@ def byte_kernels(level: Isa, step: int = 2 * STEP) -> Array:
 
 
 @functools.cache
-def byte_window_kernels(level: Isa, kind: str) -> Array:
+def byte_window_kernels(level: Level, kind: str) -> Array:
     """The depthwise kernels for ``"int8"`` or ``"uint8"`` by number of pixels; else 0."""
     known = objects.addresses(level)
     table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
@@ -195,11 +199,11 @@ def byte_window_kernels(level: Isa, kind: str) -> Array:
 
 
 @functools.cache
-def window_kernels(level: Isa, kind: str, half: bool = False) -> Array:
+def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
     """The window kernels by number of pixels; 0 in unused places.
 
     Args:
-        level: Instruction sets.
+        level: Whose kernels.
         kind: What is computed.
         half: Whether input and output are bfloat16.
     """
@@ -211,6 +215,6 @@ def window_kernels(level: Isa, kind: str, half: bool = False) -> Array:
 
 
 @functools.cache
-def single_kernel(level: Isa, name: str) -> Array:
+def single_kernel(level: Level, name: str) -> Array:
     """One kernel in an array."""
     return np.array([objects.addresses(level)[name]])

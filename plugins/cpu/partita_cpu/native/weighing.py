@@ -15,9 +15,8 @@ from partita.lowering.windows import Window
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native import objects
 from partita_cpu.native.invoke import address, call_weigh
-from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.ir.weigh import ACROSS, PIXELS, STRIDES
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import Level
 
 (
     _HEIGHT,
@@ -47,13 +46,13 @@ def takes(window: Window) -> bool:
 
 
 def places(
-    window: Window, level: Isa, channels: int, x_pitch: int, x_first: int, half: bool
+    window: Window, level: Level, channels: int, x_pitch: int, x_first: int, half: bool
 ) -> Array:
     """What `weigh_pixels` has to know about an image.
 
     Args:
         window: Of depth 1; one that `takes` takes.
-        level: Instruction sets.
+        level: Whose kernels.
         channels: Channels.
         x_pitch: Elements from one input pixel to the next.
         x_first: The first channel that is read.
@@ -61,12 +60,12 @@ def places(
     """
     across = window.size[1:], window.kernel[1:], window.stride[1:], window.dilation[1:2]
     sizes = [n for numbers in (*across, window.begin[1:], window.out[1:]) for n in numbers]
-    rest = [channels, x_pitch, x_first, 2 if half else 4, LANES[level]]
+    rest = [channels, x_pitch, x_first, 2 if half else 4, level.lanes]
     return np.array([*sizes, *rest], np.int64)
 
 
 @functools.cache
-def weigh_kernels(level: Isa, across: int, stride: int, half: bool) -> Array:
+def weigh_kernels(level: Level, across: int, stride: int, half: bool) -> Array:
     """Kernels by number of pixels; 0 in unused places."""
     kind = "weigh_halves" if half else "weigh"
     known = objects.addresses(level, f"_{kind}")

@@ -87,12 +87,12 @@ def _serve(jobs: socket.socket) -> None:
 def _do(job: Told, jobs: socket.socket) -> None:
     from partita.cache_folder import CACHE_VARIABLE
     from partita_cpu.native import kept, objects
-    from partita_cpu.native.isa import Isa
+    from partita_cpu.native.levels import EVERY
 
     os.environ[CACHE_VARIABLE] = job["cache"]
     with contextlib.suppress(Exception):  # who asked will see the error when it tries by itself
         if "part" in job:
-            objects.make_level(Isa(job["level"]), job["part"])
+            objects.make_level(EVERY[job["level"]], job["part"])
         else:
             kept.make_for(job["file"], job["kernel"], tuple(job["kinds"]))
     jobs.send(job["file"].encode())

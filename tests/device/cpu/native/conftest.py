@@ -8,7 +8,8 @@ import mmap
 import numpy as np
 import pytest
 
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available, detected
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.table import Arithmetic
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -52,11 +53,11 @@ def guarded():
 
 def choices():
     """Every level and arithmetic that this machine can run."""
-    levels = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+    levels = list(available()[1:])
     kinds = (Arithmetic.F32, Arithmetic.F16)
     found = [(level, arithmetic) for level in levels for arithmetic in kinds]
-    if detected() is Isa.AMX:
-        found += [(Isa.AMX, a) for a in Arithmetic if a.on_tiles and a is not Arithmetic.F16_SPLIT]
+    if detected().tiles:
+        found += [(AMX, a) for a in Arithmetic if a.in_bfloat16 and a is not Arithmetic.F16_SPLIT]
     return found
 
 

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from partita_cpu.native.attention import ROOM, attend_heads, attention_table
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available
+from partita_cpu.native.levels import PORTABLE
 from partita_cpu.native.table import Arithmetic, tile_kernels
 
 from .test_native_layout import Net, check, compiled
 
-LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+LEVELS = list(available()[1:])
 SIZES = [
     (1, 1, 1, 1, 1, 1, 1),
     (2, 4, 2, 15, 33, 7, 9),
@@ -92,7 +93,7 @@ def attention(net, scores, values):
     return net.add("Transpose", net.add("MatMul", p, values), perm=[0, 2, 1, 3])
 
 
-@pytest.fixture(params=[Isa.PORTABLE, *LEVELS], autouse=True)
+@pytest.fixture(params=[PORTABLE, *LEVELS], autouse=True)
 def level_of_models(request, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", request.param.name.lower())
 

@@ -16,14 +16,15 @@ from partita_cpu.kernels.byte_lines import convolve_lines
 from partita_cpu.kernels.byte_product import TILE, TOGETHER, Kind
 from partita_cpu.kernels.byte_windows import gather_windows
 from partita_cpu.kernels.tiles import byte_panels
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.objects import addresses
 from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
 from partita_cpu.native.table import byte_kernels, byte_window_kernels
 
 from .conftest import Guarded
 
-LEVELS = [level for level in Isa if level <= detected()]
+LEVELS = list(available())
 KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
 F32 = TensorProto.FLOAT
 
@@ -97,7 +98,7 @@ class Bytes:
         return {info.node_name: info.exec_type for info in request.get_profiling_info()}
 
 
-@pytest.fixture(params=[level.label for level in LEVELS])
+@pytest.fixture(params=[level.name for level in LEVELS])
 def level(request, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", request.param)
     return request.param
@@ -136,7 +137,7 @@ def test_windows_that_overlap(level, dtype, channels, outputs, size, kernel, pad
 
 
 def test_lines_stay_within_their_memory(guarded):
-    if Isa.AMX not in LEVELS:
+    if AMX not in LEVELS:
         return  # no other level has tiles
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (2, 9, 11, 64)).astype(np.uint8)
@@ -158,7 +159,7 @@ def test_lines_stay_within_their_memory(guarded):
             y.reshape(-1),
             guarded.array(np.full(2 * TOGETHER * TILE, -1, np.int32)),
             memory.reshape(-1),
-            byte_kernels(Isa.AMX, 64),
+            byte_kernels(AMX, 64),
             np.array(sizes, np.int64),
             tid,
             2,
@@ -242,7 +243,7 @@ def taps_of(x, columns, blank):
     return np.stack(found)
 
 
-@pytest.mark.parametrize("level", [level for level in LEVELS if level is not Isa.PORTABLE])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @settings(max_examples=30)
 @given(data=st.data())
@@ -290,7 +291,7 @@ def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
     length = terms + data.draw(st.integers(0, 5))
     wanted = np.zeros((rows, length), np.uint8)
     wanted[:, :terms] = np.moveaxis(taps, 0, 3).reshape(rows, terms)
-    copy = 0 if level is Isa.PORTABLE else addresses(level).get("copy_runs", 0)
+    copy = 0 if not level.native else addresses(level).get("copy_runs", 0)
     guarded = Guarded()
     try:
         packed = guarded.array(np.full((rows, length), 7, np.uint8))

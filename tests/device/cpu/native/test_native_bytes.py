@@ -7,12 +7,12 @@ import pytest
 
 from partita_cpu.kernels.byte_product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
 from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available
 from partita_cpu.native.objects import addresses
 from partita_cpu.native.table import byte_kernels
 from partita_cpu.native.turning import turn_planes
 
-LEVELS = [level for level in Isa if level <= detected()]
+LEVELS = list(available())
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -23,9 +23,9 @@ LEVELS = [level for level in Isa if level <= detected()]
 def test_products(level, rows, terms, columns, kind, plain, guarded):
     rng = np.random.default_rng(rows + terms)
     steps, step = row_steps(terms)
-    width = steps * step if level is Isa.AMX else -(-terms // QUAD) * QUAD
+    width = steps * step if level.tiles else -(-terms // QUAD) * QUAD
     # Rows that fill tiles lie as they are; others are packed with room behind them.
-    there = level is not Isa.AMX or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
+    there = not level.tiles or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
     height = rows if there else CHUNK
     x = np.zeros((height, width), np.uint8)
     x[:rows, :terms] = rng.integers(0, 256, (rows, terms))
@@ -72,7 +72,7 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
         np.testing.assert_array_equal(y, np.clip(np.round(exact) + 3, -128, 127))
 
 
-@pytest.mark.parametrize("level", [level for level in LEVELS if level is not Isa.PORTABLE])
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.float32, np.int32])
 @pytest.mark.parametrize("shape", [(1, 16, 16), (2, 17, 35), (3, 16, 31), (1, 40, 64), (2, 3, 20)])
 def test_turned_planes(level, dtype, shape, guarded):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita_cpu.native.choice import Choice
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.plan import Images
 from partita_cpu.native.table import Arithmetic
 
@@ -14,7 +14,7 @@ FINE = np.ones(3, np.float32)
 
 
 def arithmetic(images, weights=FINE, wanted=Arithmetic.BF16X3):
-    return Choice(Isa.AMX, wanted, 2).product_arithmetic(images, weights)
+    return Choice(AMX, wanted, 2).product_arithmetic(images, weights)
 
 
 def window(channels, outputs, size=7):
@@ -82,7 +82,7 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
     def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
-        choice = Choice(Isa.AMX, wanted, 2)
+        choice = Choice(AMX, wanted, 2)
         return choice.product_arithmetic(pointwise(depth, outputs), FINE, computed=True)
 
     assert chosen(257) is Arithmetic.BF16X3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
 import subprocess
@@ -9,29 +11,140 @@ import sys
 
 import pytest
 
+from partita.cli.main import main
 from partita.errors import CompileError, PropertyError
 from partita_cpu.native import isa as isa_module
 from partita_cpu.native import objects
 from partita_cpu.native.ir import module
-from partita_cpu.native.isa import REQUIRED, Isa, detected, isa
+from partita_cpu.native.isa import available, detected, isa
+from partita_cpu.native.levels import (
+    AARCH64,
+    AMX,
+    AVX2,
+    AVX2_VNNI,
+    AVX512,
+    AVX512_BF16,
+    AVX512_VNNI,
+    CHAINS,
+    PORTABLE,
+    X86_64,
+)
 
-LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+LEVELS = list(available()[1:])
+X86 = CHAINS[X86_64]
 
 
-def test_the_levels_grow():
-    assert REQUIRED[Isa.AVX2] < REQUIRED[Isa.AVX512] < REQUIRED[Isa.AMX]
+@pytest.fixture
+def machine(monkeypatch):
+    """Makes this machine one of an architecture with some of LLVM's features."""
+
+    def pretend(architecture, features, tiles=False):
+        isa_module.available.cache_clear()
+        monkeypatch.setattr(isa_module, "architecture", lambda: architecture)
+        monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(features))
+        monkeypatch.setattr(isa_module, "_tiles_granted", lambda: tiles)
+
+    yield pretend
+    isa_module.available.cache_clear()
 
 
-@pytest.mark.parametrize("level", list(Isa))
-def test_the_environment_caps_the_level(monkeypatch, level):
-    monkeypatch.setenv(isa_module.VARIABLE, level.label.upper())
-    assert isa() == min(level, detected())
+def test_wider_levels_have_all_that_narrower_ones_have():
+    wide = [level for level in X86 if level.lanes == 16]
+    assert [level.name for level in wide] == ["avx512", "avx512_vnni", "avx512_bf16", "amx"]
+    assert all(a.features < b.features for a, b in itertools.pairwise([AVX2, *wide]))
+    assert AVX2.features < AVX2_VNNI.features
+    arm = CHAINS[AARCH64][1:]
+    assert all(a.features < b.features for a, b in itertools.pairwise(arm))
 
 
-def test_an_unknown_level_is_an_error(monkeypatch):
+@pytest.mark.parametrize(
+    ("present", "tiles", "found"),
+    [
+        (set(), False, "portable"),
+        (AVX2.features - {"f16c"}, False, "portable"),
+        (AVX2.features, False, "avx2"),
+        (AVX2_VNNI.features, False, "avx2_vnni"),  # Alder Lake
+        (AVX512.features, False, "avx512"),  # Skylake-server
+        (AVX512_VNNI.features, False, "avx512_vnni"),  # Ice Lake
+        (AVX512_BF16.features, False, "avx512_bf16"),  # Zen 4
+        (AVX512_BF16.features | {"avxvnni"}, False, "avx512_bf16"),  # Zen 5
+        (AMX.features | {"avxvnni"}, True, "amx"),
+        (AMX.features | {"avxvnni"}, False, "avx512_bf16"),  # the system keeps the tiles
+        (AMX.features - {"avx512bf16"}, True, "avx512_vnni"),
+    ],
+)
+def test_a_processor_has_the_last_level_whose_features_are_there(machine, present, tiles, found):
+    machine(X86_64, present | {"sse2", "bmi2"}, tiles)
+    assert detected().name == found
+
+
+@pytest.mark.parametrize("level", CHAINS[AARCH64], ids=str)
+def test_arm_finds_only_levels_that_have_kernels(machine, level):
+    machine(AARCH64, level.features)
+    with_kernels = [found for found in CHAINS[AARCH64] if not found.native or found.kernels]
+    wanted = [found for found in with_kernels if found.features <= level.features]
+    assert list(available()) == wanted
+
+
+@pytest.mark.parametrize(
+    ("cap", "without_avxvnni", "with_it"),
+    [
+        ("portable", "portable", "portable"),
+        ("avx2", "avx2", "avx2"),
+        ("avx2_vnni", "avx2", "avx2_vnni"),
+        ("avx512", "avx512", "avx512"),
+        ("avx512_vnni", "avx512_vnni", "avx512_vnni"),
+        ("avx512_bf16", "avx512_bf16", "avx512_bf16"),
+        ("amx", "avx512_bf16", "avx512_bf16"),
+        ("", "avx512_bf16", "avx512_bf16"),
+    ],
+)
+def test_the_environment_caps_the_level(machine, monkeypatch, cap, without_avxvnni, with_it):
+    monkeypatch.setenv(isa_module.VARIABLE, cap.upper())
+    machine(X86_64, AVX512_BF16.features)
+    assert isa().name == without_avxvnni
+    machine(X86_64, AVX512_BF16.features | {"avxvnni"})
+    assert isa().name == with_it
+
+
+@pytest.mark.parametrize("level", available(), ids=str)
+def test_every_level_of_this_machine_can_be_asked_for(monkeypatch, level):
+    monkeypatch.setenv(isa_module.VARIABLE, level.name)
+    assert isa() is level
+
+
+def test_an_unknown_level_is_an_error(machine, monkeypatch):
     monkeypatch.setenv(isa_module.VARIABLE, "sse9")
-    with pytest.raises(PropertyError, match=r"'sse9'; choose one of portable, avx2, avx512, amx"):
+    machine(X86_64, ())
+    names = "portable, avx2, avx2_vnni, avx512, avx512_vnni, avx512_bf16, amx"
+    with pytest.raises(PropertyError, match=rf"'sse9'; choose one of {names}\."):
         isa()
+    machine(AARCH64, ())
+    with pytest.raises(PropertyError, match=r"one of portable, neon, neon_dotprod, neon_i8mm, neo"):
+        isa()
+
+
+def test_a_level_of_another_architecture_is_an_error(machine, monkeypatch):
+    machine(AARCH64, ())
+    monkeypatch.setenv(isa_module.VARIABLE, "avx2")
+    with pytest.raises(PropertyError, match="'avx2', a level of x86_64; choose one of portable"):
+        isa()
+
+
+def test_devices_name_the_level(monkeypatch, capsys):
+    monkeypatch.setenv(isa_module.VARIABLE, "portable")
+    assert main(["devices", "--json"]) == 0
+    portable = json.loads(capsys.readouterr().out)["devices"]["CPU"]
+    assert portable["details"]["level"] == "portable"
+    assert portable["driver"].startswith("portable kernels, numba ")
+    monkeypatch.delenv(isa_module.VARIABLE)
+    assert main(["devices"]) == 0
+    assert f"{detected().name} kernels" in capsys.readouterr().out
+
+
+def test_levels_are_kept_apart_on_disk():
+    jobs = [objects.level_job(level).file for level in X86[1:]]
+    assert len(set(jobs)) == len(jobs)
 
 
 def test_portable_loads_no_compiler():
@@ -47,7 +160,7 @@ def test_portable_loads_no_compiler():
 
 def test_no_kernels_for_a_missing_level(monkeypatch):
     with pytest.raises(CompileError, match="no native kernels of level portable"):
-        objects.addresses(Isa.PORTABLE)
+        objects.addresses(PORTABLE)
 
 
 @pytest.mark.parametrize("level", LEVELS)

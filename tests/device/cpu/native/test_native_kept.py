@@ -18,14 +18,14 @@ from partita_cpu.native import objects, store
 from partita_cpu.native.fingerprint import extent, fingerprint, units_of
 from partita_cpu.native.image import Image, ImageError, image_of, load
 from partita_cpu.native.ir.text import Function
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available, detected
 
 pytestmark = pytest.mark.skipif(
-    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    not detected().native or not sys.platform.startswith("linux"),
     reason="kernels are not kept here",
 )
 
-LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
+LEVELS = list(available()[1:])
 
 
 @pytest.fixture
@@ -112,8 +112,8 @@ def test_a_level_is_compiled_once(folder, level, monkeypatch):
 def test_processes_that_start_together(tmp_path):
     code = (
         "from partita_cpu.native import objects\n"
-        "from partita_cpu.native.isa import Isa\n"
-        "assert objects.addresses(Isa.AVX2)"
+        "from partita_cpu.native.levels import AVX2\n"
+        "assert objects.addresses(AVX2)"
     )
     environment = {**os.environ, "PARTITA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code]

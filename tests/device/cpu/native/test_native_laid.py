@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.lowering import ActivationCode
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import detected
 from partita_cpu.native.laid import (
     SUMS,
     laid_size,
@@ -17,13 +17,14 @@ from partita_cpu.native.laid import (
     multiply_laid,
     thread_bytes,
 )
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.pack import pack_bias, pack_matrix
 from partita_cpu.native.plan import Images, plan
 from partita_cpu.native.table import Arithmetic, laid_kernels
 
 from .conftest import TOLERANCE, Guarded
 
-ARITHMETICS = [a for a in Arithmetic if a.on_tiles and detected() is Isa.AMX]
+ARITHMETICS = [a for a in Arithmetic if a.in_bfloat16 and detected().tiles]
 INF = float("inf")
 
 
@@ -41,9 +42,9 @@ def run(
     out=None,
 ):
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
-    kernels = laid_kernels(Isa.AMX, arithmetic)
+    kernels = laid_kernels(AMX, arithmetic)
     tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
-    cut = plan(Images.matrix(rows, depth, columns), Isa.AMX, arithmetic, threads)
+    cut = plan(Images.matrix(rows, depth, columns), AMX, arithmetic, threads)
     table = laid_table(rows, depth, columns, planes, threads, out is not None)
     y = guarded.array(np.full((rows, columns), 7, np.float32))
     scratch = np.full(threads * thread_bytes(table), 255, np.uint8)  # NaN, in every type
@@ -165,7 +166,7 @@ def test_results_that_stay_laid_out(arithmetic, code, special, rows, columns, gu
     w = rng.standard_normal((300, columns)).astype(np.float32)
     bias = rng.standard_normal(columns).astype(np.float32)
     plain = run(guarded, arithmetic, x, w, bias, code=int(code))
-    planes, kernels = arithmetic.planes, laid_kernels(Isa.AMX, arithmetic)
+    planes, kernels = arithmetic.planes, laid_kernels(AMX, arithmetic)
     wanted, found = (
         guarded.array(np.full(laid_size(rows, columns, planes), 0xFFFF, np.uint16)) for _ in "ab"
     )

@@ -10,10 +10,10 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available
 
 F32 = TensorProto.FLOAT
-LEVELS = [level.label for level in Isa if Isa.PORTABLE < level <= detected()]
+LEVELS = [level.name for level in available()[1:]]
 SETTINGS = [{"EXECUTION_MODE_HINT": "ACCURACY"}, {}]
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita_cpu.native.choice import Choice
-from partita_cpu.native.isa import Isa
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.pack import pack, pack_matrix
 from partita_cpu.native.plan import Images, Storage, plan
 from partita_cpu.native.table import Arithmetic
@@ -116,7 +116,7 @@ def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, lar
 
 
 def test_what_packing_found_out_is_known():
-    choice = Choice(Isa.AMX, Arithmetic.BF16X3, 2)
+    choice = Choice(AMX, Arithmetic.BF16X3, 2)
     w = np.ones((3, 4), np.float32)
     choice.note(w, True)
     assert choice.product_arithmetic(Images.matrix(64, 512, 512), w) is Arithmetic.F32

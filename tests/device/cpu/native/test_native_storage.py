@@ -18,7 +18,8 @@ from partita_cpu.native.depthwise import (
 )
 from partita_cpu.native.driver import multiply_tiles
 from partita_cpu.native.ir.module import LANES
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available, detected
+from partita_cpu.native.levels import AMX
 from partita_cpu.native.pack import pack, pack_bias
 from partita_cpu.native.plan import Images, Source, Storage, plan
 from partita_cpu.native.sliding import (
@@ -38,8 +39,8 @@ from .test_native_tiles import convolutions, convolve
 
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
-LEVELS = [level for level in Isa if Isa.PORTABLE < level <= detected()]
-KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + (level is Isa.AMX)]]
+LEVELS = list(available()[1:])
+KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.tiles]]
 SENTINEL = 7
 
 
@@ -64,7 +65,7 @@ def places(draw, half_in, half_out):
 @settings(max_examples=40)
 @given(data=st.data(), images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions_of_parts(level, arithmetic, halves, data, images, seed, threads):
-    float16 = arithmetic is Arithmetic.F16 and level is not Isa.AVX2
+    float16 = arithmetic is Arithmetic.F16 and level.masks_halves
     if not (arithmetic is Arithmetic.BF16 or float16):
         halves = (False, False)
     (before_x, after_x, before_y, after_y), scaled, half_in, half_out = data.draw(places(*halves))
@@ -142,19 +143,19 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     guarded.release()
 
 
-@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
 @pytest.mark.parametrize("pixels", [1, 15, 16, 17, 31, 32, 33, 40, 47, 49, 64, 65, 100])
 @pytest.mark.parametrize(("channels", "outputs"), [(64, 5), (16, 64), (144, 200), (30, 33)])
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_tiles_are_read_in_place(pixels, channels, outputs, threads):
     images = Images(1, 1, pixels, channels, outputs, out_width=pixels)
     storage = Storage(True, True, channels, 0, outputs + 3, 1)
-    source = plan(images, Isa.AMX, Arithmetic.BF16, threads, storage).source
+    source = plan(images, AMX, Arithmetic.BF16, threads, storage).source
     assert source is (Source.DIRECT if pixels >= 16 else Source.COLUMNS)
-    check_part(Isa.AMX, Arithmetic.BF16, images, pixels, threads, storage)
+    check_part(AMX, Arithmetic.BF16, images, pixels, threads, storage)
 
 
-@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
 @pytest.mark.parametrize("gate", [0, 1])
 @pytest.mark.parametrize("width", [7, 14, 40])
 def test_residuals_in_bfloat16(guarded, gate, width):
@@ -164,7 +165,7 @@ def test_residuals_in_bfloat16(guarded, gate, width):
     x = stored(rng.standard_normal((9 * width, 32)), True)
     w = (rng.standard_normal((40, 32, 3, 3)) / 17).astype(np.float32)
     residual = stored(rng.standard_normal((9 * width, 40)), True)
-    cut = plan(images, Isa.AMX, Arithmetic.BF16, 2, Storage(True, True))
+    cut = plan(images, AMX, Arithmetic.BF16, 2, Storage(True, True))
     y = guarded.array(np.zeros_like(residual))
     none = np.zeros(1, np.float32)
     for tid in range(2):
@@ -178,7 +179,7 @@ def test_residuals_in_bfloat16(guarded, gate, width):
             none,
             np.full(2 * cut.thread_bytes, 255, np.uint8),
             cut.offsets,
-            tile_kernels(Isa.AMX, Arithmetic.BF16, True, True),
+            tile_kernels(AMX, Arithmetic.BF16, True, True),
             cut.table,
             -INF,
             INF,
@@ -369,14 +370,14 @@ def test_conversions_of_parts(level, half, threads, guarded):
             np.testing.assert_array_equal(array[:, [0, -1, -2, -3]], SENTINEL)
 
 
-@pytest.mark.skipif(detected() is not Isa.AMX, reason="needs AMX")
+@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
 def test_infinity_and_nan_stay_in_bfloat16(guarded):
     special = np.array([np.inf, -np.inf, np.nan, 1e39, 1, -0.0] * 6, np.float64)
     with np.errstate(over="ignore"):
         x = stored(special[None], True)
     ones, zeros = np.ones(36, np.float32), np.zeros(36, np.float32)
     y = guarded.array(np.zeros_like(x))
-    kernel = single_kernel(Isa.AMX, "scale_halves")
+    kernel = single_kernel(AMX, "scale_halves")
     numbers = (-INF, INF, 0, 0.0, 0.0)
     scale_and_shift(x.reshape(-1), ones, zeros, y.reshape(-1), kernel, 0, 0, 36, *numbers, 0, 1)
     np.testing.assert_array_equal(loaded(y), loaded(x))
@@ -385,4 +386,4 @@ def test_infinity_and_nan_stay_in_bfloat16(guarded):
 def test_every_kernel_of_bfloat16_exists_with_amx_only():
     names = {"copy_halves", "scale_halves", "epilogue_narrow"}
     for level in LEVELS:
-        assert (names <= set(objects.addresses(level))) == (level is Isa.AMX)
+        assert (names <= set(objects.addresses(level))) == level.tiles

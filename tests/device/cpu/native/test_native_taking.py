@@ -10,11 +10,11 @@ import pytest
 
 import partita
 from partita.errors import CompileError, InputError
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import detected
 from partita_cpu.native.taking import taker
 
 pytestmark = pytest.mark.skipif(
-    detected() is Isa.PORTABLE or not sys.platform.startswith("linux"),
+    not detected().native or not sys.platform.startswith("linux"),
     reason="calls are not bound natively here",
 )
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partita.lowering.windows import Window
 from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.ir.weigh import ACROSS, STRIDES
-from partita_cpu.native.isa import Isa, detected
+from partita_cpu.native.isa import available
 from partita_cpu.native.pack import pack, pack_bias
 from partita_cpu.native.plan import Images, Storage, plan
 from partita_cpu.native.separable import weigh_and_multiply
@@ -31,12 +31,7 @@ from .test_native_passes import CONFIGS, steps_of
 
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
-KINDS = [
-    (level, half)
-    for level in Isa
-    if Isa.PORTABLE < level <= detected()
-    for half in (False, True)[: 1 + (level is Isa.AMX)]
-]
+KINDS = [(level, half) for level in available()[1:] for half in (False, True)[: 1 + level.tiles]]
 SENTINEL = 7
 
 

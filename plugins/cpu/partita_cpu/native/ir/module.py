@@ -21,13 +21,7 @@ from partita_cpu.native.ir.weigh import ACROSS, PIXELS, STRIDES, weigh
 from partita_cpu.native.ir.weigh_bytes import declarations as byte_declarations
 from partita_cpu.native.ir.weigh_bytes import weigh_bytes
 from partita_cpu.native.ir.window import window
-from partita_cpu.native.isa import Isa
-
-ROWS = {Isa.AVX2: 6, Isa.AVX512: 14, Isa.AMX: 14}
-"""Most rows of a float32 tile."""
-
-LANES = {Isa.AVX2: 8, Isa.AVX512: 16, Isa.AMX: 16}
-"""Floats of a vector; tiles have two vectors of columns."""
+from partita_cpu.native.levels import Level
 
 WINDOW_PIXELS = (1, 2, 4, 8)
 """Numbers of output pixels that window kernels compute together."""
@@ -46,17 +40,17 @@ all the others; those for float16 are seldom asked for.
 """
 
 
-def functions(level: Isa, part: str = "") -> list[Function]:
+def functions(level: Level, part: str = "") -> list[Function]:
     """The kernels of a level; their names are its symbols."""
-    lanes = LANES[level]
+    lanes = level.lanes
     if part == "_f16":
-        return float16.functions(lanes, ROWS[level], level is Isa.AMX)
+        return float16.functions(lanes, level.rows, level.tiles)
     if part:
-        half, wide = part == "_weigh_halves", level is Isa.AMX
+        half, wide = part == "_weigh_halves", level.tiles
         if half and not wide:
             return []
         return _weighing(lanes, part.removeprefix("_"), half, split=wide and not half)
-    made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, ROWS[level] + 1)]
+    made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
     made.append(deal("deal", lanes))
@@ -65,12 +59,12 @@ def functions(level: Isa, part: str = "") -> list[Function]:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
     made += [finish_bytes.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
-    if lanes == LANES[Isa.AVX512]:
+    if level.masks_halves:
         made.append(runs.copy_runs("copy_runs"))
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
         made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
-    return made + _matrix_functions() if level is Isa.AMX else made
+    return made + _matrix_functions() if level.tiles else made
 
 
 def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
@@ -113,18 +107,18 @@ def _matrix_functions() -> list[Function]:
     return made
 
 
-def text(level: Isa, part: str = "") -> str:
-    """The module."""
-    lanes = LANES[level]
-    parts = [function.text() for function in functions(level, part)]
+def text(level: Level, part: str = "") -> str:
+    """The module; functions say which processor their instructions are scheduled for."""
+    lanes, processor = level.lanes, f'"tune-cpu"="{level.processor}"'
+    parts = [function.text(processor) for function in functions(level, part)]
     parts += [fma.declarations(lanes), masked.declarations(lanes), finish.PREFETCH]
     if part == "_f16":
         return "\n".join([*parts, finish.declarations(lanes), narrow.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
     parts.append(byte_declarations(lanes))
-    if lanes == LANES[Isa.AVX512]:
+    if level.masks_halves:
         parts.append(runs.declarations())
-    if level is Isa.AMX:
+    if level.tiles:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
         parts += [finish.declarations(lanes), narrow.half_declarations()]
     return "\n".join(parts)

@@ -16,7 +16,7 @@ class Function:
 
     def __init__(self, name: str, parameters: str, returns: str = "void") -> None:
         self.name = name
-        self._head = f"define {returns} @{name}({parameters}) nounwind {{"
+        self._head = f"define {returns} @{name}({parameters}) nounwind"
         self._lines = ["entry:"]
         self._block = "entry"
         self._count = 0
@@ -31,9 +31,9 @@ class Function:
         """Appends an instruction without a result."""
         self._lines.append(f"  {instruction}")
 
-    def text(self) -> str:
-        """The finished function."""
-        return "\n".join((self._head, *self._lines, "}", ""))
+    def text(self, attributes: str = "") -> str:
+        """The finished function, with more attributes if need be."""
+        return "\n".join((f"{self._head} {attributes} {{", *self._lines, "}", ""))
 
     def at(self, pointer: str, offset: str | int) -> str:
         """A pointer so many bytes on."""
