@@ -242,7 +242,7 @@ def test_variables_inside_of_bodies_are_refused():
 
 def test_a_variable_that_no_memory_holds():
     ports = (Port(0, "v", np.dtype("float32"), (2**61, 3)),)
-    with pytest.raises(DeviceMemoryError, match="Variable 'big' .* has no room"):
+    with pytest.raises(DeviceMemoryError, match=r"Variable 'big' .* has no room"):
         RequestState([Variable("big", "v", "w")], ports, (), None, None, None)
 
 
