@@ -9,6 +9,7 @@ The administrator (user 0) is trusted: who may do anything gains nothing by a fi
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import stat
@@ -22,6 +23,9 @@ CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 
 _log = logging.getLogger("partita")
 _told: set[str] = set()
+_checked: dict[tuple[Path, str], Path] = {}
+"""Folders that no other user can put anything into: only this user could change that, so that each
+is looked at once. Loading a model's kernels asks a hundred times."""
 _MOST_LINKS = 40
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -43,8 +47,12 @@ def cache_folder(kind: str) -> Path | None:
     root = _root()
     if root is None:
         return None
+    known = _checked.get((root, kind))
+    if known is not None and known.is_dir():
+        return known
     try:
-        return _private_folder(root, kind)
+        folder = _checked[root, kind] = _private_folder(root, kind)
+        return folder
     except OSError as error:
         where = root.joinpath(*kind.split("/"))
         _warn_once(
@@ -150,10 +158,16 @@ def cache_root() -> Path | None:
 def _root() -> Path | None:
     told = os.environ.get(CACHE_VARIABLE)
     if told is None:
-        from platformdirs import user_cache_path
-
-        return user_cache_path("partita", appauthor=False)
+        return _of_the_system(os.environ.get("HOME"), os.environ.get("XDG_CACHE_HOME"))
     return Path(told).expanduser().absolute() if told else None
+
+
+@functools.cache
+def _of_the_system(home: str | None, caches: str | None) -> Path:
+    """Where the system wants caches; its variables are given since it reads them anew each time."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("partita", appauthor=False)
 
 
 def _private_folder(root: Path, kind: str) -> Path:
