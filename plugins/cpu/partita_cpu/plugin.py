@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import partita
 from partita.deferred import deferred_properties
 from partita.plugin import DeviceInfo, DevicePlugin
+from partita.processors import usable_processors
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
@@ -31,7 +32,6 @@ class CpuPlugin(DevicePlugin):
             PropertyError: PARTITA_CPU_ISA names no level.
         """
         from partita_cpu.native.isa import isa
-        from partita_cpu.properties import processors
 
         level = isa().name
         return DeviceInfo(
@@ -39,7 +39,7 @@ class CpuPlugin(DevicePlugin):
             _processor_name(),
             kind="cpu",
             driver=f"{level} kernels, numba {_version('numba')}, numpy {_version('numpy')}",
-            details={"processors": str(processors()), "level": level},
+            details={"processors": str(usable_processors()), "level": level},
         )
 
     def query_model(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
 
 from pydantic import Field
 
+from partita.processors import usable_processors
 from partita.properties import DeviceProperties
 from partita.properties.hint import ExecutionMode, PerformanceMode
 
@@ -15,7 +15,10 @@ class CpuProperties(DeviceProperties):
     """Properties of device CPU."""
 
     INFERENCE_NUM_THREADS: int = Field(
-        0, ge=0, description="Threads that compute; 0 for one per processor of this process."
+        0,
+        ge=0,
+        description="Threads that compute; 0 for one per processor that this process may use: "
+        "affinity masks and the quotas of containers count.",
     )
     INFERENCE_PRECISION_HINT: Literal["f32", "bf16", "f16"] = Field(
         "f32",
@@ -51,7 +54,7 @@ class CpuProperties(DeviceProperties):
     @property
     def threads(self) -> int:
         """Number of threads that compute, of all streams together."""
-        return self.INFERENCE_NUM_THREADS or processors()
+        return self.INFERENCE_NUM_THREADS or usable_processors()
 
     @property
     def streams(self) -> int:
@@ -59,10 +62,3 @@ class CpuProperties(DeviceProperties):
         if self.NUM_STREAMS:
             return min(self.NUM_STREAMS, self.threads)
         return self.threads if self.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT else 1
-
-
-def processors() -> int:
-    """Processors that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

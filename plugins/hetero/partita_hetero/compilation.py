@@ -22,6 +22,7 @@ from partita.errors import (
 from partita.explain import Boundary, Explanation
 from partita.layout import Layout
 from partita.model import Model, is_static, numpy_dtype, value_shape
+from partita.processors import usable_processors
 from partita.query import QueryResult, Reason, ReasonCode
 from partita.tensor import HOST
 from partita_hetero import (
@@ -365,7 +366,7 @@ class Compilation:
         if len(waiting) <= 1:
             errors = [compile_one(index) for index in range(len(waiting))]
         else:
-            workers = min(len(waiting), os.cpu_count() or 1)
+            workers = min(len(waiting), usable_processors())
             with ThreadPoolExecutor(workers, thread_name_prefix="partita-compile") as pool:
                 errors = list(pool.map(compile_one, range(len(waiting))))
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import logging
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -24,6 +23,7 @@ from typing import Any
 from partita.cache_folder import cache_folder as private_folder
 from partita.cache_folder import read_private, write_private
 from partita.errors import CompileError
+from partita.processors import usable_processors
 from partita_opencl.hopper import HIDDEN, unhidden
 
 _log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class ProgramCache:
         with self._lock:
             missing = [key for key in wanted if key not in self._programs]
         if len(missing) > 1:
-            with ThreadPoolExecutor(min(len(missing), os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(min(len(missing), usable_processors())) as pool:
                 built = list(pool.map(self._make, missing))
         else:
             built = [self._make(key) for key in missing]

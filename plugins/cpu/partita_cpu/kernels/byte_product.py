@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.processors import usable_processors
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import round_even
 from partita_cpu.kernels.tiles import (
@@ -31,7 +32,6 @@ from partita_cpu.native.invoke import address, call_bytes, call_finish_bytes, ca
 from partita_cpu.native.ir.amx_bytes import STEP
 from partita_cpu.native.levels import PORTABLE, Level
 from partita_cpu.native.table import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
-from partita_cpu.properties import processors
 
 SHIFT = 128
 """The distance between the ranges of int8 and uint8."""
@@ -547,4 +547,4 @@ def _panels(matrix: Array, width: int) -> Array:
 
 
 def _threads(b: Builder) -> int:
-    return b.options.threads if isinstance(b.options, Choice) else processors()
+    return b.options.threads if isinstance(b.options, Choice) else usable_processors()

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import partita
 import partita_cpu
 from partita.cache_folder import cache_root
+from partita.processors import usable_processors
 from partita_cpu.native import store
 
 MOST = 8
@@ -117,7 +118,7 @@ class _Staff:
             self._socket = ours
             first = [job for job in jobs if "part" in job.what]
             told = json.dumps([job.told() for job in first])
-            copies = min(len(os.sched_getaffinity(0)), MOST)
+            copies = min(usable_processors(), MOST)
             starter = subprocess.Popen(
                 [*_python(), str(theirs.fileno()), str(copies), told],
                 pass_fds=[theirs.fileno()],

@@ -1,0 +1,153 @@
+"""How many processors this process may use: by its affinity, and by the quota of its container.
+
+A container with a quota of two processors on a machine of 64 sees all 64 of them. Threads for each
+would use the quota of a period up in a thirtieth of it, and be stopped until the next one.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+_ROOT = Path("/")
+
+
+def usable_processors(root: Path = _ROOT) -> int:
+    """Processors that this process may use, at least 1: the smaller of affinity and quota.
+
+    A quota of part of a processor counts as a whole one. Both may change while a process lives, so
+    they are looked up each time: some hundred microseconds on Linux.
+
+    Args:
+        root: Where the system's files are, ``proc/self/cgroup`` and so on.
+    """
+    quota = processor_quota(root)
+    allowed = _allowed()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
+
+
+def processor_quota(root: Path = _ROOT) -> float | None:
+    """How many processors' time the control groups of this process allow; ``None``: no limit.
+
+    The strictest counts of a group and those around it, of versions 1 and 2 of control groups.
+    """
+    quotas = [
+        quota
+        for hierarchy in _hierarchies(root)
+        for folder in _around(hierarchy, root)
+        if (quota := _quota_v2(folder) if hierarchy.unified else _quota_v1(folder)) is not None
+    ]
+    return min(quotas, default=None)
+
+
+def _allowed() -> int:
+    """Processors that the system lets this process run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    if sys.platform == "win32":
+        import ctypes
+        from ctypes import wintypes
+
+        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
+        kernel.GetCurrentProcess.restype = wintypes.HANDLE
+        kernel.GetProcessAffinityMask.argtypes = [wintypes.HANDLE, *[ctypes.c_void_p] * 2]
+        mask, all_of_machine = ctypes.c_size_t(), ctypes.c_size_t()
+        process = kernel.GetCurrentProcess()
+        found = kernel.GetProcessAffinityMask(
+            process, ctypes.byref(mask), ctypes.byref(all_of_machine)
+        )
+        if found and mask.value:  # it is 0 for a process in several groups of 64 processors
+            return mask.value.bit_count()
+    return os.cpu_count() or 1
+
+
+class _Hierarchy(NamedTuple):
+    """One tree of control groups and this process's place in it.
+
+    Attributes:
+        unified: Whether it is of version 2.
+        mount: The folder where it, or a part of it, can be seen.
+        seen: The group that this folder shows.
+        group: The group of this process.
+    """
+
+    unified: bool
+    mount: PurePosixPath
+    seen: PurePosixPath
+    group: PurePosixPath
+
+
+def _hierarchies(root: Path) -> Iterator[_Hierarchy]:
+    """The trees that limit processor time."""
+    unified = of_processor = None
+    for line in _lines(root / "proc/self/cgroup"):
+        _, _, named = line.partition(":")
+        controllers, _, group = named.partition(":")
+        if not controllers:
+            unified = PurePosixPath(group)
+        elif "cpu" in controllers.split(","):
+            of_processor = PurePosixPath(group)
+    for line in _lines(root / "proc/self/mountinfo"):
+        place, _, kind = line.partition(" - ")
+        fields, kinds = place.split(" "), kind.split(" ")
+        if len(fields) < 5 or len(kinds) < 3:
+            continue
+        seen, mount = (PurePosixPath(_unescaped(field)) for field in fields[3:5])
+        if kinds[0] == "cgroup2" and unified is not None:
+            yield _Hierarchy(True, mount, seen, unified)
+        elif kinds[0] == "cgroup" and "cpu" in kinds[2].split(",") and of_processor is not None:
+            yield _Hierarchy(False, mount, seen, of_processor)
+
+
+def _around(hierarchy: _Hierarchy, root: Path) -> Iterator[Path]:
+    """The folders of a process's group and of those around it, as far as they can be seen.
+
+    In a container a part of the tree is mounted that the group's path may not lie below: then the
+    mount is all that is known, and it is the container's own group.
+    """
+    mount = root / hierarchy.mount.relative_to("/")
+    below = PurePosixPath()
+    if hierarchy.group.is_relative_to(hierarchy.seen) and ".." not in hierarchy.group.parts:
+        below = hierarchy.group.relative_to(hierarchy.seen)
+    yield mount / below
+    yield from (mount / parent for parent in below.parents)
+
+
+def _quota_v2(folder: Path) -> float | None:
+    """What ``cpu.max`` says: ``"150000 100000"``, or ``"max 100000"`` for no limit."""
+    for line in _lines(folder / "cpu.max"):
+        return _ratio(*line.split(" ")[:2])
+    return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """What ``cpu.cfs_quota_us`` and ``cpu.cfs_period_us`` say; a quota of -1 is no limit."""
+    for quota in _lines(folder / "cpu.cfs_quota_us"):
+        for period in _lines(folder / "cpu.cfs_period_us"):
+            return _ratio(quota, period)
+    return None
+
+
+def _ratio(quota: str, period: str = "100000") -> float | None:
+    if not (quota.isdecimal() and period.isdecimal()) or not int(quota) or not int(period):
+        return None
+    return int(quota) / int(period)
+
+
+def _unescaped(field: str) -> str:
+    r"""A path as the system means it: in its table blanks are written ``\040``."""
+    for code in ("040", "011", "012", "134"):
+        field = field.replace("\\" + code, chr(int(code, 8)))
+    return field
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a file of the system; none where it has none."""
+    try:
+        return path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
