@@ -17,7 +17,6 @@ from partita_cpu.native.depthwise import (
     thread_bytes,
 )
 from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.isa import available, detected
 from partita_cpu.native.levels import AMX
 from partita_cpu.native.pack import pack, pack_bias
@@ -302,7 +301,7 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
     bias = rng.standard_normal(channels).astype(np.float32)
     sides = (0, *pads[:2]), (0, *pads[2:])
     window = Window((1, *size), (1, *kernel), (1,) * 3, (1,) * 3, *sides, (1, oh, ow), 2)
-    lanes = LANES[level]
+    lanes = level.lanes
     room = thread_bytes(window, channels, lanes)
     shape = (batch, oh, ow, before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))

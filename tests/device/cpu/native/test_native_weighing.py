@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.lowering.windows import Window
-from partita_cpu.native.ir.module import LANES
 from partita_cpu.native.ir.weigh import ACROSS, STRIDES
 from partita_cpu.native.isa import available
 from partita_cpu.native.pack import pack, pack_bias
@@ -94,7 +93,7 @@ def test_images(level, half, window, channels, beside, gate, batch, threads):
     whole = stored(rng.standard_normal(shape), half)
     w = rng.standard_normal((channels, 1, *window.kernel[1:])).astype(np.float32)
     bias = rng.standard_normal(channels).astype(np.float32)
-    lanes = LANES[level]
+    lanes = level.lanes
     shape = (batch, *window.out[1:], before_y + channels + after_y)
     y = guarded.array(stored(np.full(shape, SENTINEL), half))
     for tid in range(threads):
@@ -144,7 +143,7 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
     _, oh, ow = window.out
     images = Images(batch, oh, ow, channels, outputs, out_height=oh, out_width=ow)
     cut = plan(images, level, arithmetic, threads, Storage(computed=True))
-    half, lanes = arithmetic is Arithmetic.BF16, LANES[level]
+    half, lanes = arithmetic is Arithmetic.BF16, level.lanes
     y = guarded.array(np.full((images.pixels, outputs), SENTINEL, np.float32))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
     for tid in range(threads):
@@ -212,7 +211,7 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
     w = np.ones((4, channels, 1, 1), np.float32)
     images = Images(1, 9, 9, channels, 4, out_height=9, out_width=9)
     cut = plan(images, level, arithmetic, 2, Storage(computed=True))
-    half, lanes = arithmetic is Arithmetic.BF16, LANES[level]
+    half, lanes = arithmetic is Arithmetic.BF16, level.lanes
     y = guarded.array(np.zeros((81, 4), np.float32))
     for tid in range(2):
         weigh_and_multiply(
