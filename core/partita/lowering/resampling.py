@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering.program import Array
 
 F32 = np.float32
@@ -25,6 +26,9 @@ TRANSFORMS = (
     "tf_half_pixel_for_nn",
     "tf_crop_and_resize",
 )
+_FAR = F32(1 << 30)
+"""Beyond any tensor, and still far from what overflows an integer."""
+
 NEAREST_MODES = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
@@ -48,6 +52,20 @@ class Axis:
     start: float = 0.0
     end: float = 1.0
 
+    def __post_init__(self) -> None:
+        """Refuses what would lead beyond the input.
+
+        Raises:
+            CompileError: A number is not finite or too small, or there is nothing to read.
+        """
+        bounds = all(map(math.isfinite, (self.start, self.end)))
+        scales = 0 < self.scale < math.inf or self.out == 0
+        if not (bounds and scales and self.out >= 0 and (self.size > 0 or self.out == 0)):
+            raise CompileError(
+                f"Resize cannot make {self.out} elements of {self.size} by a scale of {self.scale} "
+                f"from {self.start} to {self.end}; check its scales, sizes and region."
+            )
+
     @property
     def crops(self) -> bool:
         """Whether coordinates outside the input take another value than the border's."""
@@ -66,7 +84,12 @@ class Axis:
         return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
 
     def coordinates(self) -> Array:
-        """For each output coordinate its place in the input."""
+        """For each output coordinate its place in the input; a finite number."""
+        with np.errstate(all="ignore"):
+            places = np.nan_to_num(self._coordinates(), nan=-float(_FAR))
+        return np.asarray(np.clip(places, -_FAR, _FAR))
+
+    def _coordinates(self) -> Array:
         x = np.arange(self.out, dtype=F32)
         scale, half = F32(self.scale), F32(0.5)
         if self.is_identity:
@@ -103,14 +126,26 @@ class Axis:
 
 
 def scaled(size: int, scale: float) -> int:
-    """The size of an axis of the output, as ONNX infers it."""
+    """The size of an axis of the output, as ONNX infers it.
+
+    Raises:
+        CompileError: The scale is no positive number.
+    """
+    if not 0 < scale < math.inf:
+        raise CompileError(f"Resize has a scale of {scale}; scales are positive numbers.")
     return math.floor(size * float(F32(scale)))
 
 
 def fitted(
     shape: Sequence[int], sizes: Sequence[int], policy: str
 ) -> tuple[list[int], list[float]]:
-    """Output sizes and scales, with one scale for all axes unless stretching is allowed."""
+    """Output sizes and scales, with one scale for all axes unless stretching is allowed.
+
+    Raises:
+        CompileError: A size is negative.
+    """
+    if min(sizes, default=0) < 0:
+        raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
     ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
     if policy == "stretch":
         return list(sizes), [float(r) for r in ratios]

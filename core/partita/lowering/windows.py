@@ -7,7 +7,7 @@ that one kernel serves all ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,9 @@ from partita.lowering.graph import Node
 from partita.lowering.program import Array
 
 Triple = tuple[int, int, int]
+
+_MOST = 1 << 31
+"""No size, step or pad is as large: sums and products of two of them fit in 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,37 @@ class Window:
     def is_flat(self) -> bool:
         """Whether it does not extend or move in depth."""
         return self.size[0] == self.kernel[0] == self.out[0] == 1 and not self.begin[0]
+
+    @property
+    def trimmed(self) -> Window:
+        """The same windows without the taps that lie beside the input wherever the window is.
+
+        What pools take of the input stays the same, but not how much padding is under a window.
+        A window of 2**31 elements on a small image has few that count; kernels walk through all.
+        """
+        first, taps = [], []
+        for size, kernel, stride, dilation, begin, out in zip(
+            self.size, self.kernel, self.stride, self.dilation, self.begin, self.out, strict=True
+        ):
+            last_start = (max(out, 1) - 1) * stride - begin
+            low = min(max(-(last_start // dilation), 0), kernel - 1)
+            high = min(max((size - 1 + begin) // dilation + 1, low + 1), kernel)
+            first.append(low)
+            taps.append(high - low)
+        begin = tuple(b - f * d for b, f, d in zip(self.begin, first, self.dilation, strict=True))
+        return replace(self, kernel=_triple(taps, 1), begin=_triple(begin, 0))
+
+    def counted(self, axis: int, include_pad: bool) -> Array:
+        """How many places of one dimension each window averages over.
+
+        What the last window of ceil_mode has beyond the padding never counts.
+        """
+        size, taps, gap = self.size[axis], self.kernel[axis], self.dilation[axis]
+        starts = np.arange(self.out[axis]) * self.stride[axis] - self.begin[axis]
+        stop = size + self.end[axis] if include_pad else size
+        upto = np.clip(-((starts - stop) // gap), 0, taps)  # taps that lie before the stop
+        before = 0 if include_pad else np.clip(-(starts // gap), 0, taps)
+        return np.asarray(upto - np.minimum(before, upto), np.int64)
 
     @property
     def table(self) -> Array:
@@ -191,6 +225,17 @@ def _check_rank(node: Node, rank: int, kernel: Sequence[int]) -> None:
         raise CompileError(
             f"Operation '{node.name}' ({node.op_type}) has {rank} spatial dimensions and a window "
             f"of {len(kernel)}; 1 to 3 of both are possible."
+        )
+    for name in ("strides", "dilations", "pads", "output_padding", "output_shape"):
+        _check_numbers(node, name, node.attrs.get(name) or ())
+    _check_numbers(node, "kernel_shape", kernel)
+
+
+def _check_numbers(node: Node, name: str, values: Sequence[int]) -> None:
+    if any(abs(value) >= _MOST for value in values):
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has {name} {list(values)}; numbers up to "
+            f"{_MOST - 1} are possible."
         )
 
 

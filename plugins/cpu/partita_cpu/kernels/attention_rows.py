@@ -67,8 +67,8 @@ def softmax_scores(
             copy_row(line, shown)
         low, high, here = 0, keys, s + table[9]
         if table[8]:
-            high = min(high, lengths[batch])
-            here = s + lengths[batch] - queries
+            high = min(max(lengths[batch], 0), keys)
+            here = s + high - queries
         if table[10]:
             high = min(high, here + 1)
         if table[11] >= 0:
@@ -257,7 +257,10 @@ def _emit_softmax(
         (0, 0, 0, -1) if mask is None else (*mask_strides(mask.shape)[:3], (1, *mask.shape)[-1])
     )
     limits = [int(lengths is not None), masking.past, int(masking.is_causal)]
-    table = [*scores.shape, *strides, *limits, masking.left, masking.right, stage]
+    # Windows that are wider than all there is see no more, and would overflow sums.
+    most = masking.past + scores.shape[2] + scores.shape[3]
+    sides = (min(masking.left, most), min(masking.right, most))
+    table = [*scores.shape, *strides, *limits, *sides, stage]
     table.append(int(masking.closed_is_zero))
     b.call(
         softmax_scores,

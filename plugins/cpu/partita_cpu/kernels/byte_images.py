@@ -90,7 +90,7 @@ def largest(b: Builder, node: Node, x: Operand) -> Operand:
     window = resolve(node, x.shape[1:3], node.attrs["kernel_shape"], ceil_mode=ceil_mode)
     y = b.empty((x.shape[0], *window.out_shape, x.shape[3]), x.dtype)
     if y.size:
-        lowest = int(np.iinfo(x.dtype).min)
-        args = b.flat(x), b.flat(y), b.constant(window.table), x.shape[3], lowest
-        b.call(largest_bytes, *args, work=y.size * window.taps)
+        lowest, seen = int(np.iinfo(x.dtype).min), window.trimmed
+        args = b.flat(x), b.flat(y), b.constant(seen.table), x.shape[3], lowest
+        b.call(largest_bytes, *args, work=y.size * seen.taps)
     return y

@@ -233,7 +233,7 @@ def max_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) 
     window, place, y = _pool(b, node, x, target)
     if y.size:
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window, place, none, none, y, MAX)
+        emit_slide(b, window.trimmed, place, none, none, y, MAX)
     return y
 
 
@@ -243,9 +243,9 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
     window, place, y = _pool(b, node, x, target)
     if y.size:
         include = bool(node.attrs.get("count_include_pad", 0))
-        counts = counted(window, 1, include), counted(window, 2, include)
+        rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window, place, none, none, y, MEAN, counts=counts)
+        emit_slide(b, window.trimmed, place, none, none, y, MEAN, counts=(rows, columns))
     return y
 
 
@@ -257,19 +257,6 @@ def _pool(
     place = Place.of(node, x, target)
     shape = (x.shape[0], *window.out_shape, place.channels)
     return window, place, place.output(b, shape, x.dtype == HALF)
-
-
-def counted(window: Window, axis: int, include_pad: bool) -> Array:
-    """How many places of one dimension each window averages over, at least 1.
-
-    What the last window of ceil_mode has beyond the padding never counts.
-    """
-    starts = np.arange(window.out[axis]) * window.stride[axis] - window.begin[axis]
-    places = starts[:, None] + np.arange(window.kernel[axis]) * window.dilation[axis]
-    size = window.size[axis]
-    within = places < size + window.end[axis] if include_pad else (places >= 0) & (places < size)
-    counts: Array = np.maximum(within.sum(axis=1, dtype=np.int64), 1)
-    return counts
 
 
 @kernel("GlobalAveragePool", "GlobalMaxPool", domain=DOMAIN, dtypes=STORED)

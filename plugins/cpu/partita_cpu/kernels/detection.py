@@ -6,10 +6,14 @@ import numpy as np
 
 from partita.errors import InferError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import checked_index
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.kernels.table import ALL_FLOATS, F32, FLOATS, INT64, kernel
+
+MOST_SAMPLES = 1024
+"""Samples that RoiAlign takes per cell and dimension; networks take 2, or one per pixel."""
 
 
 @jit
@@ -150,14 +154,19 @@ def roi_align_rows(
         if offset == 0:
             across, down = max(across, 1.0), max(down, 1.0)
         cell_w, cell_h = across / ow, down / oh
-        count_w = ratio if ratio > 0 else int(np.ceil(cell_w))
-        count_h = ratio if ratio > 0 else int(np.ceil(cell_h))
+        # Regions may be of any size: counts are floats, and samples beside the image are left out.
+        count_w = float(ratio) if ratio > 0 else max(np.ceil(cell_w), 0.0)
+        count_h = float(ratio) if ratio > 0 else max(np.ceil(cell_h), 0.0)
         for i in range(oh):
+            first_a, last_a = _samples(y0 + i * cell_h, cell_h, count_h, height)
             for j in range(ow):
+                first_b, last_b = _samples(x0 + j * cell_w, cell_w, count_w, width)
                 total, started = 0.0, False
-                for a in range(count_h):
+                if last_a - first_a < count_h or last_b - first_b < count_w:
+                    started = True  # by one of those left out, which are 0
+                for a in range(first_a, last_a):
                     py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
-                    for b in range(count_w):
+                    for b in range(first_b, last_b):
                         px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
                         if not (-1 <= py <= height and -1 <= px <= width):  # NaN neither
                             value = 0.0
@@ -180,11 +189,35 @@ def roi_align_rows(
                         else:
                             total += value
                 if not is_max:
-                    total /= max(count_h * count_w, 1)
+                    total /= max(count_h * count_w, 1.0)
                 y[(plane * oh + i) * ow + j] = kind(total)
 
 
-@kernel("RoiAlign", dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: INT64})
+@jit(inline=True)
+def _samples(start: float, cell: float, count: float, size: int) -> tuple[int, int]:
+    """The samples of a cell that may lie on the image, of ``count`` that are evenly spread."""
+    if not (count > 0 and abs(start) < np.inf and cell < np.inf):
+        return 0, 0
+    if not cell > 0:
+        return 0, int(min(count, MOST_SAMPLES))
+    first = np.floor((-1.0 - start) / cell * count) - 1.0
+    last = np.ceil((size - start) / cell * count) + 1.0
+    low = min(max(first, 0.0), count)
+    high = min(max(last, low), min(count, low + float(MOST_SAMPLES) * (size + 4)))
+    return (int(low), int(high)) if low < 9e18 and high < 9e18 else (0, 0)
+
+
+def _check_ratio(node: Node) -> Reason | None:
+    ratio = node.attrs.get("sampling_ratio", 0)
+    if 0 <= ratio <= MOST_SAMPLES:
+        return None
+    return Reason(
+        ReasonCode.UNSUPPORTED_ATTRIBUTE,
+        f"sampling_ratio is {ratio}; takes 0 to {MOST_SAMPLES}",
+    )
+
+
+@kernel("RoiAlign", dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: INT64}, check=_check_ratio)
 @through_float32
 def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operand) -> Operand:
     """Regions of interest, sampled bilinearly to a fixed size."""

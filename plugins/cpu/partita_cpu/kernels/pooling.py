@@ -56,8 +56,9 @@ def max_pool(b: Builder, node: Node, x: Operand) -> tuple[Operand | None, ...]:
     """The largest element of each window, and where it was if the second output is asked for."""
     window = _window(node, x)
     y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
-    table, lowest = b.constant(window.table), _lowest(x.dtype)
-    work = y.size * window.taps
+    seen = window.trimmed
+    table, lowest = b.constant(seen.table), _lowest(x.dtype)
+    work = y.size * seen.taps
     if len(node.outputs) < 2 or node.outputs[1] is None:
         if y.size:
             b.call(max_windows, b.flat(x), b.flat(y), table, lowest, work=work)
@@ -77,31 +78,20 @@ def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
     window = _window(node, x)
     y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
     if y.size:
-        work = y.size * window.taps
-        b.call(power_windows, b.flat(x), b.flat(y), b.constant(window.table), 0, work=work)
+        seen = window.trimmed
+        work = y.size * seen.taps
+        b.call(power_windows, b.flat(x), b.flat(y), b.constant(seen.table), 0, work=work)
         include = bool(node.attrs.get("count_include_pad", 0))
-        counts = [b.constant(_counts(window, axis, include)) for axis in range(3)]
+        counts = [b.constant(window.counted(axis, include)) for axis in range(3)]
         b.call(divide_windows, b.flat(y), *counts)
     return y
-
-
-def _counts(window: Window, axis: int, include_pad: bool) -> Array:
-    """How many elements of one dimension each window averages over.
-
-    What the last window of ceil_mode has beyond the padding never counts.
-    """
-    size, begin, end = window.size[axis], window.begin[axis], window.end[axis]
-    starts = np.arange(window.out[axis]) * window.stride[axis] - begin
-    places = starts[:, None] + np.arange(window.kernel[axis]) * window.dilation[axis]
-    counted = places < size + end if include_pad else (places >= 0) & (places < size)
-    return np.asarray(counted.sum(axis=1, dtype=np.int64))
 
 
 @kernel("LpPool", dtypes=ALL_FLOATS, check=_check_rank, since=2)
 @through_float32
 def lp_pool(b: Builder, node: Node, x: Operand) -> Operand:
     """The p-norm of each window."""
-    window = _window(node, x)
+    window = _window(node, x).trimmed
     p = int(node.attrs.get("p", 2))
     y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
     if y.size:

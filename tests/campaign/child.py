@@ -1,0 +1,73 @@
+"""One child process of the campaign: runs cases one after another, and tells of each.
+
+Each line to stdout is JSON: ``{"seed", "what"}`` when a case begins, ``{"seed", "outcome"}`` when
+it ends. A process that dies has told which case it was at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import os
+import resource
+import sys
+import traceback
+import warnings
+
+from partita.errors import PartitaError
+
+RAW = (KeyError, IndexError, AttributeError, TypeError, ArithmeticError, AssertionError)
+"""What an error of ours should not stand for: the cause was not understood."""
+
+
+def outcome_of(error):
+    """``refused``, ``wrapped:...`` for a refusal that hides a raw error, or ``raw:...``."""
+    if not isinstance(error, PartitaError):
+        return f"raw:{type(error).__name__}"
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if isinstance(cause, RAW) and not isinstance(cause, PartitaError):
+        return f"wrapped:{type(cause).__name__}"
+    return "refused"
+
+
+def tell(**fields):
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def main(kind, first, count, gigabytes):
+    """Runs ``count`` cases from a seed on."""
+    out = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is not part of what is told
+    sys.stdout = os.fdopen(out, "w")
+    limit = int(gigabytes * 2**30)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    module = importlib.import_module(f"tests.campaign.{kind}")
+    for seed in range(first, first + count):
+        tell(seed=seed, what="")
+        try:
+            for what in module.case(seed):
+                tell(seed=seed, what=what)
+            tell(seed=seed, outcome="ok")
+        except Exception as error:  # noqa: BLE001 - what it is, is the outcome
+            outcome = outcome_of(error)
+            told = {} if outcome == "refused" else {"error": shortened(error)}
+            tell(seed=seed, outcome=outcome, **told)
+
+
+def shortened(error):
+    """The error and where it comes from, in few lines."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    return "".join(lines)[-1200:]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))

@@ -1,0 +1,205 @@
+"""Values and attributes that are out of all bounds: an answer or an error, soon, and no crash."""
+
+import numpy as np
+import pytest
+from models import model_of, node, value
+from onnx import TensorProto
+
+from partita.errors import PartitaError
+
+RNG = np.random.default_rng(0)
+HUGE = (1 << 31) - 1
+
+
+def run(core, model, *feeds):
+    return core.compile_model(model.SerializeToString(), "CPU").infer_new_request(list(feeds))
+
+
+def attention(lengths, **attributes):
+    """Attention of two batches of four keys, of which only the first ones count."""
+    rng = np.random.default_rng(0)
+    q = rng.standard_normal((2, 1, 3, 8)).astype(np.float32)
+    k, v = (rng.standard_normal((2, 1, 4, 8)).astype(np.float32) for _ in range(2))
+    model = model_of(
+        [node("Attention", ["q", "k", "v", "", "", "", "n"], "y", **attributes)],
+        [*(value(name, None) for name in "qkv"), value("n", [2], TensorProto.INT64)],
+        ["y"],
+        opset=24,
+        ir_version=10,
+    )
+    return model, (q, k, v, np.array(lengths, np.int64))
+
+
+@pytest.mark.parametrize("least", [-(2**63), -(2**62), -5, -1])
+def test_attention_of_fewer_than_no_keys(core, least):
+    """It wrote before its scores."""
+    expected = run(core, *unpacked(attention([0, 4])))[0]
+    found = run(core, *unpacked(attention([least, 2**63 - 1])))[0]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("side", ["left_window_size", "right_window_size"])
+def test_attention_windows_wider_than_everything(core, side):
+    wide, given = attention([4, 4], **{side: 2**63 - 1})
+    plain, _ = attention([4, 4])
+    np.testing.assert_array_equal(run(core, wide, *given)[0], run(core, plain, *given)[0])
+
+
+def unpacked(pair):
+    model, feeds = pair
+    return model, *feeds
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["MaxPool", "LpPool", "AveragePool"])
+@pytest.mark.parametrize("rank", [1, 2])
+def test_windows_much_larger_than_the_image(core, kind, rank):
+    """SAME windows of 2**31 - 1 see all of a small image, as windows of nine do."""
+    x = RNG.standard_normal((1, 2, *(4, 5)[:rank])).astype(np.float32)
+    results = []
+    for size in (9, HUGE):
+        attributes = {"kernel_shape": [size] * rank, "auto_pad": "SAME_UPPER"}
+        pool = model_of([node(kind, ["x"], "y", **attributes)], ["x"], ["y"])
+        results.append(run(core, pool, x)[0])
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("include", [0, 1])
+@pytest.mark.parametrize("gap", [1, 2])
+def test_what_a_mean_is_of_is_counted_as_a_mask_counts_it(include, gap):
+    from partita.lowering.windows import resolve
+
+    for ceil_mode in (False, True):
+        made = partita_node(strides=[2], dilations=[gap], pads=[1, 2])
+        window = resolve(made, (7,), (3,), ceil_mode=ceil_mode)
+        starts = np.arange(window.out[2]) * 2 - 1
+        places = starts[:, None] + np.arange(3) * gap
+        stop = 7 + 2 if include else 7
+        wanted = (places < stop) & (places >= (-9 if include else 0))
+        np.testing.assert_array_equal(window.counted(2, bool(include)), wanted.sum(axis=1))
+
+
+def partita_node(**attributes):
+    from partita.lowering import Node
+
+    return Node("AveragePool", [], [], attrs=attributes)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_trimmed_windows_see_the_same(seed):
+    from partita.lowering.windows import resolve
+
+    rng = np.random.default_rng(seed)
+    size, kernel = int(rng.integers(1, 8)), int(rng.integers(1, 9))
+    pads = [int(n) for n in rng.integers(0, 6, 2)]
+    attributes = {"strides": [int(rng.integers(1, 4))], "dilations": [int(rng.integers(1, 4))]}
+    try:
+        window = resolve(partita_node(pads=pads, **attributes), (size,), (kernel,))
+    except PartitaError:
+        return
+    assert seen(window.trimmed) == seen(window)
+    assert window.trimmed.kernel[2] <= window.kernel[2]
+
+
+def seen(window):
+    """For each window the elements of the input that are under it, in order."""
+    taps = np.arange(window.kernel[2]) * window.dilation[2] - window.begin[2]
+    starts = np.arange(window.out[2]) * window.stride[2]
+    return [[p for p in taps + s if 0 <= p < window.size[2]] for s in starts]
+
+
+@pytest.mark.parametrize("name", ["strides", "dilations", "pads"])
+@pytest.mark.parametrize("large", [2**31, 2**62, -(2**63)])
+def test_numbers_of_windows_that_would_overflow(core, name, large):
+    count = 4 if name == "pads" else 2
+    attributes = {"kernel_shape": [2, 2], name: [large] * count}
+    pool = model_of([node("MaxPool", ["x"], "y", **attributes)], [value("x", [1, 1, 4, 4])], ["y"])
+    with pytest.raises(PartitaError):
+        run(core, pool, np.zeros((1, 1, 4, 4), np.float32))
+
+
+def roi_model(**attributes):
+    return model_of(
+        [node("RoiAlign", ["x", "rois", "n"], "y", output_height=2, output_width=2, **attributes)],
+        [value("x", None), value("rois", None), value("n", [None], TensorProto.INT64)],
+        ["y"],
+    )
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("far", [1e9, 1e30, 3e38, np.inf, np.nan])
+def test_regions_much_larger_than_the_image(core, mode, far):
+    x = RNG.standard_normal((1, 2, 6, 7)).astype(np.float32)
+    rois = np.array([[0, 0, far, far], [-far, -far, far, far], [far, far, -far, -far]], np.float32)
+    y = run(core, roi_model(mode=mode), x, rois, np.zeros(3, np.int64))[0]
+    assert y.shape == (3, 2, 2, 2)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+@pytest.mark.parametrize("ratio", [0, 1, 3])
+def test_regions_partly_beside_the_image(core, mode, ratio):
+    """Samples beside the image are left out of the loops, not out of the result."""
+    from onnx.reference import ReferenceEvaluator
+
+    x = RNG.random((1, 2, 6, 7)).astype(np.float32)
+    rois = np.array([[-9, -4, 3, 2], [2, 1, 25, 19], [-40, -30, 50, 44], [1, 1, 4, 5]], np.float32)
+    model = roi_model(mode=mode, sampling_ratio=ratio)
+    batches = np.zeros(4, np.int64)
+    expected = ReferenceEvaluator(model).run(None, {"x": x, "rois": rois, "n": batches})[0]
+    if mode == "max":  # the reference takes the largest of what weights have made of corners
+        expected = np.maximum(expected, 0)
+    np.testing.assert_allclose(run(core, model, x, rois, batches)[0], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [-1, 1025, 2**31, 2**63 - 1])
+def test_too_many_samples_are_refused(core, ratio):
+    with pytest.raises(PartitaError, match=f"sampling_ratio is {ratio}; takes 0 to 1024"):
+        core.compile_model(roi_model(sampling_ratio=ratio).SerializeToString(), "CPU")
+
+
+def resize_model(**attributes):
+    return model_of(
+        [node("Resize", ["x", "roi", "scales"], "y", **attributes)], ["x", "roi", "scales"], ["y"]
+    )
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("far", [np.nan, np.inf, -np.inf])
+def test_a_region_that_is_nowhere_is_refused(core, mode, far):
+    """The places of its elements were those of NaN as an integer."""
+    model = resize_model(mode=mode, coordinate_transformation_mode="tf_crop_and_resize")
+    x, roi = np.ones((4, 5), np.float32), np.array([0, 0, 1, far], np.float32)
+    with pytest.raises(PartitaError, match="Resize cannot make 5 elements of 5"):
+        run(core, model, x, roi, np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("bounds", [(-3e38, 3e38), (1e30, 1e31), (3e38, -3e38)])
+def test_a_region_far_away_is_extrapolated(core, mode, antialias, bounds):
+    model = resize_model(
+        mode=mode,
+        coordinate_transformation_mode="tf_crop_and_resize",
+        extrapolation_value=7.0,
+        antialias=antialias,
+    )
+    x, roi = np.ones((4, 5), np.float32), np.array([0, bounds[0], 1, bounds[1]], np.float32)
+    assert (run(core, model, x, roi, np.ones(2, np.float32))[0][:, 0] == 7).all()
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan, np.inf])
+def test_scales_are_positive_numbers(core, scale):
+    x, roi = np.ones((4, 5), np.float32), np.zeros(0, np.float32)
+    with pytest.raises(PartitaError, match="scales are positive numbers"):
+        run(core, resize_model(), x, roi, np.array([1, scale], np.float32))
+
+
+def test_sizes_are_not_negative(core):
+    model = model_of(
+        [node("Resize", ["x", "", "", "s"], "y")], ["x", value("s", [2], TensorProto.INT64)], ["y"]
+    )
+    with pytest.raises(PartitaError, match="none may be negative"):
+        run(core, model, np.ones((4, 5), np.float32), np.array([4, -(2**63)]))
+    with pytest.raises(PartitaError, match="cannot make 4 elements of 0"):
+        run(core, model, np.ones((0, 5), np.float32), np.array([4, 5]))
