@@ -27,6 +27,8 @@ class ProfilingInfo:
         status: Whether it was executed.
         real_time_us: Time from start to end in microseconds.
         cpu_time_us: Of that, time on the host's processor, in microseconds.
+        covers: Names of other operations that the same kernels computed: their time is in this
+            record, and not in their own.
     """
 
     node_name: str
@@ -35,6 +37,7 @@ class ProfilingInfo:
     status: Status = Status.EXECUTED
     real_time_us: float = 0.0
     cpu_time_us: float = 0.0
+    covers: tuple[str, ...] = ()
 
     @property
     def real_time(self) -> timedelta:
@@ -48,11 +51,13 @@ class ProfilingInfo:
 
 
 def format_counters(infos: Iterable[ProfilingInfo]) -> str:
-    """The counters as text: a line per operation and the total, in microseconds."""
+    """The counters as text: a line per operation and the total, in microseconds.
+
+    The form is that of the performance counters on OpenVINO's page on heterogeneous execution.
+    """
     infos = list(infos)
-    width = max((len(info.node_name) for info in infos), default=0)
     lines = [
-        f"{info.node_name:<{width}} {info.status:<13} layerType: {info.node_type:<22} "
+        f"{info.node_name}:{info.status:<14} layerType: {info.node_type:<18} "
         f"realTime: {info.real_time_us:<9.0f} cpu: {info.cpu_time_us:<9.0f} "
         f"execType: {info.exec_type}".rstrip()
         for info in infos

@@ -21,6 +21,7 @@ class PacedDevice(FakeDevice):
         parts: Seconds of each run on top, for submodels that hold some but not all of the
             operators it has times for: what makes every plan a lie.
         counts: Whether it has counters.
+        fuses: Whether it counts all as its first operation, as one kernel would.
         driver: Its version.
         breaks_on: Operators that it claims and cannot compile.
         fails_on: Operators that it claims, compiles and cannot run.
@@ -34,6 +35,7 @@ class PacedDevice(FakeDevice):
         copy=0.0,
         parts=0.0,
         counts=False,
+        fuses=False,
         driver="1",
         fails_on=(),
         **options,
@@ -41,7 +43,7 @@ class PacedDevice(FakeDevice):
         super().__init__(name, **options)
         self.times, self.launch, self.copy = times or {}, launch, copy
         self.parts, self.counts, self.driver = parts, counts, driver
-        self.fails_on = set(fails_on)
+        self.fuses, self.fails_on = fuses, set(fails_on)
 
     def device_info(self, device_id):
         return DeviceInfo(
@@ -106,9 +108,14 @@ class PacedRunner(FakeRunner):
     def profiling_info(self):
         if not self._counts:
             return ()
+        times = [self.plugin.times.get(op_type, 0.0) * 1e6 for _, op_type in self._ops]
+        covers = ()
+        if self.plugin.fuses:
+            times = [sum(times)] + [0.0] * (len(times) - 1)
+            covers = tuple(name for name, _ in self._ops[1:])
         return [
             partita.ProfilingInfo(
-                name, op_type, "sleep", real_time_us=self.plugin.times.get(op_type, 0.0) * 1e6
+                *(name, op_type, "sleep"), real_time_us=time, covers=() if number else covers
             )
-            for name, op_type in self._ops
+            for number, ((name, op_type), time) in enumerate(zip(self._ops, times, strict=True))
         ]

@@ -73,6 +73,16 @@ def test_each_operation_goes_where_it_is_fast(options):
     np.testing.assert_allclose(compiled({"v0": X})[0], evaluate(CHAIN, {"v0": X})[0], rtol=1e-5)
 
 
+def test_what_one_kernel_computes_costs_something_in_each_of_its_operations():
+    times = dict.fromkeys(TYPES, FAST)
+    fused = PacedDevice("A", times, counts=True, fuses=True)
+    slower = PacedDevice("B", dict.fromkeys(TYPES, 2 * FAST), counts=True)
+    compiled = compile_for((fused, slower))
+    assert set(placed(compiled).values()) == {"A"}
+    own = [op.own_us for op in compiled.explain().ops]
+    assert own == pytest.approx([FAST * 1e6] * 4, rel=0.1)
+
+
 def test_reasons_are_told():
     explanation = compile_for(pair()).explain()
     assert str(explanation["sinh"].reason.code) == "CHEAPER_BY"

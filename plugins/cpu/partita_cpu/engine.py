@@ -280,6 +280,7 @@ class CpuRunner(Runner):
         real: dict[str, int] = {}
         cpu: dict[str, int] = {}
         kinds: dict[str, str] = {}
+        covers: dict[str, dict[str, None]] = {}
         for op, real_ns, cpu_ns in self._times:
             name = next((n for n in (op.name, *op.origins) if n in known), "")
             if op.op_type in REORDERS and op.exec_type != "view":
@@ -289,11 +290,14 @@ class CpuRunner(Runner):
                     ops.append((name, "Permute"))
             real[name] = real.get(name, 0) + real_ns
             cpu[name] = cpu.get(name, 0) + cpu_ns
+            others = (n for n in op.origins if n in known and n != name)
+            covers.setdefault(name, {}).update(dict.fromkeys(others))
             if op.exec_type != "constant" and kinds.get(name, "view") == "view":
                 kinds[name] = op.exec_type
         return [
             ProfilingInfo(
-                name, kind, kinds[name], Status.EXECUTED, real[name] / 1e3, cpu[name] / 1e3
+                *(name, kind, kinds[name], Status.EXECUTED, real[name] / 1e3, cpu[name] / 1e3),
+                covers=tuple(covers[name]),
             )
             if name in kinds
             else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)

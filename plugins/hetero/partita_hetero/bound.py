@@ -508,6 +508,7 @@ class Bound:
                             info.status,
                             info.real_time_us,
                             info.cpu_time_us,
+                            info.covers,
                         )
                     )
             elif self._count:

@@ -319,6 +319,7 @@ class OpenClRunner(Runner):
         known = {name for name, _ in ops}
         spent: dict[str, float] = {}
         kernels: dict[str, dict[str, None]] = {}
+        covers: dict[str, dict[str, None]] = {}
         for op, kernel, time in self._times:
             if op.op_type in CASTS:
                 name = cast_name(op.op_type, op.name)
@@ -328,8 +329,13 @@ class OpenClRunner(Runner):
             if kernel.startswith("product") and self._compiled.objection:
                 kernel += f" (stepped back: {self._compiled.objection})"
             kernels.setdefault(name, {})[kernel] = None
+            others = (n for n in op.origins if n in known and n != name)
+            covers.setdefault(name, {}).update(dict.fromkeys(others))
         return [
-            ProfilingInfo(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name])
+            ProfilingInfo(
+                *(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name]),
+                covers=tuple(covers[name]),
+            )
             if name in spent
             else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
             for name, kind in ops

@@ -258,6 +258,9 @@ def test_counters_name_every_operation_of_the_model():
             "Neg": ("EXECUTED", "numba"),
         }
         assert all(info.real_time_us > 0 for info in infos if info.exec_type == "numba")
+        kernels = {info.node_type: (info.node_name, *info.covers) for info in infos}
+        assert [len(kernels[kind]) for kind in ("Mul", "Sigmoid", "Neg")] == [2, 1, 1]
+        assert kernels["Sigmoid"][0] in kernels["Mul"]
 
 
 def test_without_perf_count_there_are_no_counters():

@@ -190,6 +190,7 @@ def test_profiles_name_every_operation():
     assert "product_" in infos["Conv"].exec_type
     assert infos["Conv"].real_time_us > 0
     assert infos["Relu"].status == "OPTIMIZED_OUT"
+    assert infos["Relu"].node_name in infos["Conv"].covers
     quiet = compiled(model).create_infer_request()
     quiet.infer(feeds)
     assert not quiet.profiling_info

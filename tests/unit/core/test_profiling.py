@@ -15,11 +15,11 @@ INFOS = [
 
 def test_the_lines_of_openvinos_samples():
     assert format_counters(iter(INFOS)).splitlines() == [
-        "subgraph1: 1. conv EXECUTED      layerType: Conv                   realTime: 1290      "
+        "subgraph1: 1. conv:EXECUTED       layerType: Conv               realTime: 1290      "
         "cpu: 129       execType: direct",
-        "relu               OPTIMIZED_OUT layerType: Relu                   realTime: 0         "
+        "relu:OPTIMIZED_OUT  layerType: Relu               realTime: 0         "
         "cpu: 0         execType: fused",
-        "unused             NOT_RUN       layerType: Exp                    realTime: 0         "
+        "unused:NOT_RUN        layerType: Exp                realTime: 0         "
         "cpu: 0         execType:",
         "Total time: 1290 microseconds",
     ]

@@ -17,7 +17,7 @@ from partita_hetero.affinity import Placement, Wishes
 from partita_hetero.choice import Choice, Elsewhere
 from partita_hetero.cost.profile import Profile
 from partita_hetero.cost.table import CostTable, DeviceCosts
-from partita_hetero.cost.trial import Run, Trial
+from partita_hetero.cost.trial import Counters, Run, Trial
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.reasons import TaskReason, reasons
@@ -230,7 +230,7 @@ class Contest:
             _log.warning("Candidate '%s' failed: %s", entry.name, error)
         return entry
 
-    def _counters(self, placement: Placement) -> dict[int, dict[str, float]]:
+    def _counters(self, placement: Placement) -> dict[int, Counters]:
         """What devices count by themselves in a placement; empty if they fail at it."""
         assembly = self._compilation.build(placement, self._out, self._remarks, counted=True)
         if assembly is None:

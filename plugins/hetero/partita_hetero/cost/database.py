@@ -26,8 +26,11 @@ _log = logging.getLogger("partita.hetero")
 
 FILE = "costs.sqlite3"
 FORMAT = "partita-costs"
-VERSION = 1
-"""Of the tables and of the JSON form; a file of another version is set aside."""
+VERSION = 2
+"""Of what costs mean, the tables and the JSON form; a file of another version is set aside.
+
+In version 1 all that a kernel computed counted as its first operation, and the others as nothing.
+"""
 
 BUSY_SECONDS = 20.0
 """How long a process waits for another one that is writing."""

@@ -17,7 +17,7 @@ from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.table import CostTable, DeviceCosts
 from partita_hetero.cost.timing import Effort, median_of
-from partita_hetero.cost.trial import Run
+from partita_hetero.cost.trial import Counters, Run
 from partita_hetero.submodels import Submodel
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ class Profile:
         self._table = table
         self._database = database
         self._names = compilation.wiring.names()
+        self._op_of = {name: op for op, name in enumerate(self._names)}
         self.works = [signatures.of(group.ops) for group in table.groups]
         self._labels = [signatures.label(group.ops) for group in table.groups]
         self.notes: list[str] = []
@@ -76,7 +77,7 @@ class Profile:
         device: DeviceCosts,
         pieces: Sequence[Submodel],
         run: Run,
-        counters: Mapping[int, Mapping[str, float]],
+        counters: Mapping[int, Counters],
     ) -> None:
         """Costs of a device's groups, from a run in which it did all that it takes.
 
@@ -135,13 +136,19 @@ class Profile:
         return device.name not in self._table.refusals[index]
 
     def _counted(
-        self, device: DeviceCosts, inside: Sequence[int], counters: Mapping[str, float]
+        self, device: DeviceCosts, inside: Sequence[int], counters: Counters
     ) -> dict[int, float]:
-        """Times that the device counted; estimates if it counted none at all (views, mostly)."""
-        shares = {
-            index: sum(counters.get(self._names[op], 0.0) for op in self._table.groups[index].ops)
-            for index in inside
-        }
+        """Times that the device counted; estimates if it counted none at all (views, mostly).
+
+        What one kernel computes of several groups is shared among them by the work that it does
+        for each: left with the first, it would make the others free wherever they are alone.
+        """
+        shares = dict.fromkeys(inside, 0.0)
+        for names, seconds in counters.items():
+            parts = self._table.parts(device, [self._op_of[n] for n in names if n in self._op_of])
+            for index, part in parts.items():
+                if index in shares:
+                    shares[index] += seconds * part
         if sum(shares.values()) > 0:
             return shares
         guesses = self._table.estimated(device)

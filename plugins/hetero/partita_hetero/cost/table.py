@@ -95,6 +95,25 @@ class CostTable:
         """The groups of some operations, in order."""
         return sorted({self.home[op] for op in ops if op in self.home})
 
+    def parts(self, device: DeviceCosts, ops: Iterable[int]) -> dict[int, float]:
+        """How the time of operations that one kernel computes is shared among their groups.
+
+        By the work of each group's operations, as a device of that kind would do it; the shares
+        add up to 1.
+        """
+        members: dict[int, list[int]] = {}
+        for op in ops:
+            if op in self.home:
+                members.setdefault(self.home[op], []).append(op)
+        if len(members) < 2:
+            return dict.fromkeys(members, 1.0)
+        speed = rates(device.kind, ())
+        seconds = {i: speed.seconds(work_of(self.wiring, own)) for i, own in members.items()}
+        total = sum(seconds.values())
+        if total <= 0:
+            return dict.fromkeys(members, 1 / len(members))
+        return {index: own / total for index, own in seconds.items()}
+
     def refuse(self, excluded: Mapping[tuple[int, str], Reason]) -> None:
         """Takes from devices what they failed to compile."""
         for (op, device), reason in excluded.items():

@@ -24,6 +24,10 @@ TURN_SECONDS = 0.004
 COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
+Counters = Mapping[tuple[str, ...], float]
+"""Names of operations that were computed together to their seconds."""
+
+
 @dataclass(frozen=True)
 class Run:
     """What some runs of a placement took.
@@ -115,18 +119,20 @@ class Trial:
         self._timed.run(self._inputs)
         return clock.seconds() - start
 
-    def count(self, effort: Effort = COUNTED) -> dict[int, dict[str, float]]:
-        """Runs several times; what the devices' own counters say, by submodel and operation.
+    def count(self, effort: Effort = COUNTED) -> dict[int, Counters]:
+        """Runs several times; what the devices' own counters say, by submodel.
 
         Means, in seconds; empty for a submodel whose device keeps no counters.
         """
-        counted: list[dict[int, dict[str, float]]] = []
+        counted: list[dict[int, Counters]] = []
 
         def once() -> float:
             seconds = self._run_timed()
             counted.append(
                 {
-                    number: {info.node_name: info.real_time_us * 1e-6 for info in infos}
+                    number: {
+                        (info.node_name, *info.covers): info.real_time_us * 1e-6 for info in infos
+                    }
                     for number, infos in self._timed.counters().items()
                 }
             )
@@ -135,8 +141,8 @@ class Trial:
         counted = counted[-len(repeat(once, effort)) :]
         return {
             number: {
-                name: statistics.fmean(run[number].get(name, 0.0) for run in counted)
-                for name in counted[-1][number]
+                names: statistics.fmean(run[number].get(names, 0.0) for run in counted)
+                for names in counted[-1][number]
             }
             for number in counted[-1]
         }
