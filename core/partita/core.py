@@ -77,13 +77,15 @@ class Core:
 
     # ---------------------------------------------------------------------- models
 
-    def read_model(self, model: Any, weights: Any = None) -> Model:
+    def read_model(self, model: Any, weights: Any = None, isolate: bool = False) -> Model:
         """Reads a model: ONNX from a path, bytes or an ``onnx.ModelProto``, or an OpenVINO IR.
 
         Args:
             model: The source; of an IR the ``.xml`` file, as a path or bytes.
             weights: The ``.bin`` file of an IR (path, bytes or array), if it is not beside the
                 ``.xml``; ONNX models name their own files.
+            isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
+                shape inference) runs in a process of its own, with limits of time and memory.
 
         Raises:
             ModelNotFoundError: The path does not exist.
@@ -91,7 +93,7 @@ class Core:
         """
         from partita.reading import read_model
 
-        return read_model(model, weights=weights)
+        return read_model(model, weights=weights, isolate=isolate)
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.

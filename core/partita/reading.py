@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 
+MOST_OPERATIONS = 1_000_000
+"""Operations that a model may have once its functions stand where they are called."""
+
+
 @few_collections()
-def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
+def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: bool = False) -> Model:
     """Reads an ONNX model or an OpenVINO IR and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
@@ -37,6 +41,8 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
             :meth:`Model.to_onnx` made of a model that was read.
         weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
             one beside the ``.xml``.
+        isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it
+            reads, runs in a process of its own, with limits of time and memory.
 
     Raises:
         ModelNotFoundError: The path does not exist.
@@ -49,7 +55,7 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
     import onnx_ir as ir
 
     if isinstance(source, ir.Model):
-        return _tidy(source, "the model", tidy)
+        return _tidy(source, "the model", tidy, isolate)
     path: Path | None = None
     apart: Mapping[str, memoryview] = {}
     if isinstance(source, onnx.ModelProto):
@@ -63,7 +69,7 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
             origin = "the bytes"
         if _is_ir(data):
-            return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy)
+            return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy, isolate)
         proto, apart = _parse(data, origin)
     else:
         raise ModelFormatError(
@@ -88,7 +94,7 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None) -> Model:
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = "model" if path is None else path.stem
-    return _tidy(ir_model, origin, tidy)
+    return _tidy(ir_model, origin, tidy, isolate)
 
 
 def _is_ir(data: bytes | memoryview) -> bool:
@@ -191,7 +197,7 @@ def _is_map(kind: onnx.TypeProto) -> bool:
     return bool(which == "map_type")
 
 
-def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
+def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
     try:
         if tidy:
             _simplify(ir_model)
@@ -204,7 +210,7 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool) -> Model:
             nodes, _ = _operations(ir_model.graph)
         forget_meaningless_dims(ir_model.graph, nodes)
         _name_nodes(nodes)
-        infer_shapes(ir_model)
+        infer_shapes(ir_model, isolate)
     except PartitaError:
         raise
     except Exception as error:  # onnx-ir's passes trust their input
@@ -225,6 +231,7 @@ def _simplify(ir_model: ir.Model) -> None:
         if "ai.onnx" in imports:
             imports[""] = imports.pop("ai.onnx")
     if ir_model.functions:
+        _check_inlined_size(ir_model)
         InlinePass()(ir_model)
     nodes, bodies = _operations(ir_model.graph)
     for domain in dict.fromkeys(node.domain for node in nodes):
@@ -236,6 +243,48 @@ def _simplify(ir_model: ir.Model) -> None:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
     if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
         RemoveInitializersFromInputsPass()(ir_model)
+
+
+def _check_inlined_size(ir_model: ir.Model) -> None:
+    """Refuses functions that would become too many operations, or call themselves.
+
+    Twenty-eight functions of two calls each are 3 KB of a file and 2**28 operations.
+
+    Raises:
+        ModelFormatError: They would.
+    """
+    functions = ir_model.functions
+    sizes: dict[Any, int] = {}
+    open_calls: list[Any] = [None]
+    callees: dict[Any, tuple[int, list[Any]]] = {
+        key: _calls(function, functions) for key, function in functions.items()
+    }
+    callees[None] = _calls(ir_model.graph, functions)
+    while open_calls:
+        key = open_calls[-1]
+        own, called = callees[key]
+        waiting = [one for one in called if one not in sizes]
+        if not waiting:
+            sizes[key] = min(own + sum(sizes[one] for one in called), MOST_OPERATIONS + 1)
+            open_calls.pop()
+        elif len(open_calls) > len(callees):
+            raise ModelFormatError(f"Function '{key[1]}' of the model calls itself.")
+        else:
+            open_calls.append(waiting[0])
+    if sizes[None] > MOST_OPERATIONS:
+        raise ModelFormatError(
+            f"The model's functions would become more than {MOST_OPERATIONS:,} operations where "
+            "they are called; export it with fewer functions that call one another."
+        )
+
+
+def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
+    """How many operations a graph has that call no function, and which functions it calls."""
+    import onnx_ir as ir
+
+    keys = [node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph)]
+    called = [key for key in keys if key in functions]
+    return len(keys) - len(called), called
 
 
 def _encode_strings(node: ir.Node) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterator, Sequence
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from partita.attributes import MOST_DIMENSIONS, check_attributes
+from partita.errors import ModelFormatError
+from partita.inference_process import inferred_apart
 
 if TYPE_CHECKING:
     import onnx
@@ -14,6 +19,9 @@ _log = logging.getLogger(__name__)
 
 _SMALL_BYTES = 1024
 """Weights up to this size take part in inference, since shapes are computed from them."""
+
+_MOST_VALUES = 1 << 16
+"""Elements of one value that inference follows; shapes are computed from few."""
 
 _FREE_INITIALIZERS = 4
 """In models of older IR versions onnx's inference sees only initializers that are inputs too."""
@@ -50,18 +58,26 @@ def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:
         yield from node.outputs
 
 
-def infer_shapes(ir_model: ir.Model) -> None:
+def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     """Infers types and shapes in place; what cannot be inferred stays unknown.
 
     What a model claims about computed values is often stale (it was exported for another batch
     size). So inference starts from the inputs and weights alone, and claims count only for values
     whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
     that holds numbers only, though the inputs do not, just the rank counts.
+
+    Args:
+        ir_model: The model.
+        isolate: Let onnx infer in a process of its own, which takes most of a second more.
+
+    Raises:
+        ModelFormatError: An attribute is out of all bounds, or that process does not survive.
     """
     from onnx_ir import serde
 
+    check_attributes(ir_model)
     proto = _for_inference(ir_model)
-    inferred = _infer(proto)
+    inferred = _infer(proto, isolate)
     if inferred is None:
         return
     known = {
@@ -86,7 +102,7 @@ def infer_shapes(ir_model: ir.Model) -> None:
             if output.name in lost:
                 output.CopyFrom(lost.pop(output.name))
         proto.graph.value_info.extend(lost.values())
-        inferred = _infer(proto) or inferred
+        inferred = _infer(proto, isolate) or inferred
     _take_over(ir_model, inferred)
 
 
@@ -141,14 +157,47 @@ def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(copy)
 
 
-def _infer(proto: onnx.ModelProto) -> onnx.ModelProto | None:
+def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
+    import onnx
     from onnx import shape_inference
 
+    values = propagates(proto.graph)
     try:
-        return shape_inference.infer_shapes(proto, data_prop=True)
+        if not isolate:
+            return shape_inference.infer_shapes(proto, data_prop=values)
+        inferred = onnx.ModelProto()
+        inferred.ParseFromString(inferred_apart(proto.SerializeToString(), values))
+        return inferred
+    except ModelFormatError:
+        raise
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         _log.warning("Shapes of model '%s' could not be inferred: %s", proto.graph.name, error)
         return None
+
+
+def propagates(graph: onnx.GraphProto) -> bool:
+    """Whether inference may follow values, not only shapes, without drowning in them.
+
+    It keeps what shapes are computed from, element by element; thirty Concats of a value with
+    itself are 900 bytes of a file and 2**30 elements. Concat is the one operator whose value is
+    longer than each of those that it reads.
+    """
+    lengths = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    return _longest(graph, lengths) <= _MOST_VALUES
+
+
+def _longest(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
+    lengths, longest = dict(outer), 0
+    for node in graph.node:
+        known = [lengths.get(name, MOST_DIMENSIONS) for name in node.input]
+        length = sum(known) if node.op_type == "Concat" else max(known, default=MOST_DIMENSIONS)
+        length = min(length, _MOST_VALUES + 1)
+        lengths.update(dict.fromkeys(node.output, length))
+        longest = max(longest, length)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                longest = max(longest, _longest(body, lengths))
+    return longest
 
 
 def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
+from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, plain
@@ -57,19 +58,21 @@ def _fold(node: Node, target: Target) -> bool:
     else:
         operands = [None if value is None else _operand(value) for value in node.inputs]
         try:
-            emitter = target.find(node, operands)
+            with blamed_on(node):
+                emitter = target.find(node, operands)
         except CompileError:
             return False
         if not emitter.folds:
             return False
-        if target.fold is not None:
-            computed = target.fold(node, [None if o is None else o.const for o in operands])
-            results = [plain(np.asarray(array)) for array in computed]
-        else:
-            builder = Builder(_operand, target.prepacked, _no_body)
-            builder.begin(node, True)
-            emitted = emitter.emit(builder, node, *operands)
-            results = emitted if isinstance(emitted, (tuple, list)) else (emitted,)
+        with blamed_on(node):
+            if target.fold is not None:
+                computed = target.fold(node, [None if o is None else o.const for o in operands])
+                results = [plain(np.asarray(array)) for array in computed]
+            else:
+                builder = Builder(_operand, target.prepacked, _no_body)
+                builder.begin(node, True)
+                emitted = emitter.emit(builder, node, *operands)
+                results = emitted if isinstance(emitted, (tuple, list)) else (emitted,)
     for position, value in enumerate(node.outputs):
         if value is None:
             continue

@@ -100,7 +100,15 @@ class Entry:
                 return Reason(
                     ReasonCode.UNSUPPORTED_DTYPE, f"input {position} is {dtype}; takes {names}"
                 )
-        return None if self.check is None else self.check(node)
+        if self.check is None:
+            return None
+        try:
+            return self.check(node)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"its attributes cannot be understood ({type(error).__name__}: {error})",
+            )
 
     def allowed(self, position: int) -> DTypes | None:
         """Element types taken at an input position; ``None`` is all."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import CompileError
+from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.demands import check_demands
 from partita.lowering.graph import Graph, Node, Value
@@ -130,15 +131,17 @@ class Walk:
                 self._bind(node, self._operand(source))
             return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
-        emitter = self._target.find(node, operands)
+        with blamed_on(node):
+            emitter = self._target.find(node, operands)
         check_demands(node, operands)
         folding = emitter.folds and all(o is None or o.const is not None for o in operands)
         self._builder.begin(node, folding)
-        if folding and self._target.fold is not None:
-            arrays = self._target.fold(node, [None if o is None else o.const for o in operands])
-            results: Any = tuple(self._builder.constant(array) for array in arrays)
-        else:
-            results = emitter.emit(self._builder, node, *operands)
+        with blamed_on(node):
+            if folding and self._target.fold is not None:
+                arrays = self._target.fold(node, [None if o is None else o.const for o in operands])
+                results: Any = tuple(self._builder.constant(array) for array in arrays)
+            else:
+                results = emitter.emit(self._builder, node, *operands)
         self._bind(node, results)
 
     def _bind(self, node: Node, results: Any) -> None:

@@ -417,7 +417,7 @@ def test_local_functions_are_inlined():
 
 def test_local_functions_that_call_themselves():
     proto = with_function([node("twice_and_neg", ["a"], "c", domain="local")])
-    refused(proto, "is not a valid ONNX model")
+    refused(proto, "Function 'twice_and_neg' of the model calls itself")
 
 
 # ---------------------------------------------------------------------- external data

@@ -1,0 +1,125 @@
+"""What attributes of ONNX's operators may be, checked before anything computes with them.
+
+onnx's shape inference trusts attributes: an axis of 2**31 makes it read beyond its tables, a Split
+that is told of fewer outputs than it has makes it write there, and a process ends. So every model
+is checked before: attributes are there if they must be, are of the type that ONNX's definition
+says, and numbers lie in the ranges below, which are wider than any real model needs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import ModelFormatError
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+MOST_DIMENSIONS = 64
+"""numpy has arrays of no more."""
+
+_LARGE = (1 << 31) - 1
+_AXIS = (-MOST_DIMENSIONS, MOST_DIMENSIONS)
+_PLACE = (0, MOST_DIMENSIONS)
+_COUNT = (1, _LARGE)
+_SIZE = (0, _LARGE)
+
+RANGES: dict[str, tuple[int, int]] = {
+    **dict.fromkeys(("axis", "axes", "batch_axis", "time_axis", "new_axis"), _AXIS),
+    **dict.fromkeys(("scan_input_axes", "scan_output_axes"), _AXIS),
+    **dict.fromkeys(("batch_dims", "perm"), _PLACE),
+    **dict.fromkeys(("kernel_shape", "strides", "dilations", "group", "offset_group"), _COUNT),
+    **dict.fromkeys(("num_outputs", "num_groups"), _COUNT),
+    "blocksize": (1, 1 << 15),
+    **dict.fromkeys(("num_scan_inputs", "hidden_size", "block_size", "num_heads"), _SIZE),
+    **dict.fromkeys(("q_num_heads", "kv_num_heads", "rotary_embedding_dim"), _SIZE),
+    **dict.fromkeys(("output_height", "output_width", "pooled_shape", "sample_size"), _SIZE),
+    **dict.fromkeys(("output_padding", "output_shape", "min_gram_length"), _SIZE),
+    **dict.fromkeys(("max_gram_length", "max_skip_count", "ngram_counts"), _SIZE),
+    **dict.fromkeys(("ngram_indexes", "size"), _SIZE),
+    "pads": (-_LARGE, _LARGE),
+    "shape": (-1, 1 << 62),
+}
+"""Attribute to the smallest and the largest number that is allowed, whatever the operator."""
+
+_NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS", "FLOAT"), "INTS": ("INT",)}
+"""Types that exporters write for others, and that mean the same."""
+
+
+def check_attributes(ir_model: ir.Model) -> None:
+    """Refuses a model with attributes that are out of all bounds, in bodies and functions too.
+
+    Raises:
+        ModelFormatError: Names the operation, the attribute, what it is and what is allowed.
+    """
+    imports = ir_model.graph.opset_imports
+    for node in _nodes(ir_model.graph):
+        _check(node, imports.get(node.domain))
+    for function in ir_model.functions.values():
+        for node in _nodes(function):
+            _check(node, function.opset_imports.get(node.domain))
+
+
+def _nodes(graph: Any) -> Iterator[ir.Node]:
+    import onnx_ir as ir
+
+    return iter(ir.traversal.RecursiveGraphIterator(graph))
+
+
+def _check(node: ir.Node, version: int | None) -> None:
+    if node.domain not in ("", "ai.onnx"):
+        return
+    types = {} if version is None else _types(node.op_type, version)
+    for name, (kind, required) in types.items():
+        if required and name not in node.attributes:
+            raise _refusal(node, f"lacks its attribute '{name}' of type {kind}")
+    for attribute in node.attributes.values():
+        if attribute.ref_attr_name:
+            continue  # of a function; known when it is called
+        expected, _ = types.get(attribute.name, ("", False))
+        found = attribute.type.name
+        if expected and found != expected and found not in _NUMBERS.get(expected, ()):
+            raise _refusal(
+                node, f"has an attribute '{attribute.name}' of type {found}; {expected} is due"
+            )
+        if attribute.name in RANGES and found in ("INT", "INTS"):
+            low, high = RANGES[attribute.name]
+            value: Any = attribute.value
+            for number in _numbers(value):
+                if not low <= number <= high:
+                    raise _refusal(
+                        node,
+                        f"has an attribute '{attribute.name}' of {number}; allowed are {low} to "
+                        f"{high}",
+                    )
+    if node.op_type == "Split" and "num_outputs" in node.attributes:
+        count = node.attributes["num_outputs"].value
+        if count != len(node.outputs):
+            raise _refusal(node, f"has num_outputs {count} and {len(node.outputs)} outputs")
+
+
+def _numbers(value: Any) -> Iterable[int]:
+    return (value,) if isinstance(value, int) else value
+
+
+def _refusal(node: ir.Node, fault: str) -> ModelFormatError:
+    name = node.name or (node.outputs[0].name if node.outputs else "")
+    return ModelFormatError(f"Operation '{name}' ({node.op_type}) {fault}.")
+
+
+@functools.cache
+def _types(op_type: str, version: int) -> dict[str, tuple[str, bool]]:
+    """Attribute to its type, and whether it must be there, by ONNX's definition."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(op_type, version, "")
+    except onnx.defs.SchemaError:
+        return {}
+    types: dict[str, tuple[str, bool]] = {}
+    for name, attribute in schema.attributes.items():
+        kind: Any = attribute.type  # onnx's stubs know of no name
+        types[name] = (kind.name, attribute.required)
+    return types

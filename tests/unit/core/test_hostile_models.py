@@ -1,0 +1,218 @@
+"""Small files that would end a process, or fill its memory, if they were believed."""
+
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import onnx
+import pytest
+from models import affine, model_of, neg, node, value, weight
+from onnx import TensorProto, helper
+
+from partita import Core, inference_process, reading
+from partita.errors import CompileError, ModelFormatError, PartitaError
+from partita.reading import read_model
+
+INT64 = TensorProto.INT64
+
+
+def split():
+    made = node("Split", ["x"], ["a", "b"], "cut", num_outputs=1)
+    return model_of([made], [value("x", [4])], ["a", "b"], opset=18)
+
+
+def gather_nd():
+    made = node("GatherND", ["x", "i"], "y", "pick", batch_dims=-5)
+    return model_of([made], [value("x", [2, 2]), value("i", [2, 1], INT64)], ["y"])
+
+
+def layer_norm():
+    made = node("LayerNormalization", ["x", "s"], "y", "norm", axis=2**31)
+    return model_of([made], [value("x", [2, 3]), value("s", [3])], ["y"])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (split, "Operation 'cut' (Split) has num_outputs 1 and 2 outputs"),
+        (gather_nd, "'pick' (GatherND) has an attribute 'batch_dims' of -5; allowed are 0 to 64"),
+        (layer_norm, "'norm' (LayerNormalization) has an attribute 'axis' of 2147483648; allowed"),
+    ],
+)
+def test_attributes_that_end_onnxs_inference_are_refused(model, said):
+    with pytest.raises(ModelFormatError) as caught:
+        read_model(model().SerializeToString())
+    assert said in str(caught.value)
+
+
+def test_attributes_in_bodies_and_functions_are_looked_at():
+    inner = node("Softmax", ["x"], "y", "deep", axis=2**40)
+    body = helper.make_graph([inner], "then", [], [value("y", None)])
+    branch = node("If", ["c"], "y", then_branch=body, else_branch=body)
+    model = model_of([branch], [value("c", [], TensorProto.BOOL), value("x", [2])], ["y"])
+    with pytest.raises(ModelFormatError, match="'deep'"):
+        read_model(model.SerializeToString())
+    function = helper.make_function(
+        "own", "F", ["x"], ["y"], [inner], [helper.make_opsetid("", 17)]
+    )
+    model = model_of([node("F", ["x"], "y", domain="own")], [value("x", [2])], ["y"])
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(ModelFormatError, match="'axis' of 1099511627776"):
+        read_model(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"axis": "one"}, "has an attribute 'axis' of type STRING; INT is due"),
+        ({"axis": [1, 2]}, "has an attribute 'axis' of type INTS; INT is due"),
+        ({}, "lacks its attribute 'axis' of type INT"),
+    ],
+)
+def test_attributes_of_other_types_and_none(attributes, said):
+    model = model_of([node("Concat", ["x", "x"], "y", **attributes)], [value("x", [2])], ["y"])
+    with pytest.raises(ModelFormatError) as caught:
+        read_model(model.SerializeToString())
+    assert said in str(caught.value)
+
+
+def test_numbers_that_exporters_write_for_floats():
+    made = node("LeakyRelu", ["x"], "y", alpha=1)
+    made.attribute[0].CopyFrom(helper.make_attribute("alpha", 1))
+    assert made.attribute[0].type == onnx.AttributeProto.INT
+    assert read_model(model_of([made], [value("x", [2])], ["y"]).SerializeToString()).ops
+
+
+def test_every_attribute_that_has_a_range_is_of_an_operator():
+    from partita.attributes import RANGES
+
+    known = {
+        name for schema in onnx.defs.get_all_schemas_with_history() for name in schema.attributes
+    }
+    assert set(RANGES) <= known
+
+
+@pytest.mark.timeout(120)
+def test_values_that_double_are_not_followed():
+    """900 bytes of Concats took gigabytes, since inference follows what shapes are made of."""
+    nodes, last = [], "x"
+    for step in range(40):
+        nodes.append(node("Concat", [last, last], f"c{step}", axis=0))
+        last = f"c{step}"
+    nodes.append(node("Reshape", ["data", last], "y"))
+    model = model_of(nodes, [value("data", [4])], ["y"], [weight("x", np.array([1], np.int64))])
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30));"
+    code = limited + (
+        "import sys; from partita.reading import read_model; "
+        "print(len(read_model(sys.stdin.buffer.read()).ops))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=model.SerializeToString(),
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.stdout.strip() == b"41", done.stderr
+
+
+def test_values_of_usual_length_are_followed():
+    nodes = [
+        node("Shape", ["x"], "s"),
+        node("Gather", ["s", "zero"], "n"),
+        node("Concat", ["n", "rest"], "wanted", axis=0),
+        node("Reshape", ["x", "wanted"], "y"),
+    ]
+    weights = [weight("zero", np.array([0])), weight("rest", np.array([3, 1]))]
+    model = read_model(model_of(nodes, [value("x", [2, 3])], ["y"], weights).SerializeToString())
+    assert model.outputs[0].shape == (2, 3, 1)
+
+
+def doubling(depth):
+    """Functions each of which calls the one before it twice."""
+    functions = []
+    for level in range(depth):
+        inner = [("Neg", "")] * 2 if level == 0 else [(f"F{level - 1}", "own")] * 2
+        nodes = [
+            node(inner[0][0], ["x"], "t", domain=inner[0][1]),
+            node(inner[1][0], ["t"], "y", domain=inner[1][1]),
+        ]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        functions.append(helper.make_function("own", f"F{level}", ["x"], ["y"], nodes, opsets))
+    made = model_of([node(f"F{depth - 1}", ["x"], "y", domain="own")], [value("x", [2])], ["y"])
+    made.functions.extend(functions)
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    return made
+
+
+@pytest.mark.timeout(60)
+def test_functions_that_double_are_refused():
+    with pytest.raises(ModelFormatError, match=r"would become more than 1,000,000 operations"):
+        read_model(doubling(28).SerializeToString())
+    assert len(read_model(doubling(5).SerializeToString()).ops) == 32
+
+
+def test_functions_that_call_themselves_are_refused():
+    made = doubling(3)
+    made.functions[0].node[0].op_type, made.functions[0].node[0].domain = "F2", "own"
+    with pytest.raises(ModelFormatError, match=r"Function 'F[012]' of the model calls itself"):
+        read_model(made.SerializeToString())
+
+
+def test_the_limit_is_of_operations_after_inlining(monkeypatch):
+    monkeypatch.setattr(reading, "MOST_OPERATIONS", 31)
+    with pytest.raises(ModelFormatError, match="more than 31 operations"):
+        read_model(doubling(5).SerializeToString())
+
+
+# ------------------------------------------------------------------ another process
+
+
+def test_another_process_infers_the_same():
+    data = affine().SerializeToString()
+    here, there = read_model(data), Core().read_model(data, isolate=True)
+    assert [p.shape for p in there.outputs] == [p.shape for p in here.outputs] == [("N", 3)]
+
+
+def test_what_cannot_be_inferred_there_stays_unknown_as_here(monkeypatch, caplog):
+    code = inference_process._CODE.rpartition("main(")[0] + "sys.exit(3)"
+    monkeypatch.setattr(inference_process, "_CODE", code)
+    assert read_model(neg().SerializeToString(), isolate=True).outputs[0].shape is None
+    assert "could not be inferred" in caplog.text
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
+def test_inference_that_ends_its_process_ends_no_other(monkeypatch):
+    monkeypatch.setattr(inference_process, "_CODE", "import os; os.abort()")
+    with pytest.raises(ModelFormatError, match=r"ended its process with code -\d+"):
+        read_model(neg().SerializeToString(), isolate=True)
+
+
+def test_inference_that_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(inference_process, "SECONDS", 0.01)
+    began = time.monotonic()
+    with pytest.raises(ModelFormatError, match="could not be inferred in another process"):
+        read_model(neg().SerializeToString(), isolate=True)
+    assert time.monotonic() - began < 60
+
+
+# ---------------------------------------------------------------------- whose fault
+
+
+@pytest.mark.parametrize(
+    ("attributes", "said"),
+    [
+        ({"mode": "hostile"}, "hostile"),
+        ({"padding_mode": "nowhere"}, "nowhere"),
+    ],
+)
+def test_modes_that_a_table_lacks_name_the_operation(core, attributes, said):
+    made = node("GridSample", ["x", "g"], "y", "sample", **attributes)
+    model = model_of([made], [value("x", [1, 1, 2, 2]), value("g", [1, 2, 2, 2])], ["y"], opset=20)
+    with pytest.raises(PartitaError, match="'sample'") as caught:
+        core.compile_model(model.SerializeToString(), "CPU")
+    assert said in str(caught.value)
+    assert isinstance(caught.value, CompileError)
