@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _ROOT = Path("/")
 
@@ -26,7 +26,7 @@ def usable_processors(root: Path = _ROOT) -> int:
         root: Where the system's files are, ``proc/self/cgroup`` and so on.
     """
     quota = processor_quota(root)
-    allowed = _allowed()
+    allowed = len(allowed_processors())
     return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
@@ -44,25 +44,31 @@ def processor_quota(root: Path = _ROOT) -> float | None:
     return min(quotas, default=None)
 
 
-def _allowed() -> int:
-    """Processors that the system lets this process run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    if sys.platform == "win32":
-        import ctypes
-        from ctypes import wintypes
+def allowed_processors() -> list[int]:
+    """Numbers of the processors that the system lets this process run on, in order.
 
-        kernel = ctypes.WinDLL("kernel32", use_last_error=True)
-        kernel.GetCurrentProcess.restype = wintypes.HANDLE
-        kernel.GetProcessAffinityMask.argtypes = [wintypes.HANDLE, *[ctypes.c_void_p] * 2]
-        mask, all_of_machine = ctypes.c_size_t(), ctypes.c_size_t()
-        process = kernel.GetCurrentProcess()
-        found = kernel.GetProcessAffinityMask(
-            process, ctypes.byref(mask), ctypes.byref(all_of_machine)
-        )
-        if found and mask.value:  # it is 0 for a process in several groups of 64 processors
-            return mask.value.bit_count()
-    return os.cpu_count() or 1
+    Where it does not tell which, as many as the machine has, from 0.
+    """
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    if sys.platform == "win32":
+        mask = _affinity_of_windows()
+        if mask:  # it is 0 for a process in several groups of 64 processors
+            return [number for number in range(mask.bit_length()) if mask >> number & 1]
+    return list(range(os.cpu_count() or 1))
+
+
+def _affinity_of_windows() -> int:
+    """The processors of the process's group that it may run on, one bit each."""
+    import ctypes
+
+    kernel: Any = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]  # of Windows
+    kernel.GetCurrentProcess.restype = ctypes.c_void_p
+    kernel.GetProcessAffinityMask.argtypes = [ctypes.c_void_p] * 3
+    mask, of_machine = ctypes.c_size_t(), ctypes.c_size_t()
+    places = ctypes.addressof(mask), ctypes.addressof(of_machine)
+    known = kernel.GetProcessAffinityMask(kernel.GetCurrentProcess(), *places)
+    return mask.value if known else 0
 
 
 class _Hierarchy(NamedTuple):

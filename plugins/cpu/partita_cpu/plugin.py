@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import platform
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import partita
@@ -32,11 +29,12 @@ class CpuPlugin(DevicePlugin):
             PropertyError: PARTITA_CPU_ISA names no level.
         """
         from partita_cpu.native.isa import isa
+        from partita_cpu.system import this_system
 
         level = isa().name
         return DeviceInfo(
             self.device_name,
-            _processor_name(),
+            this_system().processor_name(),
             kind="cpu",
             driver=f"{level} kernels, numba {_version('numba')}, numpy {_version('numpy')}",
             details={"processors": str(usable_processors()), "level": level},
@@ -71,18 +69,6 @@ def _version(package: str) -> str:
     from importlib.metadata import version
 
     return version(package)
-
-
-@functools.cache
-def _processor_name() -> str:
-    """The name as the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 @partita.hookimpl

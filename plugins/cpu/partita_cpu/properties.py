@@ -10,6 +10,9 @@ from partita.processors import usable_processors
 from partita.properties import DeviceProperties
 from partita.properties.hint import ExecutionMode, PerformanceMode
 
+MOST_THREADS = 4095
+"""Of one compiled model: as many as `native.crew` has room for."""
+
 
 class CpuProperties(DeviceProperties):
     """Properties of device CPU."""
@@ -17,6 +20,7 @@ class CpuProperties(DeviceProperties):
     INFERENCE_NUM_THREADS: int = Field(
         0,
         ge=0,
+        le=MOST_THREADS,
         description="Threads that compute; 0 for one per processor that this process may use: "
         "affinity masks and the quotas of containers count.",
     )
@@ -54,7 +58,7 @@ class CpuProperties(DeviceProperties):
     @property
     def threads(self) -> int:
         """Number of threads that compute, of all streams together."""
-        return self.INFERENCE_NUM_THREADS or usable_processors()
+        return self.INFERENCE_NUM_THREADS or min(usable_processors(), MOST_THREADS)
 
     @property
     def streams(self) -> int:

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from partita.errors import PropertyError
+from partita.processors import allowed_processors
 from partita_cpu.native.crew import Crew, stay_on
 from partita_cpu.native.kept import available
+from partita_cpu.system import this_system
 
 PARALLEL_WORK = 1 << 20
 """Steps below this work (bytes or operations) run on one thread: waking another costs more."""
@@ -81,11 +83,11 @@ def team_of(size: int, stream: int, pinned: bool = False) -> Team:
 def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
     processors: list[int] = []
     if pinned:
-        if not hasattr(os, "sched_setaffinity"):
+        if not this_system().pins_threads:
             raise PropertyError(
                 f"ENABLE_CPU_PINNING is set, and {sys.platform} cannot pin threads; set it to NO."
             )
-        there = sorted(os.sched_getaffinity(0))
+        there = allowed_processors()
         processors = [there[(stream * size + tid) % len(there)] for tid in range(1, size)]
     return Team(size, Crew(size, processors) if walks else None, processors)
 

@@ -9,10 +9,13 @@ import textwrap
 
 import pytest
 
+import partita
 import partita_cpu.entry as entry
 from partita.errors import PropertyError
 from partita.lowering import Step
+from partita_cpu import team
 from partita_cpu.native.sliding import slide
+from partita_cpu.system import portable
 from partita_cpu.team import team_of
 
 PINNED = """
@@ -59,11 +62,17 @@ def test_pinned_threads(level):
 
 
 def test_a_system_that_cannot_pin(monkeypatch):
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    monkeypatch.setattr(team, "this_system", lambda: portable)
     with pytest.raises(
         PropertyError, match=r"ENABLE_CPU_PINNING is set, and .* cannot pin threads"
     ):
         team_of(2, 97, pinned=True)
+
+
+def test_more_threads_than_a_crew_has_room_for():
+    core = partita.Core()
+    with pytest.raises(PropertyError, match=r"INFERENCE_NUM_THREADS.*less than or equal to 4095"):
+        core.set_property("CPU", {"INFERENCE_NUM_THREADS": 4096})
 
 
 class Program:

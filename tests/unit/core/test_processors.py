@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 
 from partita import processors
-from partita.processors import processor_quota, usable_processors
+from partita.processors import allowed_processors, processor_quota, usable_processors
 
 V2 = "31 24 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
 V1 = "32 24 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:3 - cgroup cgroup rw,cpuacct,cpu"
@@ -136,5 +137,16 @@ def test_a_system_without_affinities(tmp_path, monkeypatch):
     assert usable_processors(tmp_path) == 1
 
 
+@pytest.mark.parametrize(
+    ("mask", "numbers"), [(0b1011, [0, 1, 3]), (1 << 63, [63]), (0, [0, 1, 2])]
+)
+def test_a_mask_of_windows(monkeypatch, mask, numbers):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setattr(processors, "_affinity_of_windows", lambda: mask)
+    assert allowed_processors() == numbers
+
+
 def test_this_machine_has_some():
-    assert 1 <= usable_processors() <= processors._allowed()
+    assert 1 <= usable_processors() <= len(allowed_processors())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from typing import Any
 
 from partita_cpu.kernels.numba_jit import intrinsic, ir, types
@@ -14,7 +15,7 @@ def _pointer(builder: Any, address: Any) -> Any:
 
 def _load(typing: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load_atomic(_pointer(builder, args[0]), "acquire", 8)
+        return builder.load_atomic(_pointer(builder, args[0]), "seq_cst", 8)
 
     return types.int64(types.int64), generate
 
@@ -34,19 +35,41 @@ def _add(typing: Any, address: Any, value: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
+_PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "x86_64": ("llvm.x86.sse2.pause", ()),
+    "amd64": ("llvm.x86.sse2.pause", ()),
+    "aarch64": ("llvm.aarch64.isb", (15,)),
+    "arm64": ("llvm.aarch64.isb", (15,)),
+}
+"""An instruction that takes some tens of cycles and lets the other thread of a core compute.
+
+ARM's own ``yield`` takes one cycle: the looks that a waiting thread has would be over at once.
+"""
+
+
 def _pause(typing: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(ir.VoidType(), [])
-        name = "llvm.x86.sse2.pause"
-        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
-        builder.call(function, [])
+        emit_pause(builder, platform.machine())
         return context.get_dummy_value()
 
     return types.void(), generate
 
 
+def emit_pause(builder: Any, machine: str) -> None:
+    """Writes what a waiting loop does meanwhile: nothing, on machines that have no word for it."""
+    name, values = _PAUSES.get(machine.lower(), ("", ()))
+    if name:
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [word] * len(values))
+        function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        builder.call(function, [ir.Constant(word, value) for value in values])
+
+
 load: Any = intrinsic(_load)
-"""The word at an address; nothing that follows is read before it."""
+"""The word at an address: nothing that follows is read before it, nor it before an :data:`add`.
+
+For the latter ARM needs another instruction than for the former; x86 needs none for either.
+"""
 
 store: Any = intrinsic(_store)
 """Writes the word at an address, after everything that comes before."""

@@ -31,16 +31,15 @@ from partita_cpu.native.atomics import (
 from partita_cpu.native.invoking import invoke
 from partita_cpu.native.kept import entry_of
 from partita_cpu.native.trampoline import fill
+from partita_cpu.system import this_system
+from partita_cpu.system.linux import calls, set_bytes
 
 # Words of the shared memory; each on a cache line of its own.
 _GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
 _TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
-_WHERE, _AVOIDED, _MOVING, _HELPERS = 344, 352, 360, 368
+_WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
 WORDS = 64
 """Size of the shared memory."""
-
-SET_BYTES = 128
-"""Of a set of processors; behind one come the system's numbers of the threads that move."""
 
 ROW = 3
 """Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
@@ -67,9 +66,17 @@ once when it is woken, and not after a while in the middle of a share.
 USAGE_BYTES = 144
 """What the system tells of a thread; the last word is how often it was put aside."""
 
-# A ticket is the row's number, how many shares there are, and how many were drawn.
-_NUMBER, _SHARES, _HELPED, _FIELD = 32, 22, 11, 0x7FF
-_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = 202, 24, 203, 204, 98
+# A ticket is the row's number in 24 bits, how many shares there are in 12, and how many were drawn
+# by those who help and by the caller, 14 bits each. A thread that helps may draw twice in vain, at
+# the end of a ticket and, if it comes late, of the next one; so three times as many are drawn as
+# there are shares and threads. Numbers begin anew after the last one: nothing waits so long.
+_NUMBER, _SHARES, _HELPED = 40, 28, 14
+_NUMBERS, _MOST_SHARES, _MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
+
+MOST_THREADS = _MOST_SHARES
+"""Of a crew, so that its tickets hold."""
+
+_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = calls
 _OF_THREAD = 1
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
@@ -90,14 +97,14 @@ def _draw(sync: int, helps: int) -> None:
     """
     while True:
         drawn = add(sync + _TICKET, 1 << _HELPED if helps else 1)
-        share, helped = drawn & _FIELD, (drawn >> _HELPED) & _FIELD
-        shares = (drawn >> _SHARES) & (_FIELD >> 1)
+        share, helped = drawn & _MOST_DRAWN, (drawn >> _HELPED) & _MOST_DRAWN
+        shares = (drawn >> _SHARES) & _MOST_SHARES
         if share + helped >= shares:
             return
         if helps:
             share = shares - 1 - helped
         # Only who holds a share may look at the table: it stays until all shares are done.
-        row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & 0xFFFFFFFF
+        row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & _NUMBERS
         place = load(sync + _TABLE) + 8 * ROW * row
         _compute(sync, place, share, shares)
         add(sync + _DONE, 1)
@@ -118,7 +125,7 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
             seen = number
             looks = 0
             most = LOOKS
-            if (ticket >> _SHARES) & (_FIELD >> 1) == 0:  # a run is over
+            if (ticket >> _SHARES) & _MOST_SHARES == 0:  # a run is over
                 call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
                 before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
                 calm = calm + 1 if put_aside == before else 0
@@ -155,19 +162,19 @@ def _rouse(sync: int, tid: int, nt: int) -> None:
 def _stand_aside(sync: int) -> None:
     """Keeps the other threads off the caller's processor, if it is not the one of last time."""
     here = call_here(load(sync + _WHERE), ())
-    count = load(sync + _MOVING)
-    if count == 0 or here == load(sync + _AVOIDED) or not 0 <= here < 8 * SET_BYTES:
+    count, size = load(sync + _MOVING), load(sync + _SET_BYTES)
+    if count == 0 or here == load(sync + _AVOIDED) or not 0 <= here < 8 * size:
         return
     store(sync + _AVOIDED, here)
     system, processors = load(sync + _SYSCALL), load(sync + _HELPERS)
-    if call_system(system, (_GET_AFFINITY, 0, SET_BYTES, processors, 0, 0)) <= 0:
+    if call_system(system, (_GET_AFFINITY, 0, size, processors, 0, 0)) <= 0:
         return
     word = processors + here // 64 * 8
     store(word, load(word) & ~(np.int64(1) << (here % 64)))
     for number in range(count):
         # Fails, and changes nothing, where the caller may run on no other processor.
-        thread = load(processors + SET_BYTES + 8 * number)
-        call_system(system, (_SET_AFFINITY, thread, SET_BYTES, processors, 0, 0))
+        thread = load(processors + size + 8 * number)
+        call_system(system, (_SET_AFFINITY, thread, size, processors, 0, 0))
 
 
 @jit
@@ -177,7 +184,7 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
     number = (load(sync + _TICKET) >> _NUMBER) + 1
     if shared:
         _stand_aside(sync)
-        # Numbers of tickets never come again: row r of this run has number + r.
+        # Row r of this run has number + r.
         store(sync + _TABLE, table)
         store(sync + _FIRST_TICKET, number - first)
     for row in range(first, last):
@@ -258,9 +265,14 @@ class Crew:
     Args:
         size: Number of threads, the caller's included.
         processors: One for each thread but the caller's to stay on; none to let them move.
+
+    Raises:
+        ValueError: It shall have more than `MOST_THREADS`.
     """
 
     def __init__(self, size: int, processors: Sequence[int] = ()) -> None:
+        if size > MOST_THREADS:
+            raise ValueError(f"A crew of {size} threads is too large; at most {MOST_THREADS}.")
         self.size = size
         self._processors = processors
         self._busy = threading.Lock()
@@ -268,7 +280,7 @@ class Crew:
         self._memory = np.zeros(WORDS + 8, np.int64)
         self._words = self._memory.data
         self._threads: list[threading.Thread] = []
-        self._helpers = np.zeros(SET_BYTES // 8 + size - 1, np.int64)
+        self._helpers = np.zeros(set_bytes() // 8 + size - 1, np.int64)
         self._syscall, self._where = map(function_address, ("syscall", "sched_getcpu"))
         self._sync = 0
         self._status = 0
@@ -307,7 +319,7 @@ class Crew:
         start = self._memory.ctypes.data
         block = start + -start % 64
         words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
-        words[_HELPERS] = self._helpers.ctypes.data
+        words[_HELPERS], words[_SET_BYTES] = self._helpers.ctypes.data, set_bytes()
         for place, word in words.items():
             self._words[(block - start + place) // 8] = word
         self._status = (block - start + _STATUS) // 8
@@ -328,7 +340,7 @@ class Crew:
         for thread in self._threads:
             thread.start()
         if not self._processors:
-            self._helpers[SET_BYTES // 8 :] = [thread.native_id or 0 for thread in self._threads]
+            self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self._threads]
             self._words[self._status + (_MOVING - _STATUS) // 8] = len(self._threads)
 
     def _stop(self) -> None:
@@ -350,7 +362,7 @@ def function_address(name: str) -> int:
 def stay_on(processor: int | None) -> None:
     """Keeps the calling thread on a processor, if one is given."""
     if processor is not None:
-        os.sched_setaffinity(0, {processor})
+        this_system().pin(processor)
 
 
 def _live(sync: int, processor: int | None) -> None:

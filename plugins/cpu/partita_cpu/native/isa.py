@@ -16,6 +16,7 @@ import sys
 from partita.errors import PropertyError
 from partita_cpu.native import store
 from partita_cpu.native.levels import AARCH64, ANY, CHAINS, EVERY, PORTABLE, X86_64, Level
+from partita_cpu.system import this_system
 
 VARIABLE = "PARTITA_CPU_ISA"
 """Environment variable: the most that kernels may use."""
@@ -68,6 +69,8 @@ def detected() -> Level:
 def available() -> tuple[Level, ...]:
     """The levels that this machine has and kernels are written for, in the order of the chain.
 
+    Their machine code can be loaded on Linux; elsewhere there is the portable level alone.
+
     Asks the system for AMX if the processor has it.
     """
     chain = CHAINS.get(architecture(), (PORTABLE,))
@@ -76,7 +79,8 @@ def available() -> tuple[Level, ...]:
         for level in chain
         if not level.native
         or (
-            level.kernels
+            this_system().walks_programs
+            and level.kernels
             and level.features <= host_features()
             and (not level.tiles or _tiles_granted())
         )

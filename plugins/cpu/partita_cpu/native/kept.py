@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -27,6 +26,7 @@ from partita_cpu.native.invoking import invoke
 from partita_cpu.native.isa import isa
 from partita_cpu.native.trampoline import RETURNED, Entry, fill, trampoline
 from partita_cpu.native.workers import Job
+from partita_cpu.system import this_system
 
 Kinds = tuple[str, ...]
 """What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
@@ -39,7 +39,7 @@ _lock = threading.RLock()
 
 def available() -> bool:
     """Whether kernels are kept and called this way; else numba does all, as on other systems."""
-    return sys.platform.startswith("linux") and isa().native
+    return this_system().walks_programs and isa().native
 
 
 def kinds_of(args: Sequence[Any]) -> Kinds | None:

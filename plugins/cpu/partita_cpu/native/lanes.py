@@ -28,6 +28,7 @@ from partita_cpu.native.atomics import (
 from partita_cpu.native.crew import LOOKS, ROW, Crew, Rows, function_address
 from partita_cpu.native.kept import entry_of
 from partita_cpu.native.trampoline import fill
+from partita_cpu.system.linux import calls
 
 # Words of the shared memory; each on a cache line of its own. Behind them come for each program how
 # many it waits for (-1 once it has begun), and then for each when it began and ended.
@@ -41,7 +42,7 @@ _CALLS, _COUNT, _LANE, _FIRST, _LAST = 0, 1, 2, 3, 4
 _FIELDS = 5
 
 _MONOTONIC = 1
-_FUTEX = 202
+_FUTEX = calls.futex
 _WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
 
 

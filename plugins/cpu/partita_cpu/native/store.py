@@ -7,15 +7,15 @@ import functools
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import sys
 from pathlib import Path
 
 from partita.cache_folder import cache_folder, is_private, read_private, write_private
+from partita_cpu.system import this_system
 
 _DIGEST_BYTES = 32
-_CPUINFO = Path("/proc/cpuinfo")
-_ABOUT_PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags")
 
 
 def read(name: str, key: str) -> bytes | None:
@@ -81,21 +81,21 @@ def machine() -> str:
 
 
 def knows_processor() -> bool:
-    """Whether files are told apart by what the processor has."""
-    return bool(_processor())
+    """Whether the system tells what the processor has; else only LLVM knows, which takes long."""
+    return bool(this_system().processor_identity())
 
 
 @functools.cache
 def _processor() -> str:
-    """What the system tells of the first processor."""
-    lines = []
-    try:
-        with _CPUINFO.open() as file:
-            for line in file:
-                if not line.strip():
-                    break
-                if line.partition("\t")[0].rstrip() in _ABOUT_PROCESSOR:
-                    lines.append(line)
-    except OSError:
-        return ""
-    return "".join(lines)
+    """What tells processors apart that do not run each other's code.
+
+    A home folder may be shared by machines of different processors, so there must be something.
+    """
+    told = this_system().processor_identity()
+    if told:
+        return told
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    present = sorted(name for name, there in features.items() if there)
+    return f"{platform.machine()} {binding.get_host_cpu_name()} {' '.join(present)}"

@@ -11,7 +11,7 @@ import atexit
 import contextlib
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import subprocess
@@ -27,6 +27,7 @@ import partita_cpu
 from partita.cache_folder import cache_root
 from partita.processors import usable_processors
 from partita_cpu.native import store
+from partita_cpu.system import this_system
 
 MOST = 8
 """Processes that compile at the same time."""
@@ -163,10 +164,12 @@ class _Staff:
 
     def sleep(self) -> None:
         """Waits for an answer, not for long."""
-        with contextlib.suppress(OSError, ValueError):  # another thread has closed it
-            poll = select.poll()
-            poll.register(self._socket, select.POLLIN)
-            poll.poll(1000 * _LOOK_S)
+        with (
+            contextlib.suppress(OSError, ValueError),  # another thread has closed it
+            selectors.DefaultSelector() as selector,
+        ):
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.select(_LOOK_S)
 
     def end(self) -> None:
         """Ends them."""
@@ -184,6 +187,8 @@ class _Staff:
 
 def _possible() -> bool:
     """Whether there is an interpreter to start, and a folder where it can leave files."""
+    if not this_system().walks_programs:
+        return False  # machine code could not be loaded, and the processes are made as Linux does
     name = Path(sys.executable or "").name
     return name.startswith("python") and not getattr(sys, "frozen", False) and store.keeps()
 

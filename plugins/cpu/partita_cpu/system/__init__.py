@@ -1,0 +1,49 @@
+"""What operating systems do differently: one small module each, all of them a :class:`System`.
+
+A system without a module of its own is `portable`, which does without whatever may be missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Protocol, cast
+
+
+class System(Protocol):
+    """What device CPU asks of the operating system; modules of this package have it."""
+
+    @property
+    def walks_programs(self) -> bool:
+        """Whether kept machine code can be loaded here, and threads can walk programs of it.
+
+        Elsewhere numba compiles and loads all kernels, and Python walks programs.
+        """
+
+    @property
+    def pins_threads(self) -> bool:
+        """Whether :meth:`pin` can be called."""
+
+    def pin(self, processor: int) -> None:
+        """Keeps the calling thread on a processor.
+
+        Raises:
+            OSError: This process may not run there.
+        """
+
+    def processor_name(self) -> str:
+        """What a person calls the processor; empty if the system does not tell."""
+
+    def processor_identity(self) -> str:
+        """All that the system tells of what the processor can do; empty if it tells nothing."""
+
+
+_MODULES = {"linux": "linux", "darwin": "macos", "win32": "windows"}
+
+
+@functools.cache
+def this_system() -> System:
+    """The system that this process runs on."""
+    name = _MODULES.get(sys.platform, "portable")
+    return cast(System, importlib.import_module(f"{__name__}.{name}"))

@@ -1,0 +1,164 @@
+"""Linux: its calls by number, which differ between processors, and what it tells of processors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+_ROOT = Path("/")
+
+
+class Calls(NamedTuple):
+    """Numbers of calls to the system, for the C function ``syscall``."""
+
+    futex: int
+    give_way: int
+    set_affinity: int
+    get_affinity: int
+    usage: int
+
+
+_GENERIC = Calls(98, 124, 122, 123, 165)
+_NUMBERS = {
+    "x86_64": Calls(202, 24, 203, 204, 98),
+    "aarch64": _GENERIC,
+    "riscv64": _GENERIC,
+    "loongarch64": _GENERIC,
+}
+
+
+def calls_of(machine: str) -> Calls | None:
+    """The numbers for a kind of machine, as ``platform.machine()`` names it; if they are known."""
+    return _NUMBERS.get(machine)
+
+
+_known = calls_of(platform.machine()) if sys.maxsize > 2**32 else None
+
+calls = _known or _GENERIC
+"""Those of this machine. Nothing calls by them where :data:`walks_programs` is false."""
+
+walks_programs = _known is not None and sys.platform.startswith("linux")
+pins_threads = hasattr(os, "sched_setaffinity")
+
+_SMALLEST_SET = 128
+_LARGEST_SET = 1 << 16
+
+
+@functools.cache
+def set_bytes() -> int:
+    """How large a set of processors must be for the system to fill it in.
+
+    1,024 processors fit into 128 bytes; for a system that is built for more it is too small.
+    """
+    syscall = ctypes.CDLL(None).syscall
+    syscall.restype = ctypes.c_long
+    size = _SMALLEST_SET
+    while size < _LARGEST_SET:
+        room = ctypes.create_string_buffer(size)
+        if syscall(ctypes.c_long(calls.get_affinity), 0, ctypes.c_size_t(size), room) > 0:
+            return size
+        size *= 2
+    return _SMALLEST_SET
+
+
+def pin(processor: int) -> None:
+    """Keeps the calling thread on a processor.
+
+    Raises:
+        OSError: This process may not run there.
+    """
+    os.sched_setaffinity(0, {processor})
+
+
+_NAMES = ("model name", "cpu model", "Processor", "cpu", "uarch")
+
+_PARTS = {
+    "0x41 0xd03": "ARM Cortex-A53",
+    "0x41 0xd05": "ARM Cortex-A55",
+    "0x41 0xd07": "ARM Cortex-A57",
+    "0x41 0xd08": "ARM Cortex-A72",
+    "0x41 0xd0b": "ARM Cortex-A76",
+    "0x41 0xd0c": "ARM Neoverse N1",
+    "0x41 0xd40": "ARM Neoverse V1",
+    "0x41 0xd41": "ARM Cortex-A78",
+    "0x41 0xd42": "ARM Cortex-A78AE",
+    "0x41 0xd49": "ARM Neoverse N2",
+    "0x41 0xd4f": "ARM Neoverse V2",
+    "0x41 0xd83": "ARM Neoverse V3AE",
+    "0x41 0xd84": "ARM Neoverse V3",
+    "0x41 0xd8e": "ARM Neoverse N3",
+    "0x48 0xd01": "HiSilicon Kunpeng 920",
+    "0xc0 0xac3": "AmpereOne",
+    "0xc0 0xac4": "AmpereOne A",
+}
+"""Processors that do not tell their name, by implementer and part (as util-linux lists them)."""
+
+
+def processor_name(root: Path = _ROOT) -> str:
+    """As ``/proc/cpuinfo`` names it; where it holds only numbers, by these.
+
+    Args:
+        root: Where the system's files are.
+    """
+    told = _first_processor(root)
+    for key in _NAMES:
+        if told.get(key, "").strip("0123456789"):
+            return told[key]
+    implementer, part = told.get("CPU implementer"), told.get("CPU part")
+    if implementer and part:
+        unknown = f"{platform.machine()} processor, implementer {implementer}, part {part}"
+        return _PARTS.get(f"{implementer} {part}", unknown)
+    return platform.processor() or platform.machine()
+
+
+_MATTERS = (
+    "vendor_id",
+    "cpu family",
+    "model",
+    "stepping",
+    "flags",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "CPU revision",
+    "Features",
+    "cpu",
+    "revision",
+    "uarch",
+    "isa",
+    "CPU Family",
+    "Model Name",
+)
+
+
+def processor_identity(root: Path = _ROOT) -> str:
+    """What ``/proc/cpuinfo`` says of the first processor; empty where there is no such file.
+
+    Args:
+        root: Where the system's files are.
+    """
+    told = _first_processor(root)
+    lines = [f"{key}: {told[key]}" for key in _MATTERS if key in told]
+    return "\n".join((platform.machine(), *lines)) if lines else ""
+
+
+def _first_processor(root: Path) -> dict[str, str]:
+    """The lines about one processor, by their names."""
+    told: dict[str, str] = {}
+    try:
+        with (root / "proc/cpuinfo").open(errors="replace") as file:
+            for line in file:
+                key, colon, value = line.partition(":")
+                if colon:
+                    told.setdefault(key.strip(), value.strip())
+                elif "flags" in told or "Features" in told or "isa" in told:
+                    break
+    except OSError:
+        return {}
+    return told

@@ -1,0 +1,152 @@
+"""Crews of machines with many processors: fields of tickets, sets of processors."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita_cpu.kernels.numba_jit import jit
+from partita_cpu.native import crew as crews
+from partita_cpu.native.crew import MOST_THREADS, ROW, Crew, Rows
+from partita_cpu.native.isa import isa
+from partita_cpu.native.kept import entry_of
+from partita_cpu.native.trampoline import fill
+from partita_cpu.properties import MOST_THREADS as MOST_ALLOWED
+from partita_cpu.system import linux
+
+walked = pytest.mark.skipif(
+    not isa().native or not sys.platform.startswith("linux"),
+    reason="programs are walked by Python here",
+)
+
+
+@jit
+def _count(cells, tid, nt):
+    """Each share counts in a cell of its own how often it was computed."""
+    cells[tid] += 1
+
+
+class Counted:
+    """Rows that count; `steps` of them, each with as many shares as the crew has threads."""
+
+    def __init__(self, size, steps):
+        self.cells = np.zeros((steps, size), np.int64)
+        entry = entry_of(_count, (self.cells[0],))
+        self._slots = np.zeros((steps, entry.slots), np.int64)
+        table = []
+        for slots, cells in zip(self._slots, self.cells, strict=True):
+            fill(slots, entry, (cells,))
+            table.append((entry.trampoline, slots.ctypes.data, size))
+        self._table = np.array(table, np.int64).reshape(steps, ROW)
+        self.rows = Rows(self._table.ctypes.data, 0, steps, True)
+
+
+@walked
+@pytest.mark.parametrize(("size", "runs"), [(2, 200), (64, 20), (130, 10), (512, 3), (1100, 2)])
+def test_every_share_is_computed_once_by_any_number_of_threads(size, runs):
+    crew, counted = Crew(size), Counted(size, 5)
+    for _ in range(runs):
+        crew.run(counted.rows)
+    np.testing.assert_array_equal(counted.cells, runs)
+    assert len(crew._threads) == size - 1
+    crew._stop()
+
+
+@walked
+@pytest.mark.parametrize("number", [-1, 0, (1 << 23) - 3, -(1 << 23), -2])
+def test_numbers_of_tickets_begin_anew(number):
+    crew, counted = Crew(3), Counted(3, 7)
+    crew.run(Rows(0, 0, 0, True))
+    crew._words[(crew._sync - crew._memory.ctypes.data + crews._TICKET) // 8] = number << 40
+    for _ in range(4):
+        crew.run(counted.rows)
+    np.testing.assert_array_equal(counted.cells, 4)
+    crew._stop()
+
+
+@walked
+def test_helpers_end_with_their_crew():
+    crew, counted = Crew(5), Counted(5, 1)
+    crew.run(counted.rows)
+    threads = crew._threads
+    assert all(thread.is_alive() for thread in threads)
+    crew._stop()
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def word(value):
+    """An integer as a word of 64 bits holds it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+@given(
+    number=st.integers(-(1 << 23), (1 << 23) - 1),
+    shares=st.integers(1, MOST_THREADS),
+    data=st.data(),
+)
+def test_fields_of_a_ticket_do_not_touch(number, shares, data):
+    helpers = shares - 1
+    by_helpers = data.draw(st.integers(0, shares + 2 * helpers))
+    by_caller = data.draw(st.integers(0, shares + 1))
+    ticket = word((number << crews._NUMBER) | (shares << crews._SHARES))
+    ticket = word(ticket + (by_helpers << crews._HELPED) + by_caller)
+    assert ticket >> crews._NUMBER == number
+    assert (ticket >> crews._SHARES) & crews._MOST_SHARES == shares
+    assert (ticket >> crews._HELPED) & crews._MOST_DRAWN == by_helpers
+    assert ticket & crews._MOST_DRAWN == by_caller
+
+
+@given(
+    first=st.integers(0, 100),
+    row=st.integers(0, 1 << 20),
+    number=st.integers(-(1 << 23), (1 << 23) - 1),
+)
+def test_the_row_of_a_ticket_even_where_numbers_begin_anew(first, row, number):
+    ticket = word((number - first + first + row) << crews._NUMBER)
+    assert ((ticket >> crews._NUMBER) - (number - first)) & crews._NUMBERS == first + row
+
+
+def test_no_more_threads_than_fit():
+    assert MOST_ALLOWED <= MOST_THREADS
+    assert 3 * MOST_THREADS <= crews._MOST_DRAWN
+    with pytest.raises(ValueError, match="A crew of 4096 threads is too large; at most 4095"):
+        Crew(MOST_THREADS + 1)
+
+
+@walked
+@pytest.mark.parametrize("size", [128, 1024, 8192])
+def test_sets_of_more_than_1024_processors(monkeypatch, size):
+    monkeypatch.setattr(crews, "set_bytes", lambda: size)
+    crew = Crew(3)
+    counted = Counted(3, 2)
+    for _ in range(3):
+        crew.run(counted.rows)
+    np.testing.assert_array_equal(counted.cells, 3)
+    allowed = [linux.os.sched_getaffinity(thread.native_id) for thread in crew._threads]
+    there = linux.os.sched_getaffinity(0)
+    assert all(found <= there and len(found) == max(1, len(there) - 1) for found in allowed)
+    crew._stop()
+
+
+def test_a_set_is_as_large_as_the_system_asks_for(monkeypatch):
+    asked = []
+
+    class Syscall:
+        restype = None
+
+        def __call__(self, number, thread, size, room):
+            asked.append((number.value, size.value, len(room)))
+            return -1 if size.value < 512 else 256
+
+    monkeypatch.setattr(linux.ctypes, "CDLL", lambda name: type("C", (), {"syscall": Syscall()}))
+    linux.set_bytes.cache_clear()
+    try:
+        assert linux.set_bytes() == 512
+    finally:
+        linux.set_bytes.cache_clear()
+    number = linux.calls.get_affinity
+    assert asked == [(number, 128, 128), (number, 256, 256), (number, 512, 512)]
