@@ -20,26 +20,34 @@ def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
         port: The input that it is for.
         data: A ``Tensor``, an array, an object with ``__array__`` or ``__dlpack__``, a list or a
             number.
-        copy: Copy the elements of arrays in any case. Otherwise a contiguous array of the right
-            type is wrapped as it is. Tensors are handed over and never copied.
+        copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
+            right type is wrapped as it is. Tensors are handed over, and copied only if their
+            array is not contiguous or not aligned.
 
     Raises:
         InputError: Wrong dtype or shape; says what was found and what is expected.
     """
     if isinstance(data, Tensor):
         check(port, data.dtype, data.shape)
-        if data.memory == HOST and not data.numpy().flags.c_contiguous:
-            return HostTensor(np.ascontiguousarray(data.numpy()))
+        if data.memory == HOST and not is_plain(data.numpy()):
+            return HostTensor(np.array(data.numpy(), order="C"))
         return data
     array = data if type(data) is np.ndarray else _as_array(port, data)
     if array.dtype != port.dtype:
         array = _matching_dtype(port, array)
     check(port, array.dtype, array.shape)
-    if copy:
+    if copy or not is_plain(array):
         array = np.array(array, order="C")
-    elif not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
     return HostTensor(array)
+
+
+def is_plain(array: Array) -> bool:
+    """Whether devices can read an array as it is: in C order, elements where processors want them.
+
+    Arrays made of bytes at odd addresses (``np.frombuffer``, fields of records) are not aligned.
+    """
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
 
 
 def check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:

@@ -11,24 +11,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from partita.carrying import Carrier, owner_of
 from partita.errors import (
     DeviceMemoryError,
     InferCancelledError,
     InferError,
     InputError,
     PartitaError,
-    PluginError,
     RepetitionEndedError,
     RequestBusyError,
 )
 from partita.infer_result import InferResult
-from partita.inputs import check
 from partita.model import Port, find_port, is_static
 from partita.profiling import ProfilingInfo
 from partita.request_inputs import Inputs, RequestInputs
+from partita.request_outputs import RequestOutputs
 from partita.state import RequestState, Variable, VariableState
-from partita.tensor import HOST, HostTensor, Tensor
+from partita.tensor import HostTensor, Tensor
 from partita.threads import LazyPool
 
 if TYPE_CHECKING:
@@ -62,9 +60,7 @@ class InferRequest:
         self.model_outputs = compiled.outputs
         self._inputs = RequestInputs(compiled)
         self._runner = compiled.create_runner()
-        self._targets: list[Tensor | None] | None = None
-        self._carrier: Carrier | None = None
-        self._results: Sequence[Tensor] = ()
+        self._outputs = RequestOutputs(compiled)
         self._has_results = False
         self._busy = threading.Lock()
         self._async: _AsyncRun | None = None
@@ -97,7 +93,7 @@ class InferRequest:
             if inputs is not None:
                 self._bind(inputs, copy=False)
             self._compute()
-            return self._collect(copy=not share_outputs)
+            return self._outputs.collect(copy=not share_outputs)
         finally:
             self._busy.release()
 
@@ -252,13 +248,7 @@ class InferRequest:
         """
         *key, target = key_and_tensor
         port = find_port(self.model_outputs, key[0] if key else 0, repr(self.compiled_model))
-        tensor = target if isinstance(target, Tensor) else HostTensor(np.asarray(target))
-        check(port, tensor.dtype, tensor.shape)
-        if tensor.memory != HOST or not tensor.numpy().flags.writeable:
-            raise InputError(f"Output '{port.name}' needs host memory that can be written.")
-        if self._targets is None:
-            self._targets = [None] * len(self.model_outputs)
-        self._targets[port.index] = tensor
+        self._outputs.set(port, target)
         self._inputs.forget_arrays()
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
@@ -284,7 +274,7 @@ class InferRequest:
         port = find_port(self.model_outputs, key, repr(self.compiled_model))
         if not self._has_results:
             raise InferError(f"Output '{port.name}' is not there: no run of the request has ended.")
-        return self._results[port.index]
+        return self._outputs.results[port.index]
 
     @property
     def input_tensors(self) -> list[Tensor]:
@@ -300,7 +290,7 @@ class InferRequest:
     def results(self) -> InferResult:
         """The outputs of the last run, not copied: the next run overwrites them."""
         self.get_output_tensor(0)
-        return self._collect(copy=False)
+        return self._outputs.collect(copy=False)
 
     @property
     def userdata(self) -> Any:
@@ -351,41 +341,32 @@ class InferRequest:
             )
 
     def _compute(self, run: _AsyncRun | None = None) -> None:
-        again = self._inputs.again if run is None else None
+        inputs, outputs = self._inputs, self._outputs
+        again = None
+        if run is None and inputs.again is not None:
+            again = inputs.bound_calls(outputs.still_there())
         if again is None:
-            self._inputs.complete()
+            tensors = inputs.complete()
         self._has_results = False
         start = time.perf_counter()
         if again is not None:
             try:
                 self._guarded(again)
             except RepetitionEndedError:
-                self._inputs.start_anew()
-                again = None
+                inputs.start_anew()
+                again, tensors = None, inputs.complete()
         if again is None and (run is None or not run.cancelled):
-            results = self._run(self._inputs.complete())
+            results = self._guarded(self._runner.run, tensors, outputs.targets(tensors))
+            written = outputs.take(results, tensors)
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
         self._latency_s = time.perf_counter() - start
         self._has_results = True
         if again is None:
-            self._results = results
             if self._state is None:
-                self._inputs.repeat_from_now_on(self._runner, results)
+                inputs.repeat_from_now_on(self._runner, written)
             else:
-                self._state.advance(results)
-
-    def _run(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Calls the runner, and sees to it that outputs are where the caller wants them."""
-        carrier = self._carrier
-        targets = self._targets if carrier is None else carrier.targets(tensors, self._targets)
-        results = self._guarded(self._runner.run, tensors, targets)
-        if len(results) != len(self.model_outputs):
-            raise PluginError(
-                f"Device '{self.compiled_model.device}' returned {len(results)} outputs; the model "
-                f"has {len(self.model_outputs)}."
-            )
-        return results if self._targets is None else self._deliver(results, self._targets)
+                self._state.advance(outputs.results)
 
     def _guarded(self, call: Callable[..., Result], *args: Any) -> Result:
         """Calls the device; whatever it raises becomes an InferError that names it."""
@@ -403,53 +384,12 @@ class InferRequest:
                 f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
             ) from error
 
-    def _deliver(
-        self, results: Sequence[Tensor], targets: Sequence[Tensor | None]
-    ) -> Sequence[Tensor]:
-        """Copies to the caller's tensors what the runner did not write there."""
-        delivered = []
-        for port, result, target in zip(self.model_outputs, results, targets, strict=True):
-            if target is not None and result is not target:
-                if result.shape != target.shape:
-                    raise InferError(
-                        f"Output '{port.name}' has shape {list(result.shape)}; the tensor set for "
-                        f"it has {list(target.shape)}."
-                    )
-                np.copyto(target.numpy(), result.numpy())
-            delivered.append(result if target is None else target)
-        return delivered
-
-    def _collect(self, copy: bool) -> InferResult:
-        arrays = [
-            np.array(tensor.numpy()) if copy and tensor.memory == HOST else tensor.numpy()
-            for tensor in self._results
-        ]
-        return InferResult(self.model_outputs, arrays)
-
     def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
         if self._state is not None and isinstance(inputs, Mapping):
             inputs = self._state.completed(inputs)
         if copy or not self._inputs.take(inputs):
-            self._inputs.bind(inputs, copy, self._own)
-
-    def _own(self, tensor: Tensor) -> Tensor:
-        """The tensor, or a copy where the runner cannot read it in place or would overwrite it."""
-        if tensor.memory != HOST:
-            takes = self.compiled_model.takes_memory(tensor.memory)
-            return tensor if takes else HostTensor(tensor.numpy())
-        if not self._results:
-            return tensor
-        array = tensor.numpy()
-        owner = owner_of(array)
-        if self._carrier is not None and self._carrier.owns(owner):
-            return tensor
-        for index, result in enumerate(self._results):
-            if result.memory == HOST and owner_of(result.numpy()) is owner:
-                if np.may_share_memory(array, result.numpy()):
-                    self._carry(index)
-                tensor = HostTensor(array.copy())
-        return tensor
+            self._inputs.bind(inputs, copy, self._outputs.own)
 
     def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
         """The model's variables at their beginning."""
@@ -459,7 +399,7 @@ class InferRequest:
             variables,
             self.model_inputs,
             self.model_outputs,
-            lambda tensors, copy: self._inputs.bind(tensors, copy, self._own),
+            lambda tensors, copy: self._inputs.bind(tensors, copy, self._outputs.own),
             self.get_input_tensor,
             self._idle,
         )
@@ -472,9 +412,3 @@ class InferRequest:
             yield
         finally:
             self._busy.release()
-
-    def _carry(self, output: int) -> None:
-        """Spares an output that is fed back the copy, from the next run on."""
-        if self._carrier is None:
-            self._carrier = Carrier(self.model_inputs, self.model_outputs)
-        self._carrier.add(output)

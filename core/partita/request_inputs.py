@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.array_state import ArrayState
 from partita.errors import InputError
 from partita.inputs import Array, to_tensor
 from partita.model import Port
@@ -29,6 +30,9 @@ class RequestInputs:
     While calls are bound, an array like the one that they read goes to them alone, by their
     takers; :meth:`settle` makes a tensor of it when one is asked for.
 
+    Before each run it is looked whether an application has changed an array in place. Runners are
+    handed views of their own, and another one if so.
+
     Args:
         compiled: The request's model.
 
@@ -45,26 +49,64 @@ class RequestInputs:
         handed_on = {name for one in variables for name in (one.read, one.begun)}
         self._asked = sum(port.name not in handed_on for port in compiled.inputs)
         self.tensors: list[Tensor | None] = [None] * len(compiled.inputs)
+        self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
         self.again: Repetition | None = None
         self._takers: Sequence[Callable[[Any], bool]] | None = None
         self._given: list[Array | None] = [None] * len(compiled.inputs)
         self._taken = False  # whether given arrays are newer than the tensors
+        self._looked_at = False  # whether the takers have just seen all arrays
         self._runs, self._patience = 0, _PATIENCE
 
     def __contains__(self, name: str) -> bool:
         return name in self._indices
 
     def complete(self) -> Sequence[Tensor]:
-        """All tensors.
+        """What the runner is to read.
 
         Raises:
-            InputError: One was not set.
+            InputError: An input was not set, or its array does not fit any more.
         """
         self.settle()
-        for port, tensor in zip(self._ports, self.tensors, strict=True):
+        return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
+
+    def _view(self, index: int, tensor: Tensor | None) -> Tensor:
+        """A tensor as runners are to see it: the same object only as long as it is the same."""
+        state = self._states[index]
+        if state is None or state.tensor is not tensor:
             if tensor is None:
+                port = self._ports[index]
                 raise InputError(f"Input '{port.name}' ({port.describe()}) is missing.")
-        return self.tensors  # type: ignore[return-value]  # none is None
+            if not isinstance(tensor, HostTensor):
+                self._states[index] = None
+                return tensor
+            state = self._states[index] = ArrayState(tensor)
+        if not state.holds():
+            taken = to_tensor(self._ports[index], state.array, copy=False)
+            state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
+            self.tensors[index], self._given[index] = taken, None
+            self.start_anew()
+        return state.view
+
+    def bound_calls(self, outputs_hold: bool) -> Repetition | None:
+        """Calls with everything bound, if there are any and all arrays are what they were.
+
+        Args:
+            outputs_hold: Whether the arrays that results go to are.
+        """
+        again = self.again
+        if again is None:
+            return None
+        looked_at, self._looked_at = self._looked_at, False
+        if outputs_hold and (looked_at or self._still_there()):
+            return again
+        self.start_anew()
+        return None
+
+    def _still_there(self) -> bool:
+        """Whether inputs are what they were, or bound calls can read them where they are now."""
+        if self._takers is not None:
+            return all(take(data) for take, data in zip(self._takers, self._given, strict=True))
+        return all(state is None or state.holds() for state in self._states)
 
     def repeat_from_now_on(self, runner: Runner, results: Sequence[Tensor]) -> None:
         """Asks for calls with everything bound, once the same tensors have come some times."""
@@ -72,6 +114,8 @@ class RequestInputs:
         if self._runs == self._patience and all(x.memory == HOST for x in results):
             self.again = runner.repetition(self.complete(), results)
             self._takers = None if self.again is None else self.again.takers
+            if self._takers is not None:
+                self._given = [tensor.numpy() for tensor in self.tensors if tensor is not None]
 
     def start_anew(self, alike: bool = False) -> None:
         """Other tensors have come; what alternates is to be bound less and less often.
@@ -104,6 +148,7 @@ class RequestInputs:
             given[index] = data
         else:
             self._taken = True
+            self._looked_at = len(inputs) == len(given)
             return True
         if any(map(operator.is_not, before, given)):
             self._given = before
@@ -151,13 +196,17 @@ class RequestInputs:
             self.start_anew(alike)
 
     def settle(self) -> None:
-        """Makes tensors of the arrays that came without being made ones."""
+        """Makes tensors of the arrays that came without being made ones.
+
+        They were like those before them when they came; what they are now, a run will look at.
+        """
         if self._taken:
             self._taken = False
             for index, data in enumerate(self._given):
-                tensor = self.tensors[index]
-                if data is not None and (tensor is None or tensor.numpy() is not data):
-                    self.tensors[index] = HostTensor(data)
+                before = self.tensors[index]
+                if data is not None and before is not None and before.numpy() is not data:
+                    tensor = self.tensors[index] = HostTensor(data)
+                    tensor.shape, tensor.dtype = before.shape, before.dtype
 
     def _index(self, key: Any) -> int:
         if isinstance(key, Port):

@@ -13,8 +13,8 @@ import numpy as np
 from partita.compiled_model import CompiledModel, Repetition, Runner
 from partita.errors import InferCancelledError, InferError
 from partita.layout import LaidOutTensor
-from partita.model import Port
 from partita.profiling import ProfilingInfo
+from partita.result_check import ResultCheck
 from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero import clock
 from partita_hetero.assembly import Assembly
@@ -88,6 +88,9 @@ class Bound:
         self._reject_nan = compiled.properties.REJECT_NAN
         self._watchdog = compiled.watchdog
         self._due = compiled.due_shapes
+        self._checks = {
+            number: ResultCheck(ports, compiled.due_shapes) for number, ports in self._ports.items()
+        }
         self._shapes: list[tuple[int, ...]] = []
         self._sizes: dict[str, int] = {}
         self._prepared = prepared
@@ -109,7 +112,7 @@ class Bound:
         piece = whole_model(compiled, self.assembly)
         if piece is None or self._count or not self._may_link:
             return None
-        return WholeRun(piece, self._runners[piece.number], self._ports[piece.number])
+        return WholeRun(piece, self._runners[piece.number], self._checks[piece.number])
 
     def repetition(
         self,
@@ -463,36 +466,13 @@ class Bound:
 
     def _check(self, number: int, results: Sequence[Tensor]) -> None:
         """A device's answer must be what its ports promise."""
-        ports = self._ports[number]
-        if len(results) != len(ports):
-            raise InferError(f"It returned {len(results)} tensors; {len(ports)} are due.")
-        for port, tensor in zip(ports, results, strict=True):
-            if not isinstance(tensor, Tensor):
-                raise InferError(f"It returned {type(tensor).__name__} for '{port.name}'.")
-            if port.dtype not in (None, tensor.dtype) or not self._fits(port, tensor.shape):
-                found = ", ".join(map(str, tensor.shape))
-                raise InferError(
-                    f"It returned {tensor.dtype}[{found}] as '{port.name}'; {port.describe()} is "
-                    "due."
-                )
-            if self._reject_nan and tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
-                raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")
-
-    def _fits(self, port: Port, shape: tuple[int, ...]) -> bool:
-        """Whether a shape is the port's; a symbol stands for its size in this request's inputs."""
-        due = port.shape
-        if due is None:
-            return True
-        if len(due) != len(shape):
-            return False
-        doubtful = False
-        for have, want in zip(shape, due, strict=True):
-            if isinstance(want, int):
-                if have != want:
-                    return False
-            elif want is not None and self._sizes.get(want, have) != have:
-                doubtful = True
-        return not doubtful or self._due.infer(port.name, self._shapes) in (None, shape)
+        fault = self._checks[number].fault(results, self._shapes, self._sizes)
+        if fault:
+            raise InferError(f"It {fault}.")
+        if self._reject_nan:
+            for port, tensor in zip(self._ports[number], results, strict=True):
+                if tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
+                    raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from partita.compiled_model import CompiledModel, Runner
+from partita.due_shapes import DueShapes
 from partita.errors import DeviceNotFoundError
 from partita.explain import Explanation
 from partita.query import Reason, ReasonCode
 from partita_hetero.assembly import Assembly
 from partita_hetero.compilation import Compilation, Exclusions
-from partita_hetero.due_shapes import DueShapes
 from partita_hetero.planner.timeline import Timeline
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.submodels import Submodel

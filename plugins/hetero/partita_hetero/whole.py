@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from partita.compiled_model import Repetition, Runner, run_into
 from partita.errors import InferCancelledError, RepetitionEndedError
-from partita.model import Port, is_static
-from partita.tensor import HostTensor, Tensor
+from partita.result_check import ResultCheck
+from partita.tensor import Tensor
 
 if TYPE_CHECKING:
     from partita_hetero.assembly import Assembly
@@ -40,39 +38,21 @@ class WholeRun:
     Args:
         piece: The submodel.
         runner: The device's.
-        ports: Its outputs.
+        check: Looks at its results.
 
     Attributes:
         piece: The submodel.
         runner: The device's.
         run: Its ``run``.
+        is_plain: Whether results are host tensors of fixed types and shapes; others may be right
+            as well.
     """
 
-    def __init__(self, piece: Submodel, runner: Runner, ports: Sequence[Port]) -> None:
+    def __init__(self, piece: Submodel, runner: Runner, check: ResultCheck) -> None:
         self.piece = piece
         self.runner = runner
         self.run = runner.run
-        self._promised = _fixed(ports)
-
-    def is_plain(self, results: Sequence[Tensor]) -> bool:
-        """Whether they are host tensors of fixed types and shapes; others may be right as well."""
-        promised = self._promised
-        if promised is None or len(results) != len(promised):
-            return False
-        for tensor, (dtype, shape) in zip(results, promised, strict=True):
-            if type(tensor) is not HostTensor or tensor.dtype is not dtype or tensor.shape != shape:
-                return False
-        return True
-
-
-def _fixed(ports: Sequence[Port]) -> list[tuple[np.dtype[Any], tuple[int, ...]]] | None:
-    """Types and shapes of ports; ``None`` if one of them is not fixed."""
-    fixed = []
-    for port in ports:
-        if port.dtype is None or not is_static(port.shape):
-            return None
-        fixed.append((port.dtype, port.shape))
-    return fixed
+        self.is_plain = check.is_plain
 
 
 class WholeRepetition(Repetition):
