@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from partita.attributes import MOST_DIMENSIONS, check_attributes
 from partita.errors import ModelFormatError
 from partita.inference_process import inferred_apart
+from partita.pool_shapes import settle_rounding
 
 if TYPE_CHECKING:
     import onnx
@@ -158,21 +159,31 @@ def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
 
 
 def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
-    import onnx
     from onnx import shape_inference
 
     values = propagates(proto.graph)
     try:
-        if not isolate:
-            return shape_inference.infer_shapes(proto, data_prop=values)
-        inferred = onnx.ModelProto()
-        inferred.ParseFromString(inferred_apart(proto.SerializeToString(), values))
+        inferred = _infer_once(proto, values, isolate)
+        while settle_rounding(proto, inferred):
+            inferred = _infer_once(proto, values, isolate)
         return inferred
     except ModelFormatError:
         raise
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
         _log.warning("Shapes of model '%s' could not be inferred: %s", proto.graph.name, error)
         return None
+
+
+def _infer_once(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelProto:
+    """What onnx finds, in a process of its own or in this one."""
+    import onnx
+    from onnx import shape_inference
+
+    if not isolate:
+        return shape_inference.infer_shapes(proto, data_prop=values)
+    inferred = onnx.ModelProto()
+    inferred.ParseFromString(inferred_apart(proto.SerializeToString(), values))
+    return inferred
 
 
 def propagates(graph: onnx.GraphProto) -> bool:

@@ -1,0 +1,54 @@
+"""Pools that round up: inferred shapes are those that onnxruntime returns, in every opset."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import parser
+
+import partita
+from partita.pool_shapes import settle_rounding
+
+CASES = {
+    "a window would start in the padding": "kernel_shape=[2,2], strides=[3,3], pads=[1,1,1,1]",
+    "one axis of two": "kernel_shape=[2,2], strides=[3,2], pads=[1,0,1,0]",
+    "the last one reaches beyond": "kernel_shape=[3,3], strides=[2,2]",
+    "padded and reaching beyond": "kernel_shape=[3,3], strides=[2,3], pads=[1,0,1,1]",
+    "nothing to round": "kernel_shape=[2,3]",
+}
+
+
+def two_pools(opset, attributes, dims):
+    return parser.parse_model(f"""<ir_version: 8, opset_import: ["" : {opset}]>
+    g (float[{dims}] x) => (float[a,b,c,d] z) {{
+      y = MaxPool <ceil_mode=1, {attributes}> (x)
+      z = AveragePool <ceil_mode=1, {attributes}> (y)
+    }}""")
+
+
+@pytest.mark.parametrize("opset", [10, 13, 19, 22])
+@pytest.mark.parametrize("attributes", CASES.values(), ids=CASES)
+def test_sizes_are_those_of_another_engine(attributes, opset):
+    proto = two_pools(opset, attributes, "2,3,14,15")
+    want = ort.InferenceSession(proto.SerializeToString()).run(
+        None, {"x": np.zeros((2, 3, 14, 15), np.float32)}
+    )
+    model = partita.Core().read_model(proto)
+    assert model.outputs[0].shape == want[0].shape
+    (pool,) = (node for node in model.ir.graph if node.op_type == "MaxPool")
+    assert pool.attributes["ceil_mode"].as_int() == 1  # the model itself stays as it is
+
+
+def test_sizes_that_are_not_known_stay_so():
+    model = partita.Core().read_model(two_pools(13, CASES["one axis of two"], "2,3,N,15"))
+    assert model.outputs[0].shape[2] is None or isinstance(model.outputs[0].shape[2], str)
+
+
+@pytest.mark.parametrize("wrong", ["pads=[1,1]", "strides=[0,1]", "kernel_shape=[99,99]"])
+def test_attributes_that_make_no_sense_are_left_to_others(wrong):
+    attributes = wrong if "kernel" in wrong else f"kernel_shape=[2,2], {wrong}"
+    proto = two_pools(13, attributes, "2,3,4,5")
+    before = proto.SerializeToString()
+    assert not settle_rounding(proto, proto)
+    assert proto.SerializeToString() == before
