@@ -1,0 +1,122 @@
+"""The script that runs tests on emulated processors: what it starts, chooses and refuses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = ROOT / "tests" / "emulation"
+
+spec = importlib.util.spec_from_file_location("emulation_run", HERE / "run.py")
+run = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run)
+
+EMULATOR = """#!/usr/bin/env bash
+# Says which processor it was asked for, and lets this machine's run the rest.
+echo "$2" >> {log}
+echo "warning: TCG doesn't support requested feature: CPUID.01H:ECX.pcid [bit 17]" >&2
+if [ "$3" = -0 ]; then exec -a "$4" "${{@:5}}"; fi
+exec "${{@:3}}"
+"""
+
+
+@pytest.fixture(autouse=True)
+def linux(monkeypatch):
+    monkeypatch.setattr(run.platform, "system", lambda: "Linux")
+
+
+def test_children_of_an_emulated_python_are_emulated(tmp_path, monkeypatch, capfd):
+    emulator, log = tmp_path / "qemu", tmp_path / "log"
+    emulator.write_text(EMULATOR.format(log=log))
+    emulator.chmod(0o755)
+    monkeypatch.setattr(run, "_qemu", lambda machine, folder: emulator)
+    monkeypatch.setattr(run.platform, "machine", lambda: "x86_64")
+    python = run.Python("haswell", tmp_path)
+    python.prepare()
+    log.unlink()
+    child = "import sys; print(sys.executable)"
+    code = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', '{child}']))"
+    assert python.run("-c", code) == 0
+    assert capfd.readouterr().out.strip() == str(tmp_path / "haswell" / "bin" / "python")
+    assert log.read_text().split() == ["Haswell,-pcid"] * 2
+    assert python.run("-c", "import partita_cpu, sys; sys.exit(3)") == 3
+
+
+def test_the_project_is_found_as_an_installed_one(tmp_path):
+    run._write_entry_points(tmp_path)
+    (found,) = importlib.metadata.distributions(path=[str(tmp_path)])
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (found.name, found.version) == (project["name"], project["version"])
+    plugins = {e.name: e.value for e in found.entry_points if e.group == "partita"}
+    assert plugins == project["entry-points"]["partita"]
+
+
+def test_what_is_chosen_and_left_out_exists():
+    chosen = tomllib.loads((HERE / "selection.toml").read_text())
+    tests = [*chosen["short"]["tests"], *(one["test"] for one in chosen["left_out"])]
+    for test in tests:
+        file, _, name = test.partition("::")
+        text = (ROOT / file).read_text()
+        assert f"def {name.partition('[')[0]}(" in text if name else "def test_" in text, test
+    for one in chosen["left_out"]:
+        assert one["why"]
+        assert set(one.get("processors", [])) <= set(run.PROCESSORS)
+
+
+def test_arguments_behind_marks_are_not_its_own():
+    assert run._split(["arm64", "--", "-x"]) == (["arm64"], ["-x"])
+    assert run._split(["arm64", "--command", "-c", "pass"]) == (
+        ["arm64", "--command"],
+        ["-c", "pass"],
+    )
+    assert run._split(["arm64", "--full"]) == (["arm64", "--full"], [])
+
+
+def test_another_system_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(run.platform, "system", lambda: "Darwin")
+    assert run.main(["haswell"]) == 2
+    assert "qemu-user emulates programs of Linux; this is Darwin" in capsys.readouterr().out
+
+
+def test_what_is_neither_test_nor_processor_is_refused(capsys):
+    assert run.main(["pentium"]) == 2
+    said = capsys.readouterr().out
+    assert "'pentium' is neither a file nor a processor (nehalem, haswell," in said
+
+
+def test_a_python_that_cannot_judge_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(run.importlib.util, "find_spec", lambda name: None)
+    assert run.main(["haswell"]) == 2
+    assert f"onnxruntime judges, and {sys.executable} does not have it" in capsys.readouterr().out
+
+
+def test_a_python_of_another_architecture_is_refused(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(run.platform, "machine", lambda: "aarch64")
+    assert run.main(["haswell", "--folder", str(tmp_path)]) == 2
+    said = capsys.readouterr().out
+    assert "'haswell' runs this machine's Python, which is aarch64" in said
+
+
+def test_a_system_without_debians_tools_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(run.shutil, "which", lambda name: None)
+    with pytest.raises(run.EmulationError, match="apt-get and dpkg fetch what is needed"):
+        run.Foreign("aarch64", tmp_path).prepare()
+
+
+def test_a_command_that_fails_is_named(tmp_path):
+    with pytest.raises(run.EmulationError, match=r"this failed: false \[some\]"):
+        run._do("false", "[some]")
+
+
+def test_an_emulator_that_cannot_run_it_says_why(tmp_path):
+    broken = tmp_path / "qemu"
+    broken.write_text("#!/bin/sh\necho unknown CPU >&2\nexit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(run.EmulationError, match="as Pentium: unknown CPU"):
+        run._model(broken, "Pentium", Path(sys.executable), [])
