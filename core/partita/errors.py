@@ -31,9 +31,15 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 
 from __future__ import annotations
 
+from partita.printable import printable_lines
+
 
 class PartitaError(Exception):
     """The root of all errors that Partita raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message; control characters of names in it are spelled out."""
+        return printable_lines(super().__str__())
 
 
 class ModelError(PartitaError):

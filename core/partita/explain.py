@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
+from partita.printable import printable, printable_lines
 from partita.query import Reason, ReasonCode
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ class Explanation:
         unknown = sum(b.nbytes is None for b in inner)
         copied = sum(b.nbytes or 0 for b in inner if b.how != "shared")
         text = (
-            f"{self.model}: {counts or 'no operations'} in {len(self.subgraph_devices)} "
+            f"{printable(self.model)}: {counts or 'no operations'} in {len(self.subgraph_devices)} "
             f"subgraph{'' if len(self.subgraph_devices) == 1 else 's'}; "
             f"{len(inner)} tensors cross ({shared} shared, {copied / 1e6:.2f} MB copied"
         )
@@ -233,14 +234,14 @@ class Explanation:
             for op in self.ops
         ]
         shown = [i for i in range(7) if i < 4 or any(row[i] for row in rows[1:]) or i == 6]
-        rows = [tuple(row[i] for i in shown) for row in rows]
+        rows = [tuple(printable(row[i]) for i in shown) for row in rows]
         widths = [min(48, max(map(len, column))) for column in zip(*rows, strict=True)][:-1]
         lines = [
             "  ".join([*map(str.ljust, row, widths), row[-1]])  # the last column is not padded
             for row in rows
         ]
         decided = self.decision.lines() if self.decision else []
-        return "\n".join([*lines, "", self.summary(), *self.notes, *decided])
+        return printable_lines("\n".join([*lines, "", self.summary(), *self.notes, *decided]))
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain data for JSON."""

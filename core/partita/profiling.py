@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from partita.printable import printable
+
 
 class Status(enum.StrEnum):
     """What became of an operation in the last run."""
@@ -57,7 +59,7 @@ def format_counters(infos: Iterable[ProfilingInfo]) -> str:
     """
     infos = list(infos)
     lines = [
-        f"{info.node_name}:{info.status:<14} layerType: {info.node_type:<18} "
+        f"{printable(info.node_name)}:{info.status:<14} layerType: {info.node_type:<18} "
         f"realTime: {info.real_time_us:<9.0f} cpu: {info.cpu_time_us:<9.0f} "
         f"execType: {info.exec_type}".rstrip()
         for info in infos

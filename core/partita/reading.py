@@ -13,6 +13,7 @@ from partita.light_import import import_onnx_ir
 from partita.mapped import map_file
 from partita.model import Model
 from partita.pausing import few_collections
+from partita.printable import printable
 from partita.shapes import forget_meaningless_dims, infer_shapes
 from partita.weights import check_weights, densify, put_weights, tensors_of
 from partita.wire import without_weights
@@ -371,17 +372,17 @@ def _is_source(value: ir.Value) -> bool:
 
 
 def _name_nodes(nodes: Sequence[ir.Node]) -> None:
-    """Gives every operation, those in bodies included, a name of its own."""
-    taken = {node.name for node in nodes if node.name}
+    """Gives every operation, those in bodies included, a name of its own that can be printed."""
+    taken = {printable(node.name) for node in nodes if node.name}
     used: set[str] = set()
     counts: Counter[str] = Counter()
     for node in nodes:
-        name = node.name or ""
+        name = printable(node.name or "")
         if not name or name in used:
             stem = name or node.op_type
             while not name or name in taken:
                 name = f"{stem}_{counts[stem]}"
                 counts[stem] += 1
             taken.add(name)
-            node.name = name
+        node.name = name
         used.add(name)

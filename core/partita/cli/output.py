@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import json
 import math
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from partita.printable import printable, printable_lines
 from partita.progress import Advance, progress
+
+_ACTING_IN_JSON = re.compile(
+    "[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+"""What JSON may hold as it is and terminals act on; other control characters it always escapes."""
 
 
 class Output:
@@ -30,7 +37,7 @@ class Output:
     def text(self, *lines: str) -> None:
         """Writes lines of the result."""
         for line in lines:
-            sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{printable_lines(line)}\n")
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Writes a table as aligned columns, numbers to the right; the last one may be long."""
@@ -39,21 +46,27 @@ class Output:
     def facts(self, facts: Mapping[str, object]) -> None:
         """Writes names and values, one a line."""
         width = max((len(name) for name in facts), default=0)
-        self.text(*(f"{name:<{width}}  {value}" for name, value in facts.items()))
+        self.text(
+            *(
+                f"{printable(name):<{width}}  {printable_lines(str(value))}"
+                for name, value in facts.items()
+            )
+        )
 
     def json(self, data: object) -> None:
         """Writes one JSON document."""
-        self.text(json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False))
+        text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+        self.text(_ACTING_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
     def note(self, message: str) -> None:
         """Tells a person something that is not part of the result."""
-        sys.stderr.write(f"partita: note: {message}\n")
+        sys.stderr.write(f"partita: note: {printable_lines(message)}\n")
         sys.stderr.flush()
 
     def error(self, message: str) -> None:
         """Says why the command ends."""
         self.flush()
-        sys.stderr.write(f"partita: {message}\n")
+        sys.stderr.write(f"partita: {printable_lines(message)}\n")
 
     def flush(self) -> None:
         """Hands all lines to whoever reads them."""
@@ -78,7 +91,7 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> li
         >>> format_table(["op", "n"], [["Conv", 12], ["Relu", 3]])
         ['op     n', 'Conv  12', 'Relu   3']
     """
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[printable(str(cell)) for cell in row] for row in rows]
     widths = [max(len(name), *(len(row[i]) for row in cells), 0) for i, name in enumerate(columns)]
     right = [
         bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)

@@ -64,8 +64,35 @@ class Network:
         return sorted(found, key=lambda layer: self.places[layer.id])
 
 
+MOST_DEPTH = 512
+"""Tags within tags; a body in a layer's body takes four."""
+
+MOST_TAGS = 20_000_000
+"""A layer takes about ten."""
+
+
 class _Builder(ElementTree.TreeBuilder):
-    """Refuses document types: an IR has none, and entities in them can grow without bounds."""
+    """Refuses document types: an IR has none, and entities in them can grow without bounds.
+
+    And refuses trees that no IR is: very deep ones, and very large ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._depth = self._count = 0
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> Element:
+        self._depth += 1
+        self._count += 1
+        if self._depth > MOST_DEPTH:
+            raise ModelFormatError(f"tags that lie more than {MOST_DEPTH} deep")
+        if self._count > MOST_TAGS:
+            raise ModelFormatError(f"more than {MOST_TAGS:,} tags")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str, /) -> Element:
+        self._depth -= 1
+        return super().end(tag)
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise ModelFormatError("a document type, which no OpenVINO IR has")

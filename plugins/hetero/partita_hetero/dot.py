@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from partita.explain import Explanation
+from partita.printable import printable
 from partita_hetero.graph import OpGraph
 from partita_hetero.submodels import Submodel
 
@@ -63,4 +64,5 @@ def _colours(devices: Sequence[str]) -> dict[str, str]:
 
 
 def _quote(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return '"' + "\\n".join(lines) + '"'

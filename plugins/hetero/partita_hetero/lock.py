@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 FORMAT = "partita-placement"
 VERSION = 1
+
+MOST_BYTES = 16 << 20
+"""Of a lock: a line of a hundred letters for each of 160,000 operations."""
+
+MOST_PARTS = 32
+"""Dots in a line that are not in quotes; tomllib takes a time that grows by their square."""
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\'[^\']*\'|#.*')
 
 _HEADER = """\
 # Where each operation runs. Written by Partita; edit it, diff it, keep it beside the model.
@@ -79,10 +88,14 @@ def load(path: Path) -> Lock:
         PlanError: It cannot be read, or is none; says where it is wrong.
     """
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+        text = content.decode("utf-8").replace("\r\n", "\n")
+        _check_size(text, len(content), path)
+        data = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"The placement lock '{path}' cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise PlanError(f"The placement lock '{path}' is not TOML: {error}") from error
     where = f"The placement lock '{path}'"
     if (data.get("format"), data.get("version")) != (FORMAT, VERSION):
@@ -108,6 +121,25 @@ def load(path: Path) -> Lock:
         ops,
         plan=_table(data, "plan", where),
     )
+
+
+def _check_size(text: str, nbytes: int, path: Path) -> None:
+    """Refuses what the parser would need hours for: long files, keys of very many parts.
+
+    Raises:
+        PlanError: It is one.
+    """
+    if nbytes > MOST_BYTES:
+        raise PlanError(
+            f"The placement lock '{path}' has more than {MOST_BYTES >> 20} MiB; no lock that "
+            "Partita writes does."
+        )
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > MOST_PARTS and _QUOTED.sub("", line).count(".") > MOST_PARTS:
+            raise PlanError(
+                f"The placement lock '{path}' has a key of more than {MOST_PARTS} parts in line "
+                f"{number}; quote names that have dots in them."
+            )
 
 
 def graph_digest(model: Model) -> str:

@@ -176,10 +176,29 @@ class NonMaxSuppression(OriginalSuppression):
         return (original(boxes, scores, *limits, center_point_box)[0],)
 
 
+class GatherElements(OpRun):
+    """The original wraps indices by as many subtractions as it takes, and wants full indices."""
+
+    def _run(
+        self, data: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], axis: int | None = None
+    ) -> tuple[np.ndarray[Any, Any]]:
+        along = (axis or 0) % data.ndim
+        limit = data.shape[along]
+        if indices.size and not -limit <= indices.min() <= indices.max() < limit:
+            raise IndexError(
+                f"indices are {indices.min()} to {indices.max()}; allowed are {-limit} to "
+                f"{limit - 1}"
+            )
+        places = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
+        places[along] = indices
+        return (data[tuple(places)],)
+
+
 CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
     ConvTranspose,
     DequantizeLinear,
+    GatherElements,
     GlobalMaxPool,
     Hardmax,
     LogSoftmax,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -30,6 +31,10 @@ _OTHER_DOMAINS = {
     "ai.onnx.preview.training": "onnx.reference.ops.aionnx_preview_training",
 }
 """Where the evaluator keeps the operators of domains other than ONNX's main one."""
+
+
+MOST_TAPS = 1 << 16
+"""Elements of a window; the evaluator walks through them in Python."""
 
 
 @functools.cache
@@ -60,6 +65,14 @@ def _nodes(node: ir.Node) -> Iterator[ir.Node]:
                 yield from ir.traversal.RecursiveGraphIterator(graph)
 
 
+def _taps(node: ir.Node) -> int:
+    """Elements of the window that a pool moves over its input."""
+    window = node.attributes.get("kernel_shape")
+    if window is None or window.type != ir.AttributeType.INTS:
+        return 1
+    return math.prod(window.as_ints())
+
+
 def missing(node: ir.Node) -> Reason | None:
     """Why the evaluator cannot run a node, or ``None`` if it can."""
     imports = node.graph.opset_imports if node.graph is not None else {}
@@ -70,6 +83,12 @@ def missing(node: ir.Node) -> Reason | None:
                 ReasonCode.UNSUPPORTED_OP,
                 f"onnx.reference has no '{part.domain or 'ai.onnx'}::{part.op_type}' "
                 f"of opset {version}",
+            )
+        taps = _taps(part)
+        if taps > MOST_TAPS:
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"a window of {taps} elements; takes up to {MOST_TAPS}",
             )
     return None
 

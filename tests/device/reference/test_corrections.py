@@ -23,8 +23,9 @@ def both(op_type, opset, arrays, output=TensorProto.FLOAT, **attributes):
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     feeds = dict(zip(names, arrays, strict=True))
+    found = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
     want = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
-    return partita.Core().compile_model(proto, "REFERENCE")(feeds)[0], want
+    return found, want
 
 
 def floats(*shape, seed=0):
@@ -73,3 +74,33 @@ def test_suppression_takes_limits_that_are_scalars_or_left_out(dims, given):
     got, want = both("NonMaxSuppression", 11, arrays, TensorProto.INT64)
     np.testing.assert_array_equal(got, want)
     assert len(got) == 0 if given == 0 else len(got) > 1
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 2)])
+def test_gather_elements(axis, shape):
+    """Also where indices are fewer than the data beside the axis."""
+    data = floats(3, 4)
+    index = np.random.default_rng(1).integers(-shape[axis], shape[axis], shape)
+    found, want = both("GatherElements", 13, [data, index], axis=axis)
+    np.testing.assert_array_equal(found, want)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("far", [2**62, -(2**62), 3, -4])
+def test_indices_out_of_range_are_refused_at_once(far):
+    """The original subtracts the size from 2**62 until it fits."""
+    with pytest.raises(partita.errors.InferError, match="allowed are -3 to 2"):
+        both("GatherElements", 13, [floats(3, 4), np.full((3, 4), far)], axis=0)
+
+
+def test_windows_that_would_take_forever_are_refused():
+    graph = helper.make_graph(
+        [helper.make_node("LpPool", ["x"], ["y"], "pool", kernel_shape=[2**31 - 1])],
+        "one",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    refusals = partita.Core().query_model(proto, "REFERENCE").reasons
+    assert "a window of 2147483647 elements; takes up to 65536" in str(refusals["pool"])

@@ -105,6 +105,33 @@ def test_what_is_no_lock(text, message, tmp_path):
         locks.load(tmp_path / "other.toml")
 
 
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a" + ".a" * 100_000 + " = 1", "a key of more than 32 parts in line 1; quote names"),
+        ("# b\n[" + "a." * 200 + "a]", "a key of more than 32 parts in line 2"),
+        ("x = " + "[" * 50_000, "is not TOML"),
+        ("x = " + "{a=" * 50_000, "is not TOML"),
+        ("# " + "a" * (17 << 20), "has more than 16 MiB"),
+    ],
+    ids=["dots", "table", "arrays", "tables", "long"],
+)
+def test_locks_that_would_take_forever(text, message, tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    with pytest.raises(PlanError, match=message):
+        locks.load(path)
+
+
+def test_names_with_many_dots_are_fine_in_quotes(model, tmp_path):
+    name = ".".join("model" * 20) + '"'
+    lock = Lock("m", "g", {"CPU": "numba"}, {name: "CPU"}, {name: "Conv" + "." * 40})
+    path = tmp_path / "plan.toml"
+    lock.save(path)
+    assert locks.load(path).ops == {name: "CPU"}
+
+
 def found(lock, model, listed=None, refusal=lambda device, op: None):
     listed = {"GPU.0": "driver 1", "CPU": "numba"} if listed is None else listed
     placed = [op.name for op in model.ops]

@@ -291,6 +291,18 @@ def test_entities_are_refused():
     refused(bomb.encode("utf-16"), "is not an ONNX model or is damaged")
 
 
+@pytest.mark.timeout(60)
+def test_trees_that_no_ir_is(monkeypatch):
+    """Three million tags within one another were read to the end, and one more freed them."""
+    from partita.openvino_ir import document
+
+    deep = "<a>" * 600
+    refused(f'<net version="11">{deep}'.encode(), "it has tags that lie more than 512 deep.")
+    monkeypatch.setattr(document, "MOST_TAGS", 1000)
+    wide = "<a/>" * 1001
+    refused(f'<net version="11">{wide}</net>'.encode(), "it has more than 1,000 tags.")
+
+
 def test_bodies_that_lie_too_deep():
     inner = branch(Net(), "Abs").inner()
     for _ in range(40):

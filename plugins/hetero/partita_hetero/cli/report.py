@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from partita.cli.arguments import (
     properties_of,
 )
 from partita.cli.output import Output
+from partita.printable import html_text
 
 if TYPE_CHECKING:
     from partita_hetero.planner.timeline import Timeline
@@ -85,15 +85,15 @@ class Report:
         chart = [to_svg(self.timelines)] if self.timelines else []
         return "\n".join(
             [
-                f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{escape(title)}'
+                f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{html_text(title)}'
                 "</title>",
                 "<style>body{font-family:sans-serif;margin:2em}table{border-collapse:collapse}"
                 "td,th{padding:2px 10px;text-align:left;border-bottom:1px solid #ddd}"
                 "pre{background:#f4f4f4;padding:1em;overflow:auto}</style>",
-                f"<h1>{escape(title)}</h1>",
-                f"<p>{escape(why.summary())}</p>",
+                f"<h1>{html_text(title)}</h1>",
+                f"<p>{html_text(why.summary())}</p>",
                 f"<p>median {self.median_ms:.3f} ms, compiled in {self.compile_ms:.0f} ms</p>",
-                *(f"<p>{escape(line)}</p>" for line in [*why.notes, *decision]),
+                *(f"<p>{html_text(line)}</p>" for line in [*why.notes, *decision]),
                 *chart,
                 "<h2>Operations</h2>",
                 *_table(
@@ -103,7 +103,7 @@ class Report:
                 "<h2>Tensors that cross</h2>",
                 *_table(["value", "from part", "to part", "how", "bytes"], crossing),
                 "<h2>Counters</h2>",
-                f"<pre>{escape(format_counters(self.counters))}</pre></html>",
+                f"<pre>{html_text(format_counters(self.counters))}</pre></html>",
                 "",
             ]
         )
@@ -192,6 +192,6 @@ def _part(number: int | None) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
     def line(cells: Sequence[object], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{escape(str(c))}</{tag}>" for c in cells) + "</tr>"
+        return "<tr>" + "".join(f"<{tag}>{html_text(str(c))}</{tag}>" for c in cells) + "</tr>"
 
     return ["<table>", line(columns, "th"), *(line(row, "td") for row in rows), "</table>"]

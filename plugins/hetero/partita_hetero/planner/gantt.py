@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
+from partita.printable import html_text
 from partita_hetero.planner.timeline import Kind, Span, Timeline
 
 _LEFT, _RIGHT, _TOP = 120, 20, 26
@@ -31,12 +31,12 @@ def to_svg(timelines: Sequence[Timeline], width: int = 1100) -> str:
     y = _TOP
     for timeline in timelines:
         label = f"{timeline.name or 'run'}: {_time(timeline.latency_us, end)}"
-        body.append(f'<text x="4" y="{y + 16}" class="run">{escape(label)}</text>')
+        body.append(f'<text x="4" y="{y + 16}" class="run">{html_text(label)}</text>')
         y += _HEAD
         for device in timeline.rows:
             lanes = _lanes([span for span in timeline.spans if span.device == device])
             height = max(1, len(lanes)) * _LANE
-            body.append(f'<text x="12" y="{y + 15}">{escape(device)}</text>')
+            body.append(f'<text x="12" y="{y + 15}">{html_text(device)}</text>')
             body.append(
                 f'<rect x="{_LEFT}" y="{y}" width="{width - _LEFT - _RIGHT}" height="{height}" '
                 'class="row"/>'
@@ -67,7 +67,7 @@ def to_svg(timelines: Sequence[Timeline], width: int = 1100) -> str:
 def to_html(timelines: Sequence[Timeline], title: str) -> str:
     """A page with the chart and the load of each device; it needs nothing from elsewhere."""
     rows = [
-        f"<tr><td>{escape(timeline.name)}</td><td>{escape(device)}</td>"
+        f"<tr><td>{html_text(timeline.name)}</td><td>{html_text(device)}</td>"
         f"<td>{_time(load, timeline.latency_us)}</td>"
         f"<td>{timeline.utilisation()[device]:.0%}</td>"
         f"<td>{timeline.peak_bytes.get(device, 0):,}</td></tr>"
@@ -76,10 +76,11 @@ def to_html(timelines: Sequence[Timeline], title: str) -> str:
     ]
     return "\n".join(
         [
-            f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>',
+            '<!DOCTYPE html><html lang="en"><meta charset="utf-8">',
+            f"<title>{html_text(title)}</title>",
             "<style>body{font-family:sans-serif;margin:2em}td,th{padding:2px 12px;text-align:left}"
             "</style>",
-            f"<h1>{escape(title)}</h1>",
+            f"<h1>{html_text(title)}</h1>",
             to_svg(timelines),
             "<table><tr><th>run</th><th>device</th><th>in use</th><th>share</th>"
             "<th>peak bytes</th></tr>",
@@ -111,10 +112,12 @@ def _bar(span: Span, y: float, scale: float, end: float) -> str:
         f"{_time(span.start_us, end)}{moved}"
     )
     text = span.name if len(span.name) * _LETTER + 4 < width else ""
-    label = f'<text x="{x + 3:.2f}" y="{y + 14}" class="name">{escape(text)}</text>' if text else ""
+    label = (
+        f'<text x="{x + 3:.2f}" y="{y + 14}" class="name">{html_text(text)}</text>' if text else ""
+    )
     return (
         f'<rect x="{x:.2f}" y="{y + 1}" width="{width:.2f}" height="{_LANE - 2}" '
-        f'fill="{_COLOURS[span.kind]}"><title>{escape(tip)}</title></rect>{label}'
+        f'fill="{_COLOURS[span.kind]}"><title>{html_text(tip)}</title></rect>{label}'
     )
 
 
