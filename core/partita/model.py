@@ -311,17 +311,21 @@ class Model:
         Raises:
             ModelError: The folder does not exist or cannot be written.
         """
+        import tempfile
+
         import onnx_ir as ir
 
         path = Path(path)
         beside = None if self.fits_protobuf else f"{path.name}.data"
-        # Weights may lie in the very file, which must not change before they are written.
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            ir.save(self._without_files(), fresh, format="protobuf", external_data=beside)
-            fresh.replace(path)
+            # Weights may lie, mapped, in the very files: those stay until all is written.
+            with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+                fresh = Path(folder, path.name)
+                ir.save(self._without_files(), fresh, format="protobuf", external_data=beside)
+                if beside is not None:
+                    fresh.with_name(beside).replace(path.with_name(beside))
+                fresh.replace(path)
         except OSError as error:
-            fresh.unlink(missing_ok=True)
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
 
     def _without_files(self) -> ir.Model:
