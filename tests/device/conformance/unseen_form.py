@@ -1,10 +1,12 @@
-"""Devices with a fault in names, ports, queries, caches and blobs, written before the kit looked."""
+"""Devices with a fault in names, ports, queries, caches, blobs, written before the kit looked."""
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import tempfile
+from typing import ClassVar
 
 import numpy as np
 from broken_form import Broken
@@ -206,8 +208,6 @@ class RecursesOverNodes(Broken):
         def visit(ops):
             return 1 + visit(ops[1:]) if ops else 0
 
-        import sys
-
         before = sys.getrecursionlimit()
         sys.setrecursionlimit(220)
         try:
@@ -226,7 +226,7 @@ class NeedsAnInput(Broken):
 
 class NeedsANode(Broken):
     def compile_model(self, model, properties):
-        list(model.ops)[0]
+        next(iter(model.ops))
         return super().compile_model(model, properties)
 
 
@@ -295,14 +295,13 @@ class WritesInPlace(Broken):
 class KeysWeightsByShape(Broken):
     """Compiled programs are shared by models of the same operators, shapes and types."""
 
-    programs: dict = {}
+    programs: ClassVar[dict] = {}
 
     def prepare(self, proto):
         key = str([(n.op_type, len(n.input)) for n in proto.graph.node])
         key += str([(t.dims, t.data_type) for t in proto.graph.initializer])
-        kept = type(self).programs.setdefault(
-            key, [t.SerializeToString() for t in proto.graph.initializer]
-        )
+        texts = [t.SerializeToString() for t in proto.graph.initializer]
+        kept = self.programs.setdefault(key, texts)
         for tensor, text in zip(proto.graph.initializer, kept, strict=True):
             name = tensor.name
             tensor.ParseFromString(text)
@@ -313,7 +312,7 @@ class KeysWeightsByShape(Broken):
 class HashesTheStartOfWeights(Broken):
     """Packed weights are found again by their first four elements."""
 
-    packed: dict = {}
+    packed: ClassVar[dict] = {}
 
     def prepare(self, proto):
         for tensor in proto.graph.initializer:
@@ -429,7 +428,7 @@ class SilencesFloatingPointErrors(Broken):
 
 class TalksOnStandardOutput(Broken):
     def compute(self, runner, arrays):
-        print("running 1 kernel")
+        sys.stdout.write("running 1 kernel\n")
         return super().compute(runner, arrays)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import ClassVar
 
 import numpy as np
 from broken_form import Broken
@@ -62,9 +63,9 @@ class HandsOutOneArrayTwice(Broken):
         results = super().compute(runner, arrays)
         for i in range(1, len(results)):
             for j in range(i):
-                if results[i].shape == results[j].shape and results[i].dtype == results[j].dtype:
-                    if results[i].dtype.kind == "f" and np.array_equal(results[i], results[j]):
-                        results[i] = results[j]
+                same = results[i].shape == results[j].shape and results[i].dtype == results[j].dtype
+                if same and results[i].dtype.kind == "f" and np.all(results[i] == results[j]):
+                    results[i] = results[j]
         return results
 
 
@@ -100,7 +101,7 @@ class OneBufferPerThread(Broken):
 
 
 class OneBufferForAllModels(Broken):
-    kept: dict = {}
+    kept: ClassVar[dict] = {}
 
     def compute(self, runner, arrays):
         results = super().compute(runner, arrays)
@@ -291,7 +292,7 @@ class RemembersItsInputs(Broken):
 class LeaksAReference(Broken):
     """An extension that forgets a Py_DECREF of its first input."""
 
-    lost: list = []
+    lost: ClassVar[list] = []
 
     def compute(self, runner, arrays):
         self.lost.extend(arrays[:1])
@@ -299,7 +300,7 @@ class LeaksAReference(Broken):
 
 
 class RemembersItsOutputs(Broken):
-    lost: list = []
+    lost: ClassVar[list] = []
 
     def compute(self, runner, arrays):
         results = super().compute(runner, arrays)
@@ -310,7 +311,7 @@ class RemembersItsOutputs(Broken):
 class KeepsModelsAlive(Broken):
     """A table of all models that were ever compiled."""
 
-    table: list = []
+    table: ClassVar[list] = []
 
     def compile_model(self, model, properties):
         self.table.append(model)
@@ -476,7 +477,7 @@ class AddsNoise(Broken):
 class BindsSymbolsForAll(Broken):
     """The size of a symbol in the first run of the process is its size for good."""
 
-    sizes: dict = {}
+    sizes: ClassVar[dict] = {}
 
     def compute(self, runner, arrays):
         results = super().compute(runner, arrays)
@@ -524,12 +525,11 @@ class CutsTexts(Broken):
     """Texts are as long as the longest of the first run."""
 
     def compute(self, runner, arrays):
-        if arrays and arrays[0].dtype == object and arrays[0].size:
-            if all(isinstance(text, str) for text in arrays[0].flat):
-                longest = max(len(text) for text in arrays[0].flat)
-                most = runner.__dict__.setdefault("most", longest)
-                cut = np.array([t[:most] for t in arrays[0].flat], object)
-                arrays = [cut.reshape(arrays[0].shape), *arrays[1:]]
+        texts = arrays[0] if arrays else np.zeros(0)
+        if texts.size and all(isinstance(text, str) for text in texts.flat):
+            most = runner.__dict__.setdefault("most", max(len(text) for text in texts.flat))
+            cut = np.array([text[:most] for text in texts.flat], object)
+            arrays = [cut.reshape(texts.shape), *arrays[1:]]
         return super().compute(runner, arrays)
 
 
