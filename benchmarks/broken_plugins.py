@@ -1,65 +1,128 @@
 """Runs the conformance kit on deliberately broken plugins and prints which check caught which.
 
-    python benchmarks/broken_plugins.py
+    python benchmarks/broken_plugins.py            # those that the kit's tests use
+    python benchmarks/broken_plugins.py --unseen   # those written before its checks were read
 
-Each of them is the correct device of ``tests/device/conformance`` with one realistic fault.
+Each of them is the correct device of ``tests/device/conformance`` with one realistic fault. Each
+runs in a process of its own, first the checks that its fault should show in, then all others, until
+one fails. ``--all`` makes all checks, and prints those that none of the plugins fails.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+import multiprocessing
+import os
 import sys
+import time
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[1] / "tests" / "device" / "conformance"
 
 
-def caught_by(fault):
-    """Names of the checks that a broken plugin fails."""
+def plugins(unseen):
+    """The broken plugins, by where they are from."""
+    import broken_form
+    import test_broken_devices as tests
+
+    if not unseen:
+        return [*tests.FAULTS, *tests.ALONE]
+    import unseen_attributes
+    import unseen_form
+    import unseen_runs
+    import unseen_values
+
+    modules = (unseen_attributes, unseen_form, unseen_runs, unseen_values)
+    found = [cls for module in modules for cls in vars(module).values()]
+    classes = [c for c in found if isinstance(c, type) and issubclass(c, broken_form.Broken)]
+    bases = {base for cls in classes for base in cls.__mro__[1:]}
+    return [c for c in dict.fromkeys(classes) if c not in bases or c.__dict__.get("suites")]
+
+
+def caught_by(fault, everything, draws, pipe):
+    """Sends the names of the checks that a broken plugin fails."""
     from partita_conformance.bench import Target
     from partita_conformance.collect import Selection, collect
     from partita_conformance.expectations import Expectations
-    from partita_conformance.running import InProcess, Isolated, run_checks
+    from partita_conformance.running import InProcess, Isolated, run_expected
 
+    logging.disable(logging.CRITICAL)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what a plugin prints
     target = Target("BROKEN", f"{fault.__module__}:{fault.__name__}")
     state, _ = target.presence()
     if state == "broken":
-        return ["(breaks when it is made)"]
-    patterns = tuple(p for p in fault.suites if not p.startswith("operators"))
-    if fault.suites == ("*",):  # these end or stop the process
-        patterns = ("random/Exp/0", "random/Relu/0")
-    selection = Selection(patterns, draws=12)
-    apart = fault.suites == ("*",)
-    runner = Isolated(target, selection, 10) if apart else InProcess(target)
+        pipe.send(["(breaks when it is made)"])
+        return
+    apart = fault.__name__ in ("Crashes", "Hangs")
+    chosen = Selection(("random/Exp/0", "random/Relu/0") if apart else (), draws=draws)
+    runner = Isolated(target, chosen, 10) if apart else InProcess(target)
+    hint = Selection(tuple(fault.suites), draws=draws)
+    checks = sorted(collect(chosen), key=lambda check: not hint.takes(check.name))
+    names = []
     try:
-        outcomes = run_checks(collect(selection), runner, Expectations())
+        for check in checks:
+            if run_expected(check, runner, Expectations()).bad:
+                names.append(check.name)
+                if not everything:
+                    break
     finally:
         runner.close()
-    return [outcome.check.name for outcome in outcomes if outcome.bad]
+    pipe.send(names)
+
+
+def measured(fault, everything, draws, limit):
+    """Names of the checks that a broken plugin fails, made in a child of this process."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=caught_by, args=(fault, everything, draws, theirs))
+    child.start()
+    theirs.close()
+    try:
+        names = ours.recv() if ours.poll(limit) else ["(takes too long)"]
+    except EOFError:
+        names = ["(ends the process)"]
+    child.join(2)
+    if child.is_alive():
+        child.kill()
+        child.join()
+    return names
 
 
 def main():
     """Prints a line per broken plugin, the count, and the checks that caught nothing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="part of a broken plugin's name")
+    parser.add_argument("--unseen", action="store_true", help="those that the kit has not seen")
+    parser.add_argument("--all", action="store_true", help="make all checks of each")
+    parser.add_argument("--draws", type=int, default=4, help="random models per operator (4)")
+    parser.add_argument("--every", type=int, default=1, help="take each n-th only")
+    parser.add_argument("--limit", type=float, default=600, help="seconds per plugin (600)")
     args = parser.parse_args()
     sys.path.insert(0, str(FOLDER))
-    from test_broken_devices import ALONE, FAULTS
-
+    from partita_conformance.cases import node_cases
     from partita_conformance.checks import registered
 
-    faults = [f for f in (*FAULTS, *ALONE) if args.only in f.__name__]
-    caught, used = 0, set()
+    node_cases()  # made once, for all children
+    faults = [f for f in plugins(args.unseen) if args.only in f.__name__][:: args.every]
+    missed, used = [], set()
     for fault in faults:
-        names = caught_by(fault)
-        caught += bool(names)
+        start = time.perf_counter()
+        names = measured(fault, args.all, args.draws, args.limit)
+        if not names:
+            missed.append(fault.__name__)
         used |= set(names)
         more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-        print(f"{fault.__name__:36} {', '.join(names[:2]) or 'MISSED'}{more}", flush=True)
-    print(f"{caught} of {len(faults)} broken plugins caught")
-    idle = [check.name for check in registered() if check.name not in used]
-    print(f"checks of form that none of them fails: {', '.join(idle) or 'none'}")
-    return int(caught < len(faults))
+        seconds = time.perf_counter() - start
+        line = f"{fault.__name__:40} {', '.join(names[:2]) or 'MISSED'}{more} ({seconds:.0f} s)"
+        print(line, flush=True)
+    share = 100 * (len(faults) - len(missed)) / max(1, len(faults))
+    print(f"{len(faults) - len(missed)} of {len(faults)} broken plugins caught ({share:.1f} %)")
+    print(f"missed: {', '.join(missed) or 'none'}")
+    if args.all:
+        idle = [check.name for check in registered() if check.name not in used]
+        print(f"checks of form that none of them fails: {', '.join(idle) or 'none'}")
+    return int(bool(missed))
 
 
 if __name__ == "__main__":
