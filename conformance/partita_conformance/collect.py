@@ -17,9 +17,12 @@ from partita_conformance import (  # noqa: F401  # importing a suite registers i
     suite_faults,
     suite_memory,
     suite_plugin,
+    suite_ports,
     suite_properties,
     suite_query,
     suite_request,
+    suite_resources,
+    suite_sharing,
     suite_threads,
 )
 from partita_conformance.cases import NodeCase, node_cases

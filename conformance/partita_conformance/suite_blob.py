@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+import typing
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
 
 from partita.errors import BlobError, CompileError, PartitaError
+from partita.properties import writable
 from partita_conformance.bench import Bench
 from partita_conformance.checks import NotApplicableError, check, require, require_raises
 from partita_conformance.compare import compare
@@ -79,6 +86,49 @@ def comes_out_of_the_cache(bench: Bench) -> None:
                 bench.expected(sample.proto, feeds),
                 f"{sample.name} out of the cache",
             )
+
+
+@check("blob", values=True)
+def the_original_works_on(bench: Bench) -> None:
+    """A compiled model that was exported computes afterwards as before, with other requests."""
+    sample = bench.sample("plain")
+    _export(bench)
+    compiled = bench.compile(sample.proto)
+    request = compiled.create_infer_request()
+    for seed in (0, 1):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        compare(request.infer(feeds).to_tuple(), expected, f"{sample.name}, request of before")
+        compare(compiled(feeds).to_tuple(), expected, f"{sample.name}, after export")
+        compiled.export_model()
+
+
+@check("blob", values=True)
+def the_cache_keeps_models_apart(bench: Bench) -> None:
+    """Other weights and other properties do not come out of CACHE_DIR for one another."""
+    sample = bench.sample("plain")
+    _export(bench)
+    other = type(sample.proto)()
+    other.CopyFrom(sample.proto)
+    for tensor in other.graph.initializer:
+        array = numpy_helper.to_array(tensor) * np.float32(0.5)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    feeds = sample.feeds(4)
+    settings: list[dict[str, Any]] = [{"PERF_COUNT": False}, {"PERF_COUNT": True}]
+    schema = bench.plugin.properties_type
+    for name in writable(schema):
+        field = schema.model_fields[name]
+        if typing.get_origin(field.annotation) is typing.Literal and "PRECISION" not in name:
+            settings += [{name: value} for value in typing.get_args(field.annotation)]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for _ in range(2):
+            for proto, given in itertools.product((sample.proto, other), settings):
+                compiled = bench.compile(proto, {**given, "CACHE_DIR": folder})
+                what = f"{sample.name} with {given} and CACHE_DIR"
+                compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+                for name, value in given.items():
+                    have = compiled.get_property(name)
+                    require(have == value, f"{what} has {name}={have!r}.")
 
 
 @check("blob")

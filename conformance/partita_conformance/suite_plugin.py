@@ -67,6 +67,8 @@ def describes_its_devices(bench: Bench) -> None:
             info.memory_bytes is None or info.memory_bytes > 0,
             f"memory_bytes is {info.memory_bytes}; use None where there is no limit.",
         )
+        again = plugin.device_info(device_id)
+        require(info == again, f"device_info gave {info}, then {again}.")
 
 
 @check("plugin")

@@ -50,6 +50,8 @@ def every_operation_has_an_answer(bench: Bench) -> None:
         for name, reason in answer.reasons.items():
             ok = isinstance(reason, partita.Reason) and isinstance(reason.code, partita.ReasonCode)
             require(ok, f"The reason for '{name}' is {reason!r}, not a Reason with a ReasonCode.")
+            said = isinstance(reason.detail, str) and reason.detail.strip()
+            require(said, f"The reason for '{name}' is {reason.code.name} and says no more.")
         name = bench.plugin.device_name
         virtual = bench.core.device_info(bench.device).kind == "virtual"  # answers for others
         for device in {answer.device, *(() if virtual else answer.values())}:
@@ -102,6 +104,52 @@ def affinities_do_not_matter(bench: Bench) -> None:
             op.affinity = "SOMEWHERE"
         second = dict(bench.core.query_model(model, bench.device))
         require(first == second, f"Affinities change the answer for '{network.name}'.")
+
+
+@check("query")
+def the_same_question_has_one_answer(bench: Bench) -> None:
+    """The answer is the same when asked again, of another core, and after compiling and running."""
+    for network in (*networks(), *samples("plain")):
+        model = bench.read(network.proto)
+
+        def answer(core: partita.Core = bench.core, model: partita.Model = model) -> Any:
+            result = core.query_model(model, bench.device, bench.target.config)
+            return dict(result), {name: str(reason) for name, reason in result.reasons.items()}
+
+        first = answer()
+        for what in ("asked again", "asked a third time"):
+            require(answer() == first, f"'{network.name}', {what}: the answer is another one.")
+        core = bench.new_core()
+        read = core.read_model(network.proto)
+        require(answer(core, read) == first, f"Another core's answer to '{network.name}' differs.")
+        if len(first[0]) == len(model.ops):
+            bench.compile(network.proto)(network.feeds())
+            again = answer()
+            require(again == first, f"'{network.name}' compiled: the answer is another one.")
+
+
+@check("query")
+def refusals_to_compile_say_why(bench: Bench) -> None:
+    """The error of a compile that is refused has words."""
+    for op, kind in (
+        ("Transmogrify", "com.nobody"),
+        ("Tanh", ""),
+        ("Det", ""),
+        ("Multinomial", ""),
+    ):
+        node = helper.make_node(op, ["x"], ["y"], name="odd", domain=kind)
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 3]) for n in "xy"]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
+        graph = helper.make_graph([node], "odd", values[:1], values[1:])
+        model = bench.read(helper.make_model(graph, opset_imports=imports, ir_version=8))
+        if "odd" in bench.plugin.query_model(model, bench.properties()):
+            continue
+        try:
+            bench.plugin.compile_model(model, bench.properties())
+        except PartitaError as error:
+            require(
+                str(error).strip(), f"Compiling {op} raises {type(error).__name__} of no words."
+            )
 
 
 @check("query")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from partita_conformance.bench import Bench
 from partita_conformance.checks import check
@@ -81,3 +82,25 @@ def models_compile_together(bench: Bench) -> None:
         compare(result.to_tuple(), expected[index % len(usable)], f"{sample.name}, thread {index}")
 
     _together(4, task)
+
+
+@check("threads", values=True)
+def any_thread_may_do_any_step(bench: Bench) -> None:
+    """Compiled on one thread, its request made on a second one, run on others and on the first."""
+    sample = bench.sample("plain")
+    feeds = sample.feeds(8)
+    expected = bench.expected(sample.proto, feeds)
+    made: list[Any] = []
+    steps: list[Callable[[int], None]] = [
+        lambda _: made.append(bench.compile(sample.proto)),
+        lambda _: made.append(made[0].create_infer_request()),
+    ]
+
+    def run(_: int) -> None:
+        what = f"{sample.name}, run on another thread"
+        compare(made[1].infer(feeds).to_tuple(), expected, what)
+        compare(made[0](feeds).to_tuple(), expected, what)
+
+    for step in (*steps, run, run):
+        _together(1, step)
+    run(0)

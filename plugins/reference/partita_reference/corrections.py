@@ -6,6 +6,7 @@ when the oldest supported ``onnx`` has it right.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -16,6 +17,8 @@ from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as Origi
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.movement import Flatten, Pad, Slice
+from partita_reference.rounding import WIDENED, ReduceLogSumExp, widened, widened_original
 from partita_reference.windows import ConvTranspose, MaxPool
 
 
@@ -198,6 +201,7 @@ CORRECTED: list[type[OpRun]] = [
     BatchNormalization,
     ConvTranspose,
     DequantizeLinear,
+    Flatten,
     GatherElements,
     GlobalMaxPool,
     Hardmax,
@@ -207,12 +211,22 @@ CORRECTED: list[type[OpRun]] = [
     MaxPool,
     NonMaxSuppression,
     Optional,
+    Pad,
+    ReduceLogSumExp,
     Scan,
     Scatter,
+    Slice,
     Softmax,
 ]
 
 
+@functools.cache
 def corrected_for(opset: int) -> list[type[OpRun]]:
     """The corrections that an opset needs; ``before`` names the first one that does not."""
-    return [new for new in CORRECTED if opset < getattr(new, "before", opset + 1)]
+    needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
+    for name in WIDENED:
+        new = needed.get(name)
+        wide = widened(new, name, opset) if new else widened_original(name, opset)
+        if wide is not None:
+            needed[name] = wide
+    return list(needed.values())

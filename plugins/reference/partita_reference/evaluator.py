@@ -133,7 +133,8 @@ class _ReferenceRunner(Runner):
         }
         start = time.perf_counter()
         try:
-            results = self._evaluator.run(None, feeds)
+            with np.errstate(all="ignore"):  # infinities are results like others
+                results = self._evaluator.run(None, feeds)
         except Exception as error:
             raise InferError(
                 f"The reference evaluator failed: {type(error).__name__}: {error}"
@@ -145,10 +146,11 @@ class _ReferenceRunner(Runner):
                     "model", "Model", "onnx.reference", real_time_us=elapsed, cpu_time_us=elapsed
                 )
             ]
-        return [
-            HostTensor(_as_output(result, port.dtype))
-            for result, port in zip(results, self._ports, strict=True)
-        ]
+        arrays = [_as_output(r, p.dtype) for r, p in zip(results, self._ports, strict=True)]
+        for i, array in enumerate(arrays):  # values of one memory, e.g. of Reshape and its input
+            if any(np.may_share_memory(array, other) for other in arrays[:i]):
+                arrays[i] = array.copy()
+        return [HostTensor(array) for array in arrays]
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """The whole run as one record: the evaluator does not time its nodes."""

@@ -37,7 +37,7 @@ FAULTS = [
     and cls.__name__ not in APART
 ]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
-FORM += ("threads/*", "memory/*", "faults/*")
+FORM += ("threads/*", "memory/*", "faults/*", "ports/*", "sharing/*", "resources/*")
 CASES = ("operators/*seq*", "operators/string*", "operators/nllloss_NCd1*", "operators/det_*")
 SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
 

@@ -1,0 +1,90 @@
+"""Half precision computed as engines do: in float32, and rounded once at the end.
+
+``onnx.reference`` computes sums of float16 in float16: the mean of 60000 and 60000 overflows there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx.defs
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun, RuntimeContextError
+from onnx.reference.ops._op import OpRunReduceNumpy
+from onnx.reference.ops._op_list import load_op
+
+Array = np.ndarray[Any, Any]
+
+WIDENED = (
+    *("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
+    *("ReduceLogSumExp", "ReduceProd", "CumSum", "Mean", "Sum", "Softmax", "LogSoftmax"),
+    *("LayerNormalization", "InstanceNormalization", "BatchNormalization", "LpNormalization"),
+    *("GroupNormalization", "MeanVarianceNormalization", "RMSNormalization", "LRN"),
+    *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "AveragePool", "GlobalAveragePool"),
+    *("LpPool", "GlobalLpPool", "Sigmoid", "Softplus", "Elu", "Selu", "Celu", "HardSigmoid"),
+    *("HardSwish", "Mish", "Gelu", "Softsign", "Tanh", "Erf", "Pow", "LSTM", "GRU", "RNN"),
+    *("Resize", "GridSample", "RoiAlign", "Attention", "Det", "DeformConv", "AffineGrid"),
+)
+"""Operators that round more than once."""
+
+_HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+
+
+def widened(base: type[OpRun], op_type: str, opset: int) -> type[OpRun]:
+    """The operator, computed in float32 where its inputs are of half precision."""
+
+    class Widened(base):  # type: ignore[valid-type,misc]  # made for each operator
+        op_schema = onnx.defs.get_schema(op_type, opset, "")  # decides which defaults there are
+
+        def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
+            halves = [x.dtype for x in inputs if isinstance(x, np.ndarray) and x.dtype in _HALVES]
+            if not halves:
+                return tuple(super()._run(*inputs, **given))
+            results = super()._run(*(_wide(x) for x in inputs), **given)
+            return tuple(
+                r.astype(halves[0]) if getattr(r, "dtype", None) == np.float32 else r
+                for r in results
+            )
+
+    Widened.__name__ = op_type
+    return Widened
+
+
+def _wide(x: Any) -> Any:
+    return x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype in _HALVES else x
+
+
+def widened_original(op_type: str, opset: int) -> type[OpRun] | None:
+    """The evaluator's own operator, widened; ``None`` if it has none, or one made of others."""
+    if not onnx.defs.has(op_type, opset):
+        return None
+    try:
+        found = load_op("", op_type, opset, evaluator_cls=ReferenceEvaluator)
+    except (ImportError, RuntimeError, ValueError, NotImplementedError, RuntimeContextError):
+        return None
+    if not (isinstance(found, type) and issubclass(found, OpRun)):
+        return None
+    return widened(found, op_type, opset)
+
+
+class ReduceLogSumExp(OpRunReduceNumpy):
+    """The original takes the largest element away, also where that is infinite."""
+
+    def _run(
+        self,
+        data: Array,
+        axes: Any = None,
+        keepdims: int | None = 1,
+        noop_with_empty_axes: int | None = 0,
+    ) -> tuple[Array]:
+        if data.dtype.kind in "iu":
+            raise TypeError(f"ReduceLogSumExp of {data.dtype} is not defined; cast it to floats.")
+        along = self.handle_axes(axes, noop_with_empty_axes)  # type: ignore[no-untyped-call]  # onnx
+        keep = keepdims is None or bool(keepdims)
+        largest = np.max(data, axis=along, keepdims=True, initial=-np.inf)
+        shift = np.where(np.isfinite(largest), largest, 0).astype(data.dtype)
+        sums = np.sum(np.exp(data - shift), axis=along, keepdims=True, dtype=data.dtype)
+        result = np.log(sums) + shift
+        return (result if keep else np.squeeze(result, axis=along),)
