@@ -226,7 +226,7 @@ def corrected_for(opset: int) -> list[type[OpRun]]:
     needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
     for name in WIDENED:
         new = needed.get(name)
-        wide = widened(new, name, opset) if new else widened_original(name, opset)
+        wide = widened(new, name) if new else widened_original(name, opset)
         if wide is not None:
             needed[name] = wide
     return list(needed.values())

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, Any]
 
 WIDENED = (
     *("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
-    *("ReduceLogSumExp", "ReduceProd", "CumSum", "Mean", "Sum", "Softmax", "LogSoftmax"),
+    *("ReduceLogSumExp", "ReduceProd", "CumSum", "Mean", "Sum"),
     *("LayerNormalization", "InstanceNormalization", "BatchNormalization", "LpNormalization"),
     *("GroupNormalization", "MeanVarianceNormalization", "RMSNormalization", "LRN"),
     *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "AveragePool", "GlobalAveragePool"),
@@ -32,11 +32,15 @@ WIDENED = (
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
-def widened(base: type[OpRun], op_type: str, opset: int) -> type[OpRun]:
+def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
     """The operator, computed in float32 where its inputs are of half precision."""
+    # The evaluator fills in defaults of the version that a class is named after, or of the last.
+    version = base.__name__.rpartition("_")[2]
+    numbered = (int(version), "") if version.isdigit() else ()
+    schema = onnx.defs.get_schema(op_type, *numbered)
 
     class Widened(base):  # type: ignore[valid-type,misc]  # made for each operator
-        op_schema = onnx.defs.get_schema(op_type, opset, "")  # decides which defaults there are
+        op_schema = schema  # decides which defaults there are
 
         def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
             halves = [x.dtype for x in inputs if isinstance(x, np.ndarray) and x.dtype in _HALVES]
@@ -66,7 +70,7 @@ def widened_original(op_type: str, opset: int) -> type[OpRun] | None:
         return None
     if not (isinstance(found, type) and issubclass(found, OpRun)):
         return None
-    return widened(found, op_type, opset)
+    return widened(found, op_type)
 
 
 class ReduceLogSumExp(OpRunReduceNumpy):
