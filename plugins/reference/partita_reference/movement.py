@@ -47,7 +47,7 @@ class Pad(OpRun):
                 raise ValueError(f"Pads {before} and {after} take away more than {size} elements.")
             kept[axis] = slice(-min(0, before), size + min(0, after))
         cut = data[tuple(kept)]
-        name = mode or "constant"
+        name: Any = mode or "constant"
         if name != "constant":
             return (np.pad(cut, widths, mode=name),)
         fill: Any = value if constant_value is None else np.asarray(constant_value).reshape(())
