@@ -306,7 +306,8 @@ class Model:
         """Writes the model, affinities included, as an ``.onnx`` file.
 
         Weights go into the file, or beside it into ``<file>.data`` where they exceed what one
-        protobuf holds (2 GiB). The files that the model was read from may be overwritten.
+        protobuf holds (2 GiB). The files that the model was read from may be overwritten, but for
+        large ones on Windows, which replaces no file that a model still reads from.
 
         Raises:
             ModelError: The folder does not exist or cannot be written.
