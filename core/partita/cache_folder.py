@@ -54,7 +54,7 @@ def cache_folder(kind: str) -> Path | None:
         folder = _checked[root, kind] = _private_folder(root, kind)
         return folder
     except OSError as error:
-        where = root.joinpath(*kind.split("/"))
+        where = root.joinpath(*kind.split("/")) if _is_folder(root) else root
         _warn_once(
             f"Nothing is kept in '{where}': {_reason(error)}. Mend that, or set {CACHE_VARIABLE} "
             "to another folder."
@@ -249,6 +249,13 @@ def _trusted(user: int) -> bool:
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # what is above it cannot be looked into
+        return False
 
 
 def _warn_once(message: str) -> None:
