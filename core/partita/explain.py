@@ -97,6 +97,7 @@ class Candidate:
         predicted_us: What it said once each submodel had been timed.
         measured_us: Median of real runs, in turns with the other candidates.
         failure: Why it was not run, or could not be.
+        spread_us: Half of these runs took a time within so much of the median: the noise.
     """
 
     name: str
@@ -106,6 +107,7 @@ class Candidate:
     predicted_us: float | None
     measured_us: float | None
     failure: str = ""
+    spread_us: float | None = None
 
     def __str__(self) -> str:
         where = ", ".join(f"{device} {count} ops" for device, count in self.ops.items())
@@ -113,6 +115,8 @@ class Candidate:
         text = f"{self.name} ({where} in {self.submodels} subgraph{plural})"
         if self.measured_us is not None:
             text += f": measured {self.measured_us / 1e3:.3f} ms"
+            if self.spread_us is not None:
+                text += f" ± {self.spread_us / 1e3:.3f}"
             if self.predicted_us is not None:
                 text += f", predicted {self.predicted_us / 1e3:.3f} ms"
         return f"{text}: {self.failure}" if self.failure else text
@@ -127,8 +131,9 @@ class Decision:
             of one request, for ``"THROUGHPUT"`` the time between results.
         chosen: Name of the candidate that was kept.
         candidates: All that were considered.
-        gap: How far the plan's predicted time can at most be from the best possible one, as a share
-            of it; ``None`` without a plan.
+        gap: How far the plan's predicted time can at most be above the least that any placement
+            has by the table of costs from which it was made, as a share of it; ``None`` without a
+            plan. Costs that runs correct later make another table.
         from_database: Whether everything was known from earlier compiles, so that nothing was run.
         notes: What could not be measured or decided, and why.
     """
@@ -150,7 +155,11 @@ class Decision:
     def lines(self) -> list[str]:
         """For people, a candidate a line."""
         source = "times of an earlier compile" if self.from_database else "measured now"
-        gap = "" if self.gap is None else f"; plan at most {self.gap:.1%} from the optimum"
+        gap = (
+            ""
+            if self.gap is None
+            else f"; the plan was at most {self.gap:.1%} from the optimum of its table"
+        )
         return [
             f"HETERO_SCHEDULE=COST, {self.objective}: kept '{self.chosen}' ({source}{gap})",
             *(f"  {candidate}" for candidate in self.candidates),

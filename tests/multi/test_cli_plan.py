@@ -13,6 +13,8 @@ from partita_hetero.planner import table
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, model_of, node
+from .paced import PacedDevice
+from .virtual_time import install
 
 SECONDS = 0.002
 
@@ -49,6 +51,73 @@ def test_costs_are_measured_and_the_plan_is_told(command, tmp_path):
     (last,) = [task for task in problem.tasks if "d" in task.ops]
     assert last.costs[1].us is None
     assert "no Abs" in last.costs[1].reason
+
+
+THREE = model_of(
+    [
+        node(kind, [f"v{i}" if i else "x"], f"v{i + 1}")
+        for i, kind in enumerate(["Atan", "Sinh", "Tan"])
+    ],
+    ["v3"],
+    shape=(2, 3),
+)
+"""None of these is ever grouped with another one."""
+
+
+def model_of_three(monkeypatch, tmp_path, **options):
+    """A is slow at Sinh and B at all else; where a device has a part alone, options apply."""
+    install(monkeypatch)
+    fast, slow = 0.0002, 0.01
+    devices = (
+        PacedDevice("A", {"Atan": fast, "Sinh": slow, "Tan": fast}, **options),
+        PacedDevice("B", {"Atan": slow, "Sinh": fast, "Tan": slow}, **options),
+    )
+    core = core_with(*devices)
+    monkeypatch.setattr("partita_hetero.cli.plan.Core", lambda: core)
+    path = tmp_path / "three.onnx"
+    onnx.save(THREE, path)
+    return path
+
+
+def test_what_lost_its_race_is_not_recommended(command, monkeypatch, tmp_path):
+    path = model_of_three(monkeypatch, tmp_path, parts=0.04, counts=True)
+    lock = tmp_path / "plan.toml"
+    code, out, err = command("plan", "-d", "HETERO:A,B", "--json", "--lock", lock, on=path)
+    assert code == 0, err
+    data = json.loads(out)
+    by_name = {one["name"]: one for one in reversed(data["raced"])}  # the first plan
+    assert by_name["plan"]["foreseen_us"] < by_name["only A"]["measured_us"]  # so it looked
+    assert by_name["plan"]["measured_us"] > 2 * by_name["only A"]["measured_us"]
+    assert data["kept"] == "only A"
+    assert data["measured_us"] == by_name["only A"]["measured_us"]
+    assert {one["device"] for one in data["parts"]} == {"A"}
+    assert data["value_us"] == pytest.approx(data["measured_us"], rel=0.1)
+    assert set(locks.load(lock).ops.values()) == {"A"}
+    assert locks.load(lock).plan["measured_us"] == round(data["measured_us"], 3)
+
+
+def test_what_won_its_race_is_told_with_the_noise(command, monkeypatch, tmp_path):
+    path = model_of_three(monkeypatch, tmp_path)
+    code, out, err = command("plan", "-d", "HETERO:A,B", "--json", on=path)
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["kept"] == "plan"
+    assert [part["device"] for part in data["parts"]] == ["A", "B", "A"]
+    assert 0 <= data["spread_us"] < data["measured_us"] / 10
+    assert all(one["spread_us"] is not None for one in data["raced"] if one["measured_us"])
+    code, out, _ = command("plan", "-d", "HETERO:A,B", on=path)
+    assert "us, of the table: this placement is at most" in out
+    assert "placement that was run" in out
+    assert any(
+        line.startswith("measured ") and "'plan' is kept" in line for line in out.split("\n")
+    )
+
+
+def test_nothing_that_runs_is_no_plan(command, monkeypatch, tmp_path):
+    path = model_of_three(monkeypatch, tmp_path, fails_on=["Tan"])
+    code, out, err = command("plan", "-d", "HETERO:A,B", on=path)
+    assert (code, out) == (1, "")
+    assert "No placement could be run. only A: it failed: " in err
 
 
 def test_the_lock_is_taken_back_by_run(command, tmp_path):

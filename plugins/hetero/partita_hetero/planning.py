@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from partita.model import Model
+from partita_hetero.cost.contest import RUNS_DECIDED
 from partita_hetero.lock import Lock, graph_digest
 from partita_hetero.pins import PinRule
 from partita_hetero.planner import constraints
 from partita_hetero.planner.plan import Objective, Plan
 from partita_hetero.planner.problem import Problem
 from partita_hetero.planner.reasons import TaskReason, reasons
-from partita_hetero.planner.solve import solve
+from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.solve import order_of, solve
 from partita_hetero.planner.summary import PlanSummary, summarise
+from partita_hetero.schedule import ROUNDS, Scheduler, solve_warm
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,9 @@ class Planned:
         used = dict.fromkeys(device_of.values())
         listed = [device.name for device in self.problem.devices if device.name in used]
         summary = self.summary
+        measured: dict[str, float] = {}
+        if summary.measured_us is not None:
+            measured["measured_us"] = round(summary.measured_us, 3)
         return Lock(
             model.name if model is not None else self.problem.name,
             graph_digest(model) if model is not None else "",
@@ -83,6 +89,7 @@ class Planned:
                 "latency_us": round(summary.latency_us, 3),
                 "bound_us": round(summary.bound_us, 3),
                 "method": summary.method,
+                **measured,
             },
         )
 
@@ -94,10 +101,52 @@ def make_plan(problem: Problem, wishes: Wishes) -> Planned:
         PlanError: A wish names a device or an operation that is not there.
         InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
     """
-    if wishes.devices:
-        problem = constraints.with_devices(problem, wishes.devices)
-    problem = constraints.with_memory(problem, wishes.memory)
-    problem = constraints.with_rules(problem, wishes.rules)
+    problem = _wished(problem, wishes)
     plan = solve(problem, wishes.objective, wishes.time_limit_s)
     why = reasons(problem, plan)
     return Planned(problem, plan, why, summarise(problem, plan, why))
+
+
+def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
+    """Measures, plans, runs what was planned and what needs no plan, and keeps what is fastest.
+
+    The bound that it comes with holds for the table of costs, as all runs corrected them: of what
+    a table does not know it proves nothing.
+
+    Raises:
+        PlanError: Nothing can be measured, or a wish names something that is not there.
+        InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
+        InferError: No placement could be run.
+    """
+    seconds = wishes.time_limit_s / (ROUNDS + 1)
+
+    def planned(problem: Problem) -> Plan:
+        return solve_warm(_wished(problem, wishes), wishes.objective, seconds)
+
+    outcome = scheduler.race(planned)
+    problem = _wished(outcome.problem, wishes)
+    ideal = planned(problem)
+    kept = outcome.assignment
+    timeline = simulate(problem, kept, wishes.objective)
+    value = objective_value(problem, kept, wishes.objective, timeline)
+    plan = replace(
+        ideal,
+        assignment=kept,
+        value_us=value,
+        bound_us=min(ideal.bound_us, value),
+        method=ideal.method if kept == ideal.assignment else outcome.kept.name,
+        order=order_of(timeline, problem),
+        timeline=timeline,
+    )
+    why = reasons(problem, plan, doubt=RUNS_DECIDED)
+    return Planned(
+        problem, plan, why, summarise(problem, plan, why, outcome.kept, outcome.decision)
+    )
+
+
+def _wished(problem: Problem, wishes: Wishes) -> Problem:
+    """The problem under what a person asks."""
+    if wishes.devices:
+        problem = constraints.with_devices(problem, wishes.devices)
+    problem = constraints.with_memory(problem, wishes.memory)
+    return constraints.with_rules(problem, wishes.rules)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import partita
@@ -18,7 +19,7 @@ from partita.progress import Advance, progress
 from partita.properties.hint import PerformanceMode
 from partita.query import Reason, ReasonCode
 from partita_hetero.choice import Choice, restore, store
-from partita_hetero.cost.contest import Contest
+from partita_hetero.cost.contest import Contest, Outcome
 from partita_hetero.cost.database import Database
 from partita_hetero.cost.groups import group
 from partita_hetero.cost.launch import launch_cost
@@ -110,16 +111,44 @@ class Scheduler:
         Raises:
             PlanError: Nothing can be measured.
         """
+        with self._measuring(0) as (contest, _):
+            return contest.problem()
+
+    def race(self, solve: Callable[[Problem], Plan]) -> Outcome:
+        """What is fastest of the plans and of what needs none, by runs in turns.
+
+        Args:
+            solve: Makes a plan of costs; called again with those that its run corrected.
+
+        Raises:
+            PlanError: Nothing can be measured.
+            InfeasiblePlanError: There is no plan.
+            InferError: No placement could be run.
+        """
+        with self._measuring(ROUNDS) as (contest, advance):
+            for _ in range(ROUNDS):
+                advance()
+                plan = solve(contest.problem())
+                if not contest.enter_plan(plan):
+                    break
+            return contest.outcome(plan)
+
+    @contextlib.contextmanager
+    def _measuring(self, rounds: int) -> Iterator[tuple[Contest, Callable[[], None]]]:
+        """A contest in which each device has run what it takes, and what counts further steps."""
         obstacle = self._obstacle()
         if obstacle:
             raise PlanError(f"Nothing can be measured: give --shape. {obstacle}")
         with Database() as database:
             table = self._table(self._describe(database))
             what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
-            with progress(what, len(table.devices)) as advance:
-                contest = self._contest(table, database, advance, itertools.count(1))
-            contest.close()
-            return contest.problem()
+            with progress(what, len(table.devices) + rounds) as advance:
+                steps = itertools.count(1)
+                contest = self._contest(table, database, advance, steps)
+                try:
+                    yield contest, lambda: advance(next(steps))
+                finally:
+                    contest.close()
 
     def _obstacle(self) -> str:
         """Why nothing can be measured; empty if it can."""
@@ -223,7 +252,7 @@ class Scheduler:
             advance(next(steps))
             try:
                 limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
-                plan = _solve_warm(contest.problem(), self._objective, limit)
+                plan = solve_warm(contest.problem(), self._objective, limit)
             except InfeasiblePlanError as error:
                 contest.note(f"There is no plan: {error}")
                 break
@@ -261,7 +290,7 @@ class Scheduler:
         return contest
 
 
-def _solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
+def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
     """Solves until no search spent its time on compiling the planner's loops, as first ones do."""
     for _ in range(WARMING):
         start = time.perf_counter()

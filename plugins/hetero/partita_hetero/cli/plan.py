@@ -28,11 +28,13 @@ from partita_hetero.pins import PinRule, read_rules
 from partita_hetero.sizes import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
+    from partita.explain import Candidate
     from partita.model import Model
     from partita_hetero.devices import DeviceList
     from partita_hetero.planner.problem import Problem
     from partita_hetero.planner.summary import PlanSummary
     from partita_hetero.planning import Planned
+    from partita_hetero.schedule import Scheduler
 
 OBJECTIVES = ("LATENCY", "PARALLEL", "THROUGHPUT")
 
@@ -116,7 +118,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plans, prints and writes."""
-    from partita_hetero.planning import Wishes, make_plan
+    from partita_hetero.planner import table
+    from partita_hetero.planning import Wishes, make_plan, race_plans
 
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
@@ -125,11 +128,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         setting = _from_table(args, out)
         names = device_string.parse(args.device).priorities or ()
         wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
+        planned = make_plan(table.load(args.costs), wishes)
     else:
-        setting = _measured(args, out)
+        setting, scheduler = _measured(args, out)
         rules = [setting.respelled(rule) for rule in rules]
-        wishes = Wishes((), rules, {}, args.objective, args.time_limit)
-    planned = make_plan(setting.problem, wishes)
+        planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
     _write(args, setting, planned, out)
     if args.json:
         out.json(planned.summary)
@@ -143,23 +146,20 @@ class _Setting:
     """What is planned for.
 
     Attributes:
-        problem: What everything costs.
         model: The model, if it is at hand.
         devices: The devices, if they are.
     """
 
-    problem: Problem
     model: Model | None = None
     devices: DeviceList | None = None
 
-    @property
-    def drivers(self) -> dict[str, str]:
+    def drivers(self, problem: Problem) -> dict[str, str]:
         """Device to its driver, where known."""
         from partita_hetero.wanted import driver_of
 
         if self.devices is None:
             return {}
-        names = (device.name for device in self.problem.devices)
+        names = (device.name for device in problem.devices)
         return {name: driver_of(self.devices, name) for name in names}
 
     def respelled(self, rule: PinRule) -> PinRule:
@@ -174,14 +174,11 @@ class _Setting:
 
 def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
     """What a cost table says; the model only adds the digest of its graph."""
-    from partita_hetero.planner import table
-
-    model = None if args.model is None else _read_model(args, Core(), out)
-    return _Setting(table.load(args.costs), model)
+    return _Setting(None if args.model is None else _read_model(args, Core(), out))
 
 
-def _measured(args: argparse.Namespace, out: Output) -> _Setting:
-    """What the model costs on the devices of this machine, measured now or before."""
+def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Scheduler]:
+    """The model and the devices of this machine, and what measures one on the others."""
     from partita_hetero.compiled import HeteroCompiledModel
     from partita_hetero.schedule import Scheduler
 
@@ -201,7 +198,7 @@ def _measured(args: argparse.Namespace, out: Output) -> _Setting:
         raise TypeError(f"HETERO compiles to {type(compiled).__name__}.")
     compilation = compiled.compilation
     lost = dict(compilation.inexact or {})
-    return _Setting(Scheduler(compilation, lost, []).problem(), model, compilation.devices)
+    return _Setting(model, compilation.devices), Scheduler(compilation, lost, [])
 
 
 def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
@@ -216,10 +213,10 @@ def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: O
     from partita_hetero.planner import table
 
     if args.save_costs:
-        table.save(setting.problem.with_pins(()), args.save_costs)
+        table.save(planned.problem.with_pins(()), args.save_costs)
         out.note(f"wrote {args.save_costs}")
     if args.write_lock:
-        planned.lock(setting.model, setting.drivers).save(args.write_lock)
+        planned.lock(setting.model, setting.drivers(planned.problem)).save(args.write_lock)
         out.note(f"wrote {args.write_lock}")
     if args.gantt:
         from partita_hetero.planner.gantt import to_html, to_svg
@@ -284,20 +281,45 @@ def _print(summary: PlanSummary, explain: bool, out: Output) -> None:
         else [rival.name, _number(rival.value_us), _ratio(rival.value_us, summary.value_us)]
         for rival in summary.rivals
     ]
-    out.table(["placement", "us", ""], rows)
+    out.table(["placement by the table of costs", "us", ""], rows)
+    if summary.raced:
+        out.text("")
+        out.table(
+            ["placement that was run", "subgraphs", "us", "+-", "foreseen", ""],
+            [
+                [
+                    one.name,
+                    one.submodels,
+                    "" if one.measured_us is None else _number(one.measured_us),
+                    "" if one.spread_us is None else _number(one.spread_us),
+                    "" if one.foreseen_us is None else _number(one.foreseen_us),
+                    one.failure or ("kept" if _is_kept(one, summary) else ""),
+                ]
+                for one in summary.raced
+            ],
+        )
     facts = {
         "model": summary.model,
-        "objective": f"{summary.objective} {_number(summary.value_us)} us",
-        "latency": f"{_number(summary.latency_us)} us",
-        "bound": f"{_number(summary.bound_us)} us: at most {summary.gap:.1%} above the optimum"
-        + (f" ({summary.proof})" if summary.proof else ""),
+        "objective": f"{summary.objective} {_number(summary.value_us)} us by the table of costs",
+        "latency": f"{_number(summary.latency_us)} us by the table of costs",
+        "bound": f"{_number(summary.bound_us)} us, of the table: this placement is at most "
+        f"{summary.gap:.1%} above its optimum" + (f" ({summary.proof})" if summary.proof else ""),
         "found by": f"{summary.method} in {summary.seconds:.2f} s",
         "moved": f"{format_bytes(summary.bytes_moved)} in {summary.transfers} transfers",
     }
     if summary.estimated:
         facts["estimated"] = f"{summary.estimated} of {len(summary.tasks)} tasks"
+    if summary.measured_us is not None:
+        noise = "" if summary.spread_us is None else f" +- {_number(summary.spread_us)}"
+        facts["measured"] = f"{_number(summary.measured_us)} us{noise}: '{summary.kept}' is kept"
     out.text("")
     out.facts(facts)
+    for note in summary.notes:
+        out.text(note)
+
+
+def _is_kept(one: Candidate, summary: PlanSummary) -> bool:
+    return (one.name, one.measured_us) == (summary.kept, summary.measured_us)
 
 
 def _ratio(rival: float, ours: float) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from partita.errors import InferError
 from partita.explain import Candidate, Decision
 from partita.query import Reason, ReasonCode
 from partita_hetero import clock
@@ -56,6 +57,9 @@ UNFIT = (
 EXPLAINING_SECONDS = 1.0
 """For finding out what each operation would cost elsewhere."""
 
+RUNS_DECIDED = "by its costs alone; runs decided otherwise"
+"""Said of another device that would be faster by the costs, in a placement that won its race."""
+
 _PLANNED = Reason(ReasonCode.MERGED, "planned")
 
 
@@ -94,10 +98,34 @@ class Entry:
         """Median of the race's times."""
         return statistics.median(self.times) if self.times else math.inf
 
+    @property
+    def spread(self) -> float | None:
+        """Within so much of the median half of the race's times lie; unknown of one time."""
+        if len(self.times) < 2:
+            return None
+        return statistics.median(abs(time - self.median) for time in self.times)
+
     def close(self) -> None:
         """Frees what its requests hold."""
         if self.trial is not None:
             self.trial.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contest found.
+
+    Attributes:
+        problem: The costs, as all runs corrected them.
+        assignment: Device index of each task, in the placement that was fastest.
+        kept: That placement, as it raced.
+        decision: What raced.
+    """
+
+    problem: Problem
+    assignment: tuple[int, ...]
+    kept: Candidate
+    decision: Decision
 
 
 class Contest:
@@ -170,6 +198,26 @@ class Contest:
 
     def settle(self, plan: Plan | None) -> Choice:
         """Lets all that work race, and keeps the fastest."""
+        chosen, decision = self._raced(plan)
+        self.close()
+        return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
+
+    def outcome(self, plan: Plan | None) -> Outcome:
+        """The same as numbers: the fastest placement, and the costs as all runs corrected them.
+
+        Raises:
+            InferError: No placement could be run.
+        """
+        chosen, decision = self._raced(plan)
+        if chosen is None:
+            failures = "; ".join(f"{one.name}: {one.failure}" for one in self._entries.values())
+            raise InferError(f"No placement could be run. {failures}")
+        problem = self._corrected(chosen)
+        kept = decision.candidates[list(self._entries.values()).index(chosen)]
+        return Outcome(problem, tuple(self._assignment(chosen.placement)), kept, decision)
+
+    def _raced(self, plan: Plan | None) -> tuple[Entry | None, Decision]:
+        """The fastest of all that work, after a race."""
         able = [entry for entry in self._entries.values() if entry.trial is not None]
         self._race(able)
         if self._made_up and any(entry.failure for entry in self._entries.values()):
@@ -177,19 +225,21 @@ class Contest:
         chosen = best(able)
         if chosen is not None:
             self._time_again(chosen)
-        decision = self._decision(chosen, plan)
-        self.close()
-        return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
+        return chosen, self._decision(chosen, plan)
+
+    def _corrected(self, chosen: Entry) -> Problem:
+        """The problem with costs as the chosen placement's runs corrected them."""
+        return self._table.problem({**self._scales, **chosen.scales}, chosen.overhead)
 
     def _choice(self, chosen: Entry, decision: Decision) -> Choice:
         """The kept placement, with a reason for each operation and the run that is foreseen."""
-        problem = self._table.problem({**self._scales, **chosen.scales}, chosen.overhead)
+        problem = self._corrected(chosen)
         assignment = self._assignment(chosen.placement)
         timeline = simulate(problem, assignment, self._objective)
         value = objective_value(problem, assignment, self._objective, timeline)
         order = tuple(range(len(assignment)))
         plan = Plan(tuple(assignment), self._objective, value, 0.0, chosen.name, order, timeline)
-        why = reasons(problem, plan, EXPLAINING_SECONDS)
+        why = reasons(problem, plan, EXPLAINING_SECONDS, RUNS_DECIDED)
         wishes = self._wishes(assignment, [one.reason for one in why])
         return Choice(wishes, decision, timeline, self._elsewhere(problem, why))
 
@@ -323,6 +373,7 @@ class Contest:
                 entry.predicted_us,
                 entry.median * 1e6 if entry.times else None,
                 entry.failure,
+                None if entry.spread is None else entry.spread * 1e6,
             )
             for entry in entries
         ]

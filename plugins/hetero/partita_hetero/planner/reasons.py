@@ -52,8 +52,20 @@ class TaskReason:
     own_us: float
 
 
-def reasons(problem: Problem, plan: Plan, time_limit_s: float = 5.0) -> list[TaskReason]:
+IMPROVABLE = "the plan is not the optimum"
+"""Said of another device that would be faster by the costs, in a plan."""
+
+
+def reasons(
+    problem: Problem, plan: Plan, time_limit_s: float = 5.0, doubt: str = IMPROVABLE
+) -> list[TaskReason]:
     """A reason for every task.
+
+    Args:
+        problem: What everything costs.
+        plan: The placement.
+        time_limit_s: How long runs may be simulated for it.
+        doubt: What to say of a task that would be faster elsewhere by the costs.
 
     Each task, with those that share its device, is moved to each other device, and the run is
     simulated; when the time is up, only the task and its own values are looked at.
@@ -69,7 +81,7 @@ def reasons(problem: Problem, plan: Plan, time_limit_s: float = 5.0) -> list[Tas
             if device != here
         ]
         for member in members:
-            found[member] = _explain(problem, plan, member, members, others)
+            found[member] = _explain(problem, plan, member, members, others, doubt)
     return [one for one in found if one is not None]
 
 
@@ -155,6 +167,7 @@ def _explain(
     task: int,
     members: Sequence[int],
     others: Sequence[Alternative],
+    doubt: str,
 ) -> TaskReason:
     here = plan.assignment[task]
     own = problem.tasks[task].costs[here].us or 0.0
@@ -181,7 +194,7 @@ def _explain(
     extra, name = _extra(best), problem.devices[best.device].name
     about = "" if best.exact else "about "
     if extra < -_BARELY_US:
-        detail = f"{name} would be {about}{_us(-extra)} faster; the plan is not the optimum"
+        detail = f"{name} would be {about}{_us(-extra)} faster; {doubt}"
         return TaskReason(Reason(ReasonCode.MERGED, detail), best, "more time for the planner", own)
     if together > (best.own_us or 0.0) + _BARELY_US:
         saved = together - (best.own_us or 0.0)

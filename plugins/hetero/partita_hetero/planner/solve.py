@@ -69,7 +69,7 @@ def solve(
         found.value,
         min(search.bound, found.value),
         found.method,
-        _order(found.timeline, problem),
+        order_of(found.timeline, problem),
         found.timeline,
         time.perf_counter() - start,
         search.proof,
@@ -263,7 +263,7 @@ def _small(arrays: Arrays) -> bool:
     return arrays.unit_cost.size <= MAX_BINARIES
 
 
-def _order(timeline: Timeline, problem: Problem) -> tuple[int, ...]:
+def order_of(timeline: Timeline, problem: Problem) -> tuple[int, ...]:
     """Tasks in the order in which the run starts them."""
     runs = [span for span in timeline.spans if span.kind == "compute"]
     runs.sort(key=lambda span: span.start_us)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from partita.explain import Candidate, Decision
 from partita.query import Reason
 from partita_hetero.planner.feasible import broken_rules
 from partita_hetero.planner.plan import Plan
@@ -116,6 +117,11 @@ class PlanSummary:
         parts: The submodels.
         rivals: Other placements.
         tasks: Where each task is, and why.
+        measured_us: What the placement took when it was run; ``None`` if it was not.
+        spread_us: Half of the runs took a time within so much of that.
+        kept: Which of those that were run it is, as ``"plan"`` or ``"only CPU"``.
+        raced: All that were run, in turns; empty if none was.
+        notes: What could not be measured, and why.
     """
 
     model: str
@@ -134,10 +140,21 @@ class PlanSummary:
     parts: Sequence[PlannedPart]
     rivals: Sequence[Rival]
     tasks: Sequence[PlannedTask]
+    measured_us: float | None = None
+    spread_us: float | None = None
+    kept: str = ""
+    raced: Sequence[Candidate] = ()
+    notes: Sequence[str] = ()
 
 
-def summarise(problem: Problem, plan: Plan, reasons: Sequence[TaskReason]) -> PlanSummary:
-    """Collects everything."""
+def summarise(
+    problem: Problem,
+    plan: Plan,
+    reasons: Sequence[TaskReason],
+    kept: Candidate | None = None,
+    decision: Decision | None = None,
+) -> PlanSummary:
+    """Collects everything; what was kept of what was run, if anything was."""
     timeline = plan.timeline
     load, peaks = timeline.load_us(), timeline.peak_bytes
     latency = timeline.latency_us
@@ -174,6 +191,11 @@ def summarise(problem: Problem, plan: Plan, reasons: Sequence[TaskReason]) -> Pl
             _task(problem, task.name, place, why)
             for (task, place), why in zip(placed, reasons, strict=True)
         ],
+        None if kept is None else kept.measured_us,
+        None if kept is None else kept.spread_us,
+        "" if kept is None else kept.name,
+        () if decision is None else decision.candidates,
+        () if decision is None else decision.notes,
     )
 
 
