@@ -288,6 +288,17 @@ def test_one_device_leaves_nothing_to_decide():
     assert a.runs == 0
 
 
+def test_pins_may_leave_nothing_to_decide():
+    a, b = pair()
+    a.refuses = {"Tan"}
+    pins = {"HETERO_PINS": ["type:Atan=A", "type:Sinh=B", "type:Asinh=A"]}
+    compiled = compile_for((a, b), **pins)
+    assert placed(compiled) == {"Atan": "A", "Sinh": "B", "Tan": "B", "Asinh": "A"}
+    assert compiled.explain().decision.notes == [
+        "COST has nothing to decide: each operation is pinned, or one device alone takes it."
+    ]
+
+
 def test_pins_are_kept():
     core = core_with(*pair())
     model = core.read_model(CHAIN)
@@ -325,7 +336,8 @@ def test_a_reference_is_the_last_resort():
     compiled = compile_for((a, b))
     assert placed(compiled) == {"Atan": "A", "Sinh": "A", "Tan": "B", "Asinh": "A"}
     assert compiled.explain().decision.notes == [
-        "COST has nothing to decide: only one device can take each operation."
+        "COST has nothing to decide: each operation has one device that takes it; B, a reference, "
+        "gets what no other takes."
     ]
 
 

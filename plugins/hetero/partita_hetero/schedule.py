@@ -97,7 +97,7 @@ class Scheduler:
                 index in table.pins or len(devices) - len(refusals) <= 1
                 for index, refusals in enumerate(table.refusals)
             ):
-                note = "COST has nothing to decide: only one device can take each operation."
+                note = f"COST has nothing to decide: {_settled_by(table)}."
                 return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
             what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
             with progress(what, len(devices) + ROUNDS + 1) as advance:
@@ -288,6 +288,19 @@ class Scheduler:
                 profile.recall(device)  # what the one before took, if they are alike
                 contest.enter_device(device)
         return contest
+
+
+def _settled_by(table: CostTable) -> str:
+    """Why each operation has its device before anything is measured."""
+    references = [device.name for device in table.devices if device.kind == "reference"]
+    if table.pins:
+        return "each operation is pinned, or one device alone takes it"
+    if references and len(table.devices) > len(references):
+        return (
+            f"each operation has one device that takes it; {', '.join(references)}, a reference, "
+            "gets what no other takes"
+        )
+    return "only one device can take each operation"
 
 
 def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:

@@ -7,6 +7,8 @@ import math
 import re
 from collections.abc import Mapping
 
+import numpy as np
+
 Scalar = str | int | float | bool
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
@@ -33,19 +35,27 @@ def quoted(text: str) -> str:
 
 
 def scalar(value: Scalar) -> str:
-    """A value.
+    """A value; one of numpy, or of a class of numbers, as the plain one that it is.
+
+    Raises:
+        TypeError: It is no single text, number or truth value.
 
     Example:
-        >>> scalar(1.0), scalar(True), scalar("a b"), scalar(1e300)
-        ('1.0', 'true', '"a b"', '1e+300')
+        >>> scalar(np.float64(2.5)), scalar(1.0), scalar(True), scalar("a b"), scalar(1e300)
+        ('2.5', '1.0', 'true', '"a b"', '1e+300')
     """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quoted(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
-    return repr(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, str):
+        return quoted(plain)
+    if isinstance(plain, int):
+        return str(int(plain))
+    if not isinstance(plain, float):
+        raise TypeError(f"{value!r} is no text, number or truth value.")
+    if not math.isfinite(plain):
+        return "nan" if math.isnan(plain) else ("inf" if plain > 0 else "-inf")
+    return repr(float(plain))
 
 
 def table(

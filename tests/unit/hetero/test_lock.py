@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import tomllib
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +17,24 @@ from partita_hetero import lock as locks
 from partita_hetero import toml
 from partita_hetero.lock import Lock
 
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 7
+
+
 scalars = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])),
     st.integers(-(2**63), 2**63 - 1),
     st.floats(allow_nan=False),
     st.booleans(),
+)
+numbers = st.one_of(
+    st.floats().map(np.float64),
+    st.floats(width=32).map(np.float32),
+    st.integers(-(2**63), 2**63 - 1).map(np.int64),
+    st.booleans().map(np.bool_),
+    st.sampled_from(Level),
 )
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -33,6 +48,21 @@ def test_any_table_is_read_back(entries, remarks):
     assert {key: type(value) for key, value in read.items()} == {
         key: type(value) for key, value in entries.items()
     }
+
+
+@given(st.dictionaries(texts, numbers))
+def test_numbers_of_numpy_and_of_classes_of_numbers_are_read_back(entries):
+    read = tomllib.loads("\n".join(toml.table("t", entries)))["t"]
+    assert read.keys() == entries.keys()
+    for key, value in entries.items():
+        plain = int(value) if isinstance(value, Level) else value.item()
+        assert repr(read[key]) == repr(plain)  # a NaN is not equal to itself
+
+
+@pytest.mark.parametrize("value", [None, [1], np.float64([1, 2]), 1j])
+def test_what_is_no_single_value_is_refused(value):
+    with pytest.raises(TypeError, match="is no text, number or truth value"):
+        toml.scalar(value)
 
 
 def lock_of(model, **changes):

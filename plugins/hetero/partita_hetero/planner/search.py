@@ -103,7 +103,7 @@ class Search:
         if self.contiguous and not is_contiguous(self.problem, self.whole.tasks(place)):
             return
         known = self._seen.get(place.tobytes())
-        quick = self._quick_value(place) if known is None else known
+        quick = float(self._quick_value(place)) if known is None else known
         self._seen[place.tobytes()] = quick
         if known == np.inf:
             return
@@ -112,7 +112,7 @@ class Search:
             return
         assignment = self.whole.tasks(place)
         timeline = simulate(self.problem, assignment, self.objective)
-        value = objective_value(self.problem, assignment, self.objective, timeline)
+        value = float(objective_value(self.problem, assignment, self.objective, timeline))
         broken = broken_rules(self.problem, assignment, timeline)
         if broken:
             self.broken = broken
@@ -155,7 +155,7 @@ class Search:
     def prove(self, proof: str, bound: float) -> None:
         """Keeps a lower bound if it is the best so far."""
         if bound > self.bound:
-            self.bound, self.proof = bound, proof
+            self.bound, self.proof = float(bound), proof
 
     def try_all(self) -> bool:
         """Whether there were so few placements that all could be tried, which proves the best."""

@@ -36,6 +36,8 @@ def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     assert not contiguous or is_contiguous(problem, plan.assignment)
     assert plan.value_us == pytest.approx(objective_value(problem, plan.assignment, objective, run))
     assert plan.bound_us <= best + 1e-6
+    numbers = (plan.value_us, plan.bound_us, plan.gap, *plan.tried.values())
+    assert {type(number) for number in numbers} == {float}  # what files can hold
     assert plan.value_us == pytest.approx(best, rel=1e-4, abs=1e-4)
     assert sorted(plan.order) == list(range(len(problem.tasks)))
 
