@@ -41,7 +41,9 @@ class ModelCache:
         self._folder = Path(folder).expanduser()
 
     def load(self, key: str) -> memoryview | None:
-        """The blob of a key, mapped into memory; ``None`` if there is none.
+        """The blob of a key, read into memory; ``None`` if there is none.
+
+        Not mapped: a file that is cut short while a model computes from it would end the process.
 
         Raises:
             BlobError: There is a file that cannot be used; says why.
@@ -49,14 +51,17 @@ class ModelCache:
         path = self._path(key)
         try:
             with open_private(path) as stream:
-                data = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ))
+                size = os.fstat(stream.fileno()).st_size
+                data = memoryview(mmap.mmap(-1, size))  # starts at a page, so arrays are aligned
+                if stream.readinto(data) != size:
+                    raise OSError("it is being cut short")
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:  # an empty file cannot be mapped
+        except (OSError, ValueError) as error:  # there is no memory of no bytes
             raise BlobError(f"'{path}' cannot be read: {error}") from error
         if data[: len(key)] != key.encode():
             raise BlobError(f"'{path}' holds another model or is damaged.")
-        return data[len(key) :]
+        return data[len(key) :].toreadonly()
 
     def store(self, key: str, blob: bytes) -> None:
         """Keeps a blob; where that is not possible, says so in the log and goes on."""

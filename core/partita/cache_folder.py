@@ -15,8 +15,8 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 """Environment variable: the folder that holds Partita's caches; set to nothing, none are kept."""
@@ -78,7 +78,7 @@ def read_private(path: Path) -> bytes | None:
         return None
 
 
-def open_private(path: Path) -> BinaryIO:
+def open_private(path: Path) -> BufferedReader:
     """Opens a file for reading that no other user can have written.
 
     Raises:

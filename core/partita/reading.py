@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from partita.model import Model
 from partita.pausing import few_collections
 from partita.printable import printable
 from partita.shapes import forget_meaningless_dims, infer_shapes
-from partita.weights import check_weights, densify, put_weights, tensors_of
+from partita.weights import beside, check_weights, densify, put_weights, tensors_of
 from partita.wire import without_weights
 
 if TYPE_CHECKING:
@@ -115,7 +116,10 @@ def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir
 
 
 def external_files(data: bytes, path: Path) -> list[Path]:
-    """The files beside a model that hold its weights, each once; sound or not."""
+    """The files beside a model that hold its weights, each once; sound or not.
+
+    What it names elsewhere is left out; no such model is read.
+    """
     if _is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []
     proto, _ = _parse(memoryview(data), f"'{path}'")
@@ -125,7 +129,13 @@ def external_files(data: bytes, path: Path) -> list[Path]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return [file for name in sorted(names) if (file := path.parent / name).is_file()]
+    files = []
+    for name in sorted(names):
+        with contextlib.suppress(ValueError, OSError):
+            target = beside(path.parent, name)
+            if target is not None and target.is_file():
+                files.append(target)
+    return files
 
 
 def _root(error: BaseException) -> str:

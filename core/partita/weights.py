@@ -150,6 +150,19 @@ def _types() -> dict[int, ir.DataType]:
     return {kind.value: kind for kind in ir.DataType}
 
 
+def beside(folder: Path, location: str) -> Path | None:
+    """The file that a model in a folder names, links followed; ``None`` if it is not in there.
+
+    Raises:
+        ValueError: No file can have that name.
+        OSError: Links lead nowhere.
+    """
+    root = folder.resolve()
+    target = (root / location).resolve()
+    inside = bool(location) and not Path(location).is_absolute() and target.is_relative_to(root)
+    return target if inside else None
+
+
 def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, where: str) -> None:
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
@@ -161,11 +174,10 @@ def _check_file(tensor: onnx.TensorProto, nbytes: int, folder: Path | None, wher
     try:
         offset = int(entries.get("offset", 0))
         length = int(entries.get("length", nbytes))
-        root = folder.resolve()
-        target = (root / location).resolve()
+        target = beside(folder, location)
     except (ValueError, OSError) as error:
         raise ModelFormatError(f"{where} has a broken external-data entry: {error}") from error
-    if not location or Path(location).is_absolute() or not target.is_relative_to(root):
+    if target is None:
         raise ModelFormatError(
             f"{where} points to '{location}', which is outside the model's folder. Put the file "
             "beside the model."

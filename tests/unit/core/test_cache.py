@@ -228,6 +228,42 @@ def test_what_is_damaged_or_foreign_is_compiled_again_and_replaced(
     )
 
 
+def test_a_file_that_is_cut_short_in_use_does_no_harm(device, tmp_path):
+    """It was mapped: whoever touched what had been cut off was ended by the system."""
+    second = compile_twice(device, tmp_path)
+    (file,) = tmp_path.iterdir()
+    with file.open("r+b") as stream:
+        stream.truncate(0)
+    (kept,) = [state["kept"] for state in device.restored]
+    np.testing.assert_array_equal(kept, np.arange(100, dtype=np.float32))
+    assert kept.ctypes.data % 64 == 0
+    assert not kept.flags.writeable
+    assert second.loaded_from_cache
+
+
+@pytest.mark.skipif(os.name != "posix", reason="FIFOs are POSIX's")
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("where", ["absolute", "above", "link", "fifo"])
+def test_the_cache_reads_no_files_elsewhere(device, tmp_path, where):
+    """It read whatever a model named as its weights before anybody looked where that lies."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    names = {"absolute": str(tmp_path / "fifo"), "above": "../fifo", "link": "in", "fifo": "own"}
+    (folder / "in").symlink_to(tmp_path / "fifo")
+    os.mkfifo(folder / "own")
+    proto = affine()
+    tensor = proto.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=names[where])
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    with pytest.raises(partita.errors.ModelError, match=r"outside the model's|does not exist"):
+        core_with(device).compile_model(
+            folder / "m.onnx", "TOY", {"CACHE_DIR": str(tmp_path / "cache")}
+        )
+
+
 def test_a_folder_that_cannot_be_made_is_a_warning(device, tmp_path, caplog):
     (tmp_path / "file").write_text("in the way")
     second = compile_twice(device, tmp_path / "file" / "cache")
