@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.attributes import check_attributes
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.light_import import import_onnx_ir
 from partita.mapped import map_file
@@ -215,6 +216,7 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
         nodes, bodies = _operations(ir_model.graph)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
+            check_attributes(ir_model)
             return Model(ir_model)
         if not _are_in_order(nodes):
             _sort(ir_model.graph, origin)

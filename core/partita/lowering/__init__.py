@@ -9,7 +9,7 @@ from partita.lowering.expand import expand_functions
 from partita.lowering.fold import fold_constants, reference_fold
 from partita.lowering.fusion import fuse, fuse_quantized, fuse_quantized_flow, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
-from partita.lowering.prepacked import Prepacked
+from partita.lowering.prepacked import Form, Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
 from partita.lowering.specialise import Specialiser, Target
 
@@ -21,6 +21,7 @@ __all__ = [
     "Builder",
     "ChannelsLast",
     "Emitter",
+    "Form",
     "Graph",
     "NeedsValue",
     "Node",

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.prepacked import Prepacked
+from partita.lowering.prepacked import Form, Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Step, plain
 
 if TYPE_CHECKING:
@@ -222,7 +222,12 @@ class Builder:
         return results
 
     def prepack(
-        self, x: Operand, key: Any, fn: Callable[[Array], Array], anywhere: bool = False
+        self,
+        x: Operand,
+        key: Any,
+        fn: Callable[[Array], Array],
+        anywhere: bool = False,
+        form: Form | None = None,
     ) -> Operand:
         """``fn`` of a constant, as an operand; computed once per compiled model for weights.
 
@@ -232,10 +237,12 @@ class Builder:
                 these, so that results can be kept for other processes (:class:`Prepacked`).
             fn: The transformation.
             anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
+            form: What ``fn`` makes. Results whose form is stated are kept for other processes, and
+                what these restore is checked; others are made again.
         """
         if x.const is None or not x.lasting:
             return self.constant(fn(self.value(x)))
-        packed = self._prepacked.get(x.const, key, fn, anywhere)
+        packed = self._prepacked.get(x.const, key, fn, anywhere, form)
         return Operand(packed.shape, packed.dtype, packed, lasting=True)
 
     def once(self, x: Operand, key: Any, make: Callable[[], Operand]) -> Operand:

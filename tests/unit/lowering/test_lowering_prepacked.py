@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from partita.lowering import Prepacked
+from partita.lowering.prepacked import Form
 
 
 def counting(fn):
@@ -18,6 +19,7 @@ def counting(fn):
 
 
 W = np.arange(10_000, dtype=np.float32).reshape(100, 100)
+SAME = Form(np.float32, W.shape)
 
 
 def test_made_once_for_each_constant_and_key():
@@ -31,13 +33,13 @@ def test_made_once_for_each_constant_and_key():
 
 def test_restored_by_content_in_another_place():
     first = Prepacked()
-    first.get(W, ("tiles", (1, 2)), lambda a: a * 2)
+    first.get(W, ("tiles", (1, 2)), lambda a: a * 2, form=SAME)
     again = counting(lambda a: a * 2)
     second = Prepacked(first.state())
     same = W.copy()
-    np.testing.assert_array_equal(second.get(same, ("tiles", (1, 2)), again), W * 2)
+    np.testing.assert_array_equal(second.get(same, ("tiles", (1, 2)), again, form=SAME), W * 2)
     assert again.calls == 0
-    assert second.get(same, ("tiles", (1, 2)), again).ctypes.data % 64 == 0
+    assert second.get(same, ("tiles", (1, 2)), again, form=SAME).ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(
@@ -51,24 +53,59 @@ def test_restored_by_content_in_another_place():
 )
 def test_another_constant_is_not_confused_with_it(other):
     first = Prepacked()
-    first.get(W, "double", lambda a: a * 2)
+    first.get(W, "double", lambda a: a * 2, form=SAME)
     again = counting(lambda a: a * 2)
-    np.testing.assert_array_equal(Prepacked(first.state()).get(other, "double", again), other * 2)
+    form = Form(other.dtype, other.shape)
+    got = Prepacked(first.state()).get(other, "double", again, form=form)
+    np.testing.assert_array_equal(got, other * 2)
     assert again.calls == 1
 
 
 def test_small_results_and_keys_of_this_process_only_are_not_kept():
     prepacked = Prepacked()
-    prepacked.get(W[:2], "small", lambda a: a * 2)
-    prepacked.get(W, ("object", object()), lambda a: a * 2)
+    prepacked.get(W[:2], "small", lambda a: a * 2, form=Form(np.float32, (2, 100)))
+    prepacked.get(W, ("object", object()), lambda a: a * 2, form=SAME)
+    prepacked.get(W, "unstated", lambda a: a * 2)
     assert not prepacked.state()
 
 
 def test_what_is_restored_may_be_read_only_and_unaligned():
     first = Prepacked()
-    first.get(W, "double", lambda a: a * 2)
+    first.get(W, "double", lambda a: a * 2, form=SAME)
     ((name, array),) = first.state().items()
     raw = np.frombuffer(b"x" + array.tobytes(), np.uint8)[1:].view(np.float32).reshape(W.shape)
-    got = Prepacked({name: raw}).get(W, "double", lambda a: None)
+    got = Prepacked({name: raw}).get(W, "double", lambda a: None, form=SAME)
     np.testing.assert_array_equal(got, W * 2)
     assert got.flags.writeable, "numba compiles kernels once more for read-only arrays"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.zeros((99, 100), np.float32),
+        np.zeros((100, 101), np.float32),
+        np.zeros(10_000, np.float32),
+        np.zeros((100, 100), np.float64),
+        np.zeros((100, 100), np.int32),
+        np.zeros(0, np.float32),
+    ],
+)
+def test_what_is_of_another_form_is_made_anew(other):
+    """Kernels read as far as the sizes say that they know."""
+    first = Prepacked()
+    first.get(W, "double", lambda a: a * 2, form=SAME)
+    (name,) = first.state()
+    again = counting(lambda a: a * 2)
+    got = Prepacked({name: other}).get(W, "double", again, form=SAME)
+    np.testing.assert_array_equal(got, W * 2)
+    assert again.calls == 1
+
+
+def test_a_statement_that_is_wrong_is_noticed_when_it_is_made():
+    with pytest.raises(RuntimeError, match="'double' made float32"):
+        Prepacked().get(W, "double", lambda a: a * 2, form=Form(np.float32, (100, 99)))
+
+
+def test_a_result_may_be_none_where_that_is_stated():
+    form = Form(np.float32, W.shape, or_none=True)
+    assert Prepacked().get(W, "none", lambda a: a[:0].reshape(-1), form=form).size == 0

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.prepacked import Form
 from partita.processors import usable_processors
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import round_even
@@ -526,8 +527,12 @@ def packed_weights(
     """``arrange(w)`` by panels of so many bytes down, and the sums of its columns."""
     if w.const is not None:
         key = f"of bytes {arrange.__name__}"
-        panels = b.prepack(w, f"panels {width} {key}", lambda a: _panels(arrange(a), width))
-        return panels, b.prepack(w, f"totals {key}", lambda a: totals_of(arrange(a)))
+        form = Form(np.int8, (-(-columns // PANEL) * width * PANEL,))
+        panels = b.prepack(
+            w, f"panels {width} {key}", lambda a: _panels(arrange(a), width), form=form
+        )
+        sums = Form(np.int32, (columns,))
+        return panels, b.prepack(w, f"totals {key}", lambda a: totals_of(arrange(a)), form=sums)
     panels = b.empty((-(-columns // PANEL) * width * PANEL,), np.int8)
     totals = b.empty((columns,), np.int32)
     b.call_numpy(_pack_weights, arrange, w, panels, totals, width)

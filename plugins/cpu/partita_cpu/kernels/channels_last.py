@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.prepacked import Form
 from partita.lowering.windows import Window, resolve
 from partita_cpu.kernels.channels_last_depthwise import emit_depthwise, emit_slide
 from partita_cpu.kernels.channels_last_place import DOMAIN, HALF, STORED, Place, choice_of
@@ -204,7 +205,8 @@ def conv_transpose(
     y = b.empty((n, h * down, width * across, outputs), x.dtype)
     if not y.size:
         return y
-    matrix = b.prepack(w, "blocks", _block_matrix)
+    form = Form(w.dtype, (w.shape[0], math.prod(w.shape[1:])))
+    matrix = b.prepack(w, "blocks", _block_matrix, form=form)
     if bias is not None:
         bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
     blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)

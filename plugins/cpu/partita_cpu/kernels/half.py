@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.prepacked import Form
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import bits
 from partita_cpu.kernels.table import HALVES
@@ -112,7 +113,7 @@ def _to_float32(array: Array) -> Array:
 def widen(b: Builder, x: Operand) -> Operand:
     """A float32 copy of an operand of 16-bit floats; constants stay constants."""
     if x.const is not None:
-        return b.prepack(x, "float32", _to_float32)
+        return b.prepack(x, "float32", _to_float32, form=Form(np.float32, x.shape))
     y = b.empty(x.shape, np.float32)
     if x.size:
         b.call(widen_kernel, b.flat(x), b.flat(y))

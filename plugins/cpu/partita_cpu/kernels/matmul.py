@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
+from partita.lowering.prepacked import Form
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
@@ -92,7 +93,8 @@ def _scaled(b: Builder, x: Operand, factor: float) -> Operand:
         return x
     kind = x.dtype.type
     if x.const is not None:
-        return b.prepack(x, ("times", factor), lambda array: array * kind(factor))
+        form = Form(x.dtype, x.shape)
+        return b.prepack(x, ("times", factor), lambda array: array * kind(factor), form=form)
     y = b.empty(x.shape, x.dtype)
     b.call_numpy(np.multiply, x, kind(factor), y)
     return y

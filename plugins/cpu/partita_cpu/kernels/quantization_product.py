@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.prepacked import Form
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.byte_product import Kind, Result, as_is, emit_byte_product, emit_rows
 from partita_cpu.kernels.byte_windows import emit_byte_convolution
@@ -47,13 +48,15 @@ def _without_zero(b: Builder, x: Operand, zero: Operand | None, shape: Sequence[
     """``x`` less its zero point, as float32; ``shape`` is the zero point's for broadcasting."""
     if zero is None or (zero.const is not None and not zero.const.any()):
         if x.const is not None:
-            return b.prepack(x, "float32", lambda array: array.astype(np.float32))
+            form = Form(np.float32, x.shape)
+            return b.prepack(x, "float32", lambda array: array.astype(np.float32), form=form)
         return emit_cast(b, x, np.float32)
     zero = b.view(zero, shape) if zero.size > 1 else b.view(zero, ())
     if x.const is not None and zero.const is not None:
         offset = zero.const.astype(np.float32)
         key = f"float32 less {offset.shape} {offset.tobytes().hex()}"
-        return b.prepack(x, key, lambda array: array - offset)
+        form = Form(np.float32, np.broadcast_shapes(x.shape, offset.shape))
+        return b.prepack(x, key, lambda array: (array - offset).astype(np.float32), form=form)
     y = b.empty(x.shape, np.float32)
     emit_broadcast(b, _difference, [x, zero], y)
     return y

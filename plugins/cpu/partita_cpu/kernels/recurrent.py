@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.prepacked import Form
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.loop_jit import loop
@@ -103,7 +104,8 @@ def packed(
 ) -> Operand:
     """``fn(x)``, of ``shape``: made once for weights, at every run for other tensors."""
     if x.const is not None:
-        return b.prepack(x, key, fn)
+        form = Form(np.dtype(x.dtype if dtype is None else dtype), tuple(shape))
+        return b.prepack(x, key, fn, form=form)
     y = b.empty(shape, x.dtype if dtype is None else dtype)
     b.call_numpy(_store, fn, x, y)
     return y

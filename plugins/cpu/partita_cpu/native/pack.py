@@ -68,6 +68,12 @@ def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
     return _packed(plan, w, (channels, down, across), steps, threads)
 
 
+def packed_size(plan: Plan) -> int:
+    """How many uint16 packed weights take, if they can be packed so."""
+    elements = plan.images.groups * plan.blocks * plan.taps * plan.padded * plan.columns
+    return elements * plan.arithmetic.planes * plan.arithmetic.weight_bytes // 2
+
+
 def pack_matrix(plan: Plan, w: Array, threads: int = 1) -> Array:
     """A matrix (depth, columns), packed."""
     depth, columns = w.shape
@@ -106,7 +112,7 @@ def _packed(
     kernels = _kernels(plan)
     table = np.array([groups, outputs, *sizes, *steps, *layout, *kernels], np.int64)
     count = groups * plan.blocks * rows * plan.columns * planes
-    out = _aligned(count * arithmetic.weight_bytes // 2)
+    out = _aligned(packed_size(plan))
     if w.dtype != np.float32 or not w.flags.c_contiguous:
         w = np.ascontiguousarray(w, np.float32)
     threads = threads if out.nbytes >= _SHARED_BYTES else 1

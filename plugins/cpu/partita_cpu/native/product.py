@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
+from partita.lowering.prepacked import Form
 from partita_cpu.native.choice import Choice, native_choice
 from partita_cpu.native.driver import multiply_tiles
 from partita_cpu.native.laid import (
@@ -17,7 +18,7 @@ from partita_cpu.native.laid import (
     multiply_laid,
     thread_bytes,
 )
-from partita_cpu.native.pack import pack, pack_bias, pack_matrix
+from partita_cpu.native.pack import pack, pack_bias, pack_matrix, packed_size
 from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
 from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
 
@@ -275,7 +276,8 @@ def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
             choice.note(array, not found.size)
         return found
 
-    return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True)
+    form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
+    return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
 
 
 def _kernels(choice: Choice, cut: Plan) -> Array:

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
+from partita.lowering.prepacked import Form
 from partita_cpu.kernels.movement_copy import copy_box, strides_of
 from partita_cpu.native.choice import Choice
 from partita_cpu.native.plan import Images, Storage
@@ -92,7 +93,11 @@ def emit_together(
         return False
     stride = images.stride[1]
     wide = joined_images(images, count)
-    weights = b.prepack(w, ("together", count, stride), lambda a: joined_weights(a, count, stride))
+    outputs, *inner, across = w.shape
+    form = Form(w.dtype, (count * outputs, *inner, across + (count - 1) * stride))
+    weights = b.prepack(
+        w, ("together", count, stride), lambda a: joined_weights(a, count, stride), form=form
+    )
     if bias is not None:
         bias = b.prepack(bias, ("together", count), lambda a: np.tile(a, count))
     kept = replace(storage, y_pitch=wide.outputs)

@@ -1,0 +1,158 @@
+"""Exported models with arrays, headers or bytes changed, and a checksum that is right again."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita import blob as blobs
+from partita.fingerprint import fingerprint
+
+from . import guard, numbers
+
+
+def case(seed):
+    """Imports a changed blob, and runs what that made."""
+    rng = np.random.default_rng(seed)
+    name = list(exported())[rng.integers(len(exported()))]
+    data, feeds = exported()[name]
+    match rng.integers(4):
+        case 0:
+            changed = with_other_arrays(rng, data)
+        case 1:
+            changed = with_other_header(rng, data)
+        case 2:
+            changed = with_other_bytes(rng, data, checksum=True)
+        case _:
+            changed = with_other_bytes(rng, data, checksum=False)
+    yield name
+    core = guarded_core()
+    compiled = core.import_model(changed, "CPU")
+    request = compiled.create_infer_request()
+    for _ in range(2):
+        request.infer([guard.guarded(feed) for feed in feeds])
+
+
+@functools.cache
+def guarded_core():
+    """One Core for all cases of a process; device CPU's scratch lies at guard pages."""
+    guard.guard_scratch()
+    return partita.Core()
+
+
+def taken_apart(data):
+    """Header and body of a blob, as JSON and bytes."""
+    size = blobs._PREFIX.size
+    head_size = blobs._PREFIX.unpack_from(data)[2]
+    return json.loads(data[size : size + head_size]), bytearray(data[size + head_size :])
+
+
+def put_together(content, body):
+    """A blob with a checksum that fits."""
+    head = content if isinstance(content, bytes) else json.dumps(content).encode()
+    head += b" " * (-(blobs._PREFIX.size + len(head)) % 64)
+    digest = fingerprint(head + fingerprint(bytes(body)))
+    prefix = blobs._PREFIX.pack(blobs._MAGIC, blobs._FORMAT, len(head), digest, len(body))
+    return prefix + head + bytes(body)
+
+
+def with_other_arrays(rng, data):
+    """Arrays of other shapes, types, places and names."""
+    content, body = taken_apart(data)
+    for entry in content["arrays"]:
+        match rng.integers(6):
+            case 0:
+                entry[2] = [max(int(n * rng.choice([0, 0.5, 0.9])), 0) for n in entry[2]]
+            case 1:
+                entry[2] = [entry[2][0] // 2, 2, *entry[2][1:]] if entry[2] else [0]
+            case 2:
+                entry[1] = ["float64", "int8", "<u2", "object", "float32"][rng.integers(5)]
+            case 3:
+                entry[3] = int(rng.choice([0, 64, len(body), len(body) - 1, -64, 2**62]))
+            case 4:
+                entry[2] = [numbers.hostile_integer(rng) for _ in entry[2]]
+            case _:
+                entry[0] = content["arrays"][rng.integers(len(content["arrays"]))][0]
+    return put_together(content, body)
+
+
+def with_other_header(rng, data):
+    """A header in which something is of another type, or missing."""
+    content, body = taken_apart(data)
+    holder = [content, content["header"], content["header"].get("properties", {})][rng.integers(3)]
+    if holder:
+        key = list(holder)[rng.integers(len(holder))]
+        values = [None, -1, 2**70, 1.5, "x" * 100, [], {}, [[]], {"a": {"b": 1}}, True]
+        holder[key] = values[rng.integers(len(values))]
+        if rng.random() < 0.2:
+            del holder[key]
+    return put_together(content, body)
+
+
+def with_other_bytes(rng, data, checksum):
+    """Some bytes changed, some cut off."""
+    content, body = taken_apart(data)
+    broken = bytearray(body if checksum else data)
+    for _ in range(rng.integers(1, 6)):
+        broken[rng.integers(len(broken))] = rng.integers(256)
+    if rng.random() < 0.2:
+        del broken[rng.integers(len(broken)) :]
+    return put_together(content, broken) if checksum else bytes(broken)
+
+
+@functools.cache
+def exported():
+    """Name to a blob that keeps packed weights, and inputs for it."""
+    rng = np.random.default_rng(0)
+    models = {
+        "matmul": matmul(rng, np.float32),
+        "conv": conv(rng),
+        "lstm": lstm(rng),
+        "half": matmul(rng, np.float16),
+    }
+    made = {}
+    for name, (proto, feeds) in models.items():
+        compiled = partita.Core().compile_model(proto.SerializeToString(), "CPU")
+        compiled(feeds)
+        made[name] = compiled.export_model(), feeds
+    return made
+
+
+def model(nodes, feeds, weights):
+    """A model of float inputs; its weights by name."""
+    kinds = {name: helper.np_dtype_to_tensor_dtype(feed.dtype) for name, feed in feeds.items()}
+    graph = helper.make_graph(
+        nodes,
+        "exported",
+        [helper.make_tensor_value_info(n, kinds[n], f.shape) for n, f in feeds.items()],
+        [helper.make_tensor_value_info("y", TensorProto.UNDEFINED, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    graph.output[0].ClearField("type")
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return made, list(feeds.values())
+
+
+def matmul(rng, dtype):
+    x, w = rng.standard_normal((9, 130)), rng.standard_normal((130, 140))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    return model([node], {"x": x.astype(dtype)}, {"w": w.astype(dtype)})
+
+
+def conv(rng):
+    x, w = rng.standard_normal((1, 64, 12, 12)), rng.standard_normal((64, 64, 3, 3))
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    return model([node], {"x": x.astype(np.float32)}, {"w": w.astype(np.float32)})
+
+
+def lstm(rng):
+    weights = {
+        "w": rng.standard_normal((1, 4 * 40, 30)).astype(np.float32),
+        "r": rng.standard_normal((1, 4 * 40, 40)).astype(np.float32),
+    }
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=40)
+    return model([node], {"x": rng.standard_normal((5, 2, 30)).astype(np.float32)}, weights)

@@ -1,0 +1,39 @@
+"""Blobs whose checksum is right and whose packed weights are not what they are said to be."""
+
+import numpy as np
+import pytest
+
+import partita
+from tests.campaign import blobs
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv", "lstm", "half"])
+def test_packed_weights_are_kept_and_restored(name):
+    data, feeds = blobs.exported()[name]
+    content, _ = blobs.taken_apart(data)
+    assert content["arrays"], "nothing is kept, so nothing below is tested"
+    core = partita.Core()
+    assert np.isfinite(core.import_model(data, "CPU")(feeds)[0]).all()
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv", "lstm", "half"])
+@pytest.mark.parametrize("how", ["half", "flat", "other type", "one less", "none"])
+def test_packed_weights_of_another_form_are_packed_anew(core, name, how):
+    """Their sizes decide how far kernels read."""
+    data, feeds = blobs.exported()[name]
+    expected = core.import_model(data, "CPU")(feeds)[0]
+    content, body = blobs.taken_apart(data)
+    for entry in content["arrays"]:
+        shape = entry[2]
+        if how == "half":
+            entry[2] = [shape[0] // 2, *shape[1:]]
+        elif how == "flat":
+            entry[2] = [1, int(np.prod(shape))]
+        elif how == "other type":
+            entry[1] = "int8"
+        elif how == "one less":
+            entry[2] = [*shape[:-1], shape[-1] - 1]
+        elif how == "none":
+            entry[2] = [0] * len(shape)
+    changed = blobs.put_together(content, body)
+    np.testing.assert_array_equal(core.import_model(changed, "CPU")(feeds)[0], expected)
