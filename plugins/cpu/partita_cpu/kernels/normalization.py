@@ -21,17 +21,27 @@ from partita_cpu.kernels.table import ALL_FLOATS, HALVES, kernel
 
 
 @loop(inline=True)
-def _sum_of_squares(row: Any, center: Any) -> Any:
-    """The sum of squared differences from ``center`` in float64."""
-    total = np.float64(0)
+def _moments(row: Any, center: Any) -> Any:
+    """Means of the differences from ``center`` and of their squares, in float64."""
+    total, squares = np.float64(0), np.float64(0)
     for start in range(0, row.size, BLOCK):
         block = row[start : start + BLOCK]
-        part = like(center, 0)
+        part, square = like(center, 0), like(center, 0)
         for i in range(block.size):
             difference = block[i] - center
-            part = add_in_any_order(part, difference * difference)
+            part = add_in_any_order(part, difference)
+            square = add_in_any_order(square, difference * difference)
         total += np.float64(part)
-    return total
+        squares += np.float64(square)
+    return total / row.size, squares / row.size
+
+
+@loop(inline=True)
+def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
+    """From the moments; the mean lies ``rest`` beyond the center that they are taken about."""
+    variance = square - rest * rest
+    variance = np.float64(0) if variance < 0 else variance  # and not max: it would swallow NaN
+    return 1 / np.sqrt(variance + epsilon)
 
 
 @loop
@@ -49,15 +59,22 @@ def normalise_rows(
     tid: int,
     nt: int,
 ) -> None:
-    """Rows of n elements to mean 0 (if ``centered``) and square mean 1, times scale, plus bias."""
+    """Rows of n elements to mean 0 (if ``centered``) and square mean 1, times scale, plus bias.
+
+    A mean far from 0 has no room for its last digits in the type of x. So what is taken off each
+    element is about the mean first, which leaves small numbers, then what was missing.
+    """
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
-        mean = like(y[0], sum_of_row(source) / n) if centered else like(y[0], 0)
-        inverse = like(mean, 1 / np.sqrt(_sum_of_squares(source, mean) / n + epsilon))
-        means[o] = mean
+        center = like(y[0], sum_of_row(source) / n) if centered else like(y[0], 0)
+        rest, square = _moments(source, center)
+        rest = rest if centered else np.float64(0)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        means[o] = like(center, np.float64(center) + rest)
         inverses[o] = inverse
+        missing = like(center, rest)
         for i in range(target.size):
-            target[i] = muladd((source[i] - mean) * inverse, scale[i], bias[i])
+            target[i] = muladd(((source[i] - center) - missing) * inverse, scale[i], bias[i])
 
 
 @loop
@@ -74,13 +91,18 @@ def normalise_planes(
     tid: int,
     nt: int,
 ) -> None:
-    """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane."""
+    """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
+
+    See `normalise_rows`.
+    """
     rows = outer * groups
     length = planes * n
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * length : (row + 1) * length]
-        mean = like(y[0], sum_of_row(source) / length)
-        inverse = like(mean, 1 / np.sqrt(_sum_of_squares(source, mean) / length + epsilon))
+        center = like(y[0], sum_of_row(source) / length)
+        rest, square = _moments(source, center)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        missing = like(center, rest)
         for plane in range(planes):
             channel = row % groups * planes + plane
             start = row * length + plane * n
@@ -88,7 +110,7 @@ def normalise_planes(
             term = bias[channel]
             before, after = x[start : start + n], y[start : start + n]
             for i in range(after.size):
-                after[i] = muladd(before[i] - mean, factor, term)
+                after[i] = muladd((before[i] - center) - missing, factor, term)
 
 
 @loop

@@ -36,6 +36,42 @@ def test_layer_normalization_of_a_far_mean():
     np.testing.assert_allclose(y, expected, atol=1e-3)
 
 
+FAR = [1, 7, 64, 768, 4099]
+
+
+def far(width, mean, *shape):
+    """Numbers about a mean so far away that float32 cannot hold it to a thousandth."""
+    x = (normal(width, *shape).astype(np.float64) + mean).astype(np.float32)
+    return x, x.astype(np.float64)
+
+
+@pytest.mark.parametrize("mean", [1e4, -3e4])
+@pytest.mark.parametrize("width", FAR)
+def test_layer_normalization_is_as_exact_far_away(width, mean):
+    x, wide = far(width, mean, 8, width)
+    ones = np.ones(width, np.float32)
+    y, means, inverse = run_ours("LayerNormalization", [x, ones], opset=17, outputs=3)
+    deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, (wide - wide.mean(-1, keepdims=True)) / deviation, atol=2e-6)
+    np.testing.assert_allclose(means, wide.mean(-1, keepdims=True), rtol=6e-8)
+    np.testing.assert_allclose(inverse, 1 / deviation, rtol=1e-6)
+
+
+@pytest.mark.parametrize("mean", [1e4, -3e4])
+@pytest.mark.parametrize("width", FAR)
+def test_planes_are_as_exact_far_away(width, mean):
+    x, wide = far(width, mean, 2, 4, width)
+    scale, bias = np.ones(4, np.float32), np.zeros(4, np.float32)
+    (y,) = run_ours("InstanceNormalization", [x, scale, bias])
+    deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(y, (wide - wide.mean(-1, keepdims=True)) / deviation, atol=2e-6)
+    (y,) = run_ours("GroupNormalization", [x, scale, bias], opset=21, num_groups=2)
+    wide = wide.reshape(2, 2, 2 * width)
+    deviation = np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    expected = (wide - wide.mean(-1, keepdims=True)) / deviation
+    np.testing.assert_allclose(y, expected.reshape(x.shape), atol=2e-6)
+
+
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_layer_normalization_of_halves_has_float32_statistics(dtype):
     x = normal(5, 4, 32).astype(dtype)
