@@ -1,0 +1,158 @@
+"""The kernels of every level, compiled for it on any machine: objects, and no foreign instruction.
+
+LLVM ends the process when it is asked for an instruction that its target lacks, so each part is
+compiled in a process of its own. Parts that levels share are compiled once, and objects are made of
+small parts; set `VARIABLE` to 1 for all parts of all levels as objects for all systems.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from partita_cpu.native.ir import module
+from partita_cpu.native.levels import AARCH64, CHAINS, EVERY, X86_64
+
+TRIPLES = {
+    X86_64: ("x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "x86_64-apple-macosx"),
+    AARCH64: ("aarch64-unknown-linux-gnu", "arm64-apple-macosx", "aarch64-pc-windows-msvc"),
+}
+MAGIC = {"linux": b"\x7fELF", "windows": b"", "macosx": b"\xcf\xfa\xed\xfe"}
+LEVELS = [level for chain in CHAINS.values() for level in chain if level.native and level.kernels]
+
+SMALL = [next((level for level in LEVELS if level in chain), None) for chain in CHAINS.values()]
+SMALL = [level for level in SMALL if level is not None]
+VARIABLE = "PARTITA_TEST_ALL_TARGETS"
+ALL = os.environ.get(VARIABLE, "0") not in ("", "0")
+
+COMPILE = """
+import json, sys
+from llvmlite import binding
+from partita_cpu.native import objects
+from partita_cpu.native.ir import module
+from partita_cpu.native.levels import EVERY
+level, part, triple, kind = EVERY[sys.argv[1]], *sys.argv[2:]
+machine = objects.level_machine(level, triple)
+parsed = binding.parse_assembly(module.text(level, part))
+parsed.verify()
+if kind == "object":
+    print(machine.emit_object(parsed).hex())
+else:
+    print(machine.emit_assembly(parsed))
+"""
+
+# By mnemonic, or by registers: what proves that a feature is in use.
+SIGNS = {
+    "avx512": r"[xyz]mm(?:1[6-9]|2\d|3[01])\b|%zmm|\{%k\d\}|%k[0-7]\b",
+    "bfloat16": r"\bvdpbf16ps\b|\bvcvtne\w*ps2bf16\w*\b",
+    "vnni": r"\bvpdpbusd\w*\b|\bvpdpwssd\w*\b",
+    "tiles": r"\btdp\w+\b|\btileload\w*\b|\bldtilecfg\b|%tmm",
+    "newer": r"\b(?:vp2intersect|vpopcnt[bwdq]|vpshld|vpmadd52|vaes|vgf2p8|vpclmul|vpermb|"
+    r"vpermi2b|vcompress[bw]|vpcompress[bw]|vaddph|vfmadd\w*ph|vpdpb[su][su]ds?\b(?<!vpdpbusd))\w*",
+    "bits": r"\b(?:sarx|shlx|shrx|rorx|pdep|pext|mulx|andn|blsr|blsi|bzhi|lzcnt|tzcnt|movbe)\w*\b",
+}
+
+
+def allowed(level):
+    """The signs that may be in a level's code."""
+    found = {"avx512": "avx512f", "bfloat16": "avx512bf16", "tiles": "amx-tile"}
+    signs = {sign for sign, feature in found.items() if feature in level.features}
+    return signs | ({"vnni"} if level.features & {"avxvnni", "avx512vnni"} else set())
+
+
+@functools.cache
+def compiled(level, part, triple, kind="assembly"):
+    """Object or assembly of a part, made by a process that LLVM may end."""
+    command = [sys.executable, "-c", COMPILE, level.name, part, triple, kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{level} {part} for {triple}: {done.stderr[-2000:]}"
+    return bytes.fromhex(done.stdout) if kind == "object" else done.stdout
+
+
+def of(assembly, name):
+    """The lines of a function."""
+    return assembly.partition(f"\n{name}:")[2].partition(".Lfunc_end")[0]
+
+
+def parts(whole=ALL):
+    """Every part of every level that has kernels in it, once if the kernels are the same."""
+    seen, found = set(), []
+    for level in LEVELS:
+        for part in module.PARTS:
+            functions = module.functions(level, part)
+            kernels = tuple(function.text(level.processor) for function in functions)
+            if kernels and (whole or part == "" or kernels not in seen):
+                seen.add(kernels)
+                found.append(pytest.param(level, part, id=f"{level}{part}"))
+    return found
+
+
+@pytest.mark.parametrize(("level", "part"), parts())
+def test_a_level_is_compiled_on_any_machine_for_itself_alone(level, part):
+    triple = TRIPLES[level.architecture][0]
+    assembly = compiled(level, part, triple)
+    for function in module.functions(level, part):
+        assert f"\n{function.name}:" in assembly, function.name
+    assert not re.search(r"^\s+(?:callq?|bl)\s+(?!\*)", assembly, re.MULTILINE)
+    if level.architecture != X86_64:
+        return
+    for sign, pattern in SIGNS.items():
+        found = re.findall(rf"^\s+(?=.*?(?:{pattern})).*$", assembly, re.MULTILINE)
+        if sign not in allowed(level):
+            assert not found, f"{sign}: {found[:3]}"
+        elif part == "" and sign != "newer":
+            assert found, f"{level} has no {sign}"
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.architecture == X86_64])
+def test_products_use_the_instruction_that_the_level_has(level):
+    assembly = compiled(level, "", TRIPLES[X86_64][0])
+    dots = [f.name for f in module.functions(level) if f.name.startswith("dot_bytes_")]
+    assert dots
+    for name in dots:
+        body = of(assembly, name)
+        assert ("vpdpbusd" in body) == level.dots_bytes
+        assert ("vpmaddwd" in body) != level.dots_bytes
+        assert ("zmm" in body) == (level.lanes == 16)
+    pairs = [f.name for f in module.functions(level) if re.fullmatch(r"bf16_(narrow_)?\d+", f.name)]
+    assert bool(pairs) == level.dots_bfloat16
+    for name in pairs:
+        wanted = "tdpbf16ps" if level.tiles else "vdpbf16ps"
+        assert wanted in of(assembly, name), name
+    for name in re.findall(r"^((?:fma|bf16|bf16_narrow|dot_bytes)_\d+):", assembly, re.MULTILINE):
+        for block in re.split(r"^\.LBB", of(assembly, name), flags=re.MULTILINE):
+            if re.search("fmadd|dpbf16|dpbusd|maddwd", block):
+                assert not re.search(r"[yz]mm\d+, -?\d*\(%rsp\)", block), f"{name} spills"
+
+
+@pytest.mark.parametrize("level", LEVELS if ALL else SMALL, ids=str)
+def test_every_system_gets_objects(level):
+    """In each system's format, which does not depend on what is in them."""
+    for triple in TRIPLES[level.architecture]:
+        for part in module.PARTS if ALL else ("_f16",):
+            if module.functions(level, part):
+                made = compiled(level, part, triple, "object")
+                system = next(name for name in MAGIC if name in triple)
+                assert made.startswith(MAGIC[system])
+                assert len(made) > 1000
+
+
+def test_llvm_ends_a_process_that_asks_for_what_the_level_lacks():
+    """So that the tests above can fail."""
+    code = COMPILE.replace("module.text(level, part)", "module.text(EVERY['avx512_bf16'], part)")
+    command = [sys.executable, "-c", code, "avx512_vnni", "", TRIPLES[X86_64][0], "assembly"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode
+    assert "LLVM ERROR" in done.stderr
+
+
+def test_every_level_that_has_kernels_is_compiled():
+    assert {level.name for level in LEVELS} == {
+        level.name for level in EVERY.values() if level.native and level.kernels
+    }
+    assert {value.values[0].name for value in parts()} >= {level.name for level in LEVELS}
