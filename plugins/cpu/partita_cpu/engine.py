@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from partita import (
     CompiledModel,
+    Explanation,
     HostTensor,
     Model,
     Port,
@@ -113,6 +116,22 @@ class CpuCompiledModel(CompiledModel):
     def scratch_bytes(self) -> int:
         """The arena with room to align it, if shapes are known."""
         return self._arena_bytes + ALIGNMENT
+
+    def extra_properties(self) -> dict[str, Any]:
+        """What the hint for precision comes to on this machine, and why if that is something else.
+
+        An exported model keeps what was asked for, and asks again where it is imported.
+        """
+        choice = self.specialiser.target.options
+        return {
+            "INFERENCE_PRECISION_HINT": choice.precision,
+            "INFERENCE_PRECISION_NOTE": choice.shortfall,
+        }
+
+    def explain(self) -> Explanation:
+        """All on this device; and what of the properties it cannot do."""
+        plain, note = super().explain(), self.specialiser.target.options.shortfall
+        return replace(plain, notes=[note] if note else [])
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Channels last, for images that steps read or write so."""

@@ -401,7 +401,8 @@ class Compilation:
             for name, slot in zip(outputs, plan.outputs, strict=True)
             if slot is None
         }
-        explanation = self._explain(placement, pieces, plan.boundaries, notes, choice)
+        told = [*notes, *_notes_of_devices(pieces, compiled)]
+        explanation = self._explain(placement, pieces, plan.boundaries, told, choice)
         linear = properties.HETERO_EXECUTOR == "LINEAR"
         joined = frozenset(join.number for join in settlement.joins)
         arena_bytes, places = plan_arena(
@@ -444,6 +445,16 @@ class Compilation:
         devices = [piece.device for piece in pieces]
         decision = choice.decision if choice else None
         return Explanation(self.model.name, rows, devices, boundaries, list(notes), decision)
+
+
+def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[CompiledModel]) -> list[str]:
+    """What devices tell of their submodels, once each."""
+    found = (
+        f"{piece.device}: {note}"
+        for piece, part in zip(pieces, compiled, strict=True)
+        for note in part.explain().notes
+    )
+    return list(dict.fromkeys(found))
 
 
 def _schedule(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from dataclasses import dataclass, field
 
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
-from partita_cpu.native.isa import isa
-from partita_cpu.native.levels import Level
+from partita_cpu.native.isa import VARIABLE, architecture, detected, isa
+from partita_cpu.native.levels import CHAINS, Level
 from partita_cpu.native.pack import rounds_to_infinity
 from partita_cpu.native.plan import Images
 from partita_cpu.native.table import Arithmetic
 from partita_cpu.properties import CpuProperties
+
+_log = logging.getLogger(__name__)
 
 SPLIT_DEPTH = 256
 """Float32 sums shorter than this are not split into bfloat16 products."""
@@ -66,11 +70,13 @@ class Choice:
         level: The level of instruction sets that kernels may use.
         arithmetic: What float32 products are computed in.
         threads: Threads that scratch memory is laid out for.
+        shortfall: Why it is not the arithmetic that properties ask for; empty if it is.
     """
 
     level: Level
     arithmetic: Arithmetic
     threads: int
+    shortfall: str = field(default="", compare=False)
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -79,6 +85,12 @@ class Choice:
     def native(self) -> bool:
         """Whether there are native kernels at all."""
         return self.level.native
+
+    @property
+    def precision(self) -> str:
+        """What INFERENCE_PRECISION_HINT comes to."""
+        names = {Arithmetic.BF16: "bf16", Arithmetic.F16: "f16"}
+        return names.get(self.arithmetic, "f32")
 
     def product_arithmetic(
         self, images: Images, weights: Array, computed: bool = False
@@ -160,22 +172,49 @@ def _splits_exactly(images: Images) -> bool:
 
 
 def choose(properties: CpuProperties, threads: int) -> Choice:
-    """What properties and environment allow on this machine.
+    """What properties and environment allow on this machine; says once if that is not all.
 
     Raises:
         PropertyError: PARTITA_CPU_ISA names no level.
     """
     level = isa()
+    note = _lacking(properties.INFERENCE_PRECISION_HINT, level, detected())
+    if note:
+        _tell(note)
     arithmetic = Arithmetic.F32
     if level.native and properties.INFERENCE_PRECISION_HINT == "f16":
         arithmetic = Arithmetic.F16
-    elif level.tiles and properties.INFERENCE_PRECISION_HINT == "bf16":
+    elif level.dots_bfloat16 and properties.INFERENCE_PRECISION_HINT == "bf16":
         arithmetic = Arithmetic.BF16
     elif level.tiles and properties.EXECUTION_MODE_HINT is ExecutionMode.PERFORMANCE:
         arithmetic = Arithmetic.BF16X3
     elif level.tiles:
         arithmetic = Arithmetic.BF16X6
-    return Choice(level, arithmetic, threads)
+    return Choice(level, arithmetic, threads, note)
+
+
+def _lacking(wanted: str, level: Level, machine: Level) -> str:
+    """Why a level computes f32 where something else is asked for; empty if it does not."""
+    able = {"f16": lambda a: a.native, "bf16": lambda a: a.dots_bfloat16}.get(wanted)
+    if able is None or able(level):
+        return ""
+    has = f"kernels of level '{level.name}' have no products in {_NAMES[wanted]}"
+    if able(machine):
+        cure = f"set {VARIABLE} to '{machine.name}', which this machine has, or leave it out"
+    else:
+        chain = CHAINS.get(architecture(), ())
+        others = [one.name for one in chain if one.native and one.kernels and able(one)]
+        cure = f"levels that have them: {', '.join(others) or 'none on this architecture'}"
+    return f"INFERENCE_PRECISION_HINT={wanted} computes f32 here: {has}; {cure}."
+
+
+_NAMES = {"f16": "float16", "bf16": "bfloat16"}
+
+
+@functools.cache
+def _tell(note: str) -> None:
+    """Writes to the log, each note once."""
+    _log.warning("%s", note)
 
 
 def native_choice(options: object) -> Choice | None:
