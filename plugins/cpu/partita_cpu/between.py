@@ -10,7 +10,7 @@ from partita.lowering import Graph, Node
 from partita.lowering.channels_last import Shapes
 from partita_cpu.native.choice import Choice
 from partita_cpu.native.plan import Images
-from partita_cpu.native.table import Arithmetic
+from partita_cpu.native.table import Arithmetic, on_tiles
 
 
 def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
@@ -28,7 +28,9 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
         if not alone or reader.inputs[0] is not value:
             continue
         found = _arithmetic(node, shapes, choice)
-        if found is not None and found.in_bfloat16 and found is _arithmetic(reader, shapes, choice):
+        if found is None or not on_tiles(choice.level, found):
+            continue
+        if found is _arithmetic(reader, shapes, choice):
             marked.add(node)
     graph.nodes = [
         node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes

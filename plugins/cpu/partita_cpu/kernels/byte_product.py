@@ -32,7 +32,17 @@ from partita_cpu.native.choice import Choice
 from partita_cpu.native.invoke import address, call_bytes, call_finish_bytes, call_plain
 from partita_cpu.native.ir.amx_bytes import STEP
 from partita_cpu.native.levels import PORTABLE, Level
-from partita_cpu.native.table import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
+from partita_cpu.native.table import (
+    CONFIG,
+    CONFIGURE,
+    DOTS,
+    FLOATS,
+    LEVELS,
+    MOST_DOTS,
+    RELEASE,
+    byte_exec_type,
+    byte_kernels,
+)
 
 SHIFT = 128
 """The distance between the ranges of int8 and uint8."""
@@ -215,7 +225,7 @@ def multiply_bytes(
             sizes = (steps, step, address(tile), block)
             call_bytes(kernels[whole], (place, width, weights, *sizes))
         elif block == 0:
-            _fill_tile(packed, panels, tile, row, count, at, quads)
+            _fill_tile(packed, panels, tile, kernels, row, count, at, quads)
         if block < blocks - 1:
             continue
         sums = tile[(row - first) * PANEL :]
@@ -264,12 +274,22 @@ def multiply_bytes(
 
 @loop
 def _fill_tile(
-    packed: Any, panels: Any, tile: Any, row: int, count: int, at: int, quads: int
+    packed: Any, panels: Any, tile: Any, kernels: Any, row: int, count: int, at: int, quads: int
 ) -> None:
-    """The sums of some rows and one panel, without native kernels."""
+    """The sums of some rows and one panel, without tiles of AMX."""
+    step, done = quads * QUAD, 0
+    most = kernels[MOST_DOTS]
+    if most:
+        pieces = -(-count // most)
+        for piece in range(pieces):
+            done = count * piece // pieces
+            rows = count * (piece + 1) // pieces - done
+            place, sums = address(packed) + (row + done) * step, address(tile) + 4 * done * PANEL
+            sizes = (quads, QUAD, sums, 0)
+            call_bytes(kernels[DOTS + rows], (place, step, address(panels) + at, *sizes))
+        return
     for i in range(count * PANEL):
         tile[i] = 0
-    step, done = quads * QUAD, 0
     while done < count:
         first = (row + done) * step
         if done + ROWS <= count:
@@ -365,7 +385,8 @@ def as_is(weights: Array) -> Array:
     return weights
 
 
-def _level(b: Builder) -> Level:
+def level_of(b: Builder) -> Level:
+    """The level whose kernels may be used."""
     return b.options.level if isinstance(b.options, Choice) else PORTABLE
 
 
@@ -383,7 +404,7 @@ def row_steps(terms: int) -> tuple[int, int]:
 
 def row_bytes(b: Builder, terms: int) -> int:
     """Bytes of a packed row."""
-    if not _level(b).tiles:
+    if not level_of(b).tiles:
         return -(-terms // QUAD) * QUAD
     steps, step = row_steps(terms)
     return steps * step
@@ -391,13 +412,13 @@ def row_bytes(b: Builder, terms: int) -> int:
 
 def empty_rows(b: Builder, rows: int, terms: int) -> Operand:
     """Memory for packed rows; tiles of AMX read whole chunks."""
-    count = -(-rows // CHUNK) * CHUNK if _level(b).tiles else rows
+    count = -(-rows // CHUNK) * CHUNK if level_of(b).tiles else rows
     return b.empty((count * row_bytes(b, terms),), np.uint8)
 
 
 def _is_packed(b: Builder, x: Operand, rows: int, terms: int) -> bool:
     """Whether rows are as `pack_rows` would leave them, and tiles read nothing behind them."""
-    whole = not _level(b).tiles or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
+    whole = not level_of(b).tiles or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
     return x.dtype == np.uint8 and terms == row_bytes(b, terms) and whole
 
 
@@ -485,7 +506,7 @@ def emit_packed_product(
     result: Result | None = None,
 ) -> Operand:
     """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
-    rows, width, level = row_totals.size, row_bytes(b, terms), _level(b)
+    rows, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
     columns = w.size // terms if terms else w.shape[-1]
     panels, totals = packed_weights(b, w, arrange, columns, width)
     none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
@@ -516,7 +537,7 @@ def emit_packed_product(
         b.constant(byte_kernels(level, steps[1])),
         b.constant(np.array(table, np.int64)),
         work=rows * terms * columns // (4 * QUAD if level.tiles else QUAD),
-        exec_type="amx_int8" if level.tiles else "",
+        exec_type=byte_exec_type(level),
     )
     return y
 

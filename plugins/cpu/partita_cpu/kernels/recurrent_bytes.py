@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.kernels.byte_product import SHIFT, emit_byte_product, signed
+from partita_cpu.kernels.byte_product import SHIFT, emit_byte_product, level_of, signed
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.quantization_product import BYTES
@@ -24,6 +24,7 @@ from partita_cpu.kernels.recurrent import (
 from partita_cpu.kernels.recurrent_cells import lstm_bytes_loop
 from partita_cpu.kernels.table import F32, kernel
 from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
+from partita_cpu.native.table import byte_kernels
 
 
 @loop
@@ -150,5 +151,6 @@ def dynamic_quantize_lstm(
     others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, dtype)
     levels = b.empty((c.directions * c.batch * quads * QUAD,), np.uint8)
     sums = b.empty((c.directions * PANEL,), np.int32)
+    kernels = b.constant(byte_kernels(level_of(b)))
     tensors = (products, panels, r_scales, r_zeros, totals, *others)
-    return emit_lstm(b, node, c, lstm_bytes_loop, tensors, dtype, (levels, sums))
+    return emit_lstm(b, node, c, lstm_bytes_loop, tensors, dtype, (levels, sums, kernels))

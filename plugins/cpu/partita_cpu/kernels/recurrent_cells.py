@@ -80,6 +80,7 @@ def lstm_bytes_loop(
     places: Any,
     levels: Any,
     sums: Any,
+    kernels: Any,
     y: Any,
     shape: Any,
     reverse: Any,
@@ -93,7 +94,8 @@ def lstm_bytes_loop(
     """LSTM on panels of int8; every state is quantised by its range, all rows of a direction alike.
 
     ``scales``, ``zeros`` and ``totals`` are for the columns of the weights; ``levels`` (rows of
-    whole quads) and ``sums`` (a panel per direction) are scratch. Threads share directions only.
+    whole quads) and ``sums`` (a panel per direction) are scratch; ``kernels`` are
+    `table.byte_kernels`. Threads share directions only.
     """
     batch, n, width = shape[2], shape[3], shape[10]
     quads = (n + QUAD - 1) // QUAD
@@ -121,6 +123,7 @@ def lstm_bytes_loop(
                         x,
                         at,
                         room,
+                        kernels,
                         n,
                         quads,
                         4 * n,

@@ -16,6 +16,8 @@ from partita_cpu.kernels.tiles import (
     multiply_row,
     multiply_rows,
 )
+from partita_cpu.native.invoke import address, call_bytes
+from partita_cpu.native.table import DOTS, MOST_DOTS
 
 CHUNK = 32
 """Rows that meet a panel while it is in the cache."""
@@ -145,13 +147,15 @@ def add_byte_products(
     gates: Any,
     at: int,
     sums: Any,
+    kernels: Any,
     n: int,
     quads: int,
     columns: int,
 ) -> None:
     """``gates += state @ weights`` for one row, both quantised.
 
-    ``scales``, ``zeros`` and ``totals`` belong to the columns of the weights.
+    ``scales``, ``zeros`` and ``totals`` belong to the columns of the weights; ``kernels`` are
+    `table.byte_kernels`.
     """
     whole = np.int32(0)
     for i in range(quads * QUAD):
@@ -160,9 +164,13 @@ def add_byte_products(
     # What a column's zero point is multiplied by.
     factor = np.int32(np.int32(n) * level - whole)
     for panel in range((columns + PANEL - 1) // PANEL):
-        sums[:PANEL] = 0
         w = w_at + panel * quads * QUAD * PANEL
-        multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)
+        if kernels[MOST_DOTS]:
+            sizes = (quads, QUAD, address(sums), 0)
+            call_bytes(kernels[DOTS + 1], (address(levels), 0, address(weights) + w, *sizes))
+        else:
+            sums[:PANEL] = 0
+            multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)
         start, end = panel * PANEL, min(panel * PANEL + PANEL, columns)
         of_column, total, step = zeros[start:end], totals[start:end], scales[start:end]
         target = gates[at + start : at + end]

@@ -164,18 +164,7 @@ def fused(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> 
 
 def dot(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
     """``total`` plus four products of uint8 in ``factor`` and int8 in each of ``weights``."""
-    if "+avx512vnni" not in context.codegen().magic_tuple()[2].split(","):
-        return dot_in_parts(context, builder, total, factor, weights)
-    kind = total.type
-    function = ir.FunctionType(kind, [kind] * 3)
-    instruction = _tools.get_or_insert_function(
-        builder.module, function, "llvm.x86.avx512.vpdpbusd.512"
-    )
-    return builder.call(instruction, [total, _splat(builder, factor), weights])
-
-
-def dot_in_parts(context: Any, builder: Any, total: Any, factor: Any, weights: Any) -> Any:
-    """The same for processors without an instruction for it: byte by byte, in int32."""
+    # One by one: where there are instructions for it, `native.ir.dot_bytes` is called instead.
     for byte in range(QUAD):
         shifted = builder.lshr(factor, _i32(8 * byte))
         one = _splat(builder, builder.and_(shifted, _i32(255)))

@@ -12,7 +12,7 @@ from partita.lowering import Array
 from partita.lowering.windows import Window
 from partita_cpu.kernels.numba_jit import jit
 from partita_cpu.native.driver import multiply_panel
-from partita_cpu.native.fields import ARITHMETIC, BLOCKS, ROW, THREAD_BYTES, X_BYTES, X_FIRST
+from partita_cpu.native.fields import BLOCKS, ROW, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.native.invoke import address, call_plain
 from partita_cpu.native.separable import multiply_weighed, own_memory
 from partita_cpu.native.table import CONFIG, CONFIGURE, RELEASE
@@ -156,7 +156,7 @@ def expand_weigh_and_multiply(
     memory = own_memory(scratch, p[THREAD_BYTES], tid)
     band = rows[tid * room : (tid + 1) * room]
     line, end = cut[OUT_HEIGHT] * tid // threads, cut[OUT_HEIGHT] * (tid + 1) // threads
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     while line < end:
         stop = min(line + cut[LINES], end)
@@ -214,5 +214,5 @@ def expand_weigh_and_multiply(
             stop * cut[OUT_WIDTH],
         )
         line = stop
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))

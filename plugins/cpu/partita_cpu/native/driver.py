@@ -32,7 +32,6 @@ from partita_cpu.native.fields import (
     ROW,
     RUN,
     SOURCE,
-    STEP,
     STEP_BYTES,
     STRIDE_DOWN,
     TAP_BYTES,
@@ -146,7 +145,7 @@ def multiply_tiles(
         end = min(grains * (tid + 1) // threads * grain, units)
     if first_block == last_block:
         return
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     bounds_in = np.float32(lowest_in), np.float32(highest_in)
     scaling = (address(factor), address(shift), bounds_in[0], bounds_in[1])
@@ -183,7 +182,7 @@ def multiply_tiles(
                 stop,
             )
         unit = stop
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
 
 
@@ -269,7 +268,7 @@ def multiply_panel(
     arithmetic, source, row = p[ARITHMETIC], p[SOURCE], p[ROW]
     planes = p[PLANE_BYTES] * max(arithmetic, 1)
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
-    filled = p[RUN] != p[DEPTH] * STEP
+    filled = p[RUN] != p[DEPTH] * p[STEP_BYTES] // 2
     exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
     tile = memory + planes
     zeros = tile + TILE_BYTES
@@ -294,7 +293,7 @@ def multiply_panel(
     bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
     act_alpha, act_beta = np.float32(alpha), np.float32(beta)
-    parts = 2 if arithmetic else 4  # in which tiles ask for what is needed next of b
+    parts = 2 if kernels[CONFIGURE] else 4  # in which tiles ask for what is needed next of b
     apart = p[PLANE_BYTES] if arithmetic >= _SPLIT else p[STEP_BYTES]
     whole_tiles = arithmetic and source == _DIRECT
     for block in range(first_block, last_block):
@@ -395,17 +394,18 @@ def _exact_tile(a: int, w: int, number: int, tile: int, offsets: int, p: Array, 
     steps = p[TAPS] * p[DEPTH]
     places = integers_at(offsets, p[TAPS])
     sums = floats_at(tile, rows * columns)
-    weights = shorts_at(w, (number + 1) * steps * planes * columns * STEP)
-    half = 16 * 16 * 2
+    step_size = p[STEP_BYTES] // 2
+    weights = shorts_at(w, (number + 1) * steps * planes * columns * step_size)
+    half = 16 * step_size
     for r in range(rows):
         for c in range(columns):
             total = np.float32(0)
             for step in range(steps):
                 tap = step // p[DEPTH]
-                inside = (step - tap * p[DEPTH]) * STEP
+                inside = (step - tap * p[DEPTH]) * step_size
                 values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
                 block = (number * steps + step) * planes * 2 * half + c // 16 * half + c % 16 * 2
-                for k in range(min(STEP, p[RUN] - inside)):
+                for k in range(min(step_size, p[RUN] - inside)):
                     index = block + k // 2 * 32 + k % 2
                     total += whole_term(values, k, plane, weights, index, planes)
             sums[r * columns + c] = total

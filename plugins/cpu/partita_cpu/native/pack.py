@@ -15,7 +15,7 @@ from partita_cpu.native import objects
 from partita_cpu.native.fields import STEP as WHOLE_STEP
 from partita_cpu.native.invoke import address, call_lay_tile, call_turn, float_at
 from partita_cpu.native.ir.turn import SIDE
-from partita_cpu.native.plan import Plan
+from partita_cpu.native.plan import PAIR, Plan
 from partita_cpu.native.table import Arithmetic
 from partita_cpu.team import team_of
 
@@ -48,11 +48,13 @@ _TILE = SIDE * WHOLE_STEP
     STEP,
     TURN,
     LAY,
-) = range(19)
+    PAIRS,
+) = range(20)
 """What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
 next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
-across, their columns, in how many parts elements are stored, elements along k that AMX takes at a
-time, and the addresses of the kernels that turn a block and that lay floats out as bfloat16.
+across, their columns, in how many parts elements are stored, elements along k of a piece, the
+addresses of the kernels that turn a block and that lay floats out as bfloat16, and whether vectors
+and not AMX compute with these.
 """
 
 
@@ -108,8 +110,10 @@ def _packed(
     groups, arithmetic = plan.images.groups, plan.arithmetic
     outputs = plan.images.outputs // groups
     rows, planes = plan.taps * plan.padded, arithmetic.planes
-    layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, plan.step)
-    kernels = _kernels(plan)
+    pairs = plan.step == PAIR
+    step = WHOLE_STEP if pairs else plan.step
+    layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
+    kernels = (*_kernels(plan), pairs)
     table = np.array([groups, outputs, *sizes, *steps, *layout, *kernels], np.int64)
     count = groups * plan.blocks * rows * plan.columns * planes
     out = _aligned(packed_size(plan))
@@ -181,7 +185,7 @@ def _pack_blocks(
         w: Address of the weights, float32 in any order; it need not be a multiple of four.
         whole: The result as floats (block, row, column), if they are kept whole.
         halves: The same memory, as `ir.amx` says, if they are not: (block, step, part, half of the
-            columns, pair of rows, column, 2).
+            columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
         places: For each thread room for where the rows of a piece are.
         floats: For each thread room for its elements.
         parts: For each thread room for their parts.
@@ -212,7 +216,12 @@ def _pack_blocks(
                     exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
                     at = origin + 4 * half * SIDE * p[OUTPUT_STEP]
                     source, across, down = _piece(at, piece, at_row, p, there, exist)
-                    if p[LAY]:
+                    if p[PAIRS]:
+                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * SIDE
+                        size = (count, there, exist)
+                        largest = _lay_pairs(source, across, halves, split, p, place, size)
+                        found[tid] = max(found[tid], largest)
+                    elif p[LAY]:
                         step = (unit * rows + row) // p[STEP]
                         largest = _lay(source, across, halves, split, p, step, half, there, exist)
                         found[tid] = max(found[tid], largest)
@@ -277,6 +286,30 @@ def _lay(
         for j in range(SIDE):
             for k in range(p[STEP]):
                 out[place + k // 2 * 2 * SIDE + 2 * j + k % 2] = parts[tile + j * WHOLE_STEP + k]
+    return largest
+
+
+@loop
+def _lay_pairs(
+    source: int, across: int, out: Array, parts: Array, p: Array, place: int, size: Any
+) -> Any:
+    """Writes a piece in pairs of rows, each as wide as the block; `size`: as `_lay` and `_copy`.
+
+    Returns the largest bit pattern of an absolute value.
+    """
+    count, there, exist = size
+    largest, pair = 0, 2 * p[COLUMNS]
+    if exist < SIDE:
+        for i in range(_TILE):
+            parts[i] = 0
+    if exist:
+        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+    if count == WHOLE_STEP:
+        call_turn(p[TURN], (address(parts), 4 * SIDE, address(out) + 2 * place, 2 * pair))
+        return largest
+    for k in range(count):
+        for j in range(SIDE):
+            out[place + k // 2 * pair + 2 * j + k % 2] = parts[j * WHOLE_STEP + k]
     return largest
 
 

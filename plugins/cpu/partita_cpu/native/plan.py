@@ -10,7 +10,7 @@ import numpy as np
 from partita.lowering import Array
 from partita_cpu.native.fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.native.levels import Level
-from partita_cpu.native.table import Arithmetic, tile_columns, tile_rows
+from partita_cpu.native.table import Arithmetic, on_tiles, tile_columns, tile_rows
 
 PANEL_BYTES = 384 << 10
 """Size of the piece of the input that is laid out at a time, so that it stays in the cache."""
@@ -27,6 +27,9 @@ PICTURE = 3
 PIECE_BYTES = 32 << 10
 """Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
 
+
+PAIR = 2
+"""Elements along k that vectors of bfloat16 take at a time."""
 
 LINE_BYTES = 64
 """A line of the caches."""
@@ -162,7 +165,7 @@ class Plan:
         offsets: Place of each run in bytes, from the first.
         table: The array for the drivers; see `FIELDS`.
         storage: How input and output lie in memory.
-        step: Elements along k that AMX takes at a time.
+        step: Elements along k that AMX takes at a time; `PAIR` where vectors compute in bfloat16.
     """
 
     images: Images
@@ -220,13 +223,14 @@ class _Planner:
         storage: Storage,
     ) -> None:
         self.storage = storage
-        self.step = STEP
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
         self.level = level
         self.columns = tile_columns(level)
         self.rows = tile_rows(level, arithmetic)
-        self.wide = arithmetic.in_bfloat16
+        self.short = arithmetic.in_bfloat16
+        self.tiles = on_tiles(level, arithmetic)
+        self.step = PAIR if self.short and not self.tiles else STEP
         self.group_channels = images.channels // images.groups
         self.group_outputs = images.outputs // images.groups
         self.blocks = -(-self.group_outputs // self.columns)
@@ -247,14 +251,14 @@ class _Planner:
         return self._up(self.group_channels)
 
     def _up(self, n: int) -> int:
-        return -(-n // STEP) * STEP if self.wide else n
+        return -(-n // self.step) * self.step if self.short else n
 
     def _source(self) -> Source:
         i = self.images
         in_place = i.is_pointwise and not self.storage.scaled and not self.storage.computed
         # Rows for float16 are rounded or widened where they are laid out.
         as_it_is = self.arithmetic is Arithmetic.F32
-        if in_place and (as_it_is or (self.wide and self._reads_tiles())):
+        if in_place and (as_it_is or (self.short and self._reads_halves())):
             return Source.DIRECT
         if as_it_is and self._is_one_line():
             return Source.DIRECT
@@ -266,7 +270,7 @@ class _Planner:
             and min(i.begin[1], i.end[1]) <= overhang
             and self.cell <= self.group_channels * FULLEST
         )
-        if not self.wide:
+        if not self.tiles:
             fits = fits and i.out_width >= self.rows // 2
         return Source.HALO if fits else Source.COLUMNS
 
@@ -282,11 +286,13 @@ class _Planner:
             and not (kept.scaled or kept.planar or kept.computed)
         )
 
-    def _reads_tiles(self) -> bool:
-        """Whether whole tiles can be read from the input: it is in bfloat16, and large enough.
+    def _reads_halves(self) -> bool:
+        """Whether whole steps can be read from the input: it is in bfloat16.
 
-        Then a step is as wide as fits evenly.
+        For tiles it must be large enough; then a step is as wide as fits evenly.
         """
+        if not self.tiles:
+            return self.storage.half_in and self.group_channels % PAIR == 0
         if not self.storage.half_in or self.images.pixels < 16:
             return False
         fitting = (n for n in range(STEP, STEP // 2 - 1, -2) if self.group_channels % n == 0)
@@ -324,7 +330,7 @@ class _Planner:
             row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
         else:
             row = (self.cell * i.stride[1] if halo else padded) * unit
-            if not halo and self.wide and row % SET_BYTES == 0:
+            if not halo and self.tiles and row % SET_BYTES == 0:
                 row += LINE_BYTES
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
@@ -340,7 +346,7 @@ class _Planner:
         partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
         values |= {
             "TAPS": taps * pieces,
-            "DEPTH": padded // pieces // (self.step if self.wide else 1),
+            "DEPTH": padded // pieces // (self.step if self.short else 1),
             "ROW": row,
             "RUN": run // pieces,
             "PADDED": padded,
@@ -386,7 +392,7 @@ class _Planner:
 
     def _pieces(self, run: int, padded: int) -> int:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
-        step = self.step if self.wide else 4
+        step = self.step if self.tiles else 4 * PAIR if self.short else 4
         row_bytes = self.columns * self.arithmetic.weight_bytes * self.arithmetic.planes
         if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
             return 1
@@ -398,7 +404,7 @@ class _Planner:
         """Everything that the drivers read, but for what hangs on the runs."""
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
-        flat = halo and i.stride == (1, 1) and (self.wide or self._flat_is_better())
+        flat = halo and i.stride == (1, 1) and (self.tiles or self._flat_is_better())
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
         unit_bytes = cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
@@ -433,7 +439,7 @@ class _Planner:
         (down, across), (top, left) = i.kernel, i.begin
         return {
             "SOURCE": int(self.source),
-            "ARITHMETIC": int(self.arithmetic) if self.wide else 0,
+            "ARITHMETIC": int(self.arithmetic) if self.short else 0,
             "BATCH": i.batch,
             "HEIGHT": i.height,
             "WIDTH": i.width,
@@ -465,7 +471,7 @@ class _Planner:
             "PLANE_BYTES": plane,
             "TILES": tiles,
             "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
-            "EVEN": int(not self.wide),
+            "EVEN": int(not self.tiles),
         }
 
     def _even_columns(self, grains: int) -> bool:

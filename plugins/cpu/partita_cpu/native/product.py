@@ -20,7 +20,7 @@ from partita_cpu.native.laid import (
 )
 from partita_cpu.native.pack import pack, pack_bias, pack_matrix, packed_size
 from partita_cpu.native.plan import PLAIN, Images, Plan, Storage, plan
-from partita_cpu.native.table import Arithmetic, laid_kernels, tile_kernels
+from partita_cpu.native.table import Arithmetic, laid_kernels, on_tiles, tile_kernels
 
 LAID_PIXELS = 256
 """Larger images are not laid out as a whole: caches would not hold them until they are read."""
@@ -93,7 +93,7 @@ def emit_matrix_product(
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
     wanted = choice.wanted_of_matrix(images, w.const)
-    if wanted.in_bfloat16:
+    if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
         if cut.arithmetic.in_bfloat16:
             _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
@@ -254,9 +254,16 @@ def product_of(
         (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
         (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
         (int(residual is not None), low, high, gate, *code),
-        cut.images.work // (4 if cut.arithmetic.in_bfloat16 else 1),
+        cut.images.work // _gain(cut),
         cut.arithmetic.exec_type(choice.level),
     )
+
+
+def _gain(cut: Plan) -> int:
+    """How many times faster a product is than in float32, about."""
+    if not cut.arithmetic.in_bfloat16:
+        return 1
+    return 4 if on_tiles(cut.level, cut.arithmetic) else 2
 
 
 def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan, Operand]:

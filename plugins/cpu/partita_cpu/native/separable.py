@@ -95,7 +95,7 @@ def weigh_and_multiply(
     grains = -(-p[UNITS] // p[GRAIN])
     unit = grains * tid // threads * p[GRAIN]
     end = min(grains * (tid + 1) // threads * p[GRAIN], p[UNITS])
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     multiply_weighed(
         address(x),
@@ -124,7 +124,7 @@ def weigh_and_multiply(
         unit,
         end,
     )
-    if p[ARITHMETIC]:
+    if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
 
 

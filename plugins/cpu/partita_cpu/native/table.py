@@ -11,6 +11,7 @@ from partita.lowering import Array
 from partita_cpu.native import objects
 from partita_cpu.native.fields import STEP
 from partita_cpu.native.ir.amx import tile_config
+from partita_cpu.native.ir.dot_bytes import most_rows
 from partita_cpu.native.ir.module import WINDOW_PIXELS
 from partita_cpu.native.levels import Level
 
@@ -97,13 +98,15 @@ def tile_kernels(
 ) -> Array:
     """The kernels that a matrix product needs; 0 in unused places.
 
+    Only tiles of AMX have something in the place of `CONFIGURE`.
+
     Args:
         level: Whose kernels.
         arithmetic: What products are computed in.
         half_in: Whether the input is bfloat16; only for arithmetic in bfloat16. For that in
             float16, whether it is float16.
         half_out: Whether output and residual are; likewise.
-        step: Elements along k that AMX takes at a time.
+        step: Elements along k that are taken at a time; see `Plan.step`.
     """
     known = objects.addresses(level)
     table = np.zeros(SLOTS, np.int64)
@@ -114,18 +117,17 @@ def tile_kernels(
         _put_float16(table, level, half_in, half_out)
         return table
     name = arithmetic.name.lower()
+    tiles = on_tiles(level, arithmetic)
+    kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
     for rows in range(1, tile_rows(level, arithmetic) + 1):
-        if arithmetic is Arithmetic.F32:
-            table[rows] = known[f"fma_{rows}"]
-        else:
-            kind = f"{name}_narrow" if half_out else name
-            table[rows] = known[f"{kind}_{1 if rows <= 16 else 2}"]
+        table[rows] = known[f"{kind}_{-(-rows // 16) if tiles else rows}"]
     if half_out:
         table[EPILOGUE] = known["epilogue_narrow"]
     if arithmetic is not Arithmetic.F32:
         table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
         table[DEAL] = known[f"deal_{name}"]
         table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
+    if tiles:
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step).ctypes.data
     return table
@@ -165,12 +167,22 @@ def laid_kernels(level: Level, arithmetic: Arithmetic) -> Array:
 FLOATS, LEVELS = 3, 4
 """Places of the kernels that finish products of bytes."""
 
+DOTS, MOST_DOTS = 8, 7
+"""In the places behind the first one: kernels for so many rows without tiles; how many rows."""
+
+
+def byte_exec_type(level: Level) -> str:
+    """What profiles call products of bytes; nothing special where numba's kernels compute."""
+    if not level.native:
+        return ""
+    return "amx_int8" if level.tiles else f"{level.vectors}_int8"
+
 
 @functools.cache
 def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
-    """The kernels that a product of bytes needs: in place 1 and 2 those for 16 and 32 rows.
+    """The kernels that a product of bytes needs: in place 1 and 2 those of AMX for 16 and 32 rows.
 
-    Where a level has none there are zeros.
+    Those behind `DOTS` are for few rows. Where a level has none there are zeros.
 
     Args:
         level: Whose kernels.
@@ -180,6 +192,9 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
     if not level.native:
         return table
     known = objects.addresses(level)
+    table[MOST_DOTS] = most_rows(level)
+    for rows in range(1, most_rows(level) + 1):
+        table[DOTS + rows] = known[f"dot_bytes_{rows}"]
     table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
     if level.tiles:
         table[1], table[2] = known["bytes_1"], known["bytes_2"]

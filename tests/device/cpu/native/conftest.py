@@ -8,9 +8,13 @@ import mmap
 import numpy as np
 import pytest
 
-from partita_cpu.native.isa import available, detected
-from partita_cpu.native.levels import AMX
+from partita_cpu.native import isa
+from partita_cpu.native.levels import Level
 from partita_cpu.native.table import Arithmetic
+
+from . import emulated
+
+emulated.install_named(pytest.MonkeyPatch())  # before tests ask which levels there are
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -51,13 +55,19 @@ def guarded():
     made.release()
 
 
+def pytest_make_parametrize_id(val):
+    """Tests are named by levels and arithmetics."""
+    return str(val) if isinstance(val, Level) else val.name if isinstance(val, Arithmetic) else None
+
+
 def choices():
     """Every level and arithmetic that this machine can run."""
-    levels = list(available()[1:])
-    kinds = (Arithmetic.F32, Arithmetic.F16)
-    found = [(level, arithmetic) for level in levels for arithmetic in kinds]
-    if detected().tiles:
-        found += [(AMX, a) for a in Arithmetic if a.in_bfloat16 and a is not Arithmetic.F16_SPLIT]
+    found = []
+    for level in isa.available()[1:]:
+        kinds = [Arithmetic.F32, Arithmetic.F16]
+        kinds += [Arithmetic.BF16] if level.dots_bfloat16 else []
+        kinds += [Arithmetic.BF16X3, Arithmetic.BF16X6] if level.tiles else []
+        found += [(level, arithmetic) for arithmetic in kinds]
     return found
 
 

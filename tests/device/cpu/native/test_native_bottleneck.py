@@ -8,6 +8,7 @@ import pytest
 from partita.lowering.windows import Window
 from partita_cpu.native import bottleneck
 from partita_cpu.native.bottleneck import LINES, ROWS, bands
+from partita_cpu.native.levels import EVERY
 
 from .test_native_layout import LEVELS, Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
@@ -53,7 +54,7 @@ def test_blocks_of_networks(kernel, stride, wide, threads, level, mode):
     mode["config"] = {**mode["config"], "INFERENCE_NUM_THREADS": threads}
     check(net, net_y, **mode)
     joined = steps_of(net, net_y, **mode["config"]).count(STEP)
-    halves = level == "amx" and "INFERENCE_PRECISION_HINT" in mode["config"]
+    halves = EVERY[level].dots_bfloat16 and "INFERENCE_PRECISION_HINT" in mode["config"]
     assert joined == (0 if halves else 1)
 
 

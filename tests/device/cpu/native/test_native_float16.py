@@ -12,6 +12,7 @@ from partita_cpu.native import objects
 from partita_cpu.native.invoke import call_narrow, call_round
 from partita_cpu.native.ir import module
 from partita_cpu.native.isa import available
+from partita_cpu.native.levels import EVERY
 from partita_cpu.native.plan import Images, Source, plan
 from partita_cpu.native.table import Arithmetic
 
@@ -65,7 +66,7 @@ def test_factors_are_rounded_and_sums_are_not(rows, depth, columns, seed):
 def test_profiles_name_the_kernels(level):
     x, w = np.ones((4, 32), np.float32), np.ones((32, 16), np.float32)
     _, kinds = product(x, w, **F16)
-    assert kinds == {"avx2_f16" if level == "avx2" else "avx512_f16"}
+    assert kinds == {f"{EVERY[level].vectors}_f16"}
 
 
 def test_large_matrices_are_sums_of_two_bfloat16_on_amx(level):
@@ -119,7 +120,7 @@ def test_images_are_kept_in_float16_between_convolutions(level):
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.specialiser.program(specs, None).steps
     stored = [arg.dtype == np.uint16 for step in steps for arg in step.args[:1]]
-    assert sum(stored) == (0 if level == "avx2" else 3)
+    assert sum(stored) == 3 * EVERY[level].masks_halves
 
 
 def test_convolutions_of_all_kinds():

@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita_cpu.native.isa import available
+from partita_cpu.native.levels import EVERY
 
 F32 = TensorProto.FLOAT
 LEVELS = [level.name for level in available()[1:]]
@@ -97,19 +98,25 @@ def test_a_residual_block(config, level):
     d = net.add("Relu", c)
     e = net.conv(d, 36, 70, 3, strides=[2, 2])
     kinds = check(net, e, config=config, tolerance=4e-6 if config else 4e-5)
-    wanted = {"avx2": "avx2_f32", "avx512": "avx512_f32"}.get(level)
+    wanted = f"{EVERY[level].vectors}_f32"
     if level == "amx":
         wanted = "amx_bf16x6" if config else "amx_bf16x3"
     assert kinds[e] == wanted
     assert kinds[a] != "amx_bf16x3"  # a short sum
 
 
+def narrowest(level):
+    """What products are computed in where bfloat16 is asked for."""
+    able = EVERY[level]
+    return "amx_bf16" if able.tiles else f"{able.vectors}_{'bf16' if able.dots_bfloat16 else 'f32'}"
+
+
 def test_bfloat16_where_it_is_asked_for(level):
     net = Net(1, 32, 14, 14)
     y = net.conv(net.add("Relu", net.conv("x", 32, 64)), 64, 32)
     config = {"INFERENCE_PRECISION_HINT": "bf16"}
-    kinds = check(net, y, config=config, tolerance=2e-2 if level == "amx" else 4e-6)
-    assert kinds[y] == ("amx_bf16" if level == "amx" else f"{level}_f32")
+    kinds = check(net, y, config=config, tolerance=2e-2 if EVERY[level].dots_bfloat16 else 4e-6)
+    assert kinds[y] == narrowest(level)
 
 
 @pytest.mark.parametrize("activation", ["HardSwish", "Sigmoid", "LeakyRelu", "HardSigmoid"])
@@ -301,9 +308,9 @@ def test_products_of_one_input_share_what_they_read(level):
     a, b = (net.add("MatMul", "x", net.const(64, 96)) for _ in range(2))
     y = net.add("Add", a, b)
     config = {"INFERENCE_PRECISION_HINT": "bf16"}
-    kinds = check(net, y, config=config, tolerance=2e-2 if level == "amx" else 4e-6)
-    if level == "amx":
-        assert kinds[a] == kinds[b] == "amx_bf16"
+    kinds = check(net, y, config=config, tolerance=2e-2 if EVERY[level].dots_bfloat16 else 4e-6)
+    if EVERY[level].dots_bfloat16:
+        assert kinds[a] == kinds[b] == narrowest(level)
 
 
 @pytest.mark.parametrize("config", [*SETTINGS, {"INFERENCE_PRECISION_HINT": "bf16"}])

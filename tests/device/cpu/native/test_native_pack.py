@@ -12,7 +12,7 @@ from partita_cpu.native.choice import Choice
 from partita_cpu.native.levels import AMX
 from partita_cpu.native.pack import pack, pack_matrix
 from partita_cpu.native.plan import Images, Storage, plan
-from partita_cpu.native.table import Arithmetic
+from partita_cpu.native.table import Arithmetic, on_tiles
 
 from .conftest import Guarded, choices
 
@@ -26,6 +26,10 @@ def unpacked(cut, packed):
     elif cut.arithmetic is Arithmetic.F16:
         whole = packed.view(np.float16).astype(np.float64)
         whole = whole.reshape(groups, cut.blocks, rows, cut.columns)
+    elif not on_tiles(cut.level, cut.arithmetic):
+        parts = packed.view(ml_dtypes.bfloat16).astype(np.float64)
+        whole = parts.reshape(groups, cut.blocks, rows // 2, cut.columns, 2)
+        whole = whole.transpose(0, 1, 2, 4, 3).reshape(groups, cut.blocks, rows, cut.columns)
     else:
         shape = (rows // cut.step, cut.arithmetic.planes, 2, cut.step // 2, 16, 2)
         parts = packed.view(ml_dtypes.bfloat16).astype(np.float64)
@@ -108,7 +112,7 @@ def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, lar
     w = np.ones((70, 50), np.float32)
     w[69, 49] = large
     cut = plan(Images.matrix(40, 70, 50), level, arithmetic, 2)
-    assert pack_matrix(cut, w).size == 0 if arithmetic.on_tiles else pack_matrix(cut, w).size
+    assert pack_matrix(cut, w).size == 0 if arithmetic.in_bfloat16 else pack_matrix(cut, w).size
     assert Choice(level, arithmetic, 2).rounds_to_infinity(w)
     w[69, 49] = 3.39e38
     assert pack_matrix(cut, w).size

@@ -7,7 +7,7 @@ import pytest
 from onnx import numpy_helper
 
 from partita.lowering import Graph, Node, Value
-from partita_cpu.native.isa import detected
+from partita_cpu.native.levels import EVERY
 from partita_cpu.slices import write_in_place
 
 from .test_native_layout import LEVELS, Net, check, compiled
@@ -189,13 +189,12 @@ def test_a_concat_of_other_images_stays():
     assert [node.op_type for node in graph.nodes] == ["Concat"]
 
 
-def test_halves_are_used_with_amx_only(level):
+def test_halves_are_used_where_there_is_arithmetic_for_them(level):
     net = Net(1, 32, 8, 8)
     y = net.conv(net.conv("x", 32, 32, 1), 32, 32, 1)
     device = compiled(net.model(y), INFERENCE_PRECISION_HINT="bf16")
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.specialiser.program(specs, None).steps
     kinds = {arg.dtype for step in steps for arg in step.args[:1]}
-    assert (np.dtype(np.uint16) in kinds) == (level == "amx")
-    assert (level == "amx") <= detected().tiles
+    assert (np.dtype(np.uint16) in kinds) == EVERY[level].dots_bfloat16
     assert numpy_helper.to_array(net.weights[0]).dtype == np.float32

@@ -17,8 +17,7 @@ from partita_cpu.native.depthwise import (
     thread_bytes,
 )
 from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.isa import available, detected
-from partita_cpu.native.levels import AMX
+from partita_cpu.native.isa import available
 from partita_cpu.native.pack import pack, pack_bias
 from partita_cpu.native.plan import Images, Source, Storage, plan
 from partita_cpu.native.sliding import (
@@ -39,7 +38,8 @@ from .test_native_tiles import convolutions, convolve
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
 LEVELS = list(available()[1:])
-KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.tiles]]
+KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.dots_bfloat16]]
+NARROW = [level for level in LEVELS if level.dots_bfloat16]
 SENTINEL = 7
 
 
@@ -142,29 +142,30 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     guarded.release()
 
 
-@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
+@pytest.mark.parametrize("level", NARROW)
 @pytest.mark.parametrize("pixels", [1, 15, 16, 17, 31, 32, 33, 40, 47, 49, 64, 65, 100])
 @pytest.mark.parametrize(("channels", "outputs"), [(64, 5), (16, 64), (144, 200), (30, 33)])
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_tiles_are_read_in_place(pixels, channels, outputs, threads):
+def test_images_in_bfloat16_are_read_in_place(level, pixels, channels, outputs, threads):
     images = Images(1, 1, pixels, channels, outputs, out_width=pixels)
     storage = Storage(True, True, channels, 0, outputs + 3, 1)
-    source = plan(images, AMX, Arithmetic.BF16, threads, storage).source
-    assert source is (Source.DIRECT if pixels >= 16 else Source.COLUMNS)
-    check_part(AMX, Arithmetic.BF16, images, pixels, threads, storage)
+    source = plan(images, level, Arithmetic.BF16, threads, storage).source
+    whole = pixels >= 16 or not level.tiles
+    assert source is (Source.DIRECT if whole else Source.COLUMNS)
+    check_part(level, Arithmetic.BF16, images, pixels, threads, storage)
 
 
-@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
+@pytest.mark.parametrize("level", NARROW)
 @pytest.mark.parametrize("gate", [0, 1])
 @pytest.mark.parametrize("width", [7, 14, 40])
-def test_residuals_in_bfloat16(guarded, gate, width):
+def test_residuals_in_bfloat16(guarded, level, gate, width):
     rng = np.random.default_rng(0)
     images = Images(1, 9, width, 32, 40, 1, (3, 3), begin=(1, 1), end=(1, 1))
     images = Images(*[getattr(images, n) for n in images.__dataclass_fields__][:11], 9, width)
     x = stored(rng.standard_normal((9 * width, 32)), True)
     w = (rng.standard_normal((40, 32, 3, 3)) / 17).astype(np.float32)
     residual = stored(rng.standard_normal((9 * width, 40)), True)
-    cut = plan(images, AMX, Arithmetic.BF16, 2, Storage(True, True))
+    cut = plan(images, level, Arithmetic.BF16, 2, Storage(True, True))
     y = guarded.array(np.zeros_like(residual))
     none = np.zeros(1, np.float32)
     for tid in range(2):
@@ -178,7 +179,7 @@ def test_residuals_in_bfloat16(guarded, gate, width):
             none,
             np.full(2 * cut.thread_bytes, 255, np.uint8),
             cut.offsets,
-            tile_kernels(AMX, Arithmetic.BF16, True, True),
+            tile_kernels(level, Arithmetic.BF16, True, True),
             cut.table,
             -INF,
             INF,
@@ -369,20 +370,20 @@ def test_conversions_of_parts(level, half, threads, guarded):
             np.testing.assert_array_equal(array[:, [0, -1, -2, -3]], SENTINEL)
 
 
-@pytest.mark.skipif(not detected().tiles, reason="needs AMX")
-def test_infinity_and_nan_stay_in_bfloat16(guarded):
+@pytest.mark.parametrize("level", NARROW)
+def test_infinity_and_nan_stay_in_bfloat16(level, guarded):
     special = np.array([np.inf, -np.inf, np.nan, 1e39, 1, -0.0] * 6, np.float64)
     with np.errstate(over="ignore"):
         x = stored(special[None], True)
     ones, zeros = np.ones(36, np.float32), np.zeros(36, np.float32)
     y = guarded.array(np.zeros_like(x))
-    kernel = single_kernel(AMX, "scale_halves")
+    kernel = single_kernel(level, "scale_halves")
     numbers = (-INF, INF, 0, 0.0, 0.0)
     scale_and_shift(x.reshape(-1), ones, zeros, y.reshape(-1), kernel, 0, 0, 36, *numbers, 0, 1)
     np.testing.assert_array_equal(loaded(y), loaded(x))
 
 
-def test_every_kernel_of_bfloat16_exists_with_amx_only():
+def test_every_kernel_of_bfloat16_exists_where_there_is_arithmetic_for_it():
     names = {"copy_halves", "scale_halves", "epilogue_narrow"}
     for level in LEVELS:
-        assert (names <= set(objects.addresses(level))) == level.tiles
+        assert (names <= set(objects.addresses(level))) == level.dots_bfloat16

@@ -30,7 +30,9 @@ from .test_native_passes import CONFIGS, steps_of
 
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
-KINDS = [(level, half) for level in available()[1:] for half in (False, True)[: 1 + level.tiles]]
+KINDS = [
+    (level, half) for level in available()[1:] for half in (False, True)[: 1 + level.dots_bfloat16]
+]
 SENTINEL = 7
 
 

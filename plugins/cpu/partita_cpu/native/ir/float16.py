@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from partita_cpu.native.ir.finish import FLOAT16, epilogue, load_half, rounded_to_float16
-from partita_cpu.native.ir.fma import fma_tile
+from partita_cpu.native.ir.fma import Factors, fma_tile
 from partita_cpu.native.ir.masked import masked_store
 from partita_cpu.native.ir.narrow import PARAMETERS, lay_tile
 from partita_cpu.native.ir.text import Function
@@ -14,11 +14,12 @@ ROUND_PARAMETERS = "ptr %x, i64 %n"
 
 def functions(lanes: int, most: int, amx: bool) -> list[Function]:
     """All of them, for vectors of so many floats and tiles of up to `most` rows."""
-    made = [fma_tile(f"f16_{rows}", rows, lanes, True) for rows in range(1, most + 1)]
+    made = [fma_tile(f"f16_{rows}", rows, lanes, Factors.FLOAT16) for rows in range(1, most + 1)]
     made.append(_round("round_f16", lanes))
     if lanes < 16:  # AVX2 has no masks for 16-bit numbers: they stay in float32 between steps
         return made
-    made += [fma_tile(f"f16_narrow_{n}", n, lanes, True, FLOAT16) for n in range(1, most + 1)]
+    for rows in range(1, most + 1):
+        made.append(fma_tile(f"f16_narrow_{rows}", rows, lanes, Factors.FLOAT16, FLOAT16))
     made += [epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
     return [*made, lay_tile("lay_f16", 2, float16=True)] if amx else made
 

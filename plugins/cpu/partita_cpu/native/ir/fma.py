@@ -1,11 +1,16 @@
-"""Tiles of a float32 matrix product in registers: broadcast a, times rows of packed b, added up.
+"""Tiles of a matrix product in registers: broadcast a, times rows of packed b, added up in float32.
 
 A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most
 6 rows). With 14 rows, 28 of the 32 registers hold sums; the rest hold two vectors of b and one
 element of a. More rows make LLVM spill.
+
+In bfloat16 an element is a pair of neighbours along k, as wide as a float: one instruction adds
+both products to a sum.
 """
 
 from __future__ import annotations
+
+import enum
 
 from partita_cpu.native.ir import finish
 from partita_cpu.native.ir.text import Function
@@ -32,30 +37,40 @@ _STRETCH = 8
 _GROUP = 3
 
 
-def fma_tile(name: str, rows: int, lanes: int, narrow: bool = False, half: str = "") -> Function:
+class Factors(enum.Enum):
+    """What a and b are."""
+
+    FLOATS = enum.auto()
+    FLOAT16 = enum.auto()  # b is, and widened in registers; a is float32
+    PAIRS = enum.auto()  # of bfloat16; depth counts pairs, low_plane is not read
+
+
+def fma_tile(
+    name: str, rows: int, lanes: int, factors: Factors = Factors.FLOATS, half: str = ""
+) -> Function:
     """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``.
 
     Args:
         name: Its symbol.
         rows: Of the tile.
         lanes: Floats of a vector.
-        narrow: Whether b is float16.
+        factors: What is multiplied.
         half: As `finish.Finish` takes it.
     """
-    return _FmaTile(name, rows, lanes, narrow, half).function()
+    return _FmaTile(name, rows, lanes, factors, half).function()
 
 
 class _FmaTile:
     """Writes one kernel."""
 
-    def __init__(self, name: str, rows: int, lanes: int, narrow: bool, half: str) -> None:
+    def __init__(self, name: str, rows: int, lanes: int, factors: Factors, half: str) -> None:
         self._f = Function(name, PARAMETERS)
         self._rows = rows
         self._lanes = lanes
         self._vector = f"<{lanes} x float>"
         self._half = half
-        self._narrow = narrow
-        self._width = (2 if narrow else 4) * lanes  # bytes of a vector of b
+        self._factors = factors
+        self._width = (2 if factors is Factors.FLOAT16 else 4) * lanes  # bytes of a vector of b
         # Few rows leave registers idle and wait for one another: let several sums run side by side.
         self._sets = {1: 4, 2: 2, 3: 2}.get(rows, 1)
 
@@ -128,7 +143,7 @@ class _FmaTile:
                 group, within = divmod(row, _GROUP)
                 stride = self._strides[within]
                 base = pointers[group] if stride is None else f.at(pointers[group], stride)
-                element = f.splat(self._lanes, "float", f.load("float", f.at(base, 4 * k)))
+                element = self._broadcast(f.at(base, 4 * k))
                 for v in range(VECTORS):
                     place = chosen + row * VECTORS + v
                     sums[place] = self._fma(element, columns[v], sums[place])
@@ -136,15 +151,28 @@ class _FmaTile:
         forward += [f.at(pointer, 4 * count) for pointer in pointers]
         return forward + sums
 
+    def _broadcast(self, pointer: str) -> str:
+        """An element of a in all places of a vector."""
+        f, lanes = self._f, self._lanes
+        if self._factors is not Factors.PAIRS:
+            return f.splat(lanes, "float", f.load("float", pointer))
+        pairs = f.splat(lanes, "i32", f.load("i32", pointer, 2))
+        return f.let(f"bitcast <{lanes} x i32> {pairs} to {_pairs(lanes)}")
+
     def _load(self, pointer: str) -> str:
         """A vector of b."""
-        if not self._narrow:
+        if self._factors is Factors.PAIRS:
+            return self._f.load(_pairs(self._lanes), pointer)
+        if self._factors is Factors.FLOATS:
             return self._f.load(self._vector, pointer)
         kind = f"<{self._lanes} x half>"
         return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self._vector}")
 
     def _fma(self, a: str, b: str, c: str) -> str:
-        v = self._vector
+        v, pairs = self._vector, _pairs(self._lanes)
+        if self._factors is Factors.PAIRS:
+            name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * self._lanes}"
+            return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
         return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
     def _added(self, sums: list[str]) -> list[str]:
@@ -164,7 +192,18 @@ class _FmaTile:
             f.do(f"store {self._vector} {total}, ptr {at}, align 4")
 
 
+def _pairs(lanes: int) -> str:
+    return f"<{2 * lanes} x bfloat>"
+
+
 def declarations(lanes: int) -> str:
     """What the kernels call."""
     v = f"<{lanes} x float>"
     return f"declare {v} @llvm.fma.v{lanes}f32({v}, {v}, {v})\n"
+
+
+def pair_declarations(lanes: int) -> str:
+    """What those of `Factors.PAIRS` call."""
+    v, pairs = f"<{lanes} x float>", _pairs(lanes)
+    name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+    return f"declare {v} {name}({v}, {pairs}, {pairs})\n"

@@ -6,6 +6,7 @@ from partita_cpu.native.ir import (
     amx,
     amx_bytes,
     depthwise,
+    dot_bytes,
     finish,
     finish_bytes,
     float16,
@@ -46,10 +47,10 @@ def functions(level: Level, part: str = "") -> list[Function]:
     if part == "_f16":
         return float16.functions(lanes, level.rows, level.tiles)
     if part:
-        half, wide = part == "_weigh_halves", level.tiles
-        if half and not wide:
+        half = part == "_weigh_halves"
+        if half and not level.dots_bfloat16:
             return []
-        return _weighing(lanes, part.removeprefix("_"), half, split=wide and not half)
+        return _weighing(lanes, part.removeprefix("_"), half, split=level.tiles and not half)
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
     made += [finish.epilogue("epilogue", lanes), narrow.copy("copy", lanes)]
     made.append(narrow.scale("scale", lanes, half_in=False, planes=0))
@@ -58,13 +59,17 @@ def functions(level: Level, part: str = "") -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
+    for rows in range(1, dot_bytes.most_rows(level) + 1):
+        made.append(dot_bytes.dot_bytes(f"dot_bytes_{rows}", rows, level))
     made += [finish_bytes.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
     if level.masks_halves:
         made.append(runs.copy_runs("copy_runs"))
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
         made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
-    return made + _matrix_functions() if level.tiles else made
+    if level.dots_bfloat16:
+        made += _bfloat16_functions(level)
+    return made
 
 
 def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
@@ -85,17 +90,14 @@ def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
     return made
 
 
-def _matrix_functions() -> list[Function]:
-    """Those of AMX, and what else deals with bfloat16."""
-    made = [amx.configure("configure"), amx.release("release")]
-    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
-        made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
-        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
+def _bfloat16_functions(level: Level) -> list[Function]:
+    """What deals with bfloat16: products, in tiles or in vectors, and images kept in it."""
+    made = _tile_functions() if level.tiles else _pair_functions(level)
+    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
         made.append(narrow.narrow(f"narrow_{name}", planes))
         made.append(deal(f"deal_{name}", 16, planes))
         made.append(narrow.lay_tile(f"lay_{name}", planes))
         made.append(narrow.scale(f"scale_{name}", 16, half_in=False, planes=planes))
-    made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
     made.append(finish.epilogue("epilogue_narrow", 16, finish.BFLOAT))
     made.append(narrow.copy_halves("copy_halves"))
     made.append(narrow.scale("scale_halves", 16, half_in=True, planes=1))
@@ -103,6 +105,26 @@ def _matrix_functions() -> list[Function]:
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
         made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
+    return made
+
+
+def _pair_functions(level: Level) -> list[Function]:
+    """Products in bfloat16 by vectors."""
+    made = []
+    for rows in range(1, level.rows + 1):
+        made.append(fma.fma_tile(f"bf16_{rows}", rows, level.lanes, fma.Factors.PAIRS))
+        name, half = f"bf16_narrow_{rows}", finish.BFLOAT
+        made.append(fma.fma_tile(name, rows, level.lanes, fma.Factors.PAIRS, half))
+    return made
+
+
+def _tile_functions() -> list[Function]:
+    """Products by AMX."""
+    made = [amx.configure("configure"), amx.release("release")]
+    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
+        made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
+        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
+    made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
     made += [amx_bytes.byte_tile(f"bytes_{halves}", halves) for halves in (1, 2)]
     return made
 
@@ -115,10 +137,12 @@ def text(level: Level, part: str = "") -> str:
     if part == "_f16":
         return "\n".join([*parts, finish.declarations(lanes), narrow.declarations(lanes)])
     parts += [narrow.declarations(lanes), finish_bytes.declarations(lanes)]
-    parts.append(byte_declarations(lanes))
+    parts += [byte_declarations(lanes), dot_bytes.declarations(level)]
     if level.masks_halves:
         parts.append(runs.declarations())
+    if level.dots_bfloat16:
+        parts += [finish.declarations(lanes), narrow.half_declarations()]
+        parts.append(fma.pair_declarations(lanes))
     if level.tiles:
         parts += [amx.declarations(), amx_bytes.DECLARATIONS]
-        parts += [finish.declarations(lanes), narrow.half_declarations()]
     return "\n".join(parts)
