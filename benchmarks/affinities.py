@@ -27,7 +27,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from models import Case, cases, disagreement, session, wheel_cases
+from agreement import disagreement
+from models import Case, cases, session, wheel_cases
 
 import partita
 

@@ -17,7 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from models import cases, disagreement, session
+from agreement import disagreement
+from models import cases, session
 
 import partita
 

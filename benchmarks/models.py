@@ -15,7 +15,6 @@ from partita.zoo import naming
 from partita.zoo.manifest import parse
 
 Array = np.ndarray[Any, Any]
-RTOL, ATOL = 1e-3, 1e-4
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,3 @@ def session(path: Path, optimised: bool = False, threads: int = 0) -> Any:
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-
-
-def disagreement(got: Sequence[Array], want: Sequence[Array]) -> str:
-    """Empty if all outputs agree at rtol 1e-3, atol 1e-4; else the first that does not."""
-    for index, (have, due) in enumerate(zip(got, want, strict=True)):
-        if have.dtype != due.dtype or have.shape != due.shape:
-            return f"output {index}: {have.dtype}{have.shape} for {due.dtype}{due.shape}"
-        if not np.allclose(have, due, rtol=RTOL, atol=ATOL, equal_nan=True):
-            error = np.nanmax(np.abs(have.astype(np.float64) - due.astype(np.float64)))
-            return f"output {index}: off by {error:.3g}"
-    return ""

@@ -15,7 +15,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from models import Case, cases, disagreement, session
+from agreement import disagreement
+from models import Case, cases, session
 
 import partita
 

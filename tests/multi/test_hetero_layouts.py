@@ -112,6 +112,7 @@ def test_random_cuts(seed):
         proto,
         lambda index, op: ("CPU", "CPU2", "REFERENCE")[pick[index]],
         "HETERO:CPU,CPU2,REFERENCE",
+        {"STRICT": True},
     )
     compare(compiled, proto, rng.standard_normal((1 + seed % 2, 4, 9, 7)).astype(np.float32))
     seen = {b.value for b in compiled.explain().boundaries if b.target is None}

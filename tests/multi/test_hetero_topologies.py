@@ -224,4 +224,5 @@ def random_models(draw):
 def test_any_affinity_on_any_model_gives_the_right_answer(case):
     proto, pins, executor = case
     core = core_with(FakeDevice("A"), FakeDevice("B", memory="b"), FakeDevice("C", memory="c"))
-    run(core, proto, "HETERO:A,B,C", pins=pins, config={"HETERO_EXECUTOR": executor})
+    config = {"HETERO_EXECUTOR": executor, "STRICT": True}  # so that nothing is hidden by recovery
+    run(core, proto, "HETERO:A,B,C", pins=pins, config=config)

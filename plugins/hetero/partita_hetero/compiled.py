@@ -95,6 +95,11 @@ class HeteroCompiledModel(CompiledModel):
         """When each submodel and Permute of the last request ran, if PERF_COUNT is set."""
         return None if self.counted is None else self.counted.timeline("measured")
 
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often each device has failed while requests ran and lost operations for it."""
+        return dict(self._failures)
+
     def create_runner(self) -> Runner:
         """A runner with runners of its own on every device."""
         from partita_hetero.runner import HeteroRunner
