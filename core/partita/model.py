@@ -366,7 +366,7 @@ class Model:
         """
         import onnx_ir as ir
 
-        from partita.shapes import forget_computed_shapes, infer_shapes
+        from partita.shapes import adapt_claims, infer_shapes
 
         if not isinstance(shapes, Mapping):
             own = {name for variable in self.variables for name in (variable.read, variable.begun)}
@@ -380,9 +380,15 @@ class Model:
         for key, dims in shapes.items():
             port = self.input(key)
             fresh.append((port.index, ir.Shape(_checked_dims(port, dims))))
+        sizes: dict[str, Any] = {}
         for index, shape in fresh:
-            self.ir.graph.inputs[index].shape = shape
-        forget_computed_shapes(self.ir.graph)
+            value = self.ir.graph.inputs[index]
+            for before, now in zip(value.shape or (), shape, strict=False):
+                if isinstance(before, ir.SymbolicDim) and before.value is not None:
+                    agrees = sizes.setdefault(before.value, now) == now
+                    sizes[before.value] = now if agrees else None
+            value.shape = shape
+        adapt_claims(self.ir.graph, sizes)
         infer_shapes(self.ir)
         return self
 

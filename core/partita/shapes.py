@@ -45,10 +45,32 @@ def forget_meaningless_dims(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
             value.shape = ir.Shape([None if _says_nothing(dim) else dim for dim in value.shape])
 
 
-def forget_computed_shapes(graph: ir.Graph) -> None:
-    """Drops shapes (not types) of everything computed, so that inference starts from the inputs."""
+def adapt_claims(graph: ir.Graph, sizes: Mapping[str, ir.SymbolicDim | int | str | None]) -> None:
+    """Keeps of the shapes of everything computed what holds for inputs of other shapes.
+
+    Inference finds most of them anew; behind operators that it does not know these are all there
+    is. A symbol of an input stands for that input's new size; of a shape that holds numbers only,
+    nobody knows which of them came from the inputs, so just its rank is kept.
+
+    Args:
+        graph: The graph.
+        sizes: What symbols of the inputs stand for now; ``None`` where that is not known.
+    """
+    import onnx_ir as ir
+
     for value in computed_values(graph):
-        value.shape = None
+        if value.shape is None:
+            continue
+        if all(isinstance(dim, int) for dim in value.shape):
+            value.shape = ir.Shape([None] * len(value.shape))
+            continue
+        names = [None if isinstance(dim, int) else dim.value for dim in value.shape]
+        value.shape = ir.Shape(
+            [
+                dim if name is None else sizes.get(name, dim)
+                for dim, name in zip(value.shape, names, strict=True)
+            ]
+        )
 
 
 def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:

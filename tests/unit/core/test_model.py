@@ -258,6 +258,42 @@ def test_reshape(key):
         assert model.outputs[0].shape == (None, 3)
 
 
+@pytest.mark.parametrize(
+    ("claimed", "given", "found"),
+    [
+        (("N", 4), [3, 4], (3, 4)),
+        (("N", "M"), [3, 4], (3, "M")),  # no input says what M is
+        (("N", 4), ["B", 4], ("B", 4)),
+        (("N", 4), [-1, 4], (None, 4)),
+        ((7, 4), [3, 4], (None, None)),  # 7 may have come from the input that was
+        (None, [3, 4], None),
+    ],
+)
+def test_reshape_keeps_what_holds_behind_operators_that_onnx_does_not_know(claimed, given, found):
+    model = read_model(
+        model_of(
+            [node("Foo", ["x"], "f", domain="mine"), node("Relu", ["f"], "y")],
+            [value("x", ("N", 4))],
+            [value("y", claimed)],
+            value_info=[value("f", claimed)],
+        )
+    )
+    model.reshape(given)
+    assert model.outputs[0].shape == found
+
+
+def test_a_symbol_that_inputs_no_longer_agree_about_is_unknown():
+    model = read_model(
+        model_of(
+            [node("Foo", ["a", "b"], "y", domain="mine")],
+            [value("a", ("N", 4)), value("b", ("N", 4))],
+            [value("y", ("N", 4))],
+        )
+    )
+    model.reshape({"a": [2, 4], "b": [3, 4]})
+    assert model.outputs[0].shape == (None, 4)
+
+
 def test_reshape_forgets_what_was_inferred_before():
     model = read_model(neg([2, 3]))
     model.reshape([4, 5])
