@@ -38,12 +38,13 @@ Result = TypeVar("Result")
 
 
 class _AsyncRun:
-    """One asynchronous run: whether it shall stop, and its end."""
+    """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
 
-    __slots__ = ("cancelled", "end")
+    __slots__ = ("calling_back", "cancelled", "end")
 
     def __init__(self) -> None:
         self.cancelled = False
+        self.calling_back = 0
         self.end: concurrent.futures.Future[None] = concurrent.futures.Future()
 
 
@@ -90,6 +91,8 @@ class InferRequest:
         """
         self._acquire()
         try:
+            if self._async is not None and self._async.end.done():
+                self._async = None  # wait() is about the last run
             if inputs is not None:
                 self._bind(inputs, copy=False)
             self._compute()
@@ -150,6 +153,7 @@ class InferRequest:
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = error
         self._busy.release()
+        run.calling_back = threading.get_ident()
         try:
             ended(failure)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
@@ -160,14 +164,23 @@ class InferRequest:
             run.end.set_exception(failure)
 
     def wait(self) -> None:
-        """Waits for the end of the asynchronous run; returns at once if there is none.
+        """Waits for the end of the asynchronous run and its callback.
+
+        Returns at once if there is none, or if :meth:`infer` has run since.
 
         Raises:
-            InferError: What the run or the callback raised.
+            InferError: What the run or the callback raised, or it is the callback that waits.
             InferCancelledError: The run was cancelled.
         """
-        if self._async is not None:
-            self._async.end.result()
+        run = self._async
+        if run is None:
+            return
+        if run.calling_back == threading.get_ident() and not run.end.done():
+            raise InferError(
+                "wait() was called in the request's own callback, whose end it would wait for; the "
+                "run is over, so read its results without waiting."
+            )
+        run.end.result()
 
     def wait_for(self, timeout: float) -> bool:
         """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
@@ -217,7 +230,8 @@ class InferRequest:
 
     def set_input_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets several inputs, all or none: index, name or port to tensor."""
-        self._bind(tensors, copy=False)
+        with self._idle():
+            self._bind(tensors, copy=False)
 
     def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
         """Sets where several outputs go: index, name or port to tensor."""
@@ -233,8 +247,11 @@ class InferRequest:
 
         Raises:
             InputError: No such input, or a wrong dtype or shape.
+            RequestBusyError: The request is running.
         """
-        self._bind(key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor]), False)
+        given = key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor])
+        with self._idle():
+            self._bind(given, copy=False)
 
     def set_output_tensor(self, *key_and_tensor: Any) -> None:
         """Sets where one output goes from now on: ``(index, tensor)``, or ``(tensor)``.
@@ -245,11 +262,13 @@ class InferRequest:
 
         Raises:
             InputError: A wrong dtype or shape, or memory that cannot be written.
+            RequestBusyError: The request is running.
         """
         *key, target = key_and_tensor
         port = find_port(self.model_outputs, key[0] if key else 0, repr(self.compiled_model))
-        self._outputs.set(port, target)
-        self._inputs.forget_arrays()
+        with self._idle():
+            self._outputs.set(port, target)
+            self._inputs.forget_arrays()
 
     def get_tensor(self, key: int | str | Port) -> Tensor:
         """The tensor of an input (as set) or, by name or port, output (of the last run)."""

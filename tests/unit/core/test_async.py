@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -332,6 +333,158 @@ def test_a_cancelled_request_goes_back_to_its_queue(gate, gated):
         queue.wait_all()
     queue.start_async(X)
     queue.wait_all()
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
+def test_whatever_a_callback_raises_frees_its_request(raised):
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    queue = ov.AsyncInferQueue(compiled, 2)
+
+    def leave(request, userdata):
+        raise raised
+
+    queue.set_callback(leave)
+    for _ in range(4):
+        queue.start_async(X)
+    with pytest.raises(type(raised)):
+        queue.wait_all()
+    queue.set_callback(None)
+    queue.start_async(X)
+    queue.wait_all()
+
+
+def patiently(call, seconds=30):
+    """What a call returns or raises, on a thread that may hang; then the test fails."""
+    answer = []
+
+    def work():
+        try:
+            answer.append(call())
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it is the answer
+            answer.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    assert answer, "it hangs"
+    return answer[0]
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize("ask", ["start_async", "get_idle_request_id"])
+def test_callbacks_that_wait_for_one_another_are_told(jobs, ask):
+    queue = ov.AsyncInferQueue(core_with(ToyDevice()).compile_model(neg(), "TOY"), jobs)
+    all_in = threading.Barrier(jobs)
+    told = []
+
+    def go_on(request, userdata):
+        if userdata:
+            all_in.wait(60)
+            try:
+                getattr(queue, ask)(*([X, False] if ask == "start_async" else []))
+            except InferError as error:
+                told.append(error)
+
+    queue.set_callback(go_on)
+    for _ in range(jobs):
+        queue.start_async(X, True)
+    assert patiently(queue.wait_all) is None
+    assert len(told) == 1
+    assert re.search(rf"All {jobs} requests .* callbacks that wait .* more jobs", str(told[0]))
+
+
+def test_a_callback_may_wait_for_a_request_that_will_be_free(gate, gated):
+    _, compiled = gated
+    queue = ov.AsyncInferQueue(compiled, 2)
+    ended = []
+
+    def go_on(request, userdata):
+        ended.append(userdata)
+        if userdata == 0:
+            queue.start_async(X, 2)
+
+    queue.set_callback(go_on)
+    queue.start_async(X, 0)
+    queue.start_async(X, 1)
+    gate.set()
+    assert patiently(queue.wait_all) is None
+    assert sorted(ended) == [0, 1, 2]
+
+
+def test_waiting_for_all_in_a_callback_is_refused():
+    queue = ov.AsyncInferQueue(core_with(ToyDevice()).compile_model(neg(), "TOY"), 2)
+    queue.set_callback(lambda request, userdata: queue.wait_all())
+    queue.start_async(X)
+    error = patiently(queue.wait_all)
+    assert isinstance(error, InferError)
+    assert "wait_all() was called in a callback of the queue" in str(error)
+
+
+@pytest.mark.parametrize("through", ["request", "queue"])
+def test_waiting_in_a_requests_own_callback_is_refused(through):
+    compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    told, results = [], []
+
+    def wait(request):
+        results.append(request.results[0].copy())
+        try:
+            request.wait()
+        except InferError as error:
+            told.append(str(error))
+
+    if through == "queue":
+        queue = ov.AsyncInferQueue(compiled, 1)
+        queue.set_callback(lambda request, userdata: wait(request))
+        queue.start_async(X)
+        assert patiently(queue.wait_all) is None
+    else:
+        request = compiled.create_infer_request()
+        request.set_callback(wait, request)
+        request.start_async(X)
+        assert patiently(request.wait) is None
+    assert len(told) == 1
+    assert "in the request's own callback" in told[0]
+    np.testing.assert_array_equal(results[0], -X)
+
+
+def test_waiting_after_another_run_is_about_that_run(gate, gated):
+    plugin, compiled = gated
+    request = compiled.create_infer_request()
+    request.start_async(X)
+    plugin.started.wait(60)
+    request.cancel()
+    gate.set()
+    for _ in range(2):
+        with pytest.raises(InferCancelledError):
+            request.wait()
+    np.testing.assert_array_equal(request.infer(X)[0], -X)
+    request.wait()
+    assert request.wait_for(0)
+
+
+def test_nothing_is_set_on_a_busy_request(gate, gated):
+    plugin, compiled = gated
+    request = compiled.create_infer_request()
+    y = np.zeros_like(X)
+    request.start_async(X)
+    plugin.started.wait(60)
+    for call in (
+        lambda: request.set_input_tensor(X),
+        lambda: request.set_input_tensor(0, X),
+        lambda: request.set_input_tensors({0: X}),
+        lambda: request.set_tensor("x", X),
+        lambda: request.set_tensors({"x": X}),
+        lambda: request.set_output_tensor(y),
+        lambda: request.set_output_tensors({0: y}),
+        lambda: request.set_tensor("y", y),
+    ):
+        with pytest.raises(RequestBusyError, match=r"running; wait\(\)"):
+            call()
+    gate.set()
+    request.wait()
+    request.set_tensors({"x": 2 * X, "y": y})
+    request.infer()
+    np.testing.assert_array_equal(y, -2 * X)
 
 
 def test_the_size_of_a_queue(monkeypatch):
