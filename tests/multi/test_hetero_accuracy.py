@@ -127,8 +127,20 @@ def test_a_budget_that_nothing_keeps_names_what_blocks_it(compiled):
 
 
 def test_hard_pins_stay(compiled):
-    with pytest.raises(InfeasiblePlanError, match=r"\(Neg\): 0\.01 on A, 0 on B"):
+    with pytest.raises(InfeasiblePlanError) as caught:
         compiled((lossy(), FakeDevice("B")), 2e-3, HETERO_PINS=["b=A"])
+    assert "(Neg): 0.01 on A, where the pin 'b=A' keeps it (0 on B)." in str(caught.value)
+
+
+def test_a_pin_is_blamed_and_not_those_that_are_free(compiled):
+    other = LossyDevice("B", {"Relu": 1e-5, "Abs": 2e-5})
+    with pytest.raises(InfeasiblePlanError) as caught:
+        compiled((lossy(), other), 2e-3, HETERO_PINS=["b=A"])
+    message = str(caught.value)
+    assert "Most comes from 'b' (Neg): 0.01 on A, where the pin 'b=A' keeps it" in message
+    assert "'a' (Relu)" not in message
+    assert "'c' (Abs)" not in message
+    assert message.endswith("Raise the budget, drop a pin, or add a more exact device to the list.")
 
 
 def test_a_second_compile_runs_nothing(compiled):

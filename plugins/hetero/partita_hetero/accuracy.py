@@ -298,20 +298,38 @@ class Accuracy:
         return None
 
     def _infeasible(self, best: float) -> InfeasiblePlanError:
+        """Names the operations with the largest errors on the best device that they may have."""
         worst: dict[int, dict[str, float]] = {}
         for (op, device), error in self._errors.items():
             worst.setdefault(op, {})[device] = error
-        blocking = sorted(worst, key=lambda op: -min(worst[op].values()))[:3]
+        pins = {op: pin for op, pin in self._compilation.wanted.pins.items() if pin.hard}
+        least = {
+            op: min(
+                (e for device, e in errors.items() if op not in pins or device == pins[op].device),
+                default=0.0,
+            )
+            for op, errors in worst.items()
+        }
+        floor = max(_NEGLIGIBLE * self._budget, max(least.values(), default=0.0) / 10)
+        counting = [op for op in least if least[op] > floor]
+        blocking = sorted(counting, key=lambda op: -least[op])[:3]
         lines = []
         for op in blocking:
             errors = ", ".join(f"{error:.2g} on {device}" for device, error in worst[op].items())
             node = self._compilation.wiring.nodes[op]
+            kept = f", where the {pins[op].why} keeps it" if op in pins else ""
+            if kept:
+                here = pins[op].device
+                others = {device: e for device, e in worst[op].items() if device != here}
+                errors = f"{worst[op].get(here, 0.0):.2g} on {here}{kept}"
+                errors += "".join(f" ({e:.2g} on {device})" for device, e in others.items())
             lines.append(f"'{self._names[op]}' ({node.op_type}): {errors}")
+        drop = ", drop a pin" if any(op in pins for op in blocking) else ""
         return InfeasiblePlanError(
             f"No placement of '{self._compilation.model.name}' is within the accuracy budget "
             f"{self._budget:g}; the best is {best:.2g} from {self._against}. Most comes from "
-            f"{'; '.join(lines) or 'no operation by itself'}. Raise the budget, or add a more "
-            "exact device to the list."
+            f"{'; '.join(lines) or 'no operation by itself'}. Raise the budget{drop}, or add a "
+            "more exact device to the list."
         )
 
     # --------------------------------------------------------------------------- internals
