@@ -101,13 +101,71 @@ def test_what_is_pinned_stays_or_is_named():
     )
 
 
-def test_values_of_unknown_size_are_told():
+def test_values_of_unknown_size_are_told(caplog):
     proto = model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 3))
     core = core_with(FakeDevice("A"), FakeDevice("B"))
     compiled = core.compile_model(proto, "HETERO:A,B", {"HETERO_MEMORY_LIMITS": {"A": "1kB"}})
-    note = "Memory limits count 1 values as nothing, since their shapes are not fixed."
+    note = (
+        "Memory limits count 1 values by their known dimensions alone, since their shapes are not "
+        "fixed, 'y' first; a run may need more."
+    )
     assert list(compiled.explain().notes) == [note]
+    assert note in caplog.text
     assert not core.compile_model(proto, "HETERO:A,B").explain().notes
+    strict = {"HETERO_MEMORY_LIMITS": {"A": "1kB"}, "STRICT": True}
+    with pytest.raises(InfeasiblePlanError) as caught:
+        core.compile_model(proto, "HETERO:A,B", strict)
+    assert str(caught.value) == (
+        f"{note} Fix the shapes of the inputs with model.reshape(...), or set STRICT=NO."
+    )
+    strict["HETERO_MEMORY_LIMITS"] = {}
+    assert set(devices_of(core.compile_model(proto, "HETERO:A,B", strict)).values()) == {"A"}
+
+
+def test_of_unknown_sizes_the_known_dimensions_count():
+    core = core_with(FakeDevice("A"), FakeDevice("B"))
+    wide = model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 1000))
+    for limit, device in ((8000, "A"), (7999, "B")):
+        compiled = core.compile_model(wide, "HETERO:A,B", {"HETERO_MEMORY_LIMITS": {"A": limit}})
+        assert devices_of(compiled) == {"y": device}
+
+
+MADE = 100 * 1000 * 4
+"""Bytes of a matrix of float32 that an operation on constants makes."""
+
+
+@pytest.mark.parametrize("made_by", ["ConstantOfShape", "Cast"])
+def test_what_is_made_of_constants_counts_as_weights(made_by):
+    given = {
+        "ConstantOfShape": np.array([100, 1000]),
+        "Cast": np.ones((100, 1000), np.float16),
+    }[made_by]
+    nodes = [
+        node(made_by, ["w"], "made", **({"to": 1} if made_by == "Cast" else {})),
+        node("MatMul", ["x", "made"], "y"),
+    ]
+    proto = model_of(nodes, ["y"], initializers=[("w", given)], shape=(1, 100))
+    fits = MADE + ROW + 4000  # x and y
+    for limit, device in ((fits, "A"), (fits - 1, "B")):
+        compiled = placed({"A": limit}, proto)
+        assert devices_of(compiled)["y"] == device
+    assert "alone; the limit is" in compiled.explain()["y"].refused["A"].detail
+
+
+def test_a_constant_that_is_an_output_counts_once():
+    nodes = [node("ConstantOfShape", ["w"], "made"), node("MatMul", ["x", "made"], "y")]
+    proto = model_of(
+        nodes, ["y", "made"], initializers=[("w", np.array([100, 1000]))], shape=(1, 100)
+    )
+    assert set(devices_of(placed({"A": MADE + ROW + 4000 + 16}, proto)).values()) == {"A"}
+
+
+def test_plans_count_what_is_made_of_constants(tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    nodes = [node("ConstantOfShape", ["w"], "made"), node("MatMul", ["x", "made"], "y")]
+    proto = model_of(nodes, ["y"], initializers=[("w", np.array([100, 1000]))], shape=(1, 100))
+    compiled = placed({"A": MADE}, proto, HETERO_SCHEDULE="COST")
+    assert devices_of(compiled)["y"] == "B"
 
 
 def test_limits_hold_where_times_decide_and_soft_pins_give_way(tmp_path, monkeypatch):

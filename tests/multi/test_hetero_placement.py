@@ -76,12 +76,21 @@ def test_strict_refuses_to_move_a_pin():
         run(core, CHAIN, "HETERO:B", pins={"b": "A"}, config={"STRICT": "YES"})
 
 
-def test_a_pin_on_a_device_that_does_not_exist():
-    core = core_with(FakeDevice("A"))
+def test_an_affinity_on_a_device_that_does_not_exist_is_let_go(caplog):
+    core = core_with(FakeDevice("A"), FakeDevice("B"))
+    pins = {"a": "B", "b": "NPU", "c": "NPU"}
+    compiled = run(core, CHAIN, "HETERO:A,B", pins=pins)
+    assert devices_of(compiled) == {"a": "B", "b": "A", "c": "A", "d": "A"}
+    (note,) = compiled.explain().notes
+    assert note in caplog.text
+    assert note.startswith("Operation 'b' has the affinity 'NPU', which is no usable device. ")
+    assert note.endswith(
+        "So 2 operations have it. Such affinities are let go; with STRICT it is an error."
+    )
     with pytest.raises(
         DeviceNotFoundError, match=r"'b' has the affinity 'NPU'.*no device 'NPU'.*A"
     ):
-        run(core, CHAIN, "HETERO:A", pins={"b": "NPU"})
+        run(core, CHAIN, "HETERO:A,B", pins=pins, config={"STRICT": True})
 
 
 def test_an_operation_that_no_device_takes_names_each_reason():

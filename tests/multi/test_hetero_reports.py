@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import partita
+from partita.errors import PropertyError
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, run
@@ -25,11 +26,23 @@ def test_dot_files(tmp_path, monkeypatch):
     assert "-> outputs" in subgraphs
 
 
-def test_dot_files_by_environment(tmp_path, monkeypatch):
+@pytest.mark.parametrize("variable", ["PARTITA_HETERO_DUMP_GRAPH_DOT", "OPENVINO_HETERO_VISUALIZE"])
+@pytest.mark.parametrize(
+    ("text", "files"),
+    [("1", 2), ("YES", 2), ("true", 2), ("On", 2), *((no, 0) for no in ("0", "NO", "false", ""))],
+)
+def test_dot_files_by_environment(tmp_path, monkeypatch, variable, text, files):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PARTITA_HETERO_DUMP_GRAPH_DOT", "1")
+    monkeypatch.setenv(variable, text)
     core_with(FakeDevice("A")).compile_model(CHAIN, "HETERO:A")
-    assert len(list(tmp_path.glob("hetero_*_m.dot"))) == 2
+    assert len(list(tmp_path.glob("hetero_*_m.dot"))) == files
+
+
+def test_a_variable_that_says_neither_yes_nor_no(monkeypatch):
+    monkeypatch.setenv("OPENVINO_HETERO_VISUALIZE", "perhaps")
+    core = core_with(FakeDevice("A"))
+    with pytest.raises(PropertyError, match="OPENVINO_HETERO_VISUALIZE is 'perhaps'; write YES"):
+        core.compile_model(CHAIN, "HETERO:A")
 
 
 def test_explanation_as_table_and_json():

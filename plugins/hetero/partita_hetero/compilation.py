@@ -16,6 +16,7 @@ from partita.compiled_model import CompiledModel
 from partita.errors import (
     CompileError,
     DeviceError,
+    InfeasiblePlanError,
     PartitaError,
     PluginError,
 )
@@ -43,15 +44,11 @@ from partita_hetero.devices import DeviceList
 from partita_hetero.executor import Schedule
 from partita_hetero.joining import find_joins
 from partita_hetero.submodels import Submodel
-from partita_hetero.wanted import Wanted
 
 if TYPE_CHECKING:
     from partita_hetero.choice import Choice
 
 _log = logging.getLogger("partita.hetero")
-
-DOT_VARIABLE = "PARTITA_HETERO_DUMP_GRAPH_DOT"
-"""Environment variable: set to 1 to write the .dot files of every compile."""
 
 SPARE_SUBMODELS = 64
 """So many compiled submodels are kept that no assembly uses, for failures that come back."""
@@ -86,7 +83,7 @@ class Compilation:
         if pins is None:
             self.wanted = wanted.gather(model, self.wiring, devices, self.ask)
         else:
-            self.wanted = Wanted(wanted.by_name(pins, self.wiring, devices))
+            self.wanted = wanted.by_name(pins, self.wiring, devices)
         self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
         self.wanted.notes.extend(self._unknown_sizes())
         self.choice: Choice | None = None
@@ -98,14 +95,24 @@ class Compilation:
         self._lock = threading.Lock()
 
     def _unknown_sizes(self) -> list[str]:
-        """A note on what memory limits cannot count."""
-        writes = zip(self.wiring.live, self.wiring.writes, strict=True)
-        unknown = sum(name not in self.sizes for live, names in writes if live for name in names)
-        if not unknown or not self.devices.memory_limits:
+        """A note on what memory limits cannot count.
+
+        Raises:
+            InfeasiblePlanError: ``STRICT`` is set: nobody can promise that such limits are kept.
+        """
+        unknown = limits.uncounted(self.wiring, self.sizes) if self.devices.memory_limits else []
+        if not unknown:
             return []
-        return [
-            f"Memory limits count {unknown} values as nothing, since their shapes are not fixed."
-        ]
+        note = (
+            f"Memory limits count {len(unknown)} values by their known dimensions alone, since "
+            f"their shapes are not fixed, '{unknown[0]}' first; a run may need more."
+        )
+        if self.devices.properties.STRICT:
+            raise InfeasiblePlanError(
+                f"{note} Fix the shapes of the inputs with model.reshape(...), or set STRICT=NO."
+            )
+        _log.warning("%s", note)
+        return [note]
 
     def assemble(self, excluded: Exclusions, notes: Sequence[str] = ()) -> Assembly:
         """Places and compiles.
@@ -423,8 +430,7 @@ class Compilation:
     def _report(self, assembly: Assembly) -> None:
         """Tells of the assembly that will run, in the log and in files if they are wanted."""
         _log.info("%s", assembly.explanation.summary())
-        wanted = os.environ.get(DOT_VARIABLE, "0") not in ("", "0")
-        if self.devices.properties.HETERO_DUMP_GRAPH_DOT or wanted:
+        if self.devices.properties.HETERO_DUMP_GRAPH_DOT or dot.wanted(os.environ):
             paths = dot.write(
                 *(Path.cwd(), self.model.name, self.wiring),
                 *(assembly.submodels, assembly.explanation),

@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from partita.errors import PropertyError
 from partita.explain import Explanation
 from partita.printable import printable
 from partita_hetero.graph import OpGraph
 from partita_hetero.submodels import Submodel
 
 _COLOURS = ("#aed6f1", "#f9e79f", "#abebc6", "#f5b7b1", "#d7bde2", "#edbb99", "#d5dbdb")
+
+
+VARIABLES = ("PARTITA_HETERO_DUMP_GRAPH_DOT", "OPENVINO_HETERO_VISUALIZE")
+"""Environment variables that ask for the files, as the property HETERO_DUMP_GRAPH_DOT does."""
+
+_ANSWERS = dict.fromkeys(["yes", "true", "on", "1"], True)
+_ANSWERS |= dict.fromkeys(["no", "false", "off", "0", ""], False)
+
+
+def wanted(environment: Mapping[str, str]) -> bool:
+    """Whether a variable asks for the files.
+
+    Raises:
+        PropertyError: One says neither yes nor no.
+    """
+    found = False
+    for name in VARIABLES:
+        text = environment.get(name, "")
+        answer = _ANSWERS.get(text.strip().lower())
+        if answer is None:
+            raise PropertyError(f"The environment variable {name} is '{text}'; write YES or NO.")
+        found |= answer
+    return found
 
 
 def write(

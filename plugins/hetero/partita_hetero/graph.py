@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partita.wiring import has_own_source, values_read
+from partita.wiring import bodies, has_own_source, values_read
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -44,6 +45,39 @@ class OpGraph:
     def names(self) -> list[str]:
         """Names of the operations."""
         return [node.name or "" for node in self.nodes]
+
+    def weights_of(self, op: int, sizes: Mapping[str, int | None]) -> dict[str, int]:
+        """What an operation's device keeps for it from run to run: name to bytes.
+
+        That is weights, those in bodies too, and what constant operations make, which is computed
+        once. Where its size is not known, the weights that it is made of stand for it.
+
+        Args:
+            op: The operation.
+            sizes: Bytes of values, where known.
+        """
+        weights: dict[str, int] = {}
+        stack, seen = [op], {op}
+        while stack:
+            node = self.nodes[stack.pop()]
+            for value in values_read(node):
+                name = value.name or ""
+                source = self.producer.get(name)
+                nbytes = sizes.get(name)
+                if value.const_value is not None:
+                    weights[name] = value.const_value.nbytes
+                elif source is None or not self.constant[source] or source in seen:
+                    continue
+                elif nbytes is not None:
+                    weights[name] = nbytes
+                else:
+                    seen.add(source)
+                    stack.append(source)
+            for body in bodies(node):
+                for name, value in body.initializers.items():
+                    if value.const_value is not None:
+                        weights[f"{node.name}/{name}"] = value.const_value.nbytes
+        return weights
 
 
 def build(model: Model) -> OpGraph:

@@ -1,18 +1,23 @@
 """Memory limits: what a placement keeps on each device, and which operations must go elsewhere.
 
 Counted are the weights that a device's operations read, each once, and the values that it holds at
-the same time: between its operations, and those that come from and go to others. What a device
-needs on top (scratch memory, other layouts) is not known here, and fused operations need less.
+the same time: between its operations, and those that come from and go to others. What operations on
+constants make counts as weights of those that read it, since it is computed once and kept. Of a
+shape that is not fixed only the known dimensions count; `uncounted` names such values. What a
+device needs on top (scratch memory, other layouts) is not known here, and fused operations need
+less.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partita.errors import InfeasiblePlanError
+from partita.model import numpy_dtype, value_shape
 from partita.query import Reason, ReasonCode
-from partita.wiring import bodies, values_read
+from partita.wiring import values_read
 from partita_hetero.affinity import Placement
 from partita_hetero.graph import OpGraph
 from partita_hetero.planner.plan import Objective
@@ -52,7 +57,7 @@ class MemoryModel:
 
     Args:
         wiring: The model's operations.
-        sizes: Bytes of values; those that are not known count as nothing.
+        sizes: Bytes of values; of others their known dimensions count.
         on_host: Whether a device works in host memory.
         objective: How it will run; ``PARALLEL`` holds more values at a time.
     """
@@ -65,10 +70,10 @@ class MemoryModel:
         objective: Objective,
     ) -> None:
         self._wiring = wiring
-        self._sizes = sizes
+        self._sizes = {**_least_sizes(wiring), **sizes}
         self._ask_host = on_host
         self._objective = objective
-        self._weights = [_weights_of(wiring, op) for op in range(len(wiring.nodes))]
+        self._weights = [wiring.weights_of(op, self._sizes) for op in range(len(wiring.nodes))]
 
     def use(self, device: str, homes: Sequence[str | None]) -> MemoryUse:
         """What a device holds under a placement: device of each operation, or ``None``."""
@@ -90,7 +95,7 @@ class MemoryModel:
         weights: dict[str, int] = {}
         for op in placed:
             if homes[op] == device:
-                weights |= self._weights[op]
+                weights |= self._kept(op, lambda source: homes[source] is not None)
         return MemoryUse(sum(weights.values()), timeline.peak_bytes[device])
 
     def _on_host(self, device: str) -> bool:
@@ -99,8 +104,17 @@ class MemoryModel:
     def alone(self, op: int) -> int:
         """What one operation needs: weights, and all that it reads and writes."""
         names = {*self._wiring.reads[op], *self._wiring.writes[op]}
-        values = sum(self._sizes.get(name) or 0 for name in names)
-        return sum(self._weights[op].values()) + values
+        values = {name: self._sizes.get(name) or 0 for name in names}
+        return sum({**values, **self._weights[op]}.values())
+
+    def _kept(self, op: int, placed: Callable[[int], bool]) -> dict[str, int]:
+        """Its weights; a constant that is computed in a place of its own is a value there."""
+        producer = self._wiring.producer
+        return {
+            name: nbytes
+            for name, nbytes in self._weights[op].items()
+            if name not in producer or not placed(producer[name])
+        }
 
     def _values(self, place_of: Mapping[int, int]) -> list[Value]:
         readers: dict[str, list[int]] = {}
@@ -125,6 +139,23 @@ class MemoryModel:
                 )
             )
         return values
+
+
+def uncounted(wiring: OpGraph, sizes: Mapping[str, int | None]) -> list[str]:
+    """Values that operations compute for outputs, of which limits count the known dimensions."""
+    writes = zip(wiring.live, wiring.writes, strict=True)
+    return [name for live, names in writes if live for name in names if name not in sizes]
+
+
+def _least_sizes(wiring: OpGraph) -> dict[str, int]:
+    """Bytes of each tensor if every dimension that is not known were 1."""
+    found = {}
+    for value in (value for node in wiring.nodes for value in (*values_read(node), *node.outputs)):
+        dtype, shape = numpy_dtype(value.dtype), value_shape(value)
+        if value.name and dtype is not None:
+            dims = [dim for dim in shape or () if isinstance(dim, int)]
+            found[value.name] = dtype.itemsize * math.prod(dims)
+    return found
 
 
 def enforce(
@@ -225,23 +256,3 @@ def _overflow(
     for op in fitting[low:]:
         excluded[op, device] = Reason(ReasonCode.MEMORY_LIMIT, detail)
     return excluded
-
-
-def _weights_of(wiring: OpGraph, op: int) -> dict[str, int]:
-    """Weights that an operation reads, through constant operations and in bodies too."""
-    weights: dict[str, int] = {}
-    stack, seen = [op], {op}
-    while stack:
-        node = wiring.nodes[stack.pop()]
-        for value in values_read(node):
-            if value.const_value is not None and value.name:
-                weights[value.name] = value.const_value.nbytes
-            source = wiring.producer.get(value.name or "")
-            if source is not None and wiring.constant[source] and source not in seen:
-                seen.add(source)
-                stack.append(source)
-        for body in bodies(node):
-            for name, value in body.initializers.items():
-                if value.const_value is not None:
-                    weights[f"{node.name}/{name}"] = value.const_value.nbytes
-    return weights

@@ -46,7 +46,7 @@ def gather(
 
     Raises:
         PlanError: A pin or the lock cannot be used; with STRICT also if the lock does not hold.
-        DeviceError: An affinity or a pin names a device that cannot be used.
+        DeviceError: A pin names a device that cannot be used, or with STRICT an affinity does.
     """
     properties = devices.properties
     spelling = Spelling(devices)
@@ -57,33 +57,47 @@ def gather(
     }
     pins = {op: pin for op, pin in ruled.items() if not pin.hard}
     affinities = {op.name: op.affinity for op in model.ops if op.affinity}
-    pins |= by_name(affinities, wiring, devices)
-    notes: list[str] = []
+    named = by_name(affinities, wiring, devices)
+    pins |= named.pins
+    notes = named.notes
     if properties.HETERO_PLACEMENT_LOCK:
-        locked, notes = _from_lock(
+        locked, stale = _from_lock(
             Path(properties.HETERO_PLACEMENT_LOCK), model, wiring, devices, ask
         )
         pins |= locked
+        notes += stale
     pins |= {op: pin for op, pin in ruled.items() if pin.hard}
     return Wanted(pins, notes)
 
 
-def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> dict[int, Pin]:
-    """Affinities: device by operation name.
+def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Wanted:
+    """Affinities: device by operation name; one on a device that cannot be used is let go.
 
     Raises:
         UnsupportedOpError: The model has no such operation.
-        DeviceError: A device cannot be used.
+        DeviceError: A device cannot be used, and ``STRICT`` is set.
     """
     spelling = Spelling(devices)
     names = {name: index for index, name in enumerate(wiring.names())}
-    result = {}
+    result: dict[int, Pin] = {}
+    lost: dict[str, tuple[str, list[str]]] = {}
     for name, device in pins.items():
         if name not in names:
             raise UnsupportedOpError(f"A pin names operation '{name}', which the model lacks.")
-        known = spelling.of(device, f"Operation '{name}' has the affinity '{device}', which")
+        try:
+            known = spelling.of(device, f"Operation '{name}' has the affinity '{device}', which")
+        except DeviceError as error:
+            if devices.properties.STRICT:
+                raise
+            lost.setdefault(device, (str(error), []))[1].append(name)
+            continue
         result[names[name]] = Pin(known, f"affinity '{device}'", hard=False, loud=True)
-    return result
+    notes = []
+    for error_text, ops in lost.values():
+        more = f" So {len(ops)} operations have it." if len(ops) > 1 else ""
+        notes.append(f"{error_text}{more} Such affinities are let go; with STRICT it is an error.")
+        _log.warning("%s", notes[-1])
+    return Wanted(result, notes)
 
 
 class Spelling:

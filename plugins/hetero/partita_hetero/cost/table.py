@@ -184,13 +184,11 @@ class CostTable:
         )
 
     def _weight_bytes(self, group: Group) -> int:
-        weights = {
-            value.name: value.const_value.nbytes
-            for op in group.ops
-            for value in self.wiring.nodes[op].inputs
-            if value is not None and value.const_value is not None
-        }
-        return sum(weights.values())
+        """What a device keeps for a group, each thing once."""
+        kept: dict[str, int] = {}
+        for op in group.ops:
+            kept |= self.wiring.weights_of(op, self.sizes)
+        return sum(kept.values())
 
     def _values(self) -> list[Value]:
         """What passes between groups, comes in, or goes out."""
