@@ -25,6 +25,8 @@ _AXIS = (-MOST_DIMENSIONS, MOST_DIMENSIONS)
 _PLACE = (0, MOST_DIMENSIONS)
 _COUNT = (1, _LARGE)
 _SIZE = (0, _LARGE)
+_TYPE = (1, 64)
+"""Numbers of element types; there are less than thirty, and more with each year."""
 
 RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("axis", "axes", "batch_axis", "time_axis", "new_axis"), _AXIS),
@@ -39,6 +41,9 @@ RANGES: dict[str, tuple[int, int]] = {
     **dict.fromkeys(("output_padding", "output_shape", "min_gram_length"), _SIZE),
     **dict.fromkeys(("max_gram_length", "max_skip_count", "ngram_counts"), _SIZE),
     **dict.fromkeys(("ngram_indexes", "size"), _SIZE),
+    **dict.fromkeys(("to", "dtype"), _TYPE),
+    **dict.fromkeys(("output_dtype", "output_datatype", "stash_type"), (0, _TYPE[1])),
+    **dict.fromkeys(("precision", "softmax_precision"), (0, _TYPE[1])),
     "pads": (-_LARGE, _LARGE),
     "shape": (-1, 1 << 62),
 }
@@ -54,12 +59,11 @@ def check_attributes(ir_model: ir.Model) -> None:
     Raises:
         ModelFormatError: Names the operation, the attribute, what it is and what is allowed.
     """
-    imports = ir_model.graph.opset_imports
-    for node in _nodes(ir_model.graph):
-        _check(node, imports.get(node.domain))
-    for function in ir_model.functions.values():
-        for node in _nodes(function):
-            _check(node, function.opset_imports.get(node.domain))
+    graphs: list[Any] = [ir_model.graph, *ir_model.functions.values()]
+    for graph in graphs:
+        version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx"))
+        for node in _nodes(graph):
+            _check(node, version)
 
 
 def _nodes(graph: Any) -> Iterator[ir.Node]:
@@ -71,7 +75,7 @@ def _nodes(graph: Any) -> Iterator[ir.Node]:
 def _check(node: ir.Node, version: int | None) -> None:
     if node.domain not in ("", "ai.onnx"):
         return
-    types = {} if version is None else _types(node.op_type, version)
+    types = {} if version is None else _types(str(node.op_type), version)
     for name, (kind, required) in types.items():
         if required and name not in node.attributes:
             raise _refusal(node, f"lacks its attribute '{name}' of type {kind}")
@@ -84,6 +88,8 @@ def _check(node: ir.Node, version: int | None) -> None:
             raise _refusal(
                 node, f"has an attribute '{attribute.name}' of type {found}; {expected} is due"
             )
+        if found == "STRING" and not isinstance(attribute.value, str):
+            raise _refusal(node, f"has an attribute '{attribute.name}' that is no UTF-8 text")
         if attribute.name in RANGES and found in ("INT", "INTS"):
             low, high = RANGES[attribute.name]
             value: Any = attribute.value

@@ -211,12 +211,12 @@ def _is_map(kind: onnx.TypeProto) -> bool:
 
 def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
     try:
+        check_attributes(ir_model)
         if tidy:
             _simplify(ir_model)
         nodes, bodies = _operations(ir_model.graph)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
-            check_attributes(ir_model)
             return Model(ir_model)
         if not _are_in_order(nodes):
             _sort(ir_model.graph, origin)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from partita.attributes import MOST_DIMENSIONS, check_attributes
+from partita.attributes import MOST_DIMENSIONS
 from partita.errors import ModelFormatError
 from partita.inference_process import inferred_apart
 from partita.pool_shapes import settle_rounding
@@ -90,15 +90,14 @@ def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
     that holds numbers only, though the inputs do not, just the rank counts.
 
     Args:
-        ir_model: The model.
+        ir_model: The model, whose attributes :mod:`partita.attributes` has checked.
         isolate: Let onnx infer in a process of its own, which takes most of a second more.
 
     Raises:
-        ModelFormatError: An attribute is out of all bounds, or that process does not survive.
+        ModelFormatError: That process does not survive.
     """
     from onnx_ir import serde
 
-    check_attributes(ir_model)
     proto = _for_inference(ir_model)
     inferred = _infer(proto, isolate)
     if inferred is None:

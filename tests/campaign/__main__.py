@@ -101,6 +101,11 @@ class Child:
 
     def results(self):
         """What became of each case; of the last one, also that it died or hung."""
+        with self._process.stdout:
+            yield from self._results()
+            self._process.wait()
+
+    def _results(self):
         current = {"seed": self._first}
         started = False
         while True:

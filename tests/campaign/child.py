@@ -10,6 +10,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import resource
 import sys
 import traceback
@@ -20,6 +21,9 @@ from partita.errors import PartitaError
 RAW = (KeyError, IndexError, AttributeError, TypeError, ArithmeticError, AssertionError)
 """What an error of ours should not stand for: the cause was not understood."""
 
+GENERIC = re.compile(r"failed to compile|failed on model|failed to answer|failed: |not a valid O")
+"""How messages begin that name neither an operation nor what is wrong with it."""
+
 
 def outcome_of(error):
     """``refused``, ``wrapped:...`` for a refusal that hides a raw error, or ``raw:...``."""
@@ -28,7 +32,8 @@ def outcome_of(error):
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    if isinstance(cause, RAW) and not isinstance(cause, PartitaError):
+    is_raw = isinstance(cause, RAW) and not isinstance(cause, PartitaError)
+    if is_raw and GENERIC.search(str(error)):
         return f"wrapped:{type(cause).__name__}"
     return "refused"
 

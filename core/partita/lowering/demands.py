@@ -345,6 +345,8 @@ def _quantized_product(node: Node, shapes: Shapes) -> Iterable[str]:
 def _non_max_suppression(node: Node, shapes: Shapes) -> Iterable[str]:
     boxes, scores = _pair(shapes)
     yield from _is("boxes", boxes, (scores[0], scores[2], 4))
+    for position, name in enumerate(("the most boxes", "the overlap", "the score"), 2):
+        yield from _holds(name, shapes[position], 1)
 
 
 @_demand("RoiAlign", "MaxRoiPool")

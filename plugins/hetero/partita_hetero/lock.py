@@ -95,7 +95,7 @@ def load(path: Path) -> Lock:
         data = tomllib.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise PlanError(f"The placement lock '{path}' cannot be read: {error}") from error
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # TOMLDecodeError, or of impossible numbers
         raise PlanError(f"The placement lock '{path}' is not TOML: {error}") from error
     where = f"The placement lock '{path}'"
     if (data.get("format"), data.get("version")) != (FORMAT, VERSION):

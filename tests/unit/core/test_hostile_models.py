@@ -68,6 +68,7 @@ def test_attributes_in_bodies_and_functions_are_looked_at():
     ("attributes", "said"),
     [
         ({"axis": "one"}, "has an attribute 'axis' of type STRING; INT is due"),
+        ({"axis": 1, "to": b"\xff"}, "has an attribute 'to' that is no UTF-8 text"),
         ({"axis": [1, 2]}, "has an attribute 'axis' of type INTS; INT is due"),
         ({}, "lacks its attribute 'axis' of type INT"),
     ],
@@ -200,6 +201,20 @@ def test_inference_that_takes_too_long_is_given_up(monkeypatch):
 
 
 # ---------------------------------------------------------------------- whose fault
+
+
+def test_constants_are_checked_before_they_are_lifted():
+    made = node("Constant", [], "c", "constant", value_int=1)
+    made.attribute[0].name = "value"
+    with pytest.raises(ModelFormatError, match="attribute 'value' of type INT; TENSOR is due"):
+        read_model(model_of([made, node("Neg", ["c"], "y")], [], ["y"]).SerializeToString())
+
+
+@pytest.mark.parametrize("number", [0, -4, 65536])
+def test_element_types_that_there_are_not(number):
+    made = node("Cast", ["x"], "y", "cast", to=number)
+    with pytest.raises(ModelFormatError, match="'to' of"):
+        read_model(model_of([made], [value("x", [2])], ["y"]).SerializeToString())
 
 
 @pytest.mark.parametrize(

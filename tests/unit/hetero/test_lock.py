@@ -143,9 +143,11 @@ def test_what_is_no_lock(text, message, tmp_path):
         ("# b\n[" + "a." * 200 + "a]", "a key of more than 32 parts in line 2"),
         ("x = " + "[" * 50_000, "is not TOML"),
         ("x = " + "{a=" * 50_000, "is not TOML"),
+        ("x = " + "9" * 5000, "is not TOML"),
+        ("x = 1979-99-99", "is not TOML"),
         ("# " + "a" * (17 << 20), "has more than 16 MiB"),
     ],
-    ids=["dots", "table", "arrays", "tables", "long"],
+    ids=["dots", "table", "arrays", "tables", "digits", "date", "long"],
 )
 def test_locks_that_would_take_forever(text, message, tmp_path):
     path = tmp_path / "plan.toml"

@@ -1,0 +1,42 @@
+"""What the campaign must notice, one fault a seed; for its own test."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+
+from partita.errors import CompileError, ModelFormatError
+
+from . import guard
+
+
+def case(seed):
+    """Ends as the seed says."""
+    yield f"fault {seed}"
+    match seed:
+        case 1:
+            _beyond(1)
+        case 2:
+            raise KeyError("raw")
+        case 3:
+            while True:
+                pass
+        case 4:
+            raise ModelFormatError("Operation 'x' has an axis of 9.")
+        case 5:
+            raise CompileError("Device 'CPU' failed to compile model 'm': KeyError") from KeyError(
+                1
+            )
+        case 6:
+            _beyond(-1)
+        case 7:
+            np.ones(1 << 40, np.uint8)
+        case 8:
+            raise SystemExit(3)
+
+
+def _beyond(step):
+    """Reads the element behind the last one, or before the first one."""
+    array = guard.guarded(np.arange(5, dtype=np.float32), at_end=step > 0)
+    ctypes.string_at(array.ctypes.data + (20 if step > 0 else -4), 4)

@@ -1,0 +1,105 @@
+"""OpenVINO IRs that were changed: numbers, names, tags and weights."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import partita
+
+from . import numbers
+
+sys.path.append(str(Path(__file__).parents[1] / "unit" / "openvino_ir"))
+
+_NUMBER = re.compile(r"-?\d+")
+_WORDS = (
+    *("f32", "i64", "boolean", "dynamic", "u1", "opset1", "opset15", "same_upper", "floor", ""),
+    *("Parameter", "Const", "Result", "MatMul", "ReLU", "If", "Loop", "TensorIterator", "NaN"),
+    *("MaxPool", "Convolution", "Reshape", "Gather", "StridedSlice", "Split", "TopK", "?", "-1"),
+)
+
+
+def case(seed):
+    """Reads one IR, and compiles it for device CPU."""
+    rng = np.random.default_rng(seed)
+    text, weights = nets()[rng.integers(len(nets()))]
+    for _ in range(rng.integers(1, 5)):
+        text = changed(rng, text)
+    weights = bytearray(weights)
+    if weights and rng.random() < 0.2:
+        weights[rng.integers(len(weights))] = rng.integers(256)
+        del weights[rng.integers(len(weights)) :]
+    yield f"{len(text)} letters"
+    model = one_core().read_model(text.encode(), weights=bytes(weights))
+    yield "read"
+    one_core().compile_model(model, "CPU")
+
+
+@functools.cache
+def one_core():
+    return partita.Core()
+
+
+def changed(rng, text):
+    """The text with a number, a word, a tag or a run of letters changed."""
+    found = list(_NUMBER.finditer(text))
+    if not found:
+        return text
+    match rng.integers(5):
+        case 0 | 1:
+            number = found[rng.integers(len(found))]
+            return text[: number.start()] + str(numbers.hostile_integer(rng)) + text[number.end() :]
+        case 2:
+            words = list(re.finditer(r'"[^"]*"', text))
+            word = words[rng.integers(len(words))]
+            return (
+                text[: word.start() + 1]
+                + _WORDS[rng.integers(len(_WORDS))]
+                + text[word.end() - 1 :]
+            )
+        case 3:
+            tags = list(re.finditer(r"<(layer|edge|port|dim|data)\b[^>]*?>", text))
+            if not tags:
+                return text
+            tag = tags[rng.integers(len(tags))]
+            again = "" if rng.random() < 0.5 else tag[0] * int(rng.integers(2, 800))
+            return text[: tag.start()] + again + text[tag.end() :]
+        case _:
+            place = int(rng.integers(len(text)))
+            return text[:place] + text[place + int(rng.integers(1, 40)) :]
+
+
+@functools.cache
+def nets():
+    """Text and weights of whole IRs."""
+    from irs import Net
+
+    made = []
+    net = Net()
+    x = net.parameter("x", "f32", (2, 4))
+    w = net.const(np.arange(12, dtype=np.float32).reshape(4, 3))
+    product = net.op(
+        "MatMul", x, w, out=[("f32", (2, 3))], transpose_a="false", transpose_b="false"
+    )
+    net.result(net.op("ReLU", product))
+    made.append((net.xml(), bytes(net.weights)))
+    net = Net()
+    x = net.parameter("x", "f32", (1, 3, 8, 8))
+    w = net.const(np.ones((4, 3, 3, 3), np.float32))
+    moved = {"strides": "1,1", "pads_begin": "1,1", "pads_end": "1,1", "auto_pad": "explicit"}
+    y = net.op("Convolution", x, w, out=[("f32", (1, 4, 8, 8))], dilations="1,1", **moved)
+    pool = {"kernel": "2,2", "rounding_type": "floor", **moved, "strides": "2,2"}
+    y = net.op("MaxPool", y, out=[("f32", (1, 4, 5, 5))], **pool)
+    shape = net.const(np.array([1, -1], np.int64))
+    y = net.op("Reshape", y, shape, out=[("f32", (1, 100))], special_zero="true")
+    axis = net.const(np.array(1, np.int64))
+    net.result(net.op("Concat", y, y, out=[("f32", (1, 200))], axis="1"))
+    index = net.const(np.array([0, 5], np.int64))
+    gathered = net.op("Gather", y, index, axis, out=[("f32", (1, 2))], version="opset8")
+    net.result(gathered)
+    made.append((net.xml(), bytes(net.weights)))
+    return made

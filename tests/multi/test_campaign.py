@@ -1,0 +1,60 @@
+"""The campaign of hostile files and tensors: that it notices faults, and a short form of it."""
+
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from tests.campaign.__main__ import KINDS, Child
+
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="guard pages are Linux's here"),
+    pytest.mark.timeout(900),
+]
+
+
+def outcomes(first, count, hang=2.0):
+    child = Child("faulty", first, count, Namespace(hang=hang, gigabytes=8.0))
+    return {result["seed"]: result["outcome"] for result in child.results()}
+
+
+@pytest.mark.parametrize(
+    ("seed", "outcome"),
+    [
+        (0, "ok"),
+        (1, "signal:11"),
+        (2, "raw:KeyError"),
+        (4, "refused"),
+        (5, "wrapped:KeyError"),
+        (6, "signal:11"),
+        (7, "raw:MemoryError"),
+        (8, "died:3"),
+    ],
+)
+def test_every_fault_is_noticed(seed, outcome):
+    assert outcomes(seed, 1) == {seed: outcome}
+
+
+def test_a_case_that_never_ends_is_ended():
+    assert outcomes(3, 2)[3].startswith("hang:")
+
+
+def test_cases_before_a_death_are_counted():
+    assert outcomes(0, 3) == {0: "ok", 1: "signal:11"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few_cases_of_each_kind(kind):
+    """What the whole campaign found is in tests of its own; this holds that it still runs."""
+    command = ["-m", "tests.campaign", "--kinds", kind, "--cases", "24", "--first", "900"]
+    done = subprocess.run(
+        [sys.executable, *command, "--hang", "60"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{kind}: 24 cases, seeds 900 to 923:" in done.stdout
