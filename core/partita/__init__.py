@@ -11,12 +11,12 @@ Example:
 
 from __future__ import annotations
 
-import enum
 from typing import TYPE_CHECKING
 
 from partita import errors, properties
 from partita.core import Core, Version, compile_model
 from partita.deferred import deferred_attributes
+from partita.element_type import Type
 from partita.errors import PartitaError
 from partita.hookspecs import hookimpl
 from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
@@ -35,14 +35,6 @@ if TYPE_CHECKING:
     from partita.tensor import HostTensor, Tensor
 
 __version__ = "0.1.0"
-
-
-class Type(enum.StrEnum):
-    """Element types by OpenVINO's names, for precision hints."""
-
-    f32 = "f32"
-    f16 = "f16"
-    bf16 = "bf16"
 
 
 _DEFERRED = {

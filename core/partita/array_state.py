@@ -45,10 +45,11 @@ class ArrayState:
         self.view = HostTensor(array.view())
 
     def holds(self) -> bool:
-        """Whether address, shape, strides and type are the same."""
+        """Whether it is the tensor's array yet, of the same address, shape, strides and type."""
         array = self.array
         return (
-            self._word.value == self._address
+            self.tensor.numpy() is array
+            and self._word.value == self._address
             and array.shape == self._shape
             and array.dtype is self._dtype
             and array.strides == self._strides

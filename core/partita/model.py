@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 
+from partita.element_type import Type
 from partita.errors import ModelError
 from partita.state import Variable, from_metadata
 from partita.wiring import captures, values_read
@@ -71,9 +72,9 @@ class Port:
         return self.shape
 
     @property
-    def element_type(self) -> np.dtype[Any] | None:
-        """The element type (OpenVINO's spelling)."""
-        return self.dtype
+    def element_type(self) -> Type:
+        """The element type by OpenVINO's name; ``Type.dynamic`` where the model does not tell."""
+        return Type(self.dtype)
 
     def get_shape(self) -> tuple[Dim, ...] | None:
         """The dimensions (OpenVINO's spelling)."""
@@ -83,9 +84,9 @@ class Port:
         """The dimensions (OpenVINO's spelling)."""
         return self.shape
 
-    def get_element_type(self) -> np.dtype[Any] | None:
-        """The element type (OpenVINO's spelling)."""
-        return self.dtype
+    def get_element_type(self) -> Type:
+        """The element type (OpenVINO's spelling of :attr:`element_type`)."""
+        return self.element_type
 
     def describe(self) -> str:
         """Type and shape as a person reads them: ``float32[1, 3, H, W]``."""

@@ -81,7 +81,9 @@ class RequestInputs:
                 return tensor
             state = self._states[index] = ArrayState(tensor)
         if not state.holds():
-            taken = to_tensor(self._ports[index], state.array, copy=False)
+            moved = state.tensor.numpy() is not state.array  # it was given another shape
+            source = state.tensor if moved else state.array
+            taken = to_tensor(self._ports[index], source, copy=False)
             state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
             self.tensors[index], self._given[index] = taken, None
             self.start_anew()
@@ -104,6 +106,9 @@ class RequestInputs:
 
     def _still_there(self) -> bool:
         """Whether inputs are what they were, or bound calls can read them where they are now."""
+        states = self._states
+        if any(s is not None and s.tensor.numpy() is not s.array for s in states):
+            return False
         if self._takers is not None:
             return all(take(data) for take, data in zip(self._takers, self._given, strict=True))
         return all(state is None or state.holds() for state in self._states)
@@ -203,10 +208,12 @@ class RequestInputs:
         if self._taken:
             self._taken = False
             for index, data in enumerate(self._given):
-                before = self.tensors[index]
-                if data is not None and before is not None and before.numpy() is not data:
-                    tensor = self.tensors[index] = HostTensor(data)
-                    tensor.shape, tensor.dtype = before.shape, before.dtype
+                before, state = self.tensors[index], self._states[index]
+                if data is None or before is None or before.numpy() is data:
+                    continue
+                if state is not None and state.tensor is before and state.array is data:
+                    continue  # the tensor was given another shape, and has another array since
+                self.tensors[index] = HostTensor.seen_as(data, before.shape, before.dtype)
 
     def _index(self, key: Any) -> int:
         if isinstance(key, Port):

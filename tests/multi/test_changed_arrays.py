@@ -197,3 +197,54 @@ def spied(request):
 
     request._runner.run = look
     return seen
+
+
+FREE = """<ir_version: 8, opset_import: ["" : 17]>
+g (float[N,5] x, float[N,5] y) => (float[N,5] z) { d = Sub (x, y) e = Abs (d) z = Add (d, e) }"""
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+@pytest.mark.parametrize("where", DEVICES)
+def test_a_tensor_that_takes_another_shape_is_read_where_it_is_then(where, runs):
+    request = subtraction(where, FREE)
+    tensors = [partita.Tensor(np.float32, [3, 5]) for _ in range(2)]
+    request.set_tensors(dict(zip("xy", tensors, strict=True)))
+    rng = np.random.default_rng(runs)
+    for rows in (3, 4, 2, 2, 4):
+        for name, tensor in zip("xy", tensors, strict=True):
+            assert request.get_tensor(name) is tensor
+            tensor.shape = (rows, 5)
+        for _ in range(runs):
+            for tensor in tensors:
+                tensor.data[:] = rng.standard_normal((rows, 5))
+            x, y = (tensor.data.copy() for tensor in tensors)
+            np.testing.assert_array_equal(request.infer()[0], due(x, y))
+    tensors[0].shape = (3, 4)
+    with pytest.raises(InputError, match=r"'x' takes float32\[N, 5\]; found float32\[3, 4\]"):
+        request.infer()
+
+
+def test_a_tensor_that_a_request_made_takes_another_shape():
+    request = subtraction("CPU", TEXT)
+    tensor = request.get_input_tensor(0)
+    y = np.ones((3, 5), np.float32)
+    for _ in range(4):
+        request.infer({"y": y})
+    tensor.shape = (5, 3)
+    with pytest.raises(InputError, match=r"'x' takes float32\[3, 5\]; found float32\[5, 3\]"):
+        request.infer({"y": y})
+    tensor.shape = (3, 5)
+    tensor.data[:] = 2
+    np.testing.assert_array_equal(request.infer({"y": y})[0], due(2 * y, y))
+
+
+def test_results_go_where_an_output_tensor_is_then():
+    request = subtraction("CPU", FREE)
+    target = partita.Tensor(np.float32, [3, 5])
+    request.set_output_tensor(0, target)
+    for rows in (3, 2):
+        target.shape = (rows, 5)
+        x, y = np.full((rows, 5), 3, np.float32), np.ones((rows, 5), np.float32)
+        for _ in range(4):
+            request.infer({"x": x, "y": y})
+        np.testing.assert_array_equal(target.data, due(x, y))

@@ -7,6 +7,7 @@ import pytest
 from toy_device import ToyTensor
 
 import partita as ov
+from partita.errors import InputError
 from partita.tensor import HostTensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -39,6 +40,52 @@ def test_openvinos_constructor_copies_unless_told_to_share():
     assert ov.Tensor(X.T).numpy().flags.c_contiguous
     assert ov.Tensor([1, 2]).shape == (2,)
     assert repr(copied) == "<Tensor float32[2, 3] on CPU>"
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.dtype("float32"), ov.Type.f32, float])
+def test_a_type_and_a_shape_make_zeros(kind):
+    tensor = ov.Tensor(kind, [2, 4])
+    assert (tensor.shape, tensor.get_shape()) == ((2, 4), (2, 4))
+    assert tensor.dtype == (np.float64 if kind is float else np.float32)
+    assert not tensor.data.any()
+    assert ov.Tensor(kind, shape=(3,)).shape == (3,)
+    assert ov.Tensor(kind, []).shape == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((np.float32,), "needs a shape: Tensor(type, shape)"),
+        ((ov.Type.f32, [2, -1]), "no negative dimensions; found [2, -1]"),
+        ((ov.Type.f32, 3), "a sequence of whole numbers; found 3"),
+        ((ov.Type.f32, [1.5]), "a sequence of whole numbers; found [1.5]"),
+        ((ov.Type.dynamic, [1]), "is no element type of a tensor"),
+        ((np.zeros(2), [2]), "an array and whether to share its memory, or a type and a shape"),
+        ((object(),), "A tensor holds numbers, truth values or texts; found <object"),
+        (([print],), "A tensor holds numbers, truth values or texts; found [<built-in"),
+    ],
+)
+def test_what_makes_no_tensor(arguments, said):
+    with pytest.raises(InputError) as caught:
+        ov.Tensor(*arguments)
+    assert said in str(caught.value)
+
+
+def test_texts_make_a_tensor():
+    tensor = ov.Tensor(np.array(["a", "bc"], object))
+    assert (tensor.shape, tensor.element_type) == ((2,), ov.Type.string)
+
+
+def test_a_tensor_takes_another_shape():
+    tensor = ov.Tensor(X)
+    tensor.shape = [3, 2]
+    np.testing.assert_array_equal(tensor.data, X.reshape(3, 2))
+    tensor.set_shape((1, 4))
+    assert (tensor.shape, tensor.data.shape, tensor.byte_size) == ((1, 4), (1, 4), 16)
+    assert not tensor.data.any()
+    with pytest.raises(InputError, match="no negative dimensions"):
+        tensor.shape = (-1,)
+    assert tensor.shape == (1, 4)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3), (1, 1)])

@@ -1,0 +1,158 @@
+"""Element types by OpenVINO's names, which stand for numpy's wherever numpy asks for one."""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_NUMPY = {
+    "boolean": "bool",
+    "string": "object",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "bf16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+    "f8e8m0": "float8_e8m0fnu",
+    "f4e2m1": "float4_e2m1fn",
+    "c64": "complex64",
+    "c128": "complex128",
+    **{f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (2, 4)},
+    **{f"{kind[0]}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
+}
+"""To numpy's names, or those of ``ml_dtypes``."""
+
+_NAMES = {numpy: name for name, numpy in _NUMPY.items()}
+
+
+class Type(enum.Enum):
+    """An element type; ``dynamic`` is one that is not known.
+
+    Equal to numpy's type of the same elements and to its own name, so that ``port.element_type ==
+    Type.f32``, ``== np.float32`` and ``== "f32"`` are all true. numpy takes one wherever it takes a
+    dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> Type(np.float32) is Type.f32, Type.i64 == np.int64, np.zeros(2, Type.u8).dtype
+        (True, True, dtype('uint8'))
+    """
+
+    boolean = "boolean"
+    string = "string"
+    bf16 = "bf16"
+    f16 = "f16"
+    f32 = "f32"
+    f64 = "f64"
+    f8e4m3 = "f8e4m3"
+    f8e5m2 = "f8e5m2"
+    f8e4m3fnuz = "f8e4m3fnuz"
+    f8e5m2fnuz = "f8e5m2fnuz"
+    f8e8m0 = "f8e8m0"
+    f4e2m1 = "f4e2m1"
+    c64 = "c64"
+    c128 = "c128"
+    i2 = "i2"
+    i4 = "i4"
+    i8 = "i8"
+    i16 = "i16"
+    i32 = "i32"
+    i64 = "i64"
+    u2 = "u2"
+    u4 = "u4"
+    u8 = "u8"
+    u16 = "u16"
+    u32 = "u32"
+    u64 = "u64"
+    dynamic = "dynamic"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Type | None:
+        """The type of a numpy type, as ``Type(np.float32)``; ``None`` stands for ``dynamic``."""
+        import numpy as np
+
+        if value is None:
+            return cls.dynamic
+        try:
+            name = _NAMES.get(np.dtype(value).name)  # type: ignore[call-overload]  # or it fails
+        except TypeError:
+            return None
+        return None if name is None else cls(name)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy type.
+
+        Raises:
+            AttributeError: It is ``dynamic``, which numpy does not have.
+        """
+        import numpy as np
+
+        name = _NUMPY.get(self.value)
+        if name is None:
+            raise AttributeError(
+                "the element type 'dynamic' is not known, so numpy has none for it"
+            )
+        try:
+            return np.dtype(name)
+        except TypeError:
+            import ml_dtypes
+
+            found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+            return found
+
+    def to_dtype(self) -> np.dtype[Any]:
+        """The numpy type (OpenVINO's spelling)."""
+        return self.dtype
+
+    @property
+    def type_name(self) -> str:
+        """The name, as ``"f32"``."""
+        return self.value
+
+    def get_type_name(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.value
+
+    @property
+    def size(self) -> int:
+        """Bytes of an element in memory."""
+        return self.dtype.itemsize
+
+    def is_dynamic(self) -> bool:
+        """Whether it is not known."""
+        return self is Type.dynamic
+
+    def is_static(self) -> bool:
+        """Whether it is known."""
+        return self is not Type.dynamic
+
+    def is_real(self) -> bool:
+        """Whether elements are floating-point numbers."""
+        return self.value[0] == "f" or self is Type.bf16
+
+    def is_integral(self) -> bool:
+        """Whether elements are whole numbers or truth values."""
+        return self.value[0] in "iu" or self is Type.boolean
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Type):
+            return self is other
+        if isinstance(other, str):
+            return self.value == other
+        try:
+            return Type(other) is self
+        except ValueError:
+            return False
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __str__(self) -> str:
+        return self.value
