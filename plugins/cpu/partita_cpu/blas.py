@@ -1,17 +1,87 @@
-"""How many threads numpy's matrix products (OpenBLAS) use."""
+"""Numpy's matrix products (OpenBLAS): how many threads they use, and that none runs during a fork.
+
+OpenBLAS holds locks while it computes. A child that is forked meanwhile inherits them locked, and
+its first product waits for ever. So a fork waits until no product runs.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+
+Array = np.ndarray[Any, Any]
 
 _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_")
 
 _current = 0
+
+_PATIENCE_S = 5.0
+"""A fork waits no longer: a signal handler that forks may have interrupted a product."""
+
+
+class _Gate:
+    """Products that run, and forks that wait for their end."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition(threading.RLock())
+        self._running = 0
+        self._forking = False
+
+    def __enter__(self) -> None:
+        with self._changed:
+            while self._forking:
+                self._changed.wait()
+            self._running += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._changed:
+            self._running -= 1
+            if not self._running:
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Waits until no product runs; none begins until :meth:`open`."""
+        until = time.monotonic() + _PATIENCE_S
+        with self._changed:
+            self._forking = True
+            while self._running and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def open(self) -> None:
+        """Lets products begin again."""
+        with self._changed:
+            self._forking = False
+            self._changed.notify_all()
+
+
+_gate = _Gate()
+
+
+def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
+    """The product of two matrices, or stacks of them, as ``numpy.matmul`` computes it."""
+    with _gate:
+        product: Array = np.matmul(a, b, out=out)
+    return product
+
+
+def _in_child() -> None:
+    _gate.__init__()  # type: ignore[misc]  # its lock may be another thread's, which is not here
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=lambda: _gate.close(),
+        after_in_parent=lambda: _gate.open(),
+        after_in_child=_in_child,
+    )
 
 
 def use_threads(count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from partita import CompiledModel, Model, Port, ProfilingInfo, Runner, Tensor
-from partita.errors import CompileError, DeviceMemoryError
+from partita.errors import CompileError, DeviceMemoryError, InferError
 from partita.layout import Layout
 from partita.lowering import (
     Array,
@@ -35,6 +35,7 @@ from partita_opencl.binding import BoundPlan, StalledError
 from partita_opencl.buffers import runtime_error
 from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
+from partita_opencl.forking import refuse_after_fork
 from partita_opencl.halves import CASTS, HALF, cast_name, casts, compute_in_half, half_ports
 from partita_opencl.layout import channels_last
 from partita_opencl.merging import Merger
@@ -251,6 +252,7 @@ class OpenClRunner(Runner):
         """Computes the outputs; see :class:`~partita.Runner`. Host tensors are uploaded."""
         import pyopencl as cl
 
+        refuse_after_fork(InferError)
         layouts, wanted = self._compiled.laid_out, outputs
         if layouts:
             inputs, outputs = self._as_in_memory(inputs, outputs)

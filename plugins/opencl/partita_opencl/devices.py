@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.plugin import DeviceInfo
 from partita.tensor import HOST
+from partita_opencl.forking import note_drivers, refuse_after_fork
 
 if TYPE_CHECKING:
     from partita_opencl.buffers import BufferPool
@@ -114,10 +115,11 @@ class Device:
         """The context, made on first use.
 
         Raises:
-            DeviceUnavailableError: The driver refuses.
+            DeviceUnavailableError: The driver refuses, or this process was forked after its use.
         """
         import pyopencl as cl
 
+        refuse_after_fork()
         with self._lock:
             if self._context is None:
                 try:
@@ -210,8 +212,10 @@ def all_devices() -> tuple[Device, ...]:
     """The devices in the platforms' order; asked of the drivers once per process.
 
     Raises:
-        DeviceUnavailableError: pyopencl is missing, or no driver offers a device.
+        DeviceUnavailableError: pyopencl is missing, no driver offers a device, or this process was
+            forked after drivers were used.
     """
+    refuse_after_fork()
     devices, failures = _search()
     if devices:
         return devices
@@ -231,6 +235,7 @@ def _search() -> tuple[tuple[Device, ...], tuple[str, ...]]:
         raise DeviceUnavailableError(
             f"pyopencl cannot be imported ({error}). Install it with: {CURE}"
         ) from error
+    note_drivers()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
+from partita_cpu import blas
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import copy_row, exp, like, tanh
 from partita_cpu.native.attention import emit_attention, mask_strides
@@ -286,9 +287,9 @@ def _grouped(x: Array, last: bool, groups: int) -> Array:
 
 def _score(q: Array, k: Array, scores: Array, q_last: bool, k_last: bool, groups: int) -> None:
     keys = _grouped(k, k_last, groups).swapaxes(-1, -2)
-    np.matmul(_grouped(q, q_last, groups), keys, out=_grouped(scores, False, groups))
+    blas.matmul(_grouped(q, q_last, groups), keys, out=_grouped(scores, False, groups))
 
 
 def _mix(scores: Array, v: Array, y: Array, v_last: bool, y_last: bool, groups: int) -> None:
     values = _grouped(v, v_last, groups)
-    np.matmul(_grouped(scores, False, groups), values, out=_grouped(y, y_last, groups))
+    blas.matmul(_grouped(scores, False, groups), values, out=_grouped(y, y_last, groups))

@@ -6,8 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from partita.errors import CompileError
 from partita.lowering import (
     NO_ACTIVATION,
@@ -20,6 +18,7 @@ from partita.lowering import (
 )
 from partita.lowering.windows import Window, resolve, resolve_transposed
 from partita.query import Reason, ReasonCode
+from partita_cpu import blas
 from partita_cpu.kernels.depthwise import MAX_THREADS, depthwise, scratch_elements
 from partita_cpu.kernels.epilogue import BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
@@ -207,13 +206,13 @@ def _pieces(c: Convolution, itemsize: int) -> Iterator[tuple[int, int, int, int]
 
 def multiply(a: Array, b: Array, out: Array) -> None:
     """Matrix product into `out`."""
-    np.matmul(a, b, out=out)
+    blas.matmul(a, b, out=out)
 
 
 def multiply_piece(w: Array, columns: Array, y: Array, image: int, pixel: int) -> None:
     """Matrix product into the pixels of `y` that the columns are for."""
     images, _, _, pixels = columns.shape
-    np.matmul(w, columns, out=y[image : image + images, :, :, pixel : pixel + pixels])
+    blas.matmul(w, columns, out=y[image : image + images, :, :, pixel : pixel + pixels])
 
 
 @kernel("ConvTranspose", dtypes=ALL_FLOATS, check=_check)
@@ -279,9 +278,9 @@ def _multiply_transposed(
     """Columns of one image and group, or of all if `n` is -1."""
     if n < 0:
         shape = (*x.shape[:2], count, x.shape[3])
-        np.matmul(w.transpose(0, 2, 1), x, out=columns.reshape(shape))
+        blas.matmul(w.transpose(0, 2, 1), x, out=columns.reshape(shape))
     else:
-        np.matmul(w[group, :, first : first + count].T, x[n, group], out=columns)
+        blas.matmul(w[group, :, first : first + count].T, x[n, group], out=columns)
 
 
 @kernel("Col2Im", dtypes={0: ALL_FLOATS, 1: INT64, 2: INT64}, since=18)

@@ -11,6 +11,7 @@ from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
 from partita.lowering.prepacked import Form
 from partita.query import Reason, ReasonCode
+from partita_cpu import blas
 from partita_cpu.kernels.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.movement import expanded, transposed
@@ -38,7 +39,7 @@ def matmul_into(a: Array, b: Array, y: Array, flip_a: bool, flip_b: bool) -> Non
     """``y = a @ b``, with the last two dimensions of either swapped on the way."""
     left = a.swapaxes(-1, -2) if flip_a else a
     right = b.swapaxes(-1, -2) if flip_b else b
-    np.matmul(left, right, out=y)
+    blas.matmul(left, right, out=y)
 
 
 def product(

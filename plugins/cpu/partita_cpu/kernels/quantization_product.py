@@ -15,6 +15,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.prepacked import Form
 from partita.query import Reason, ReasonCode
+from partita_cpu import blas
 from partita_cpu.kernels.byte_product import Kind, Result, as_is, emit_byte_product, emit_rows
 from partita_cpu.kernels.byte_windows import emit_byte_convolution
 from partita_cpu.kernels.convolution import conv
@@ -69,7 +70,7 @@ def integer_matmul(x: Array, w: Array, y: Array) -> None:
     result = y.reshape(*y.shape, 1) if w.ndim == 1 else y
     for start in range(0, terms, EXACT_TERMS):
         piece = slice(start, min(start + EXACT_TERMS, terms))
-        part = np.matmul(x[..., piece], matrix[..., piece, :])
+        part = blas.matmul(x[..., piece], matrix[..., piece, :])
         if start == 0:
             np.copyto(result, part, casting="unsafe")
         else:
