@@ -51,7 +51,7 @@ def main() -> int:
     say = sys.stdout.write
     core = partita.Core()
     say(f"Python {platform.python_version()} for {platform.machine()}: {sys.executable}\n")
-    say(f"kernels of level {isa.isa().label} on {len(os.sched_getaffinity(0))} processors\n")
+    say(f"kernels of level {isa.isa()} on {len(os.sched_getaffinity(0))} processors\n")
     say(f"devices: {', '.join(core.available_devices)}\n")
     model = core.read_model(network().SerializeToString())
     x = np.random.default_rng(1).standard_normal((2, 3, 16, 16)).astype(np.float32)

@@ -1,9 +1,11 @@
 """Machine code that is loaded without a compiler: object files cut down to what is called.
 
-LLVM writes object files of the ELF format, in which every address that code uses is a word to be
-filled in. An image is what can be reached from the functions that are wanted, laid out as it will
-lie in memory, and the places of these words. numba's object files also hold what Python calls them
-by; it hangs on numba's own library, and is not reached.
+LLVM writes object files of the ELF format, in which every address that code uses is to be filled
+in: as a word, or on 64-bit ARM by four instructions, each with a quarter of it. An image is what
+can be reached from the functions that are wanted, laid out as it will lie in memory, and the places
+of these words and instructions; distances within it (`distances`) are written when it is made.
+numba's object files also hold what Python calls them by; it depends on numba's own library, and is
+not reached.
 """
 
 from __future__ import annotations
@@ -15,18 +17,33 @@ import mmap
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.native import distances
+from partita_cpu.native.instruction_cache import forget_instructions
 
 PAGE = mmap.PAGESIZE
+
+FORMAT = 2
+"""Of :meth:`Image.pack`. Who keeps images names it in the key, so that no older one is read."""
 
 _SYMBOLS, _RELOCATIONS, _ZEROS = 2, 4, 8  # types of sections
 _IN_MEMORY, _WRITABLE, _CODE = 2, 1, 4  # flags of sections
 _UNDEFINED, _COMMON = 0, 0xFFF2  # sections of symbols
-_ADDRESS = 1  # the one type of relocation: a whole word
+_X86_64, _AARCH64 = 62, 183  # machines
+_WORD = 0  # parts of addresses: a whole word, or the first to fourth quarter in an instruction
+_QUARTERS = (1, 2, 3, 4)
+_PARTS = {
+    _X86_64: {1: _WORD},
+    _AARCH64: {257: _WORD, 263: 1, 264: 1, 265: 2, 266: 2, 267: 3, 268: 3, 269: 4},
+}
+"""By machine and type of relocation, what of an address is filled in.
+
+Other types tell distances; see `distances`.
+"""
 _NEVER_CALLED = frozenset({"NRT_MemInfo_call_dtor"})
 """What compiled kernels name and do not call: arrays of a caller belong to nobody there."""
 
@@ -43,15 +60,15 @@ class Image:
         content: The bytes, those that are only read or executed first.
         fixed: How many of them that are; a whole number of pages.
         functions: Name to place of the wanted functions.
-        inner: Rows of (place of a word, place that it is the address of).
-        outer: Name outside of it to the places of words that hold its address.
+        inner: Rows of (place that is filled in, part of an address, place that it tells).
+        outer: Name outside of it to such places and parts.
     """
 
     content: bytes
     fixed: int
     functions: dict[str, int]
     inner: Array
-    outer: dict[str, list[int]]
+    outer: dict[str, list[tuple[int, int]]]
 
     def pack(self) -> bytes:
         """The image as bytes."""
@@ -66,9 +83,10 @@ class Image:
         (size,) = struct.unpack_from("<Q", data)
         head = json.loads(data[8 : 8 + size])
         count = head["inner"]
-        inner = np.frombuffer(data, "<i8", 2 * count, 8 + size).reshape(count, 2)
-        content = data[8 + size + 16 * count :]
-        return cls(content, head["fixed"], head["functions"], inner, head["outer"])
+        inner = np.frombuffer(data, "<i8", 3 * count, 8 + size).reshape(count, 3)
+        content = data[8 + size + 24 * count :]
+        outer = {name: [(a, b) for a, b in found] for name, found in head["outer"].items()}
+        return cls(content, head["fixed"], head["functions"], inner, outer)
 
 
 class _Section(NamedTuple):
@@ -106,6 +124,9 @@ class _Reader:
 
     def __init__(self, elf: bytes) -> None:
         self._elf = elf
+        (machine,) = struct.unpack_from("<H", elf, 0x12)
+        self._parts = _PARTS.get(machine, {})
+        self._distances = distances.KINDS if machine == _AARCH64 else frozenset()
         (start,) = struct.unpack_from("<Q", elf, 0x28)
         (count,) = struct.unpack_from("<H", elf, 0x3C)
         self._sections = [
@@ -126,21 +147,47 @@ class _Reader:
         reached = self._reach(
             [self._part(named[name].section, named[name].value) for name in wanted]
         )
-        places, content, fixed = self._lay_out({section for section, _ in reached})
-        inner: list[tuple[int, int]] = []
-        outer: dict[str, list[int]] = {}
-        for part in reached:
-            for offset, symbol, addend in self._words.get(part, ()):
-                place = places[part[0]] + offset
-                if symbol.section == _UNDEFINED:
-                    if addend or not _comes_later(symbol.name):
-                        raise ImageError(f"there is no {symbol.name} outside")
-                    outer.setdefault(symbol.name, []).append(place)
-                else:
-                    inner.append((place, places[symbol.section] + symbol.value + addend))
+        used = [(part, *found) for part in reached for found in self._words.get(part, ())]
+        stubs = self._stubs(used)
+        sections = {section for section, _ in reached}
+        places, content, fixed = self._lay_out(sections, len(stubs))
+        inner: list[tuple[int, int, int]] = []
+        outer: dict[str, list[tuple[int, int]]] = {}
+
+        def tell(place: int, what: int, symbol: _Symbol, addend: int) -> None:
+            if symbol.section == _UNDEFINED:
+                if addend or not _comes_later(symbol.name):
+                    raise ImageError(f"there is no {symbol.name} outside")
+                outer.setdefault(symbol.name, []).append((place, what))
+            else:
+                inner.append((place, what, places[symbol.section] + symbol.value + addend))
+
+        for (section, _), offset, kind, symbol, addend in used:
+            place = places[section] + offset
+            if kind in self._parts:
+                tell(place, self._parts[kind], symbol, addend)
+                continue
+            within = _stub_offset(kind, symbol)
+            if within is None:
+                target = places[symbol.section] + symbol.value + addend
+            else:
+                target = places[_STUBS] + len(distances.STUB) * stubs[symbol, addend] + within
+            _write_distance(content, kind, place, target)
+        for (symbol, addend), number in stubs.items():
+            start = places[_STUBS] + len(distances.STUB) * number
+            content[start : start + len(distances.STUB)] = distances.STUB
+            tell(start + distances.STUB_WORD, _WORD, symbol, addend)
         functions = {n: places[named[n].section] + named[n].value for n in wanted}
-        pairs = np.array(sorted(inner), np.int64).reshape(len(inner), 2)
-        return Image(content, fixed, functions, pairs, outer)
+        rows = np.array(sorted(inner), np.int64).reshape(len(inner), 3)
+        return Image(bytes(content), fixed, functions, rows, outer)
+
+    def _stubs(self, used: Sequence[tuple[Any, int, int, _Symbol, int]]) -> dict[Any, int]:
+        """Numbers of the stubs, by symbol and what is added to it."""
+        found: dict[tuple[_Symbol, int], int] = {}
+        for _, _, kind, symbol, addend in used:
+            if kind not in self._parts and _stub_offset(kind, symbol) is not None:
+                found.setdefault((symbol, addend), len(found))
+        return found
 
     def _text(self, start: int) -> str:
         return self._elf[start : self._elf.index(b"\0", start)].decode()
@@ -159,18 +206,20 @@ class _Reader:
                 found.append(_Symbol(self._text(names + name), place, value, size))
         return found
 
-    def _read_words(self) -> dict[tuple[int, int], list[tuple[int, _Symbol, int]]]:
-        """For each part the words in it that are addresses: offset, symbol, what is added."""
-        words: dict[tuple[int, int], list[tuple[int, _Symbol, int]]] = {}
+    def _read_words(self) -> dict[tuple[int, int], list[tuple[int, int, _Symbol, int]]]:
+        """For each part what is filled in: offset, type, symbol, what is added."""
+        words: dict[tuple[int, int], list[tuple[int, int, _Symbol, int]]] = {}
         for section in self._sections:
             if section.kind != _RELOCATIONS or not self._sections[section.about].flags & _IN_MEMORY:
                 continue
             for start in range(section.offset, section.offset + section.size, 24):
                 offset, about, addend = struct.unpack_from("<QQq", self._elf, start)
                 part = self._part(section.about, offset)
-                if about & 0xFFFFFFFF != _ADDRESS:
+                kind = about & 0xFFFFFFFF
+                if kind not in self._parts and kind not in self._distances:
                     part = (section.about, -1)  # an image in which it is reached cannot be made
-                words.setdefault(part, []).append((offset, self._symbols[about >> 32], addend))
+                found = offset, kind, self._symbols[about >> 32], addend
+                words.setdefault(part, []).append(found)
         return words
 
     def _part(self, section: int, offset: int) -> tuple[int, int]:
@@ -186,19 +235,30 @@ class _Reader:
         while stack:
             part = stack.pop()
             if (part[0], -1) in self._words:
-                raise ImageError("an address is no whole word")
-            for _, symbol, addend in self._words.get(part, ()):
+                raise ImageError("an address is filled in as no address is here")
+            others = self._called(*part)
+            for _, _, symbol, addend in self._words.get(part, ()):
                 if symbol.section == _COMMON or symbol.section > len(self._sections) + 1:
                     raise ImageError(f"{symbol.name} has no place")
                 if symbol.section != _UNDEFINED:
-                    other = self._part(symbol.section, symbol.value + addend)
-                    if other not in found:
-                        found[other] = None
-                        stack.append(other)
+                    others.append(self._part(symbol.section, symbol.value + addend))
+            for other in others:
+                if other not in found:
+                    found[other] = None
+                    stack.append(other)
         return list(found)
 
-    def _lay_out(self, sections: set[int]) -> tuple[dict[int, int], bytes, int]:
-        """Places of the sections, their bytes, and how many of them are never written."""
+    def _called(self, section: int, start: int) -> list[tuple[int, int]]:
+        """Functions of its own section that a function calls without a relocation."""
+        ends = [last for first, last in self._starts.get(section, ()) if first == start]
+        if not self._distances or not ends:
+            return []  # on x86-64 all calls are by whole addresses
+        at = self._sections[section].offset
+        code = self._elf[at + start : at + ends[0]]
+        return [self._part(section, start + place) for place in distances.calls_in(code)]
+
+    def _lay_out(self, sections: set[int], stubs: int) -> tuple[dict[int, int], bytearray, int]:
+        """Places of the sections and stubs, their bytes, and how many of them are never written."""
         places: dict[int, int] = {}
         content = bytearray()
         fixed = 0
@@ -214,9 +274,32 @@ class _Reader:
                 else:
                     content += self._elf[section.offset : section.offset + section.size]
             if not writable:
+                content += bytes(-len(content) % len(distances.STUB))
+                places[_STUBS] = len(content)
+                content += bytes(stubs * len(distances.STUB))
                 content += bytes(-len(content) % PAGE)
                 fixed = len(content)
-        return places, bytes(content), fixed
+        return places, content, fixed
+
+
+_STUBS = -1
+"""In place of a section's number."""
+
+
+def _stub_offset(kind: int, symbol: _Symbol) -> int | None:
+    try:
+        return distances.stub_offset(kind, symbol.section == _UNDEFINED)
+    except ValueError as error:
+        raise ImageError(f"{error}: {symbol.name}") from error
+
+
+def _write_distance(content: bytearray, kind: int, place: int, target: int) -> None:
+    (word,) = struct.unpack_from("<I", content, place)
+    try:
+        word = distances.with_distance(word, kind, place, target)
+    except ValueError as error:
+        raise ImageError(str(error)) from error
+    struct.pack_into("<I", content, place, word)
 
 
 def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, int]:
@@ -235,7 +318,7 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
     memory[: len(image.content)] = image.content
     view = np.frombuffer(memory, np.uint8)
     base = view.ctypes.data
-    places, values = [image.inner[:, 0]], [image.inner[:, 1] + base]
+    rows = [image.inner + np.array((0, 0, base))]
     for name, found in image.outer.items():
         if is_unit(name) and unit is not None:
             target = unit(name)
@@ -243,10 +326,9 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
             target = outside("abort" if name in _NEVER_CALLED else name)
         if not target:
             raise ImageError(f"there is no {name} outside")
-        places.append(np.array(found, np.int64))
-        values.append(np.full(len(found), target, np.int64))
-    at, words = np.concatenate(places), np.concatenate(values).astype("<i8")
-    view[at[:, None] + np.arange(8)] = words.view(np.uint8).reshape(-1, 8)
+        rows.append(np.array([(*place, target) for place in found], np.int64))
+    _fill_in(view, np.concatenate(rows))
+    forget_instructions(base, image.fixed)
     if _libc().mprotect(ctypes.c_void_p(base), ctypes.c_size_t(image.fixed), 5):
         raise ImageError("the system does not let this process execute memory that it wrote")
     _kept.append((memory, view))
@@ -254,6 +336,18 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
 
 
 _kept: list[object] = []
+
+
+def _fill_in(view: Array, rows: Array) -> None:
+    """Writes addresses; rows are of (place, part, address)."""
+    words = rows[rows[:, 1] == _WORD]
+    view[words[:, :1] + np.arange(8)] = words[:, 2].astype("<i8").view(np.uint8).reshape(-1, 8)
+    for quarter in _QUARTERS:  # bits 5 to 20 of a move of 16 bits
+        moves = rows[rows[:, 1] == quarter]
+        places = moves[:, :1] + np.arange(4)
+        codes = view[places].view("<u4")[:, 0] & ~np.uint32(0xFFFF << 5)
+        parts = (moves[:, 2] >> 16 * (quarter - 1) & 0xFFFF).astype("<u4")
+        view[places] = (codes | parts << np.uint32(5)).astype("<u4").view(np.uint8).reshape(-1, 4)
 
 
 def is_unit(name: str) -> bool:

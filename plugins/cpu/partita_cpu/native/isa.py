@@ -12,6 +12,7 @@ import functools
 import os
 import platform
 import sys
+from collections.abc import Mapping
 
 from partita.errors import PropertyError
 from partita_cpu.native import store
@@ -98,6 +99,8 @@ def architecture() -> str:
 @functools.cache
 def host_features() -> frozenset[str]:
     """Features of the processor, by LLVM's names; kept on disk, since LLVM takes long to load."""
+    if architecture() == AARCH64 and this_system().walks_programs:
+        return _told_by_linux()
     known = store.read(*_KEPT) if store.knows_processor() else None
     if known is not None:
         return frozenset(known.decode().split())
@@ -107,6 +110,37 @@ def host_features() -> frozenset[str]:
     if store.knows_processor():
         store.write(*_KEPT, " ".join(sorted(found)).encode())
     return found
+
+
+_CAPABILITIES = {
+    16: {"neon": 1, "fullfp16": 10, "dotprod": 20},
+    26: {"i8mm": 13, "bf16": 14},
+}
+"""Of 64-bit ARM: words of Linux' auxiliary vector, and bits of features by LLVM's names."""
+
+
+def _told_by_linux() -> frozenset[str]:
+    """What Linux tells processes of 64-bit ARM: what all processors of the machine have.
+
+    LLVM would read ``/proc/cpuinfo``, which is that of another processor under emulation.
+    """
+    tell = ctypes.CDLL(None).getauxval
+    tell.restype = ctypes.c_ulong
+    return arm_features({kind: int(tell(ctypes.c_ulong(kind))) for kind in _CAPABILITIES})
+
+
+def arm_features(words: Mapping[int, int]) -> frozenset[str]:
+    """What words of the auxiliary vector say that a processor has.
+
+    Args:
+        words: The words by their kind: 16 (``AT_HWCAP``), 26 (``AT_HWCAP2``).
+    """
+    return frozenset(
+        name
+        for kind, bits in _CAPABILITIES.items()
+        for name, bit in bits.items()
+        if words[kind] >> bit & 1
+    )
 
 
 def _tiles_granted() -> bool:

@@ -21,7 +21,7 @@ from partita_cpu.kernels.item_sized import ItemSized
 from partita_cpu.kernels.numba_jit import Kernel, afresh, compiler, kernels, types
 from partita_cpu.native import store, workers
 from partita_cpu.native.fingerprint import extent, fingerprint, is_ours, units_of
-from partita_cpu.native.image import Image, ImageError, image_of, load
+from partita_cpu.native.image import FORMAT, Image, ImageError, image_of, load
 from partita_cpu.native.invoking import invoke
 from partita_cpu.native.isa import isa
 from partita_cpu.native.trampoline import RETURNED, Entry, fill, trampoline
@@ -200,7 +200,7 @@ def _unit(symbol: str) -> int:
 
 def _place(kernel: Kernel, kinds: Kinds) -> tuple[str, str]:
     """Name and key of a compiled kernel on disk."""
-    return kernel.__qualname__, f"{fingerprint(kernel)} {kinds}"
+    return kernel.__qualname__, f"{FORMAT} {fingerprint(kernel)} {kinds}"
 
 
 def _made(kernel: Kernel, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:

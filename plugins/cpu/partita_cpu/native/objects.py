@@ -9,7 +9,7 @@ from typing import Any
 from partita.errors import CompileError
 from partita_cpu.native import store, workers
 from partita_cpu.native.fingerprint import fingerprint
-from partita_cpu.native.image import Image, image_of, load
+from partita_cpu.native.image import FORMAT, Image, image_of, load
 from partita_cpu.native.ir import module
 from partita_cpu.native.isa import available
 from partita_cpu.native.levels import AARCH64, X86_64, Level
@@ -69,16 +69,17 @@ def level_job(level: Level, part: str = "") -> Job:
 
 def _file(level: Level, part: str) -> tuple[str, str]:
     """Name and key of a level's kernels on disk."""
-    key = f"{fingerprint(module.text)} {level} {level.processor} {sorted(level.features)}"
+    key = f"{FORMAT} {fingerprint(module.text)} {level} {level.processor} {sorted(level.features)}"
     return f"{level.name}{part}", key
 
 
 def function_address(name: str, text: str) -> int:
     """The address of a function written as LLVM IR that any processor understands."""
-    found = store.read(name, text)
+    key = f"{FORMAT} {text}"
+    found = store.read(name, key)
     if found is None:
         image = image_of(_object(text, _target()), [name])
-        store.write(name, text, image.pack())
+        store.write(name, key, image.pack())
     else:
         image = Image.unpack(found)
     return load(image)[name]

@@ -87,6 +87,23 @@ def test_arm_finds_only_levels_that_have_kernels(machine, level):
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "level"),
+    [
+        (0x8FB, 0, "neon"),  # Cortex-A57
+        (0x119FFB, 0, "neon_dotprod"),  # Neoverse N1
+        (0x119FFB, 1 << 13, "neon_i8mm"),
+        (0xECFFFFFB, 0x7F877FFF, "neon_bf16"),  # all that qemu knows
+        (0x119FFB, 1 << 14, "neon_dotprod"),  # bf16 without i8mm
+        (0xFFFFD, 0, "portable"),
+    ],
+)
+def test_what_linux_tells_of_arm(first, second, level):
+    """Numbers are those that Linux tells on such processors, or made from them."""
+    found = isa_module.arm_features({16: first, 26: second})
+    assert [one.name for one in CHAINS[AARCH64] if one.features <= found][-1] == level
+
+
+@pytest.mark.parametrize(
     ("cap", "without_avxvnni", "with_it"),
     [
         ("portable", "portable", "portable"),

@@ -3,13 +3,16 @@
 A panel is as `ir.amx_bytes` has it: (quad, column, 4). A quad of a row meets four bytes of each
 column. One instruction multiplies them and adds them up, where the level has it; elsewhere bytes
 are widened to 16 bits, and two instructions take two products each. Neither can overflow.
+
+ARM's first such instruction, ``sdot``, takes int8 on both sides: 128 less than each byte of a row
+then, and 128 times the sums of the columns in the end.
 """
 
 from __future__ import annotations
 
 from partita_cpu.native.ir.amx_bytes import COLUMNS, PARAMETERS
 from partita_cpu.native.ir.text import Function
-from partita_cpu.native.levels import Level
+from partita_cpu.native.levels import AARCH64, Level
 
 _CHAINS = 8
 """Sums that wait for one another: with fewer, several sets of them run side by side."""
@@ -44,6 +47,7 @@ class _Pass:
         self._kind = f"<{level.lanes} x i32>"
         self._bytes = 4 * level.lanes
         self._sets = max(1, _CHAINS // (rows * len(columns)))
+        self._shifted = _takes_signed(level)
 
     def write(self, quads: str) -> None:
         f, sets = self._f, self._sets
@@ -52,20 +56,39 @@ class _Pass:
         rounds = f.let(f"zext i1 {more} to i64")
         zeros = [(self._kind, "zeroinitializer")] * len(places)
         sums = f.loop(rounds, zeros, lambda _, __: [self._sum(*place) for place in places])
-        sums += ["zeroinitializer"] * (len(places) * (sets - 1))
+        per_set = len(places) + self._extras
+        sums += ["zeroinitializer"] * (per_set * sets - len(places))
         state = [("ptr", "%a"), ("ptr", "%b"), *((self._kind, x) for x in sums)]
         whole, rest = (f.let(f"{op} i64 {quads}, {sets}") for op in ("udiv", "urem"))
         after = f.loop(whole, state, lambda _, values: self._steps(values, sets))
         if sets > 1:
             state = [(kind, value) for (kind, _), value in zip(state, after, strict=True)]
             after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
-        totals = after[2 : 2 + len(places)]
+        totals = after[2 : 2 + per_set]
         for number in range(1, sets):
-            others = after[2 + number * len(places) :][: len(places)]
+            others = after[2 + number * per_set :][:per_set]
             pairs = zip(totals, others, strict=True)
             totals = [f.let(f"add {self._kind} {x}, {y}") for x, y in pairs]
+        totals = self._shifted_back(totals[: len(places)], totals[len(places) :])
         for place, total in zip(places, totals, strict=True):
             f.do(f"store {self._kind} {total}, ptr {self._place(*place)}, align 4")
+
+    @property
+    def _extras(self) -> int:
+        """Sums of weights by column, beside those of products."""
+        return len(self._columns) if self._shifted else 0
+
+    def _shifted_back(self, totals: list[str], weights: list[str]) -> list[str]:
+        """Adds what bytes of rows were taken too low: 128 times the sums of weights."""
+        if not weights:
+            return totals
+        f, kind = self._f, self._kind
+        seven = f.splat(self._level.lanes, "i32", "7")
+        missing = [f.let(f"shl {kind} {x}, {seven}") for x in weights]
+        return [
+            f.let(f"add {kind} {total}, {missing[number % len(missing)]}")
+            for number, total in enumerate(totals)
+        ]
 
     def _place(self, row: int, column: int) -> str:
         return self._f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
@@ -75,7 +98,7 @@ class _Pass:
 
     def _steps(self, values: list[str], count: int) -> list[str]:
         """`count` quads: values are a, b, and the sums, set by set."""
-        f, per_set = self._f, self._rows * len(self._columns)
+        f, per_set = self._f, self._rows * len(self._columns) + self._extras
         a, b, sums = values[0], values[1], values[2:]
         for k in range(count):
             at = f.at(b, 4 * COLUMNS * k)
@@ -87,11 +110,17 @@ class _Pass:
                 for i, weight in enumerate(weights):
                     place = k * per_set + row * len(self._columns) + i
                     sums[place] = self._add(sums[place], factor, weight)
+            for i, weight in enumerate(weights if self._shifted else ()):
+                place = k * per_set + self._rows * len(self._columns) + i
+                ones = self._cast(f.splat(self._level.lanes, "i32", str(0x01010101)), 8)
+                sums[place] = self._add(sums[place], [ones], weight)
         return [f.at(a, 4 * count), f.at(b, 4 * COLUMNS * count), *sums]
 
     def _factor(self, quad: str) -> list[str]:
         """A quad of a row for every column; its even and odd bytes as 16 bits, if need be."""
         f, lanes = self._f, self._level.lanes
+        if self._shifted:
+            quad = f.let(f"xor i32 {quad}, {-0x7F7F7F80}")  # 128 less, in each byte
         if self._level.dots_bytes:
             return [self._cast(f.splat(lanes, "i32", quad), 8)]
         even = f.let(f"and i32 {quad}, 16711935")
@@ -119,13 +148,35 @@ class _Pass:
             of = f"<{self._bytes} x i8>"
             call = f"call {kind} {_dot(self._level)}"
             return f.let(f"{call}({kind} {total}, {of} {factor[0]}, {of} {weight[0]})")
-        of, call = f"<{self._bytes // 2} x i16>", f"call {kind} {_pairs(self._level)}"
         for x, w in zip(factor, weight, strict=True):
-            total = f.let(f"add {kind} {total}, {f.let(f'{call}({of} {x}, {of} {w})')}")
+            total = f.let(f"add {kind} {total}, {self._pair_sums(x, w)}")
         return total
+
+    def _pair_sums(self, x: str, w: str) -> str:
+        """Sums of two neighbouring products of 16 bits each."""
+        f, lanes = self._f, self._level.lanes
+        of = f"<{2 * lanes} x i16>"
+        if self._level.architecture != AARCH64:
+            return f.let(f"call {self._kind} {_pairs(self._level)}({of} {x}, {of} {w})")
+        wide = f"<{2 * lanes} x i32>"
+        x, w = (f.let(f"sext {of} {value} to {wide}") for value in (x, w))
+        products = f.let(f"mul {wide} {x}, {w}")
+        halves = []
+        for odd in (0, 1):
+            numbers = ", ".join(f"i32 {2 * lane + odd}" for lane in range(lanes))
+            order = f"<{lanes} x i32> <{numbers}>"
+            halves.append(f.let(f"shufflevector {wide} {products}, {wide} poison, {order}"))
+        return f.let(f"add {self._kind} {halves[0]}, {halves[1]}")
+
+
+def _takes_signed(level: Level) -> bool:
+    """Whether the instruction takes int8 on both sides."""
+    return level.dots_bytes and level.architecture == AARCH64 and "i8mm" not in level.features
 
 
 def _dot(level: Level) -> str:
+    if level.architecture == AARCH64:
+        return f"@llvm.aarch64.neon.{'sdot' if _takes_signed(level) else 'usdot'}.v4i32.v16i8"
     return f"@llvm.x86.avx512.vpdpbusd.{32 * level.lanes}"
 
 
@@ -138,4 +189,6 @@ def declarations(level: Level) -> str:
     kind, size = f"<{level.lanes} x i32>", 4 * level.lanes
     if level.dots_bytes:
         return f"declare {kind} {_dot(level)}({kind}, <{size} x i8>, <{size} x i8>)\n"
+    if level.architecture == AARCH64:
+        return ""
     return f"declare {kind} {_pairs(level)}(<{size // 2} x i16>, <{size // 2} x i16>)\n"

@@ -169,8 +169,12 @@ def _store_together(f: Function, levels: list[str], to: str) -> None:
 
 
 _WIDE = 16
-_CONVERT = {8: "@llvm.x86.avx.cvt.ps2dq.256", _WIDE: "@llvm.x86.avx512.mask.cvtps2dq.512"}
-"""Conversions that round as the processor is set to: to the nearest, ties to even."""
+_CONVERT = {
+    4: "@llvm.aarch64.neon.fcvtns.v4i32.v4f32",
+    8: "@llvm.x86.avx.cvt.ps2dq.256",
+    _WIDE: "@llvm.x86.avx512.mask.cvtps2dq.512",
+}
+"""Conversions that round to the nearest, ties to even (of x86: as the processor is set to)."""
 
 
 def declarations(lanes: int) -> str:
