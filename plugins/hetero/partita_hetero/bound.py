@@ -19,6 +19,7 @@ from partita.tensor import HOST, HostTensor, Tensor
 from partita_hetero import clock
 from partita_hetero.assembly import Assembly
 from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.drift import Paces
 from partita_hetero.executor import run_linear
 from partita_hetero.joining import bring_together
 from partita_hetero.linking import (
@@ -103,6 +104,8 @@ class Bound:
         self._calls: dict[int, Repetition] = {}
         self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
+        self.paces = Paces(compiled.properties.HETERO_DRIFT_FACTOR)
+        self._note = self.paces.note if self.paces.watching else None
         self._whole = self._whole_run(compiled)
         wanted = Counter(slot for slot, _ in self._outputs)
         self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
@@ -234,7 +237,7 @@ class Bound:
         whole = self._whole
         if whole is not None:
             try:
-                results = whole.run(inputs, outputs)
+                results = self._run_whole(whole, inputs, outputs)
                 if whole.is_plain(results):
                     return results
                 self._note_sizes(inputs)
@@ -254,10 +257,54 @@ class Bound:
         finally:
             self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
 
+    def _run_whole(
+        self, whole: WholeRun, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> Sequence[Tensor]:
+        if self._note is None:
+            return whole.run(inputs, outputs)
+        if self._due.symbols:
+            self.paces.for_shapes(tuple(tensor.shape for tensor in inputs))
+        start = clock.seconds()
+        results = whole.run(inputs, outputs)
+        self._note(0, len(self._steps) - 1, clock.seconds() - start)
+        return results
+
     def _note_sizes(self, inputs: Sequence[Tensor]) -> None:
         if self._due.symbols:
             self._shapes = [tensor.shape for tensor in inputs]
             self._sizes = self._due.sizes(self._shapes)
+            self.paces.for_shapes(tuple(self._shapes))
+
+    def slow_parts(
+        self, steps: tuple[int, int], inputs: Sequence[Tensor], cancelled: Callable[[], bool]
+    ) -> list[Submodel]:
+        """The submodels to blame for slow steps, all of one device.
+
+        Of steps in one call it is the one that takes longest when they run one by one. Others of
+        its device go with it: in the same call those that take more than half as long, and
+        elsewhere those that are slow by themselves. A race has the last word.
+        """
+        runs = [
+            (index, step)
+            for index, step in enumerate(self._steps[steps[0] : steps[1] + 1], steps[0])
+            if isinstance(step, RunStep) and index not in self._idle
+        ]
+        if len(runs) > 1:
+            self._note_sizes(inputs)
+            self._slots[: self._inputs] = inputs
+            run_linear(self.assembly.schedule, self._timed_step, cancelled)
+            self._slots[: self._inputs] = [None] * self._inputs
+        took = {index: end - start for index, (start, end) in enumerate(self._times)}
+        slow = {index for index, _ in runs}
+        worst = max(slow, key=lambda index: took[index])
+        slow = {index for index in slow if took[index] >= took[worst] / 2}
+        device = self.assembly.schedule.lanes[worst]
+        return [
+            self._pieces[step.submodel]
+            for index in dict.fromkeys([worst, *sorted(slow), *self.paces.slow_steps()])
+            if isinstance(step := self._steps[index], RunStep)
+            and self.assembly.schedule.lanes[index] == device
+        ]
 
     def _take(self, outputs: Sequence[Tensor | None]) -> None:
         """Has submodels write the model's outputs to tensors of the caller where they can.
@@ -309,7 +356,7 @@ class Bound:
             self._links, self._may_link = None, True
             return False
         try:
-            run_links(self._links, self._linked_step, cancelled)
+            run_links(self._links, self._linked_step, cancelled, self._note)
         except (RepetitionFailedError, _DeclinedError) as error:
             _log.info("running step by step, since joined runs failed: %r", error.__cause__)
             self._links, self._may_link = None, True
@@ -382,9 +429,12 @@ class Bound:
     def _step(self, index: int) -> None:
         step = self._steps[index]
         if isinstance(step, RunStep):
+            start = 0.0 if self._note is None else clock.seconds()
             call = self._calls.get(index)
             if call is None or not self._repeat(call, step):
                 self._run_submodel(index, step)
+            if self._note is not None:
+                self._note(index, index, clock.seconds() - start)
             return
         try:
             self._slots[step.writes[0]] = self._permute(step)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from partita.compiled_model import CompiledModel, Runner
@@ -51,12 +51,14 @@ class Remedy:
         assembly: The one to try; ``start`` itself if all failures have been dealt with already.
         excluded: What devices have lost in it.
         blamed: The device of each failure that is new.
+        drifted: Whether it is slowness that it is a way round.
     """
 
     start: Assembly
     assembly: Assembly
     excluded: Exclusions
     blamed: Sequence[str]
+    drifted: bool = False
 
 
 class HeteroCompiledModel(CompiledModel):
@@ -78,6 +80,8 @@ class HeteroCompiledModel(CompiledModel):
         self._excluded: Exclusions = {}
         self._failures: Counter[str] = Counter()
         self._notes: list[str] = []
+        self._reports: list[str] = []
+        self._drifted: set[Hashable] = set()
         timeout_ms = devices.properties.HETERO_TIMEOUT_MS
         self.due_shapes = DueShapes(compilation.model)
         self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
@@ -108,7 +112,10 @@ class HeteroCompiledModel(CompiledModel):
 
     def explain(self) -> Explanation:
         """Where every operation runs and why, what crosses, and what went wrong on the way."""
-        return self.assembly.explanation
+        explanation = self.assembly.explanation
+        if not self._reports:
+            return explanation
+        return replace(explanation, notes=[*explanation.notes, *self._reports])
 
     @property
     def execution_devices(self) -> list[str]:
@@ -190,13 +197,43 @@ class HeteroCompiledModel(CompiledModel):
         assembly = self.compilation.assemble(excluded, notes) if blamed else start
         return Remedy(start, assembly, excluded, blamed)
 
+    def without_drifted(self, pieces: Sequence[Submodel], why: str) -> Remedy:
+        """An assembly in which a device has lost what it has become slow at; does not adopt it.
+
+        Args:
+            pieces: The submodels.
+            why: What was found.
+
+        Raises:
+            UnsupportedOpError: There is no other device for an operation.
+        """
+        with self._lock:
+            start, notes = self.assembly, [*self._notes, why]
+            reason = Reason(ReasonCode.DRIFTED, why)
+            lost = {(op, piece.device): reason for piece in pieces for op in piece.ops}
+            excluded = {**self._excluded, **lost}
+        return Remedy(start, self.compilation.assemble(excluded, notes), excluded, [], drifted=True)
+
+    def first_to_tell(self, piece: Submodel) -> bool:
+        """Whether nobody has told of the drift of a submodel yet; each is told of once."""
+        with self._lock:
+            known = piece.key in self._drifted
+            self._drifted.add(piece.key)
+            return not known
+
+    def report(self, note: str) -> None:
+        """Logs something that went wrong and changes nothing, and puts it into the explanation."""
+        with self._lock:
+            self._reports.append(note)
+        _log.warning("%s", note)
+
     def adopt(self, remedy: Remedy) -> bool:
         """Makes a remedy that has worked what all requests run from now on.
 
         Returns:
             Whether it is; not if the assembly that it starts from has been replaced meanwhile.
         """
-        if not remedy.blamed:
+        if not remedy.blamed and not remedy.drifted:
             return True
         with self._lock:
             if self.assembly is not remedy.start:
@@ -225,6 +262,8 @@ class HeteroCompiledModel(CompiledModel):
         with self._lock:
             self._excluded = {key: why for key, why in self._excluded.items() if key[1] != name}
             self._notes = [note for note in self._notes if not note.startswith(f"{name} ")]
+            self._reports = [note for note in self._reports if not note.startswith(f"{name} ")]
+            self._drifted = set()
             del self._failures[name]
             self.compilation.forget(name)
             self.assembly = self.compilation.assemble(self._excluded, self._notes)

@@ -11,6 +11,7 @@ import numpy as np
 from partita.compiled_model import Repetition, Runner
 from partita.errors import InferCancelledError
 from partita.tensor import Tensor
+from partita_hetero import clock
 from partita_hetero.executor import Schedule
 from partita_hetero.transfer import RunStep, Step
 
@@ -154,9 +155,18 @@ def _is_idle(step: Step, joined: Collection[int]) -> bool:
 
 
 def run_links(
-    links: Sequence[Link], run: Callable[[int], None], cancelled: Callable[[], bool]
+    links: Sequence[Link],
+    run: Callable[[int], None],
+    cancelled: Callable[[], bool],
+    note: Callable[[int, int, float], None] | None = None,
 ) -> None:
     """Runs all steps.
+
+    Args:
+        links: What is bound.
+        run: Runs a step that is not.
+        cancelled: Whether to stop.
+        note: Takes the first and the last step of a bound call, and the seconds that it took.
 
     Raises:
         RepetitionFailedError: A device failed in a call of several steps.
@@ -168,12 +178,15 @@ def run_links(
         if one.call is None:
             run(one.first)
             continue
+        start = 0.0 if note is None else clock.seconds()
         try:
             one.call()
         except InferCancelledError:
             raise
         except Exception as error:
             raise RepetitionFailedError from error
+        if note is not None:
+            note(one.first, one.last, clock.seconds() - start)
 
 
 def _repetition(

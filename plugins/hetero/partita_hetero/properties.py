@@ -82,6 +82,12 @@ class HeteroProperties(DeviceProperties):
     HETERO_TIMEOUT_MS: float = Field(
         0, ge=0, description="A submodel that takes longer counts as failed; 0: no limit."
     )
+    HETERO_DRIFT_FACTOR: float = Field(
+        4.0,
+        ge=0,
+        description="A submodel that for some runs takes so many times as long as usual moves to "
+        "another device, if the model is faster then; with STRICT it is only told. 0: no matter.",
+    )
     REJECT_NAN: bool = Field(
         False, description="A submodel that returns NaN counts as failed (reads every tensor)."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from partita.profiling import ProfilingInfo
 from partita.tensor import Tensor
 from partita_hetero.bound import Bound, PartFailedError
 from partita_hetero.compiled import HeteroCompiledModel
+from partita_hetero.drift import PAYS, race
 from partita_hetero.executor import EXECUTORS
 from partita_hetero.planner.timeline import Timeline
 from partita_hetero.submodels import Submodel
@@ -35,6 +37,7 @@ class HeteroRunner(Runner):
         self._execute = EXECUTORS[compiled.properties.HETERO_EXECUTOR]
         self._cancelled = False
         self._bound: Bound | None = None
+        self._left: Bound | None = None  # what it returned may still be read until the next run
         self._unready: PartFailedError | None = None
         try:
             self._bound = Bound(compiled, compiled.assembly)
@@ -48,6 +51,9 @@ class HeteroRunner(Runner):
     ) -> Sequence[Tensor]:
         """Runs all steps with the chosen executor."""
         self._cancelled = False
+        if self._left is not None:
+            self._leave(self._left)
+            self._left = None
         assembly = self._compiled.assembly
         bound, unready = self._bound, self._unready
         self._unready = None
@@ -60,6 +66,8 @@ class HeteroRunner(Runner):
             results = bound.run(inputs, outputs, self._execute, self._is_cancelled)
             if self._properties.PERF_COUNT:
                 self._compiled.counted = bound
+            if bound.paces.drifted is not None:
+                self._look_elsewhere(bound, inputs)
             return results
         except PartFailedError as failure:
             if bound is not None and bound.abandoned:
@@ -79,7 +87,7 @@ class HeteroRunner(Runner):
         call = None if bound is None else bound.repetition(inputs, outputs, scratch)
         if bound is None or call is None:
             return None
-        return WholeRepetition(self, self._compiled, bound.assembly, call, inputs, outputs)
+        return WholeRepetition(self, self._compiled, bound, call, inputs, outputs)
 
     def _run_elsewhere(
         self,
@@ -118,6 +126,48 @@ class HeteroRunner(Runner):
             self._bound = bound
             return results
 
+    def _look_elsewhere(self, bound: Bound, inputs: Sequence[Tensor]) -> None:
+        """Moves a part whose device has become slow, if the model is faster without it there."""
+        compiled, found = self._compiled, bound.paces.take()
+        if found is None:
+            return
+        steps, pace = found
+        pieces = bound.slow_parts(steps, inputs, self._is_cancelled)
+        piece, ops = pieces[0], sum(len(one.ops) for one in pieces)
+        if not compiled.first_to_tell(piece):
+            return
+        first = compiled.compilation.wiring.nodes[piece.ops[0]].name
+        why = (
+            f"{piece.device} has drifted: what runs its {ops} operations from '{first}' "
+            f"took {pace.now * 1e3:.1f} ms, and usually takes {pace.usual * 1e3:.1f} ms"
+        )
+        if self._properties.STRICT:
+            compiled.report(f"{why}; STRICT keeps them there.")
+            return
+        other = None
+
+        def run(bound: Bound) -> None:
+            bound.run(inputs, None, self._execute, self._is_cancelled)
+
+        try:
+            remedy = compiled.without_drifted(pieces, f"{why}; elsewhere the model is faster.")
+            other = Bound(compiled, remedy.assembly)
+            present_s, other_s = race(partial(run, bound), partial(run, other))
+        except (PartitaError, PartFailedError) as error:
+            self._leave(other)
+            if isinstance(error, InferCancelledError):
+                raise
+            compiled.report(f"{why}; no other device can take them: {error}")
+            return
+        if other_s < PAYS * present_s and compiled.adopt(remedy):
+            self._left, self._bound = bound, other
+            return
+        self._leave(other)
+        compiled.report(
+            f"{why}; elsewhere the model would take {other_s * 1e3:.1f} ms instead of "
+            f"{present_s * 1e3:.1f} ms."
+        )
+
     def _is_cancelled(self) -> bool:
         return self._cancelled
 
@@ -154,8 +204,9 @@ class HeteroRunner(Runner):
 
     def close(self) -> None:
         """Closes the submodels' runners."""
-        self._leave(self._bound)
-        self._bound = None
+        for bound in (self._bound, self._left):
+            self._leave(bound)
+        self._bound = self._left = None
 
 
 def _all_failures(

@@ -10,9 +10,11 @@ from partita.compiled_model import Repetition, Runner, run_into
 from partita.errors import InferCancelledError, RepetitionEndedError
 from partita.result_check import ResultCheck
 from partita.tensor import Tensor
+from partita_hetero import clock
 
 if TYPE_CHECKING:
     from partita_hetero.assembly import Assembly
+    from partita_hetero.bound import Bound
     from partita_hetero.compiled import HeteroCompiledModel
     from partita_hetero.submodels import Submodel
 
@@ -30,6 +32,10 @@ def whole_model(compiled: HeteroCompiledModel, assembly: Assembly) -> Submodel |
         case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
             return piece
     return None
+
+
+_BOUND = 1 << 30
+"""Stands for the last step where times are those of a bound call, which takes less than a run."""
 
 
 class WholeRun:
@@ -61,7 +67,7 @@ class WholeRepetition(Repetition):
     Args:
         runner: HETERO's runner, which finds another device.
         compiled: What it runs.
-        assembly: What the call belongs to.
+        bound: What the call belongs to; notes how long it takes.
         call: The device's.
         inputs: What it reads.
         outputs: What it writes.
@@ -71,23 +77,30 @@ class WholeRepetition(Repetition):
         self,
         runner: Runner,
         compiled: HeteroCompiledModel,
-        assembly: Assembly,
+        bound: Bound,
         call: Repetition,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
     ) -> None:
         self._runner = runner
         self._compiled = compiled
-        self._assembly = assembly
+        self._assembly = bound.assembly
+        self._paces = bound.paces if bound.paces.watching else None
         self._call = call
         self._inputs = inputs
         self._outputs = outputs
 
     def __call__(self) -> None:
         """Computes the outputs; after a failure as a run does, which finds another device."""
-        if self._compiled.assembly is self._assembly:
+        paces = self._paces
+        if self._compiled.assembly is self._assembly and (paces is None or not paces.drifted):
             try:
-                self._call()
+                if paces is None:
+                    self._call()
+                else:
+                    start = clock.seconds()
+                    self._call()
+                    paces.note(0, _BOUND, clock.seconds() - start)
                 return
             except (InferCancelledError, RepetitionEndedError):
                 raise
