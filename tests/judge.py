@@ -35,6 +35,26 @@ def onnxruntime_results(
     return _run(content, dict(feeds), optimized)
 
 
+@functools.cache
+def weight_range() -> tuple[int, int]:
+    """The int8 numbers that onnxruntime multiplies with any uint8 rightly on this processor.
+
+    With AVX2 alone it adds up two products in 16 bits and saturates beyond them, whatever its
+    options say. There weights of this size make it a judge; those of ours are wider.
+    """
+    from onnx import TensorProto, helper
+
+    of = helper.make_tensor_value_info
+    x, w = of("x", TensorProto.UINT8, [8, 64]), of("w", TensorProto.INT8, [64, 64])
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "g", [x, w], [of("y", TensorProto.INT32, [8, 64])])
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    feeds = {"x": np.full((8, 64), 255, np.uint8), "w": np.full((64, 64), 127, np.int8)}
+    (found,) = onnxruntime_results(model, feeds)
+    return (-128, 127) if (found == 255 * 127 * 64).all() else (-64, 64)
+
+
 def _run(model: bytes, feeds: dict[str, np.ndarray], optimized: bool) -> list[Any]:
     import onnxruntime
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from judge import onnxruntime_results
+from judge import onnxruntime_results, weight_range
 from single_op import assert_same, check, model_of, normal, run_ours
 
 STEPS, BATCH, WIDTH, HIDDEN = 7, 3, 5, 11
@@ -167,7 +167,8 @@ def test_lstm_on_bytes(direction, per_column, dtype):
     columns = (d, 4 * HIDDEN) if per_column else (d,)
 
     def weights(*shape):
-        return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+        low, high = weight_range() if dtype is np.int8 else (limits.min, limits.max)
+        return rng.integers(low, high + 1, shape).astype(dtype)
 
     zero = np.full(columns, 0 if dtype is np.int8 else 128, dtype)
     quantized = [

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from judge import onnxruntime_results
+from judge import onnxruntime_results, weight_range
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
@@ -48,6 +48,10 @@ class Bytes:
     def zero(self):
         return self.const(self.rng.integers(self.info.min + 90, self.info.max - 90), self.dtype)
 
+    def weight(self, *shape):
+        low, high = weight_range()
+        return self.const(self.rng.integers(low, high + 1, shape), np.int8)
+
     def add(self, op_type, *inputs, domain="", **attrs):
         name = f"v{len(self.nodes)}"
         node = helper.make_node(op_type, inputs, [name], name=name, domain=domain, **attrs)
@@ -57,7 +61,7 @@ class Bytes:
     def conv(self, x, channels, outputs, kernel=1, group=1, bias=True, **attrs):
         shape = outputs, channels // group, kernel, kernel
         scale = self.rng.uniform(0.5, 1.5, outputs) * 0.05 / np.sqrt(np.prod(shape[1:]))
-        x_zero, w = self.zero(), self.const(self.rng.integers(-127, 128, shape), np.int8)
+        x_zero, w = self.zero(), self.weight(*shape)
         inputs = [x, self.scale(0.5, 0.6), x_zero, w, self.const(scale, np.float32)]
         inputs += [self.const(np.zeros(outputs), np.int8), self.scale(0.9, 1.1), self.zero()]
         if bias:
@@ -174,7 +178,7 @@ def test_lines_stay_within_their_memory(guarded):
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_a_matrix_of_bytes_and_a_bias(level, dtype):
     net = Bytes(dtype, 7, 50)
-    weights = net.const(net.rng.integers(-127, 128, (33, 50)), np.int8)
+    weights = net.weight(33, 50)
     zero = net.const(0, np.int8)
     bias = net.const(net.rng.integers(-3000, 3000, 33), np.int32)
     x = ["x", net.scale(0.01, 0.02), net.zero()]
