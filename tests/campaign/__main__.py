@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-KINDS = ("tensors", "models", "blobs", "locks", "irs")
+KINDS = ("tensors", "models", "blobs", "locks", "irs", "opencl")
 BATCH = 400
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import ModelFormatError
+from partita.errors import ModelFormatError, PartitaError
 from partita.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.openvino_ir.site import TRANSLATORS, Site
 from partita.openvino_ir.weights import Array, constant, element_type, open_weights
@@ -69,6 +70,20 @@ def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Mod
     if scope.variables:
         model.metadata_props[METADATA_KEY] = to_metadata(scope.variables)
     return model
+
+
+@contextlib.contextmanager
+def _blamed_on(layer: Layer) -> Iterator[None]:
+    """Lets errors that come of too few ports or impossible attributes name the layer."""
+    try:
+        yield
+    except PartitaError:
+        raise
+    except (LookupError, ArithmeticError, ValueError) as error:
+        raise ModelFormatError(
+            f"{layer} cannot be translated: its ports or attributes do not fit its type "
+            f"({type(error).__name__}: {error})"
+        ) from error
 
 
 class Scope:
@@ -171,7 +186,8 @@ class Scope:
             elif layer.type == "Const":
                 outputs = [self._constant(layer)]
             else:
-                outputs = self._translated(layer)
+                with _blamed_on(layer):
+                    outputs = self._translated(layer)
             for port, value in zip(layer.outputs, outputs, strict=False):
                 self._values[layer.id, port.id] = value
 

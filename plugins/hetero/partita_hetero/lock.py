@@ -114,13 +114,13 @@ def load(path: Path) -> Lock:
             f"{where} gives operations to '{strays[0]}', which [devices] does not list; it lists "
             f"{', '.join(devices) or 'none'}."
         )
-    return Lock(
-        str(model.get("name", "")),
-        str(model.get("graph", "")),
-        devices,
-        ops,
-        plan=_table(data, "plan", where),
-    )
+    plan = _table(data, "plan", where)
+    for label, value in plan.items():
+        if not isinstance(value, (str, int, float)):
+            raise PlanError(
+                f"{where}: '{label}' in [plan] must be a text, a number or true or false."
+            )
+    return Lock(str(model.get("name", "")), str(model.get("graph", "")), devices, ops, plan=plan)
 
 
 def _check_size(text: str, nbytes: int, path: Path) -> None:

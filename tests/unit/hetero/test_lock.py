@@ -117,6 +117,14 @@ def test_a_lock_survives_the_disk(model, tmp_path):
         ),
         ('format = "partita-placement"\nversion = 1\nops = 2', "'ops' must be a table"),
         (
+            'format = "partita-placement"\nversion = 1\n[plan]\na.b = 2',
+            "'a' in .plan. must be a text, a number or true",
+        ),
+        (
+            'format = "partita-placement"\nversion = 1\n[plan]\na = 1979-05-27',
+            "'a' in .plan. must be a text, a number or true",
+        ),
+        (
             'format = "partita-placement"\nversion = 1\n[ops]\na = 2',
             "'a' in .ops. is 2; it must be",
         ),

@@ -273,6 +273,7 @@ def test_onnx_models_take_no_weights(tmp_path):
         ((' type="ReLU"', ' type="Gadget"'),
          "layers that are not known: layer 'rectifier' (Gadget, opset1)"),
         ((' type="MatMul"', ''), "<layer> without 'type'"),
+        ((' type="ReLU"', ' type="TopK"'), "(TopK, opset1) cannot be translated: its ports or"),
     ],
 )  # fmt: skip
 def test_damaged_files_name_what_is_wrong(change, said):
