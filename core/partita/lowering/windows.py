@@ -18,6 +18,8 @@ from partita.lowering.program import Array
 
 Triple = tuple[int, int, int]
 
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
 _MOST = 1 << 31
 """No size, step or pad is as large: sums and products of two of them fit in 64 bits."""
 
@@ -119,6 +121,10 @@ def resolve(
 ) -> Window:
     """The window that the attributes of a convolution or pooling node describe.
 
+    A pool's window that is larger than the padded input, by less than a stride, is there once and
+    sees what there is of it: ONNX's inference and onnxruntime round the quotient towards zero,
+    though the formula in ONNX's text rounds it down.
+
     Args:
         node: Its strides, dilations, pads and auto_pad are read.
         size: Spatial dimensions of the input.
@@ -148,7 +154,8 @@ def resolve(
         else:
             low, high = (0, 0) if mode == "VALID" else (pads[i], pads[i + rank])
             room = n + low + high - span
-            count = (-(-room // stride) if ceil_mode else room // stride) + 1
+            up = ceil_mode or (room < 0 and node.op_type in _POOLS)
+            count = (-(-room // stride) if up else room // stride) + 1
             if ceil_mode and (count - 1) * stride >= n + low:
                 count -= 1
         if count < 0:

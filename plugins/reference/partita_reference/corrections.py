@@ -19,7 +19,7 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.movement import Flatten, Pad, Slice
 from partita_reference.rounding import WIDENED, ReduceLogSumExp, widened, widened_original
-from partita_reference.windows import ConvTranspose, MaxPool
+from partita_reference.windows import AveragePool, ConvTranspose, LpPool, MaxPool
 
 
 class GlobalMaxPool(OpRun):
@@ -198,6 +198,7 @@ class GatherElements(OpRun):
 
 
 CORRECTED: list[type[OpRun]] = [
+    AveragePool,
     BatchNormalization,
     ConvTranspose,
     DequantizeLinear,
@@ -207,6 +208,7 @@ CORRECTED: list[type[OpRun]] = [
     Hardmax,
     LogSoftmax,
     Loop,
+    LpPool,
     LRN,
     MaxPool,
     NonMaxSuppression,

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 from onnx.reference.op_run import OpRun
+from onnx.reference.ops.op_average_pool import AveragePool_19 as OriginalAveragePool
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as OriginalConvTranspose
+from onnx.reference.ops.op_lp_pool import LpPool as OriginalLpPool
 
 Array = np.ndarray[Any, Any]
 
@@ -29,8 +31,42 @@ class ConvTranspose(OriginalConvTranspose):
         return (np.concatenate(parts, axis=1),)
 
 
+def _fitting(shape: Sequence[int], given: dict[str, Any]) -> dict[str, Any]:
+    """A pool's attributes with windows that are no larger than the padded input.
+
+    One that is larger by less than a stride is there once, as ONNX's inference and onnxruntime
+    count, and sees what there is; the original counts none.
+    """
+    kernel, rank = list(given["kernel_shape"]), len(shape) - 2
+    if given.get("auto_pad") in ("SAME_UPPER", "SAME_LOWER"):
+        return given
+    steps, gaps = (list(given.get(key) or [1] * rank) for key in ("strides", "dilations"))
+    pads = given.get("pads") if given.get("auto_pad") != "VALID" else None
+    for axis, size in enumerate(shape[2:]):
+        padded = size + (pads[axis] + pads[rank + axis] if pads else 0)
+        room = padded - ((kernel[axis] - 1) * gaps[axis] + 1)
+        if padded > 0 and -steps[axis] < room < 0:
+            kernel[axis] = (padded - 1) // gaps[axis] + 1
+            steps[axis] = max(steps[axis], padded)
+    return {**given, "kernel_shape": kernel, "strides": steps}
+
+
+class AveragePool(OriginalAveragePool):
+    """The original counts no window where one is larger than the padded input."""
+
+    def _run(self, *inputs: Any, **given: Any) -> Any:
+        return super()._run(*inputs, **_fitting(inputs[0].shape, given))  # type: ignore[no-untyped-call]  # onnx
+
+
+class LpPool(OriginalLpPool):
+    """The original counts no window where one is larger than the padded input."""
+
+    def _run(self, *inputs: Any, **given: Any) -> Any:
+        return super()._run(*inputs, **_fitting(inputs[0].shape, given))  # type: ignore[no-untyped-call]  # onnx
+
+
 class MaxPool(OpRun):
-    """The original fails on some uneven paddings."""
+    """The original fails on some uneven paddings, and counts no window larger than the input."""
 
     def _run(
         self,
@@ -44,6 +80,9 @@ class MaxPool(OpRun):
         strides: Sequence[int] | None = None,
     ) -> tuple[Array, ...]:
         rank = x.ndim - 2
+        given = {"kernel_shape": kernel_shape, "auto_pad": auto_pad, "pads": pads}
+        fitting = _fitting(x.shape, {**given, "strides": strides, "dilations": dilations})
+        kernel_shape, strides = fitting["kernel_shape"], fitting["strides"]
         steps, gaps = strides or [1] * rank, dilations or [1] * rank
         extents = [(k - 1) * d + 1 for k, d in zip(kernel_shape, gaps, strict=True)]
         sizes, before = [], []
