@@ -116,7 +116,7 @@ class Candidate:
         if self.measured_us is not None:
             text += f": measured {self.measured_us / 1e3:.3f} ms"
             if self.spread_us is not None:
-                text += f" ± {self.spread_us / 1e3:.3f}"
+                text += f" +- {self.spread_us / 1e3:.3f}"
             if self.predicted_us is not None:
                 text += f", predicted {self.predicted_us / 1e3:.3f} ms"
         return f"{text}: {self.failure}" if self.failure else text
