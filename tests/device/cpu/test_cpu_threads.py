@@ -8,6 +8,8 @@ import sys
 import textwrap
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import partita
 import partita_cpu.entry as entry
@@ -15,6 +17,7 @@ from partita.errors import PropertyError
 from partita.lowering import Step
 from partita_cpu import team
 from partita_cpu.native.sliding import slide
+from partita_cpu.properties import MOST_THREADS, CpuProperties
 from partita_cpu.system import portable
 from partita_cpu.team import team_of
 
@@ -73,6 +76,18 @@ def test_more_threads_than_a_crew_has_room_for():
     core = partita.Core()
     with pytest.raises(PropertyError, match=r"INFERENCE_NUM_THREADS.*less than or equal to 4095"):
         core.set_property("CPU", {"INFERENCE_NUM_THREADS": 4096})
+
+
+@given(threads=st.integers(1, MOST_THREADS), streams=st.integers(0, MOST_THREADS))
+@pytest.mark.parametrize("hint", ["LATENCY", "THROUGHPUT"])
+def test_streams_share_the_threads(hint, threads, streams):
+    properties = CpuProperties(
+        INFERENCE_NUM_THREADS=threads, NUM_STREAMS=streams, PERFORMANCE_HINT=hint
+    )
+    each = threads // properties.streams
+    assert each >= 1
+    assert each * properties.streams <= threads
+    assert not streams or properties.streams == min(streams, threads)
 
 
 class Program:
