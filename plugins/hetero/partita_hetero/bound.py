@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,7 @@ from partita_hetero.linking import (
     join_lanes,
     run_links,
 )
+from partita_hetero.nan import NanWatch, out_of_nothing
 from partita_hetero.planner.timeline import Span, Timeline
 from partita_hetero.submodels import Submodel
 from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep, Step
@@ -65,6 +67,9 @@ class Bound:
     def __init__(self, compiled: HeteroCompiledModel, assembly: Assembly) -> None:
         self.assembly = assembly
         self._core = compiled.core
+        # No cycle: the model may keep the last request that counted.
+        self._compiled: HeteroCompiledModel = weakref.proxy(compiled)  # type: ignore[assignment]
+        self._nan = NanWatch()
         self._steps = assembly.plan.steps
         self._inputs = len(compiled.inputs)
         self._pieces = {piece.number: piece for piece in assembly.submodels}
@@ -238,12 +243,14 @@ class Bound:
         if whole is not None:
             try:
                 results = self._run_whole(whole, inputs, outputs)
-                if whole.is_plain(results):
-                    return results
-                self._note_sizes(inputs)
-                self._check(whole.piece.number, results)
-                # A download that fails moves the model to another device; later it could not.
-                return [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
+                if not whole.is_plain(results):
+                    self._note_sizes(inputs)
+                    self._check(whole.piece.number, results)
+                    # A download that fails moves the model to another device; later it could not.
+                    results = [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
+                if self._nan.is_due() and out_of_nothing(inputs, results) is not None:
+                    self._tell_of_nan(len(self._steps) - 1, inputs, results)
+                return results
             except InferCancelledError:
                 raise
             except Exception as error:
@@ -335,7 +342,36 @@ class Bound:
             if slot is not None and slot < self._inputs:
                 tensor = HostTensor(np.array(self._read(slot).numpy()))  # an input is an output
             results.append(tensor)  # type: ignore[arg-type]  # a constant where there is no slot
+        if self._nan.is_due() and not self._compiled.nan_told:
+            inputs = [self._read(slot) for slot in range(self._inputs)]
+            if out_of_nothing(inputs, results) is not None:
+                self._find_nan(cancelled)
         return results
+
+    def _find_nan(self, cancelled: Callable[[], bool]) -> None:
+        """Runs the steps once more, one by one, and tells of the first that makes NaN."""
+
+        def look(index: int) -> None:
+            self._step(index)
+            step = self._steps[index]
+            if isinstance(step, RunStep) and not self._compiled.nan_told:
+                reads = [self._read(slot) for slot in step.reads]
+                self._tell_of_nan(index, reads, [self._read(slot) for slot in step.writes])
+
+        run_linear(self.assembly.schedule, look, cancelled)
+
+    def _tell_of_nan(self, index: int, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
+        step, found = self._steps[index], out_of_nothing(reads, writes)
+        if found is None or not isinstance(step, RunStep) or self._compiled.nan_told:
+            return
+        self._compiled.nan_told = True
+        piece = self._pieces[step.submodel]
+        first = self._compiled.compilation.wiring.nodes[piece.ops[0]].name
+        self._compiled.report(
+            f"{piece.device} returned NaN in '{piece.outputs[found]}' for finite inputs (submodel "
+            f"{piece.number}, {len(piece.ops)} operations from '{first}'). If the model does not "
+            "mean that, REJECT_NAN=YES has another device compute them."
+        )
 
     def _run_steps(self, execute: Callable[..., None], cancelled: Callable[[], bool]) -> None:
         """Runs all steps one by one, and binds them if that may help from the next run on."""

@@ -67,6 +67,9 @@ class HeteroCompiledModel(CompiledModel):
     Args:
         compilation: Makes assemblies, now and when a device fails.
         assembly: What to run, if it is there already.
+
+    Attributes:
+        nan_told: Whether a request has told already of NaN out of finite inputs.
     """
 
     properties: HeteroProperties
@@ -81,6 +84,7 @@ class HeteroCompiledModel(CompiledModel):
         self._failures: Counter[str] = Counter()
         self._notes: list[str] = []
         self._reports: list[str] = []
+        self.nan_told = False
         self._drifted: set[Hashable] = set()
         timeout_ms = devices.properties.HETERO_TIMEOUT_MS
         self.due_shapes = DueShapes(compilation.model)
