@@ -1,0 +1,74 @@
+"""Products of bytes of 64-bit ARM: its instructions are put in by what they are defined to do."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import pytest
+
+from partita_cpu.native import objects
+from partita_cpu.native.image import image_of, load
+from partita_cpu.native.ir import dot_bytes
+from partita_cpu.native.ir.amx_bytes import COLUMNS
+from partita_cpu.native.levels import NEON, NEON_DOTPROD, NEON_I8MM
+
+NAMES = {
+    "llvm.aarch64.neon.sdot.v4i32.v16i8": "sext",
+    "llvm.aarch64.neon.usdot.v4i32.v16i8": "zext",
+}
+
+
+def instruction(name, extension):
+    """Adds to each lane four products of bytes: those of the first may have no sign."""
+    lines = [
+        f"define internal <4 x i32> @{name}(<4 x i32> %c, <16 x i8> %a, <16 x i8> %b) {{",
+        f" %x = {extension} <16 x i8> %a to <16 x i32>",
+        " %y = sext <16 x i8> %b to <16 x i32>",
+        " %p = mul <16 x i32> %x, %y",
+    ]
+    total = "%c"
+    for part in range(4):
+        places = ", ".join(f"i32 {4 * lane + part}" for lane in range(4))
+        lines.append(
+            f" %q{part} = shufflevector <16 x i32> %p, <16 x i32> poison, <4 x i32> <{places}>"
+        )
+        lines.append(f" %t{part} = add <4 x i32> {total}, %q{part}")
+        total = f"%t{part}"
+    return "\n".join([*lines, f" ret <4 x i32> {total}", "}", ""])
+
+
+def kernels(level):
+    """By rows, compiled for this machine."""
+    rows = range(1, dot_bytes.most_rows(level) + 1)
+    text = "".join(dot_bytes.dot_bytes(f"dots_{n}", n, level).text() for n in rows)
+    for name, extension in NAMES.items():
+        if f"@{name}(" in text:
+            mine = name.rpartition(".neon.")[2].replace(".", "_")
+            text = text.replace(name, mine) + instruction(mine, extension)
+    found = load(image_of(objects._object(text, objects._target()), [f"dots_{n}" for n in rows]))
+    return dict(zip(rows, found.values(), strict=True))
+
+
+I64, ADDRESS = ctypes.c_int64, ctypes.c_void_p
+KERNEL = ctypes.CFUNCTYPE(None, ADDRESS, I64, ADDRESS, I64, I64, ADDRESS, I64)
+
+
+@pytest.mark.parametrize("level", [NEON, NEON_DOTPROD, NEON_I8MM], ids=str)
+def test_sums_of_bytes_are_exact(level):
+    rng = np.random.default_rng(0)
+    for rows, address in kernels(level).items():
+        for steps, step in ((1, 4), (1, 12), (1, 64), (3, 20)):
+            depth = steps * step
+            for largest in (False, True):
+                x = rng.integers(0, 256, (rows, depth + 8)).astype(np.uint8)
+                w = rng.integers(-128, 128, (depth, COLUMNS)).astype(np.int8)
+                if largest:
+                    x[:], w[:] = 255, -128
+                panel = np.ascontiguousarray(w.reshape(-1, 4, COLUMNS).transpose(0, 2, 1))
+                for more in (0, 1):
+                    tile = rng.integers(-(10**6), 10**6, (rows, COLUMNS)).astype(np.int32)
+                    wanted = x[:, :depth].astype(np.int64) @ w + more * tile
+                    places = x.ctypes.data, depth + 8, panel.ctypes.data
+                    KERNEL(address)(*places, steps, step, tile.ctypes.data, more)
+                    np.testing.assert_array_equal(tile, wanted)
