@@ -49,7 +49,7 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 """Attribute to the smallest and the largest number that is allowed, whatever the operator."""
 
-_NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS", "FLOAT"), "INTS": ("INT",)}
+_NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
 
 

@@ -80,6 +80,12 @@ def test_attributes_of_other_types_and_none(attributes, said):
     assert said in str(caught.value)
 
 
+def test_a_number_is_no_list():
+    made = node("Transpose", ["x"], "y", perm=1)
+    with pytest.raises(ModelFormatError, match="'perm' of type INT; INTS is due"):
+        read_model(model_of([made], [value("x", [2])], ["y"]).SerializeToString())
+
+
 def test_numbers_that_exporters_write_for_floats():
     made = node("LeakyRelu", ["x"], "y", alpha=1)
     made.attribute[0].CopyFrom(helper.make_attribute("alpha", 1))
