@@ -21,7 +21,7 @@ from partita.errors import (
 from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties.values import Config, normalise
 from partita.query import QueryResult
-from partita.registry import Failure, Registry, describe, join
+from partita.registry import Failure, Registry, describe, join, unavailable_beside
 from partita.settings import Settings
 
 if TYPE_CHECKING:
@@ -288,11 +288,12 @@ class Core:
 
     @property
     def unavailable_devices(self) -> dict[str, str]:
-        """Device or plugin name to the reason why it cannot be used."""
+        """Device, driver or plugin name to the reason why it cannot be used."""
         reasons = {failure.plugin: failure.cause for failure in self._registry.failures}
         for name in self._registry.names:
             try:
                 self._registry.ids(name)
+                reasons.update(unavailable_beside(self._registry.plugin(name)))
             except DeviceError as error:
                 reasons[name] = str(error)
         return reasons

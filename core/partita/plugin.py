@@ -99,6 +99,13 @@ class DevicePlugin(abc.ABC):
         """
         return ("",)
 
+    def unavailable_devices(self) -> Mapping[str, str]:
+        """(optional) What cannot be used beside :meth:`device_ids`, and why (defaults to nothing).
+
+        By name, as of a driver, with the reason and what to do. Asked after :meth:`device_ids`.
+        """
+        return {}
+
     def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> CompiledModel:
         """(optional) Restores what ``CompiledModel.export_model`` wrote, if that is overridden.
 

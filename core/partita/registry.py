@@ -8,7 +8,7 @@ import importlib
 import inspect
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
@@ -421,6 +421,23 @@ def _usable_ids(plugin: DevicePlugin) -> list[str]:
             "letters, digits, '_' and '-' are due."
         )
     return ids
+
+
+def unavailable_beside(plugin: DevicePlugin) -> Mapping[str, str]:
+    """What a plugin cannot use beside its devices, and why.
+
+    Raises:
+        DeviceError: It fails to say.
+    """
+    try:
+        return {str(name): str(why) for name, why in plugin.unavailable_devices().items()}
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' cannot say what is unavailable: "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
 
 def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:

@@ -143,6 +143,7 @@ def launch(step: Step, tuning: Tuning) -> Step:
         options += (("HALF", None),)
         options += (("BFLOAT", None),) if tuning.bfloat else ()
         options += (("NVIDIA", None),) if tuning.limits.is_nvidia else ()
+    options += tuple(tuning.form.options.items())
     arguments: list[Any] = []
     for x in inputs:
         if parts.is_wide(x):

@@ -37,14 +37,16 @@ from partita_opencl.devices import Device, find_device
 from partita_opencl.folding import fold
 from partita_opencl.forking import refuse_after_fork
 from partita_opencl.halves import CASTS, HALF, cast_name, casts, compute_in_half, half_ports
+from partita_opencl.kernel_trial import Fitness, fitness, mode_of, objection
 from partita_opencl.layout import channels_last
+from partita_opencl.matrix_unit_checks import Units
 from partita_opencl.merging import Merger
 from partita_opencl.plan import Constants, Plan
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
-from partita_opencl.table import emitter_for
+from partita_opencl.steps import Chain
+from partita_opencl.table import TABLE, emitter_for, family_of
 from partita_opencl.tensors import as_agreed, in_memory
-from partita_opencl.trial import Units, objection
 from partita_opencl.tuning import Tuning
 
 _log = logging.getLogger(__name__)
@@ -87,11 +89,13 @@ class OpenClCompiledModel(CompiledModel):
             # Of a kernel that computes many operations, no clock tells how long each takes.
             self._tuning = replace(self._tuning, resident_groups=0)
         self._merger = Merger() if half and self._tuning.matrix_units else None
-        reasons = refusals(graph)
+        self._mode = mode_of(self.target, properties, graph)
+        reasons = refusals(graph, lambda _, families: fitness(self.target, self._mode, families))
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
+        self._tuning = replace(self._tuning, form=self._fitness("elementwise").form)
         toolkit = Target(
-            emitter_for(self._tuning, device),
+            emitter_for(self._tuning, device, self._fitness),
             allow_split=False,
             fold=fold,
             refine=self._refine if halves and self._tuning.matrix_units else None,
@@ -153,12 +157,26 @@ class OpenClCompiledModel(CompiledModel):
             # A plan holds its program, so that no other program can have the same id.
             found = self._plans.get(id(program))
             if found is None:
+                self._require_chains(program)
                 found = Plan(program, self.target, self._tuning, self._weights, self.fuse_chains)
                 self._plans[id(program)] = found
                 if len(self._plans) > _PLANS:
                     self._plans.popitem(last=False)
             self._plans.move_to_end(id(program))
             return found
+
+    def _fitness(self, family: str) -> Fitness:
+        """What the device can do with a family of kernels."""
+        return fitness(self.target, self._mode, [family])[family]
+
+    def _require_chains(self, program: Program) -> None:
+        """Raises if a program has element-wise steps and the device does not compute such."""
+        reason = self._fitness("elementwise").reason
+        if reason and any(isinstance(step.fn, Chain) for step in program.steps):
+            raise CompileError(
+                f"Model '{self.model.name}' has element-wise steps, which device '{self.device}' "
+                f"does not compute: {reason}. Run it on another device."
+            )
 
     def stop_waiting(self) -> None:
         """From now on, no kernel's groups wait for one another."""
@@ -183,7 +201,10 @@ class OpenClCompiledModel(CompiledModel):
         """Whether there is a kernel for a node that fusion wants to make."""
         if node.kind == "partita::Attention" and self._merger is None:
             return False
-        return takes(node)
+        entry = TABLE.find(node.domain, node.op_type, node.version)
+        return (
+            takes(node) and entry is not None and not self._fitness(family_of(node, entry)).reason
+        )
 
     def _memory_dtype(self, port: Port) -> np.dtype[Any] | None:
         layout = self.laid_out.get(port)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.plugin import DeviceInfo
 from partita.tensor import HOST
+from partita_opencl import driver_trial, drivers
+from partita_opencl.driver_trial import Tried
+from partita_opencl.drivers import Driver
 from partita_opencl.forking import note_drivers, refuse_after_fork
 
 if TYPE_CHECKING:
@@ -18,6 +23,9 @@ if TYPE_CHECKING:
 
 CURE = "pip install 'partita[opencl]'"
 """The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
+
+_POCL = "Portable Computing Language"
+"""The name of PoCL's platform."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +82,15 @@ class Device:
         handle: The ``pyopencl.Device``.
         limits: What kernels must respect.
         alone: Held while a kernel runs whose groups must all be on the device at a time.
+        driver: Its driver.
     """
 
-    def __init__(self, number: int, handle: Any) -> None:
+    def __init__(self, number: int, handle: Any, driver: Driver) -> None:
         self.id = str(number)
         self.memory = f"opencl:{number}"
         self.handle = handle
         self.limits = _limits(handle)
+        self.driver = driver
         self.alone = threading.Lock()
         self._lock = threading.Lock()
         self._context: Any = None
@@ -108,11 +118,14 @@ class Device:
         """Device, driver and platform with versions: what makes a compiled program reusable."""
         platform = self.handle.platform
         parts = (platform.name, platform.version, self.handle.name, self.handle.version)
-        return "|".join((*parts, self.handle.driver_version))
+        return "|".join((*parts, self.handle.driver_version, *filter(None, (self.driver.form,))))
 
     @property
     def context(self) -> Any:
-        """The context, made on first use.
+        """The context, made on first use and left at exit.
+
+        PoCL ends the process when a context is released in which a build has failed, and other
+        drivers when their own threads are gone first: so no context is released.
 
         Raises:
             DeviceUnavailableError: The driver refuses, or this process was forked after its use.
@@ -128,6 +141,7 @@ class Device:
                     raise DeviceUnavailableError(
                         f"Device 'OPENCL.{self.id}' ({self.handle.name}) cannot be opened: {error}."
                     ) from error
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._context))
             return self._context
 
     @property
@@ -168,19 +182,23 @@ class Device:
         context = self.context
         with self._lock:
             if self._programs is None:
-                self._programs = ProgramCache(context, self.handle, self.identity)
+                # PoCL has a cache of its own. Asked for a binary, it compiles each kernel of the
+                # file once more, for groups of any size: five times the time of building it.
+                on_disk = self.handle.platform.name != _POCL
+                self._programs = ProgramCache(context, self.handle, self.identity, on_disk=on_disk)
             return self._programs
 
     def info(self, plugin_name: str) -> DeviceInfo:
         """The description for ``partita devices``."""
         platform = self.handle.platform
+        form = f" ({self.driver.form})" if self.driver.form else ""
         return DeviceInfo(
             f"{plugin_name}.{self.id}",
             self.handle.name.strip(),
             kind=self.kind,
             memory=HOST if self.shares_host else self.memory,
             memory_bytes=self.limits.memory_bytes,
-            driver=f"{platform.name.strip()} {self.handle.driver_version.strip()}",
+            driver=f"{platform.name.strip()} {self.handle.driver_version.strip()}{form}",
             details={
                 "version": self.handle.version.strip(),
                 "vendor": self.handle.vendor.strip(),
@@ -219,15 +237,20 @@ def all_devices() -> tuple[Device, ...]:
     devices, failures = _search()
     if devices:
         return devices
-    causes = "; ".join(failures) or "no platform lists a device"
+    causes = "; ".join(failures.values()) or "no platform lists a device"
     raise DeviceUnavailableError(
         f"There is no OpenCL device: {causes}. Install the vendor's OpenCL driver, or get one for "
         f"the CPU with: {CURE}"
     )
 
 
+def unavailable() -> Mapping[str, str]:
+    """Drivers, platforms and devices that cannot be used, with the reason and what to do."""
+    return _search()[1]
+
+
 @functools.cache
-def _search() -> tuple[tuple[Device, ...], tuple[str, ...]]:
+def _search() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     """All devices, and what went wrong on the way; a broken driver costs only its own devices."""
     try:
         import pyopencl as cl
@@ -235,27 +258,57 @@ def _search() -> tuple[tuple[Device, ...], tuple[str, ...]]:
         raise DeviceUnavailableError(
             f"pyopencl cannot be imported ({error}). Install it with: {CURE}"
         ) from error
+    tried = driver_trial.tried()
+    failures = {f"OpenCL driver {t.driver.name}": t.explanation for t in tried if t.verdict.reason}
+    good = [one for one in tried if one.verdict.good]
+    if not good:
+        if not failures:
+            failures["OpenCL"] = "no OpenCL driver is installed"
+        return (), failures
     note_drivers()
     try:
-        platforms = cl.get_platforms()
+        platforms = drivers.platforms([one.driver for one in good])
     except cl.Error as error:
-        return (), (f"the OpenCL loader finds no platform ({error})",)
+        return (), {**failures, "OpenCL": f"the OpenCL loader finds no platform ({error})"}
     devices: list[Device] = []
-    failures: list[str] = []
+    found: list[tuple[bool, int, Driver, Sequence[Any]]] = []
     for platform in platforms:
+        owner = _owner(platform, good)
+        if owner is None:
+            failures[f"OpenCL platform {platform.name}"] = (
+                f"platform '{platform.name}' was loaded by other code of this process, and its "
+                "driver has passed no trial"
+            )
+            continue
         try:
             handles = platform.get_devices()
         except cl.Error as error:
-            failures.append(f"platform '{platform.name}' fails ({error})")
+            why = f"platform '{platform.name}' fails ({error})"
+            failures[f"OpenCL platform {platform.name}"] = why
             continue
+        no_gpu = not any(handle.type & cl.device_type.GPU for handle in handles)
+        found.append((no_gpu, good.index(owner), owner.driver, handles))
+    for _, _, driver, handles in sorted(found, key=lambda one: one[:2]):
         for handle in handles:
             try:
-                device = Device(len(devices), handle)
+                device = Device(len(devices), handle, driver)
             except cl.Error as error:
-                failures.append(f"a device of platform '{platform.name}' fails ({error})")
+                name = handle.platform.name
+                failures[f"OpenCL device {len(devices)} of {name}"] = (
+                    f"a device of platform '{name}' fails ({error})"
+                )
             else:
                 devices.append(device)
-    return tuple(devices), tuple(failures)
+    return tuple(devices), failures
+
+
+def _owner(platform: Any, good: Sequence[Tried]) -> Tried | None:
+    """The driver whose platform this is."""
+    version = " ".join(platform.version.split())
+    for one in good:
+        if not one.driver.binary or version in one.verdict.facts.get("versions", ()):
+            return one
+    return None
 
 
 def _limits(handle: Any) -> Limits:

@@ -96,6 +96,7 @@ class Kit:
                 options["BFLOAT"] = None
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
+        options.update(self.tuning.form.options)
         key = ProgramKey(file, tuple(options.items()), generated)
         self.builder.call_numpy(Launch(key, kernel, sizes, product), *args, exec_type=kernel)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import partita
@@ -38,6 +38,12 @@ class OpenClPlugin(DevicePlugin):
 
         return [device.id for device in all_devices()]
 
+    def unavailable_devices(self) -> Mapping[str, str]:
+        """Drivers that did not pass their trial, and platforms and devices that fail."""
+        from partita_opencl.devices import unavailable
+
+        return unavailable()
+
     def device_info(self, device_id: str) -> DeviceInfo:
         """Name, type, memory and driver of one device."""
         from partita_opencl.devices import find_device
@@ -45,11 +51,20 @@ class OpenClPlugin(DevicePlugin):
         return find_device(device_id).info(self.device_name)
 
     def query_model(self, model: partita.Model, properties: DeviceProperties) -> QueryResult:
-        """Takes what has a kernel; everything else gets the reason why not."""
+        """Takes what has a kernel that the driver computes; all else gets the reason why not.
+
+        Kernels that were never tried on this driver are tried now, by other processes.
+        """
+        from partita_opencl.devices import find_device
+        from partita_opencl.kernel_trial import fitness, mode_of
         from partita_opencl.query import verdicts
 
-        name = self._name(properties)
-        return QueryResult.of(name, verdicts(model))
+        known = cast("OpenClProperties", properties)
+        device = find_device(known.DEVICE_ID)
+        answers = verdicts(
+            model, lambda graph, names: fitness(device, mode_of(device, known, graph), names)
+        )
+        return QueryResult.of(self._name(properties), answers)
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties

@@ -76,9 +76,11 @@ class ProgramCache:
         context: The device's context.
         handle: The ``pyopencl.Device``.
         identity: Device, driver and platform with versions.
+        on_disk: Whether to keep programs on disk.
     """
 
-    def __init__(self, context: Any, handle: Any, identity: str) -> None:
+    def __init__(self, context: Any, handle: Any, identity: str, *, on_disk: bool = True) -> None:
+        self._on_disk = on_disk
         self._context = context
         self._handle = handle
         self._identity = identity
@@ -126,11 +128,11 @@ class ProgramCache:
         except cl.Error as error:
             raise self._refused(file, options, str(error)) from error
         try:
-            built = _built(program, " ".join(options), self._handle)
+            built = built_program(program, " ".join(options), self._handle)
             if HIDDEN in source and "-DNVIDIA" in options:
                 binary = unhidden(built.get_info(cl.program_info.BINARIES)[0])
                 program = cl._cl._Program(self._context, [self._handle], [binary])
-                built = _built(program, "", self._handle)
+                built = built_program(program, "", self._handle)
             return built
         except cl.Error as error:
             log = program.get_build_info(self._handle, cl.program_build_info.LOG)
@@ -143,7 +145,7 @@ class ProgramCache:
         )
 
     def _path(self, source: str, options: list[str]) -> Path | None:
-        folder = cache_folder()
+        folder = cache_folder() if self._on_disk else None
         if folder is None:
             return None
         parts = (self._identity, *options, source)
@@ -165,7 +167,7 @@ class ProgramCache:
         try:
             path.touch()  # used now: among the last to be deleted
             program = cl._cl._Program(self._context, [self._handle], [binary])
-            return _built(program, "", self._handle)
+            return built_program(program, "", self._handle)
         except (OSError, cl.Error) as error:
             _log.warning("The driver refuses the cached OpenCL program '%s': %s", path, error)
             return None
@@ -181,7 +183,7 @@ class ProgramCache:
             _log.info("The OpenCL program cache cannot be written: %s", error)
 
 
-def _built(program: Any, options: str, handle: Any) -> Any:
+def built_program(program: Any, options: str, handle: Any) -> Any:
     """The program, built without what pyopencl does beside.
 
     Its own ``build`` warns whenever a driver writes a log, as NVIDIA's always does, and keeps a

@@ -1,8 +1,12 @@
-"""Which operations the plugin takes, and why not the others. Needs no driver."""
+"""Which operations the plugin takes, and why not the others: by table, and by the driver's trials.
+
+Needs no driver itself.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +14,8 @@ import numpy as np
 from partita import Model
 from partita.lowering import Graph, Node, Value, lower
 from partita.query import Reason, ReasonCode
-from partita_opencl.table import TABLE, Entry
+from partita_opencl.kernel_trial import Fitness
+from partita_opencl.table import TABLE, Entry, family_of
 
 MOST_DIMS = 8
 """Ranks that kernels take."""
@@ -19,10 +24,19 @@ _VALUE_ELEMENTS = 64
 """Inputs of more elements are never read while shapes are worked out."""
 
 
-def verdicts(model: Model) -> dict[str, Reason | None]:
-    """A reason per operation that is refused, ``None`` per operation that is taken."""
+Fitnesses = Callable[[Graph, Iterable[str]], Mapping[str, Fitness]]
+"""What a device can do with some families of kernels, which a graph needs."""
+
+
+def verdicts(model: Model, fitness: Fitnesses | None = None) -> dict[str, Reason | None]:
+    """A reason per operation that is refused, ``None`` per operation that is taken.
+
+    Args:
+        model: The model.
+        fitness: What the device can do; by default, all that is in the table.
+    """
     graph = lower(model)
-    reasons = refusals(graph)
+    reasons = refusals(graph, fitness)
     lowered = {node.name for node in graph.nodes}
     functions = {(domain, name) for domain, name, _ in model.ir.functions}
     answers: dict[str, Reason | None] = {}
@@ -36,16 +50,25 @@ def verdicts(model: Model) -> dict[str, Reason | None]:
     return answers
 
 
-def refusals(graph: Graph) -> dict[str, Reason]:
+def refusals(graph: Graph, fitness: Fitnesses | None = None) -> dict[str, Reason]:
     """Node name to reason for every node that is refused."""
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}
+    families: dict[str, str] = {}
     for node in graph.nodes:
         entry = TABLE.find(node.domain, node.op_type, node.version)
         reason = TABLE.missing(node) if entry is None else _refuse(node, entry, facts)
         if reason is not None:
             reasons[node.name] = reason
+        elif entry is not None and not all(facts.is_constant(value) for value in node.inputs):
+            families[node.name] = family_of(node, entry)
         facts.note(node, entry if reason is None else None)
+    if fitness is not None and families:
+        found = fitness(graph, families.values())
+        for name, family in families.items():
+            if found[family].reason:
+                detail = f"kernels of family '{family}': {found[family].reason}"
+                reasons[name] = Reason(ReasonCode.DRIVER_FAULT, detail)
     return reasons
 
 

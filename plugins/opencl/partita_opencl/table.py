@@ -14,13 +14,14 @@ All modules of ``partita_opencl.emitters`` are imported on first use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.channels_last import DOMAIN
 from partita.lowering.table import (
     BOOL,
     F32,
@@ -33,6 +34,7 @@ from partita.lowering.table import (
     KernelTable,
 )
 from partita_opencl.halves import narrowed
+from partita_opencl.kernel_trial import Fitness
 from partita_opencl.kit import Kit
 from partita_opencl.tuning import Tuning
 
@@ -50,6 +52,7 @@ __all__ = [
     "DTypes",
     "Entry",
     "emitter_for",
+    "family_of",
     "operator",
 ]
 
@@ -89,6 +92,29 @@ def operator(
     )
 
 
+_FAMILIES = {
+    "Softmax": "softmax",
+    "LogSoftmax": "softmax",
+    "ArgMax": "argument",
+    "ArgMin": "argument",
+    "LRN": "lrn",
+}
+"""Operators whose kernels are a family of their own; others belong to that of their module."""
+
+
+def family_of(node: Node, entry: Entry) -> str:
+    """The family of kernels that computes a node: what a driver is tried for."""
+    if node.op_type == "Conv" and entry.domain != DOMAIN and _is_depthwise(node):
+        return "depthwise"
+    return _FAMILIES.get(node.op_type) or entry.emit.__module__.rpartition(".")[2]
+
+
+def _is_depthwise(node: Node) -> bool:
+    weights = node.input(1)
+    shape = None if weights is None else weights.shape
+    return int(node.attrs.get("group", 1)) > 1 and shape is not None and shape[1:2] == (1,)
+
+
 @dataclass(frozen=True)
 class BoundEmitter:
     """An entry for one device, in the form that the toolkit calls.
@@ -112,9 +138,15 @@ class BoundEmitter:
 
 
 def emitter_for(
-    tuning: Tuning, device: str
+    tuning: Tuning, device: str, fitness: Callable[[str], Fitness]
 ) -> Callable[[Node, Sequence[Operand | None]], BoundEmitter]:
-    """The function that the toolkit asks for emitters."""
+    """The function that the toolkit asks for emitters.
+
+    Args:
+        tuning: How work is cut for the device.
+        device: Its name.
+        fitness: What it can do with a family of kernels.
+    """
 
     def find_emitter(node: Node, operands: Sequence[Operand | None]) -> BoundEmitter:
         entry = TABLE.find(node.domain, node.op_type, node.version)
@@ -133,6 +165,14 @@ def emitter_for(
             raise CompileError(
                 f"Operation '{node.name}' ({node.kind}) on device {device}: {reason}."
             )
-        return BoundEmitter(entry, tuning, folds)
+        if constant:
+            return BoundEmitter(entry, tuning, folds)
+        fit = fitness(family_of(node, entry))
+        if fit.reason:
+            raise CompileError(
+                f"Operation '{node.name}' ({node.kind}): device {device} does not compute it: "
+                f"{fit.reason}. Run it on another device, e.g. 'HETERO:{device},CPU'."
+            )
+        return BoundEmitter(entry, replace(tuning, form=fit.form), folds)
 
     return find_emitter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 
 from partita_opencl.devices import Limits
@@ -23,6 +24,20 @@ _SHORT_ITEMS = 32
 """Rows of at most so many elements are shared by this many items."""
 
 
+class Form(enum.StrEnum):
+    """How kernels are written: a driver that fails at one form may do another."""
+
+    USUAL = "usual"
+    PLAIN = "a * b + c in place of fma"
+    NARROW = "a * b + c in place of fma, vectors of 8, small tiles"
+
+    @property
+    def options(self) -> dict[str, str | int | None]:
+        """The kernels' macros."""
+        plain: dict[str, str | int | None] = {} if self is Form.USUAL else {"PLAIN": None}
+        return {**plain, "NARROW": None} if self is Form.NARROW else plain
+
+
 @dataclass(frozen=True)
 class Tuning:
     """Choices for one device.
@@ -42,6 +57,7 @@ class Tuning:
         resident_groups: Groups of a kernel that are on the device at a time, so that they may wait
             for one another; 0 if they must not.
         device: Identity of device and driver, by which measured choices are found.
+        form: How kernels are written.
     """
 
     limits: Limits
@@ -56,6 +72,7 @@ class Tuning:
     copy_engine: bool = False
     resident_groups: int = 0
     device: str = ""
+    form: Form = Form.USUAL
 
     @classmethod
     def of(cls, limits: Limits, tiling: Tiling = Tiling.AUTO, *, half: bool = False) -> Tuning:

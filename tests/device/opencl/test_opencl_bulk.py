@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 import partita
 from partita_opencl import compiled as compiled_module
-from partita_opencl import trial
+from partita_opencl import matrix_unit_checks
 from partita_opencl.devices import find_device
 from partita_opencl.emitters import tiling
 from partita_opencl.emitters.bulk import _slabs
@@ -77,7 +77,7 @@ def test_products(sizes, precision, bound):
 
 
 def test_residuals_and_results_of_float32():
-    assert trial.brought_error("0", rows=70) < 2e-3
+    assert matrix_unit_checks.brought_error("0", rows=70) < 2e-3
 
 
 def test_matrices_that_lie_elsewhere_are_described_anew():
@@ -92,7 +92,7 @@ def test_matrices_that_lie_elsewhere_are_described_anew():
 
 
 def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch):
-    units = trial.Units
+    units = matrix_unit_checks.Units
     failing = dict.fromkeys(units, "") | {units.COPY_ENGINE: "no such instruction"}
     monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
     model = product(40, 64, 64)
@@ -104,15 +104,15 @@ def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch):
     assert "product_stream (stepped back: no such instruction)" in kernels(request)
 
 
-def test_the_trial_tells_which_tile_is_wrong(monkeypatch, capsys):
-    monkeypatch.setattr(trial, "_trying", "")
+def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
+    copy_engine = matrix_unit_checks.Units.COPY_ENGINE
     monkeypatch.setattr(tiling, "STREAM_TILES", (OTHER, TILE))
     errors = iter((1e-4, float("nan")))
-    monkeypatch.setattr(trial, "brought_error", lambda _: next(errors))
-    assert trial.main("", trial.Units.COPY_ENGINE) == 0
+    monkeypatch.setattr(matrix_unit_checks, "brought_error", lambda _: next(errors))
+    assert not matrix_unit_checks.fault("", copy_engine)
     monkeypatch.setattr(tiling, "STREAM_TILES", (OTHER, TILE))
-    assert trial.main("", trial.Units.COPY_ENGINE) == 1
-    assert "a product by 32 x 64 is off by nan" in capsys.readouterr().out
+    wanted = "a product by 32 x 64 is off by nan"
+    assert matrix_unit_checks.fault("", copy_engine) == wanted
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_a_device_that_does_not_exist():
 def test_no_device_says_what_cures_it(monkeypatch):
     from partita.errors import DeviceUnavailableError
 
-    monkeypatch.setattr(devices, "_search", lambda: ((), ("platform 'X' fails (boom)",)))
+    monkeypatch.setattr(devices, "_search", lambda: ((), {"X": "platform 'X' fails (boom)"}))
     with pytest.raises(DeviceUnavailableError, match=r"platform 'X' fails \(boom\)") as caught:
         all_devices()
     assert CURE in str(caught.value)
@@ -241,17 +241,38 @@ def test_missing_pyopencl_says_what_cures_it(monkeypatch):
 def test_a_broken_platform_costs_only_itself(monkeypatch):
     import pyopencl as cl
 
+    good = cl.get_platforms()
+
     class Broken:
         name = "Broken"
+        version = good[0].version
 
         def get_devices(self):
             raise cl.LogicError("clGetDeviceIDs failed")
 
-    good = cl.get_platforms()
     monkeypatch.setattr(cl, "get_platforms", lambda: [Broken(), *good])
     found, failures = devices._search.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
-    assert "platform 'Broken' fails" in failures[0]
+    assert "platform 'Broken' fails" in failures["OpenCL platform Broken"]
+
+
+def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
+    import pyopencl as cl
+
+    good = cl.get_platforms()
+
+    class Stranger:
+        name = "Stranger"
+        version = "OpenCL 1.2 of another program"
+
+        def get_devices(self):
+            raise AssertionError("its driver may do anything")
+
+    monkeypatch.setattr(cl, "get_platforms", lambda: [*good, Stranger()])
+    monkeypatch.setattr(devices.drivers, "platforms", lambda _: cl.get_platforms())
+    found, failures = devices._search.__wrapped__()
+    assert [device.id for device in found] == OpenClPlugin().device_ids()
+    assert "has passed no trial" in failures["OpenCL platform Stranger"]
 
 
 def test_unknown_properties_are_refused():
@@ -430,7 +451,7 @@ def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
 
     device = find_device("")
     source = "__kernel void half_of(__global float* x) { x[get_global_id(0)] *= 0.5f; }"
-    program = programs._built(cl._cl._Program(device.context, source), "", device.handle)
+    program = programs.built_program(cl._cl._Program(device.context, source), "", device.handle)
     array = np.ones(8, np.float32)
     buffer = device.pool.allocate(array.nbytes, array)
     good, bad = cl.Kernel(program, "half_of"), cl.Kernel(program, "half_of")

@@ -1,7 +1,5 @@
 """Models computed in float16 on device OPENCL, and models of float16, against float32 results."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +8,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from partita.cache_folder import CACHE_VARIABLE
 from partita_opencl import compiled as compiled_module
-from partita_opencl import trial
+from partita_opencl import kernel_trial, matrix_unit_checks, trial_process
 from partita_opencl.devices import find_device
+from partita_opencl.matrix_unit_checks import Units
 
 from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
 from .test_opencl_engine import residual_network
@@ -210,45 +209,44 @@ def test_a_network_on_matrix_units():
 def untried(monkeypatch, tmp_path):
     """No verdict on matrix units is known, and a folder to keep one in."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    trial._tried.cache_clear()
+    kernel_trial._objection.cache_clear()
     yield
-    trial._tried.cache_clear()
+    kernel_trial._objection.cache_clear()
 
 
 @pytest.mark.usefixtures("untried")
 def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch):
     device = find_device("")
-    assert trial.objection(device) == ""
-    trial._tried.cache_clear()
-    monkeypatch.setattr(trial, "_try", None)  # a second trial would fail
-    assert trial.objection(device) == ""
+    assert kernel_trial.objection(device) == ""
+    kernel_trial._objection.cache_clear()
+    monkeypatch.setattr(kernel_trial, "_try", None)  # a second trial would fail
+    assert kernel_trial.objection(device) == ""
 
 
 @pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
-        ("print('a product is off'); raise SystemExit(1)", "code 1: a product is off"),
-        ("raise ValueError('boom')", "code 1: ValueError: boom"),
-        ("import os; os.abort()", "code -6"),
+        ("import sys; sys.stderr.write('boom'); raise SystemExit(1)", "exit code 1 (boom)"),
+        ("raise ValueError('boom')", "exit code 1 (ValueError: boom)"),
+        ("import os; os.abort()", "SIGABRT"),
     ],
 )
 def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reason):
-    run = subprocess.run
-    monkeypatch.setattr(
-        trial.subprocess, "run", lambda _, **how: run([sys.executable, "-c", code], **how)
-    )
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
-    assert reason in trial.objection(device)
-    built = compiled(residual_network()[0], INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
+    start = f"print('{{{{\"ready\": true}}}}')\n{code}"
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_process, "_START", start)
+        assert reason in kernel_trial.objection(device)
+    model, feeds = residual_network()
+    built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
     assert not built._tuning.matrix_units
-    check_half(*residual_network())
+    check_half(model, feeds)
 
 
-def test_a_product_that_is_wrong_fails_the_trial(monkeypatch, capsys):
-    monkeypatch.setattr(trial, "_trying", False)
-    monkeypatch.setattr(trial, "_error", lambda *_, **__: float("nan"))
-    monkeypatch.setattr(trial.tiling, "STREAM_TILES", trial.tiling.STREAM_TILES)  # changed by it
-    assert trial.main("0", trial.Units.MATRIX) == 1
-    assert "is off by nan" in capsys.readouterr().out
+def test_a_product_that_is_wrong_fails_the_trial(monkeypatch):
+    monkeypatch.setattr(matrix_unit_checks, "_error", lambda *_, **__: float("nan"))
+    tiles = matrix_unit_checks.tiling.STREAM_TILES
+    monkeypatch.setattr(matrix_unit_checks.tiling, "STREAM_TILES", tiles)  # changed by it
+    assert matrix_unit_checks.fault("0", Units.MATRIX).endswith("is off by nan")

@@ -4,6 +4,11 @@
 // Options: HALF    elements are float16 in memory and float32 in registers
 //          BFLOAT  with HALF: they are bfloat16
 //          NVIDIA  inline PTX may be used
+//          PLAIN   a * b + c in place of fma, for drivers that fail at it
+
+#ifdef PLAIN
+#define fma(a, b, c) ((a) * (b) + (c))
+#endif
 
 // Halves in memory, whatever the other elements are. Of two or four neighbours, the first one's
 // place is a multiple of two or four.

@@ -1,5 +1,5 @@
-// Matrix products and convolutions for CPUs: an item computes ROWS x 16 outputs in registers; no
-// local memory, one vector load and ROWS scalar loads per step of k.
+// Matrix products and convolutions for CPUs: an item computes ROWS x 16 outputs in registers (NARROW:
+// ROWS x 8); no local memory, one vector load and ROWS scalar loads per step of k.
 //
 //   plain     y[z][m][n] = act(sum_k a[z][m][k] * b[z][k][n] + ...): rows are m, lanes are n
 //   IM2COL    y[z][c][p] = act(sum_k x[z][p, tap k] * w[z][k][c] + ...): rows are pixels p, lanes
@@ -9,14 +9,24 @@
 //   PANELS  b (or w) is stored as panels of 16 columns, [z][n / 16][k][n % 16] with zeros at the
 //           end, so that an item reads it from front to back; else as [z][k][n]
 
+#ifdef NARROW
+#define LANES 8
+#define OF_LANES(name) name##8
+#else
+#define LANES 16
+#define OF_LANES(name) name##16
+#endif
+typedef OF_LANES(float) Lanes;
+#define GET_VECTOR OF_LANES(vload)
+
 #ifdef HALF
 #ifdef BFLOAT
-#define GET16(p) as_float16(convert_uint16(vload16(0, (p))) << 16)
+#define GET_LANES(p) OF_LANES(as_float)(OF_LANES(convert_uint)(GET_VECTOR(0, (p))) << 16)
 #else
-#define GET16(p) vload_half16(0, (p))
+#define GET_LANES(p) OF_LANES(vload_half)(0, (p))
 #endif
 #else
-#define GET16(p) vload16(0, (p))
+#define GET_LANES(p) GET_VECTOR(0, (p))
 #endif
 
 #ifdef IM2COL
@@ -25,11 +35,11 @@
 #define TAP(k) (k)
 #endif
 
-float16 load_lanes(__global const REAL* at, const int count) {
-  if (count >= 16) return GET16(at);
-  float lanes[16];
-  for (int i = 0; i < 16; i++) lanes[i] = i < count ? GET(at, i) : 0.0f;
-  return vload16(0, lanes);
+Lanes load_lanes(__global const REAL* at, const int count) {
+  if (count >= LANES) return GET_LANES(at);
+  float lanes[LANES];
+  for (int i = 0; i < LANES; i++) lanes[i] = i < count ? GET(at, i) : 0.0f;
+  return GET_VECTOR(0, lanes);
 }
 
 __kernel void product_lanes(
@@ -46,7 +56,7 @@ __kernel void product_lanes(
 #endif
 ) {
   const int m0 = get_global_id(0) * ROWS;
-  const int n0 = get_global_id(1) * 16;
+  const int n0 = get_global_id(1) * LANES;
   if (n0 >= columns || m0 >= rows) return;
   const int lanes = columns - n0;
   for (int z = get_global_id(2); z < batches; z += get_global_size(2)) {
@@ -57,13 +67,13 @@ __kernel void product_lanes(
 #endif
     const size_t b_matrix = (z / batch_map.z) % batch_map.w;
 #ifdef PANELS
-    const int b_row = 16;
-    __global const REAL* b_z = b + (b_matrix * ((columns + 15) / 16) * 16 + n0) * depth;
+    const int b_row = LANES;
+    __global const REAL* b_z = b + (b_matrix * ((columns + LANES - 1) / LANES) * LANES + n0) * depth;
     const bool whole = true;
 #else
     const int b_row = columns;
     __global const REAL* b_z = b + b_matrix * depth * columns + n0;
-    const bool whole = lanes >= 16;
+    const bool whole = lanes >= LANES;
 #endif
 
     __global const REAL* row[ROWS];
@@ -81,22 +91,22 @@ __kernel void product_lanes(
 #endif
     }
 
-    float16 sums[ROWS];
+    Lanes sums[ROWS];
     #pragma unroll
-    for (int r = 0; r < ROWS; r++) sums[r] = (float16)(0.0f);
+    for (int r = 0; r < ROWS; r++) sums[r] = (Lanes)(0.0f);
     if (whole) {
       for (int k = 0; k < depth; k++) {
-        const float16 v = GET16(b_z + (size_t)k * b_row);
+        const Lanes v = GET_LANES(b_z + (size_t)k * b_row);
         const int tap = TAP(k);
         #pragma unroll
-        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(GET(row[r], tap)), v, sums[r]);
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((Lanes)(GET(row[r], tap)), v, sums[r]);
       }
     } else {
       for (int k = 0; k < depth; k++) {
-        const float16 v = load_lanes(b_z + (size_t)k * b_row, lanes);
+        const Lanes v = load_lanes(b_z + (size_t)k * b_row, lanes);
         const int tap = TAP(k);
         #pragma unroll
-        for (int r = 0; r < ROWS; r++) sums[r] = fma((float16)(GET(row[r], tap)), v, sums[r]);
+        for (int r = 0; r < ROWS; r++) sums[r] = fma((Lanes)(GET(row[r], tap)), v, sums[r]);
       }
     }
 
@@ -105,9 +115,9 @@ __kernel void product_lanes(
     #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       if (m0 + r >= rows) continue;
-      float out[16];
-      vstore16(sums[r], 0, out);
-      for (int i = 0; i < min(lanes, 16); i++) {
+      float out[LANES];
+      OF_LANES(vstore)(sums[r], 0, out);
+      for (int i = 0; i < min(lanes, LANES); i++) {
 #ifdef IM2COL
         const size_t at = matrix + (size_t)(n0 + i) * rows + m0 + r;
 #else

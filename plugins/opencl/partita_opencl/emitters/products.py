@@ -13,12 +13,13 @@ from partita_opencl.emitters.movement import transpose
 from partita_opencl.emitters.tiling import ranked, tiles_for
 from partita_opencl.kit import Argument, Kit, f32, i32, ints, is_half
 from partita_opencl.steps import Counters
+from partita_opencl.tuning import Form
 
 _VECTOR_ROWS = 4
 """Products of at most so many rows stream the second matrix once."""
 
-_LANES = 16
-"""Columns of an item that works in registers."""
+_LANES, _FEW_LANES = 16, 8
+"""Columns of an item that works in registers; of the narrow form of the kernel."""
 
 _LANE_ROWS = 14
 """Rows of such an item: as many sums as vector registers of AVX-512 hold beside two operands."""
@@ -122,9 +123,10 @@ def tiles(
     limits = k.tuning.limits
     rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
     matrix = k.tuning.matrix_units and is_half(out.dtype)
-    options_of = ranked(
-        limits, tiles_for(limits, matrix=matrix), rows, columns, depth, batches, unit=unit
-    )
+    fitting = tiles_for(limits, matrix=matrix)
+    if k.tuning.form is Form.NARROW:
+        fitting = [min(fitting, key=lambda tile: tile.high * tile.wide)]
+    options_of = ranked(limits, fitting, rows, columns, depth, batches, unit=unit)
     half = "half " if is_half(out.dtype) else ""
     how = k.choose(f"{half}tile {unit} {(rows, columns, depth, batches)}", options_of)
     flags: dict[str, bool] = {"A_PACKED": a_step > 0, "WHOLE": depth % how.tile.deep == 0}
@@ -189,9 +191,10 @@ def lanes(
 
     Matrices of ``b`` are (depth, columns), or (columns, depth) if ``columns_first`` is set.
     """
+    lanes = _FEW_LANES if k.tuning.form is Form.NARROW else _LANES
     if b.const is not None:
-        key = f"panels:{product.depth}:{product.columns}:{columns_first}"
-        b = k.builder.prepack(b, key, _panels(product, columns_first))
+        key = f"panels:{lanes}:{product.depth}:{product.columns}:{columns_first}"
+        b = k.builder.prepack(b, key, _panels(product, lanes, columns_first))
         options = {**options, "PANELS": None}
     elif columns_first:
         matrices = k.view(
@@ -201,7 +204,7 @@ def lanes(
     rows = 1 if product.rows == 1 else _LANE_ROWS
     global_size = (
         math.ceil(product.rows / rows),
-        math.ceil(product.columns / _LANES),
+        math.ceil(product.columns / lanes),
         min(product.batches, _MOST_BATCHES),
     )
     k.launch(
@@ -225,7 +228,7 @@ def lanes(
     )
 
 
-def _panels(product: Product, columns_first: bool) -> Callable[[Array], Array]:
+def _panels(product: Product, lanes: int, columns_first: bool) -> Callable[[Array], Array]:
     """What turns constant matrices into panels of as many columns as an item has."""
 
     def pack(array: Array) -> Array:
@@ -233,8 +236,8 @@ def _panels(product: Product, columns_first: bool) -> Callable[[Array], Array]:
             matrices = array.reshape(-1, product.columns, product.depth)
         else:
             matrices = array.reshape(-1, product.depth, product.columns).transpose(0, 2, 1)
-        padded = np.pad(matrices, ((0, 0), (0, -product.columns % _LANES), (0, 0)))
-        blocks = padded.reshape(len(matrices), -1, _LANES, product.depth)
+        padded = np.pad(matrices, ((0, 0), (0, -product.columns % lanes), (0, 0)))
+        blocks = padded.reshape(len(matrices), -1, lanes, product.depth)
         return np.ascontiguousarray(blocks.transpose(0, 1, 3, 2))
 
     return pack

@@ -1,43 +1,30 @@
-"""Whether a device's matrix units compute rightly with this driver: tried once, in a process apart.
+"""What a device's matrix units must compute rightly with its driver, in models of small products.
 
-A kernel with inline PTX may be refused, compute nonsense, or break the context for good; none of
-this must reach the process that computes. The verdict is kept with the compiled programs. What
-warps do together (wgmma) is tried apart from what a warp does alone, and so are tiles that the copy
+A kernel with inline PTX may be refused, compute nonsense, or break the context for good. What warps
+do together (wgmma) is checked apart from what a warp does alone, and so are tiles that the copy
 engine brings (TMA): a driver may take one of them.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
-import hashlib
-import logging
-import subprocess
-import sys
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from partita.cache_folder import read_private, write_private
 from partita.lowering import Array
-from partita_opencl.devices import Device, find_device
+from partita_opencl.devices import find_device
 from partita_opencl.emitters import tiling
-from partita_opencl.programs import ProgramKey, cache_folder
 
-_log = logging.getLogger(__name__)
-
-_SECONDS = 120
-_GOOD = "good"
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
 """Rows, depth and columns of the products tried: even and odd ones, with and without splits."""
 
-_FILES = (
+FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
     *("tensor_map.cl", "attention.cl"),
 )
-
-_trying = ""
+"""The sources that a verdict depends on."""
 
 
 class Units(enum.StrEnum):
@@ -49,60 +36,21 @@ class Units(enum.StrEnum):
     RESIDENT = "groups that wait for one another"
 
 
-def objection(device: Device, units: Units = Units.MATRIX) -> str:
-    """Why the device's matrix units are not used; empty if they are."""
-    return "" if _trying else _tried(device.id, units)
+def fault(device_id: str, units: Units) -> str:
+    """What units compute wrongly, in words; empty if all is right.
 
-
-@functools.cache
-def _tried(device_id: str, units: Units) -> str:
-    device = find_device(device_id)
-    folder = cache_folder()
-    sources = (ProgramKey(file).source() for file in _FILES)
-    marks = "\0".join((device.identity, units, repr(tiling.STREAM_TILES), *sources))
-    digest = hashlib.sha256(marks.encode()).hexdigest()
-    file = None if folder is None else folder / f"{digest}.trial"
-    if file is not None and read_private(file) == _GOOD.encode():
-        return ""
-    reason = _try(device_id, units)
-    if reason:
-        _log.warning("Device 'OPENCL.%s' computes without its %s: %s", device_id, units, reason)
-    elif file is not None:
-        try:
-            write_private(file, _GOOD.encode())
-        except OSError as error:
-            _log.info("The verdict on matrix units cannot be kept: %s", error)
-    return reason
-
-
-def _try(device_id: str, units: Units) -> str:
-    # Not by -m: that would make a second copy of this module, which knows of no trial going on.
-    code = "import sys; from partita_opencl.trial import main; sys.exit(main(*sys.argv[1:]))"
-    command = [sys.executable, "-c", code, device_id, units]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0 and done.stdout.strip().endswith(_GOOD):
-        return ""
-    last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
-    return f"the trial ended with code {done.returncode}: {' '.join(last)}"
-
-
-def main(device_id: str, units: str) -> int:
-    """Computes small products on the device's matrix units; 0 if all are right."""
-    global _trying
-    _trying = units
-    if units == Units.RESIDENT:
+    Changes which tiles products use, in a process that has no other work.
+    """
+    if units is Units.RESIDENT:
         error = _run_error(device_id)
-        sys.stdout.write(_GOOD if error < 2e-3 else f"a run of products is off by {error:.2g}")
-        return int(not error < 2e-3)
-    if units == Units.COPY_ENGINE:
-        return _try_copy_engine(device_id)
-    wanted = units == Units.WARPGROUP
-    tiles = [t for t in tiling.STREAM_TILES if t.warpgroup == wanted and not t.bulk]
+        return "" if error < 2e-3 else f"a run of products is off by {error:.2g}"
+    if units is Units.COPY_ENGINE:
+        return _copy_engine_fault(device_id)
+    return _products_fault(device_id, warpgroup=units is Units.WARPGROUP)
+
+
+def _products_fault(device_id: str, *, warpgroup: bool) -> str:
+    tiles = [t for t in tiling.STREAM_TILES if t.warpgroup == warpgroup and not t.bulk]
     if find_device(device_id).limits.is_cpu:
         del tiles[1:]  # tests only: it takes another one
     for tile in tiles:
@@ -113,22 +61,17 @@ def main(device_id: str, units: str) -> int:
             if rows == _SHAPES[0][0]:
                 # Of bfloat16, whose rounding errors are eight times as large.
                 error = max(error, _error(device_id, rows, depth, columns, "bf16") / 8)
-            if tile is tiles[0] and not wanted:
+            if tile is tiles[0] and not warpgroup:
                 error = max(error, _error(device_id, rows, depth, columns, constant=False))
             if rows == _SHAPES[0][0]:
                 error = max(error, _normalised_error(device_id))
             if not error < 2e-3:
-                sys.stdout.write(f"a product of {rows} x {depth} x {columns} is off by {error:.2g}")
-                return 1
-    error = 0.0 if wanted else _attention_error(device_id)
-    if not error < 2e-3:
-        sys.stdout.write(f"attention is off by {error:.2g}")
-        return 1
-    sys.stdout.write(_GOOD)
-    return 0
+                return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
+    error = 0.0 if warpgroup else _attention_error(device_id)
+    return "" if error < 2e-3 else f"attention is off by {error:.2g}"
 
 
-def _try_copy_engine(device_id: str) -> int:
+def _copy_engine_fault(device_id: str) -> str:
     tiles = tiling.STREAM_TILES
     others = replace(tiles[0], start=1e9)  # for products that the copy engine is not for
     for tile in tiles:
@@ -136,10 +79,8 @@ def _try_copy_engine(device_id: str) -> int:
             tiling.STREAM_TILES = (tile, others)
             error = brought_error(device_id)
             if not error < 2e-3:
-                sys.stdout.write(f"a product by {tile.high} x {tile.wide} is off by {error:.2g}")
-                return 1
-    sys.stdout.write(_GOOD)
-    return 0
+                return f"a product by {tile.high} x {tile.wide} is off by {error:.2g}"
+    return ""
 
 
 def _error(

@@ -1,0 +1,217 @@
+"""The OpenCL drivers that are installed, without loading any, and the loader that loads some.
+
+An OpenCL loader finds drivers by ``.icd`` files, each of which names a library. Those of Linux
+(that in pyopencl's wheels, ocl-icd, Khronos's) read a folder that the environment names, so that
+each driver can be loaded alone. Elsewhere the loader is taken as it is: one driver, for us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+_VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+_FILENAMES = "OCL_ICD_FILENAMES"
+_HOME = "PYOPENCL_HOME"
+_SYSTEM_FOLDER = "/etc/OpenCL/vendors"
+_INTEL = ("intel-opencl-rt", "libintelocl.so")
+"""The package that brings Intel's driver for CPUs; its .icd file holds a path never filled in."""
+
+_LIBRARIES = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"),
+    *("/usr/local/lib", "/usr/local/nvidia/lib64"),
+)
+"""Where libraries are looked for to know their version; the loader searches by itself."""
+
+LOADER = "the system's OpenCL loader"
+"""The only driver where drivers cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An installed driver.
+
+    Attributes:
+        name: What it is called: the name of its .icd file, or the library's.
+        binary: The library that the loader opens; empty for the loader as it is.
+        origin: The file that says so.
+        form: What was changed of it; empty if it is loaded as it is.
+        cache: Folder for what the driver itself keeps, if not its own choice.
+    """
+
+    name: str
+    binary: str
+    origin: str
+    form: str = ""
+    cache: str = ""
+
+    def marks(self) -> list[str]:
+        """What tells this driver, as it is installed now, on this machine from others."""
+        files = [self.origin, _find_library(self.binary)]
+        return [self.name, self.binary, self.form, *map(_stamp, files), *machine_marks()]
+
+
+def machine_marks() -> list[str]:
+    """What tells this processor, system and binding from others."""
+    return [processor(), platform.system(), platform.release(), _version("pyopencl")]
+
+
+def processor() -> str:
+    """The host's processor, as drivers that compute on it see it."""
+    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() in wanted:
+                found.setdefault(key.strip(), value.strip())
+    return repr(found or (platform.machine(), platform.processor()))
+
+
+def installed() -> list[Driver]:
+    """The drivers that the loader would load now, the user's and the system's first.
+
+    As for the loader, ``OCL_ICD_VENDORS`` names another folder than the system's, or one driver.
+    """
+    if not sys.platform.startswith("linux"):
+        return [Driver("OpenCL", "", LOADER)]
+    given = next((os.environ[name] for name in _VENDORS if os.environ.get(name)), "")
+    place = Path(given or _SYSTEM_FOLDER)
+    found = [_from_library(name) for name in os.environ.get(_FILENAMES, "").split(":") if name]
+    if given and not place.is_dir():
+        if place.suffix != ".icd":
+            return [*found, _from_library(given)]
+        system = Path(_SYSTEM_FOLDER) / given
+        files = [place if place.is_file() or "/" in given else system]
+        return [*found, *_from_files(files)]
+    found += _from_files(_icd_files(place))
+    if not given:
+        found += _from_package(*_INTEL)
+    package = importlib.util.find_spec("pyopencl")
+    for folder in () if package is None else package.submodule_search_locations or ():
+        found += _from_files(_icd_files(Path(folder) / ".libs"))
+    return list({driver.binary: driver for driver in reversed(found)}.values())[::-1]
+
+
+def platforms(drivers: Sequence[Driver]) -> list[Any]:
+    """The platforms of some drivers, in their order; loads these and no others.
+
+    In a process that has asked OpenCL for something before, these are the platforms loaded then.
+
+    Raises:
+        ImportError: There is no pyopencl, or it finds no loader.
+        pyopencl.Error: The loader finds no platform.
+    """
+    import pyopencl as cl
+
+    if any(not driver.binary for driver in drivers):
+        return list(cl.get_platforms())
+    caches = [driver.cache for driver in drivers if driver.cache]
+    with tempfile.TemporaryDirectory(prefix="partita-opencl-") as folder:
+        for number, driver in enumerate(drivers):
+            file = Path(folder) / f"{number:03}.icd"
+            file.write_text(f"{driver.binary}\n", encoding="utf-8")
+        changes: dict[str, str | None] = {
+            **dict.fromkeys(_VENDORS, folder),
+            _FILENAMES: None,
+            # pyopencl's loader adds the drivers below this folder, and crashes without it.
+            _HOME: "",
+        }
+        if caches:
+            changes["POCL_CACHE_DIR"] = caches[0]
+        with _environment(changes):
+            found = list(cl.get_platforms())
+            for one in found if caches else ():
+                with contextlib.suppress(cl.Error):  # asked again, where it is told
+                    one.get_devices()  # reads where its cache is
+    return found
+
+
+def _icd_files(folder: Path) -> list[Path]:
+    try:
+        return sorted(file for file in folder.iterdir() if file.suffix == ".icd")
+    except OSError:
+        return []
+
+
+def _from_files(files: Sequence[Path]) -> list[Driver]:
+    found = []
+    for file in files:
+        try:
+            with file.open(encoding="utf-8", errors="surrogateescape") as stream:
+                library = stream.readline(4096).strip()
+        except OSError:
+            continue  # as the loader does
+        if library:
+            beside = file.parent / library
+            near = "/" not in library and beside.is_file() and file.parent.name == ".libs"
+            found.append(Driver(file.name, str(beside) if near else library, str(file)))
+    return found
+
+
+def _from_library(library: str) -> Driver:
+    return Driver(Path(library).name, library, library)
+
+
+def _from_package(package: str, library: str) -> list[Driver]:
+    try:
+        files = metadata.distribution(package).files or ()
+    except metadata.PackageNotFoundError:
+        return []
+    for file in files:
+        if file.name == library:
+            path = str(Path(str(file.locate())).resolve())
+            return [Driver(package, path, path)]
+    return []
+
+
+def _find_library(library: str) -> str:
+    if "/" in library or not library:
+        return library
+    folders = (*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_LIBRARIES)
+    found = (Path(folder) / library for folder in folders if folder)
+    return next((str(path) for path in found if path.exists()), "")
+
+
+def _stamp(path: str) -> str:
+    try:
+        real = Path(path).resolve()
+        status = real.stat()
+    except (OSError, ValueError):
+        return path
+    return f"{real} {status.st_size} {status.st_mtime_ns}"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+@contextlib.contextmanager
+def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+    """Environment variables as they are to be while the block runs; ``None`` takes one away."""
+    before = {name: os.environ.get(name) for name in changes}
+    _set(changes)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

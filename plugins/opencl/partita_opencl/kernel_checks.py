@@ -1,0 +1,264 @@
+"""Small models by kernel family, with their results in float64: what a driver must get right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+
+OPSET = 18
+
+Family = Callable[["Sample"], None]
+
+CHECKS: dict[str, Family] = {}
+"""A function per family that fills a model in."""
+
+
+class Sample:
+    """A model of a family with its inputs, and its outputs as they are to be."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Any] = []
+        self.feeds: dict[str, Array] = {}
+        self.weights: dict[str, Array] = {}
+        self.wanted: dict[str, Array] = {}
+        self.random = np.random.default_rng(0)
+        self._names = (f"y{n}" for n in itertools.count())
+
+    def numbers(self, *shape: int) -> Array:
+        """Numbers of both signs that float16 and bfloat16 hold, in float32."""
+        steps: Array = self.random.integers(-64, 65, shape)
+        return (steps / 32.0).astype(np.float32)
+
+    def feed(self, name: str, array: Array) -> Array:
+        """Adds an input of the model; returns it in float64."""
+        self.feeds[name] = array
+        return array.astype(np.float64)
+
+    def weight(self, name: str, array: Array) -> Array:
+        """Adds a constant of the model; returns it in float64."""
+        self.weights[name] = array
+        return array.astype(np.float64)
+
+    def step(self, op_type: str, inputs: str, output: str, **attrs: Any) -> None:
+        """Adds an operation; inputs are separated by blanks."""
+        from onnx import helper
+
+        self.nodes.append(helper.make_node(op_type, inputs.split(" "), [output], output, **attrs))
+
+    def check(self, op_type: str, inputs: str, wanted: Array, **attrs: Any) -> None:
+        """Adds an operation whose result is an output."""
+        name = next(self._names)
+        self.step(op_type, inputs, name, **attrs)
+        self.wanted[name] = wanted
+
+    def model(self) -> Any:
+        """The ONNX model."""
+        from onnx import helper, numpy_helper
+
+        ports = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for n, x in self.feeds.items()
+        ]
+        outputs = [helper.make_empty_tensor_value_info(name) for name in self.wanted]
+        weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
+        graph = helper.make_graph(self.nodes, "trial", ports, outputs, weights)
+        opset = helper.make_opsetid("", OPSET)
+        return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+    def error(self, found: Mapping[str, Array]) -> float:
+        """The largest relative error of an output; infinite for one of a wrong shape."""
+        return max(_distance(found[name], wanted) for name, wanted in self.wanted.items())
+
+
+def _distance(found: Array, wanted: Array) -> float:
+    if found.shape != wanted.shape:
+        return np.inf
+    difference = float(np.linalg.norm(found.astype(np.float64) - wanted))
+    return difference / max(float(np.linalg.norm(wanted)), 1e-30)
+
+
+def sample(family: str) -> Sample:
+    """The model of a family."""
+    made = Sample()
+    CHECKS[family](made)
+    return made
+
+
+def _family(fill: Family) -> Family:
+    CHECKS[fill.__name__.strip("_")] = fill
+    return fill
+
+
+@_family
+def _elementwise(s: Sample) -> None:
+    x = s.feed("x", s.numbers(3, 4, 5, 7))
+    column = s.weight("column", s.numbers(4, 1, 1))
+    row = s.weight("row", s.numbers(7))
+    s.step("Sigmoid", "x", "a")
+    s.step("Tanh", "a", "b")
+    s.step("Exp", "b", "c")
+    s.step("Relu", "x", "d")
+    s.step("Add", "c d", "e")
+    s.step("Sqrt", "e", "f")
+    s.step("Erf", "x", "g")
+    e = np.exp(np.tanh(1.0 / (1.0 + np.exp(-x)))) + np.maximum(x, 0.0)
+    erf = np.array([math.erf(v) for v in x.ravel()]).reshape(x.shape)
+    s.check("Mul", "f g", np.sqrt(e) * erf)
+    s.step("Mul", "x column", "h")
+    s.check("Add", "h row", x * column + row)
+    n = s.feed("n", s.random.integers(-9, 9, (3, 5)))
+    s.check("Mul", "n n", n * n)
+    s.check("Cast", "n", n, to=1)
+
+
+@_family
+def _matmul(s: Sample) -> None:
+    x = s.feed("x", s.numbers(20, 37))
+    w = s.weight("w", s.numbers(37, 21))
+    s.check("MatMul", "x w", x @ w)
+    a, b = s.feed("a", s.numbers(2, 5, 33)), s.feed("b", s.numbers(2, 33, 40))
+    s.check("MatMul", "a b", a @ b)
+
+
+@_family
+def _convolution(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 6, 9, 10))
+    w = s.weight("w", s.numbers(18, 6, 3, 3))
+    bias = s.weight("bias", s.numbers(18))
+    wanted = _convolved(x, w, 1) + bias[:, None, None]
+    s.check("Conv", "x w bias", wanted, pads=[1, 1, 1, 1])
+    narrow = s.weight("narrow", s.numbers(8, 6, 1, 1))
+    s.check("Conv", "x narrow", _convolved(x, narrow, 0))
+
+
+@_family
+def _depthwise(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 6, 9, 10))
+    w = s.weight("w", s.numbers(6, 1, 3, 3))
+    windows = _windows(x, 3, 1)
+    wanted = np.einsum("ncyxij,cij->ncyx", windows, w[:, 0])
+    s.check("Conv", "x w", wanted, pads=[1, 1, 1, 1], group=6)
+
+
+@_family
+def _convolution_transposed(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 5, 4, 6))
+    w = s.weight("w", s.numbers(5, 3, 2, 2))
+    wanted = np.einsum("ncyx,cfij->nfyixj", x, w).reshape(1, 3, 8, 12)
+    s.check("ConvTranspose", "x w", wanted, strides=[2, 2])
+
+
+@_family
+def _pooling(s: Sample) -> None:
+    x = s.feed("x", s.numbers(2, 3, 8, 9))
+    windows = _windows(x, 2, 0)
+    s.check("MaxPool", "x", windows.max((4, 5)), kernel_shape=[2, 2])
+    s.check("AveragePool", "x", windows.mean((4, 5)), kernel_shape=[2, 2])
+    s.check("GlobalAveragePool", "x", x.mean((2, 3), keepdims=True))
+
+
+@_family
+def _reduction(s: Sample) -> None:
+    x = s.feed("x", s.numbers(4, 6, 37))
+    s.weight("last", np.array([2]))
+    s.weight("middle", np.array([1]))
+    s.check("ReduceMean", "x last", x.mean(2, keepdims=True))
+    s.check("ReduceMax", "x middle", x.max(1, keepdims=True))
+    s.check("ReduceSum", "x middle", x.sum(1, keepdims=True))
+
+
+@_family
+def _argument(s: Sample) -> None:
+    x = s.feed("x", s.random.permutation(60).reshape(4, 15).astype(np.float32))
+    s.check("ArgMax", "x", x.argmax(1, keepdims=True), axis=1)
+    s.check("ArgMin", "x", x.argmin(0, keepdims=True), axis=0)
+
+
+@_family
+def _softmax(s: Sample) -> None:
+    x = s.feed("x", s.numbers(4, 6, 37))
+    for axis in (2, 1):
+        powers = np.exp(x - x.max(axis, keepdims=True))
+        s.check("Softmax", "x", powers / powers.sum(axis, keepdims=True), axis=axis)
+
+
+@_family
+def _normalisation(s: Sample) -> None:
+    x = s.feed("x", s.numbers(2, 5, 40))
+    scale, shift = s.weight("scale", s.numbers(40)), s.weight("shift", s.numbers(40))
+    s.check("LayerNormalization", "x scale shift", _normal(x, 2) * scale + shift)
+    gain, offset = s.weight("gain", s.numbers(5)), s.weight("offset", s.numbers(5))
+    wanted = _normal(x, 2) * gain[:, None] + offset[:, None]
+    s.check("InstanceNormalization", "x gain offset", wanted)
+
+
+@_family
+def _lrn(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 5, 3, 4))
+    padded = np.pad(x**2, ((0, 0), (1, 1), (0, 0), (0, 0)))
+    sums = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    s.check("LRN", "x", x / (1.0 + sums / 3.0) ** 0.75, size=3, alpha=1.0)
+
+
+@_family
+def _movement(s: Sample) -> None:
+    x = s.feed("x", s.numbers(3, 4, 10))
+    s.check("Transpose", "x", x.transpose(2, 0, 1), perm=[2, 0, 1])
+    s.check("Transpose", "x", x.transpose(0, 2, 1), perm=[0, 2, 1])
+    s.check("Concat", "x x", np.concatenate([x, x], 1), axis=1)
+    s.weight("pads", np.array([0, 1, 2, 0, 0, 1]))
+    s.check("Pad", "x pads", np.pad(x, ((0, 0), (1, 0), (2, 1))))
+    s.weight("from", np.array([1]))
+    s.weight("to", np.array([9]))
+    s.weight("axis", np.array([2]))
+    s.weight("step", np.array([2]))
+    s.check("Slice", "x from to axis step", x[:, :, 1:9:2])
+
+
+@_family
+def _indexing(s: Sample) -> None:
+    x = s.feed("x", s.numbers(5, 6))
+    picked = s.feed("picked", np.array([4, 0, -1, 2]))
+    s.check("Gather", "x picked", x[picked.astype(int)])
+    places = s.feed("places", s.random.integers(0, 5, (3, 6)))
+    s.check("GatherElements", "x places", np.take_along_axis(x, places.astype(int), 0), axis=0)
+
+
+@_family
+def _resize(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 2, 4, 5))
+    s.weight("scales", np.array([1.0, 1.0, 2.0, 2.0], np.float32))
+    how = {"coordinate_transformation_mode": "asymmetric"}
+    nearest = x.repeat(2, 2).repeat(2, 3)
+    inputs = "x  scales"  # without regions
+    s.check("Resize", inputs, nearest, mode="nearest", nearest_mode="floor", **how)
+    s.check("Resize", inputs, _doubled(_doubled(x, 2), 3), mode="linear", **how)
+
+
+def _doubled(x: Array, axis: int) -> Array:
+    """Twice as many elements along an axis, the new ones halfway to the next."""
+    following = np.concatenate([x.take(range(1, x.shape[axis]), axis), x.take([-1], axis)], axis)
+    pairs = np.stack([x, (x + following) / 2.0], axis + 1)
+    return pairs.reshape(*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1 :])
+
+
+def _normal(x: Array, axis: int) -> Array:
+    centred = x - x.mean(axis, keepdims=True)
+    result: Array = centred / np.sqrt(x.var(axis, keepdims=True) + 1e-5)
+    return result
+
+
+def _windows(x: Array, size: int, pad: int) -> Array:
+    image = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    return np.lib.stride_tricks.sliding_window_view(image, (size, size), (2, 3))
+
+
+def _convolved(x: Array, w: Array, pad: int) -> Array:
+    result: Array = np.einsum("ncyxij,fcij->nfyx", _windows(x, w.shape[2], pad), w, optimize=True)
+    return result

@@ -1,0 +1,182 @@
+"""A process of our own in which a driver may abort, hang or crash, and how that ended.
+
+It runs ``main`` of one of this package's modules, gets a request as JSON, and answers by JSON, an
+object per line. What drivers write to its standard output is no answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TextIO
+
+Json = dict[str, Any]
+Answer = Callable[[Json], None]
+"""Tells the parent something; it has it even if this process dies next."""
+
+_BY_CHANCE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
+"""Signals that other processes send, as the system does when there is no memory."""
+
+_MESSAGE = 300
+"""Letters of what a process wrote last that are told."""
+
+
+class TrialProcess:
+    """One such process; leaving the block ends it.
+
+    Args:
+        module: The module of this package.
+        request: What its ``main`` gets.
+        seconds: How long it may be silent until it is taken to hang.
+
+    Raises:
+        OSError: It cannot be started.
+
+    Attributes:
+        hangs: Whether it was ended since it had been silent too long.
+    """
+
+    def __init__(self, module: str, request: Json, seconds: float) -> None:
+        self._seconds = seconds
+        self.hangs = False
+        self._last_words = ""
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        try:
+            self._process = subprocess.Popen(
+                [*_python(), _START.format(path=sys.path, module=module)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                start_new_session=os.name == "posix",
+            )
+        except OSError:
+            self._errors.close()
+            raise
+        with contextlib.suppress(BrokenPipeError):  # it died at once: its end says why
+            self._write(json.dumps(request).encode())
+
+    def answers(self) -> Iterator[Json]:
+        """What it tells, as it tells it; ends when it has ended, or has been silent too long."""
+        stream = self._process.stdout
+        if stream is None:
+            raise ValueError("the process has no standard output")
+        while True:
+            timer = threading.Timer(self._seconds, self._give_up)
+            timer.daemon = True
+            timer.start()
+            try:
+                line = stream.readline()
+            finally:
+                timer.cancel()
+            if not line:
+                self._process.wait()
+                return
+            with contextlib.suppress(ValueError):  # half a line, of a process that died
+                yield json.loads(line)
+
+    @property
+    def fault(self) -> str:
+        """How it failed, in words, once the block is left; empty if it ended as it should."""
+        code = self._process.returncode
+        if self.hangs:
+            return f"it said nothing for {self._seconds:.0f} s"
+        if code == 0:
+            return ""
+        how = _signal_name(code) if code < 0 else f"exit code {code}"
+        last = f" ({self._last_words})" if self._last_words else ""
+        return f"the process that tried it ended by {how}{last}"
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether the same trial may go well another time."""
+        return not self.hangs and _signal_name(self._process.returncode) in _BY_CHANCE
+
+    def _read_last_words(self) -> str:
+        self._errors.seek(0, os.SEEK_END)
+        self._errors.seek(max(0, self._errors.tell() - 10_000))
+        text = self._errors.read().decode(errors="replace").strip()
+        return text.splitlines()[-1].strip()[:_MESSAGE] if text else ""
+
+    def _write(self, data: bytes) -> None:
+        stream = self._process.stdin
+        if stream is None:
+            raise ValueError("the process has no standard input")
+        with stream:
+            stream.write(data)
+
+    def _give_up(self) -> None:
+        self.hangs = True
+        self._kill()
+
+    def _kill(self) -> None:
+        if self._process.poll() is not None:
+            return
+        if os.name == "posix":
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)  # with linkers that it started
+        else:
+            self._process.kill()
+
+    def __enter__(self) -> TrialProcess:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._last_words = self._read_last_words()
+        self._errors.close()
+
+
+def serve(main: Callable[[Json, Answer], None]) -> None:
+    """The process's side: reads the request, and sends answers past what drivers print."""
+    request = json.load(sys.stdin)
+    with _own_output() as stream:
+
+        def answer(found: Json) -> None:
+            stream.write(json.dumps(found) + "\n")
+            stream.flush()
+
+        main(request, answer)
+
+
+@contextlib.contextmanager
+def _own_output() -> Iterator[TextIO]:
+    """The standard output, which everything else that writes to it loses to standard error."""
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as stream:
+        os.dup2(2, 1)
+        yield stream
+
+
+_START = """\
+import sys
+sys.path[:] = {path!r}
+from partita_opencl import trial_process, {module}
+trial_process.serve({module}.main)
+"""
+
+
+def _python() -> list[str]:
+    """The interpreter, which imports nothing from the folder that it is started in."""
+    return [sys.executable, "-P", "-c"]
+
+
+def _signal_name(code: int) -> str:
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

@@ -1,0 +1,237 @@
+"""Drivers are tried by another process before this one loads them; here, drivers that fail."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from partita import cache_folder
+from partita_opencl import driver_trial, driver_view, drivers, verdicts
+from partita_opencl.devices import Device, find_device
+from partita_opencl.driver_trial import Tried
+from partita_opencl.drivers import Driver
+from partita_opencl.verdicts import Verdict
+
+from .broken_drivers import ABORT, WRONG, broken_pocl, hanging_include, library_that
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    """No verdict is known, and a folder to keep some in."""
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
+
+
+def working_driver():
+    """The first of the drivers that passed."""
+    return next(one.driver for one in driver_trial.tried() if one.verdict.good)
+
+
+def test_a_driver_that_works_passes_and_its_versions_are_known():
+    verdict = driver_trial._verdict(working_driver())
+    assert verdict.good
+    version = " ".join(find_device("").handle.platform.version.split())
+    assert version in verdict.facts["versions"]
+    assert not verdict.facts.get("vectors")
+
+
+def test_a_driver_that_aborts_while_it_is_loaded(tmp_path):
+    verdict = driver_trial._verdict(library_that(tmp_path, "aborts"))
+    assert verdict.reason.endswith("while it was loaded")
+    assert "ended by SIG" in verdict.reason  # SIGILL or SIGTRAP
+
+
+def test_a_driver_that_hangs_while_it_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver_trial, "SECONDS", 10.0)
+    verdict = driver_trial._verdict(library_that(tmp_path, "hangs"))
+    assert verdict.reason == "it said nothing for 10 s, while it was loaded"
+
+
+def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
+    verdict = driver_trial._verdict(broken_pocl(tmp_path, ABORT))
+    assert "ended by SIGABRT" in verdict.reason
+    assert "llvm_fatal_error" in verdict.reason  # what it said last
+    assert verdict.reason.endswith("while its devices built and ran a small kernel")
+
+
+def test_a_driver_that_hangs_while_it_builds_a_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr(driver_trial, "SECONDS", 15.0)
+    verdict = driver_trial._verdict(broken_pocl(tmp_path, hanging_include(tmp_path)))
+    assert verdict.reason.endswith("for 15 s, while its devices built and ran a small kernel")
+
+
+def test_a_driver_that_computes_wrongly(tmp_path):
+    verdict = driver_trial._verdict(broken_pocl(tmp_path, WRONG))
+    assert "computes wrongly: a small kernel is" in verdict.reason
+
+
+def test_a_driver_that_cannot_be_opened(tmp_path):
+    verdict = driver_trial._verdict(Driver("gone.icd", str(tmp_path / "gone.so"), "gone.icd"))
+    assert verdict.reason.startswith("no platform of it can be listed")
+
+
+def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tried(tmp_path):
+    header = f"#ifdef VECTORS\n{ABORT}\n#endif"
+    tried = driver_trial._judge(broken_pocl(tmp_path, header))
+    assert tried.verdict.good
+    assert "SIGABRT" in tried.verdict.facts["vectors"]
+    folder = cache_folder.cache_folder(verdicts.KIND)
+    subjects = {json.loads(file.read_text())["subject"] for file in folder.iterdir()}
+    assert "OpenCL driver broken.icd with built-in functions of avx2" in subjects
+
+
+def test_a_form_of_pocl_with_other_built_in_functions_works(tmp_path):
+    (view, *_) = driver_view.views(broken_pocl(tmp_path, ""))
+    assert view.form == "built-in functions of avx2"
+    library = Path(view.binary)
+    data = library.parent.parent.parent / "pocl_binary_distribution/.libs/share/pocl"
+    (high,) = data.glob("kernel-*-avx512.bc")
+    assert high.resolve().name.endswith("-avx2.bc")
+    assert driver_trial._verdict(view).good
+    assert list(Path(view.cache).iterdir())  # programs of another form are kept apart
+
+
+def test_other_drivers_have_no_other_forms(tmp_path):
+    assert not list(driver_view.views(Driver("a.icd", "liba.so.1", "a.icd")))
+    assert not list(driver_view.views(library_that(tmp_path, "aborts")))
+
+
+def test_a_verdict_is_read_from_disk_the_second_time(tmp_path, monkeypatch):
+    driver = library_that(tmp_path, "aborts")
+    first = driver_trial._verdict(driver)
+    assert first.file.is_file()
+    monkeypatch.setattr(driver_trial, "_try", None)  # a second trial would fail
+    assert driver_trial._verdict(driver) == first
+
+
+def test_another_library_is_tried_anew(tmp_path):
+    driver = library_that(tmp_path, "aborts")
+    first = driver_trial._verdict(driver)
+    Path(driver.binary).write_bytes(b"no library at all")
+    assert driver_trial._verdict(driver).reason != first.reason
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "list", "binary", "foreign"])
+def test_damaged_verdicts_are_no_verdicts(tmp_path, monkeypatch, damage):
+    driver = library_that(tmp_path, "aborts")
+    first = driver_trial._verdict(driver)
+    good = first.file.read_bytes()
+    bad = {
+        "cut": good[:40],
+        "empty": b"",
+        "list": b"[1, 2]",
+        "binary": bytes(range(256)),
+        "foreign": good.replace(b"broken.icd", b"another.icd"),
+    }
+    first.file.write_bytes(bad[damage])
+    again = Verdict("tried again")
+    monkeypatch.setattr(driver_trial, "_try", lambda *_, **__: (again, True))
+    assert driver_trial._verdict(driver).reason == "tried again"
+    assert driver_trial._verdict(driver).reason == "tried again"  # it took the damaged one's place
+
+
+def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
+    chance = Verdict("the process that tried it ended by SIGKILL")
+    monkeypatch.setattr(driver_trial, "_try", lambda *_, **__: (chance, False))
+    assert driver_trial._verdict(library_that(tmp_path, "aborts")).reason == chance.reason
+    assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+def test_without_a_cache_folder_drivers_are_tried_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, "")
+    verdict = driver_trial._verdict(library_that(tmp_path, "aborts"))
+    assert verdict.reason
+    assert verdict.file is None
+
+
+def test_what_is_said_of_a_driver_names_file_reason_and_cure():
+    driver = Driver("bad.icd", "/opt/libbad.so", "/etc/OpenCL/vendors/bad.icd")
+    tried = Tried(driver, Verdict("it hangs", file=Path("/cache/v.json")))
+    assert tried.explanation == (
+        "the driver of '/etc/OpenCL/vendors/bad.icd' is not loaded: it hangs. Update or remove it; "
+        "to try it again, delete '/cache/v.json'. README lists drivers by machine."
+    )
+
+
+def run(code, **environment):
+    """A program of a user, which must not die."""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+DEVICES = "from partita.cli.main import main; raise SystemExit(main(['devices', '--json']))"
+
+
+def test_a_program_goes_on_without_a_driver_that_aborts(tmp_path):
+    library_that(tmp_path, "aborts")
+    found = json.loads(run(DEVICES, OCL_ICD_VENDORS=str(tmp_path)))
+    assert "OPENCL.0" in found["devices"]  # of the driver that pyopencl brings
+    reason = found["unavailable"]["OpenCL driver broken.icd"]
+    assert "while it was loaded" in reason
+    assert str(tmp_path / "broken.icd") in reason
+
+
+def test_a_program_goes_on_with_no_driver_but_a_broken_one(tmp_path):
+    library_that(tmp_path, "aborts")
+    found = json.loads(run(DEVICES, OCL_ICD_VENDORS=str(tmp_path / "broken.icd")))
+    assert not [name for name in found["devices"] if name.startswith("OPENCL")]
+    assert "while it was loaded" in found["unavailable"]["OPENCL"]
+
+
+def test_the_environment_is_as_it_was():
+    before = dict(os.environ)
+    with drivers._environment({"OCL_ICD_VENDORS": "/x", "PATH": None}):
+        assert os.environ["OCL_ICD_VENDORS"] == "/x"
+        assert "PATH" not in os.environ
+    assert dict(os.environ) == before
+
+
+def test_drivers_are_found_as_the_loader_finds_them(tmp_path, monkeypatch):
+    for name, library in (("b.icd", "libb.so"), ("a.icd", "/opt/liba.so"), ("note.txt", "no")):
+        (tmp_path / name).write_text(f"{library}\n")
+    (tmp_path / "empty.icd").write_text("")
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    found = [driver.binary for driver in drivers.installed()]
+    assert found[:2] == ["/opt/liba.so", "libb.so"]
+    assert all("pyopencl" in library for library in found[2:])
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path / "b.icd"))
+    assert [driver.binary for driver in drivers.installed()] == ["libb.so"]
+    monkeypatch.setenv("OCL_ICD_VENDORS", "/opt/libc.so")
+    assert drivers.installed() == [Driver("libc.so", "/opt/libc.so", "/opt/libc.so")]
+    monkeypatch.setenv("OCL_ICD_FILENAMES", "/opt/libd.so")
+    assert [driver.name for driver in drivers.installed()] == ["libd.so", "libc.so"]
+
+
+def test_intels_driver_of_pypi_is_found_where_it_lies(tmp_path, monkeypatch):
+    library = tmp_path / "lib/libintelocl.so"
+    library.parent.mkdir()
+    library.write_bytes(b"")
+    info = tmp_path / "intel_opencl_rt-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: intel-opencl-rt\nVersion: 1.0\n")
+    (info / "RECORD").write_text("lib/libintelocl.so,,\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
+    assert Driver("intel-opencl-rt", str(library), str(library)) in drivers.installed()
+
+
+def test_contexts_are_left_at_exit():
+    """PoCL aborts when a context goes in which a build has failed; nothing may let it go."""
+    import pyopencl as cl
+
+    device = Device(99, find_device("").handle, working_driver())
+    assert device.context is device.context
+    ordinary = cl.Context([device.handle])
+    holder = [ordinary]
+    del ordinary
+    assert sys.getrefcount(device._context) == sys.getrefcount(holder[0]) + 1

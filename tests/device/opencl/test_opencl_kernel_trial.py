@@ -1,0 +1,321 @@
+"""Kernels are tried by another process, by family, before a device claims their operators."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from partita import ReasonCode, cache_folder
+from partita.errors import CompileError, UnsupportedOpError
+from partita_opencl import kernel_checks, kernel_trial, verdicts
+from partita_opencl.devices import find_device
+from partita_opencl.kernel_trial import Fitness, Mode
+from partita_opencl.properties import Precision
+from partita_opencl.table import TABLE
+from partita_opencl.tuning import Form
+
+from .broken_drivers import ABORT, broken_pocl, hanging_include
+from .comparison import check_single, compiled, core, floats, single
+
+REGISTERS = Mode(local_tiles=False, precision=Precision.F32)
+
+
+@pytest.fixture
+def untried(monkeypatch, tmp_path):
+    """No verdict is known, and a folder to keep some in."""
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
+    kernel_trial.forget()
+    yield
+    kernel_trial.forget()
+
+
+BROKEN_HEADER = """
+#if defined(KX)  // depthwise convolutions
+{abort}
+#endif
+#if defined(ITEMS) && defined(ROWS)  // softmax
+#define exp(x) (0.5f * (x))
+#endif
+#if defined(PICK)  // resizing by picking elements
+{hang}
+#endif
+#if defined(PANELS) && !defined(PLAIN)  // products, unless a * b + c stands for fma
+{abort}
+#endif
+"""
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import onnx
+import partita
+from partita_opencl import kernel_trial
+
+kernel_trial.SECONDS = 30.0
+if sys.argv[2:]:  # what was tried must not be tried again
+    kernel_trial.TrialProcess = None
+core = partita.Core()
+model = core.read_model(sys.argv[1])
+query = core.query_model(model, "OPENCL")
+compiled = core.compile_model(model, "HETERO:OPENCL,CPU")
+feeds = {p.name: np.linspace(-1, 1, 6 * 9 * 10, dtype="f4").reshape(1, 6, 9, 10)
+         for p in compiled.inputs}
+results = compiled.create_infer_request().infer(feeds)
+print(json.dumps({
+    "reasons": {name: str(reason) for name, reason in query.reasons.items()},
+    "taken": sorted(query),
+    "results": {name: np.array(results[name]).tolist() for name in ("d", "s", "m", "r")},
+}))
+"""
+
+
+def broken_network():
+    """A depthwise convolution, a softmax, a product and a resizing of the same input."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    arrays = {
+        "w": rng.standard_normal((6, 1, 3, 3)),
+        "v": rng.standard_normal((10, 4)),
+        "scales": np.array([1.0, 1.0, 2.0, 2.0]),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["d"], "depthwise", group=6),
+        helper.make_node("Softmax", ["x"], ["s"], "softmax"),
+        helper.make_node("MatMul", ["x", "v"], ["m"], "product"),
+        helper.make_node("Resize", ["x", "", "scales"], ["r"], "resizing"),
+        helper.make_node("Relu", ["x"], ["e"], "relu"),
+    ]
+    shape = (1, 6, 9, 10)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, shape)],
+        [helper.make_empty_tensor_value_info(name) for name in "dsmre"],
+        [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+@pytest.mark.timeout(900)  # a dozen processes, one of which hangs until it is given up
+def test_what_a_driver_fails_at_costs_its_family_alone(tmp_path):
+    import onnx
+
+    header = BROKEN_HEADER.format(abort=ABORT, hang=hanging_include(tmp_path))
+    driver = broken_pocl(tmp_path, header)
+    file = tmp_path / "model.onnx"
+    onnx.save(broken_network(), file)
+    environment = {
+        **os.environ,
+        "OCL_ICD_VENDORS": driver.origin,
+        "PARTITA_CACHE_DIR": str(tmp_path / "cache"),
+        "POCL_CACHE_DIR": str(tmp_path / "pocl"),
+    }
+
+    def run(*more):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(file), *more],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=420,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    found = run()
+    reasons = found["reasons"]
+    assert found["taken"] == ["product", "relu"]
+    assert all(reason.startswith("DRIVER_FAULT: kernels of family") for reason in reasons.values())
+    assert "ended by SIGABRT (LLVM ERROR" in reasons["depthwise"]
+    assert "results are" in reasons["softmax"]
+    assert "it said nothing for 30 s" in reasons["resizing"]
+    feeds = {"x": np.linspace(-1, 1, 540, dtype="f4").reshape(1, 6, 9, 10)}
+    wanted = core().compile_model(core().read_model(str(file)), "CPU").infer_new_request(feeds)
+    for name, values in found["results"].items():
+        np.testing.assert_allclose(values, wanted[name], rtol=1e-4, atol=1e-5)
+    assert run("again") == found  # by the verdicts on disk
+
+
+@pytest.mark.usefixtures("untried")
+def test_families_that_pass_are_tried_once(monkeypatch):
+    device = find_device("")
+    found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument"])
+    assert found == {"lrn": Fitness(), "argument": Fitness()}
+    kernel_trial.forget()
+    monkeypatch.setattr(kernel_trial, "TrialProcess", None)  # a second trial would fail
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn", "argument"]) == found
+
+
+class Scripted:
+    """A process that tells what a test says: a fault per family, or how it dies at one."""
+
+    hangs = False
+    by_chance = False
+
+    def __init__(self, module, request, seconds):
+        assert module == "kernel_trial"
+        self.tasks = [family for family, _ in request["tasks"]]
+        self.fault = ""
+        self.runs.append(self.tasks)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def answers(self):
+        yield {"ready": True}
+        failed = False
+        for family in self.tasks:
+            what = self.script[family]
+            if what == "dies":
+                self.fault = "the process that tried it ended by SIGSEGV"
+                return
+            if what == "fails after others" and not failed:
+                what = ""
+            failed = failed or bool(what)
+            yield {"fault": what}
+
+
+@pytest.fixture
+def scripted(monkeypatch, untried):
+    """Trials by a script."""
+
+    def make(**script):
+        monkeypatch.setattr(Scripted, "runs", [], raising=False)
+        monkeypatch.setattr(Scripted, "script", script, raising=False)
+        monkeypatch.setattr(kernel_trial, "TrialProcess", Scripted)
+        return find_device("")
+
+    return make
+
+
+def test_after_a_crash_another_process_goes_on(scripted):
+    device = scripted(lrn="dies", argument="", softmax="")
+    found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
+    assert "SIGSEGV" in found["lrn"].reason
+    assert found["argument"] == found["softmax"] == Fitness()
+    assert Scripted.runs[:2] == [["lrn", "argument", "softmax"], ["argument", "softmax"]]
+
+
+def test_what_fails_after_another_failure_is_tried_alone(scripted):
+    device = scripted(lrn="no such kernel", argument="fails after others", softmax="")
+    found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
+    assert "no such kernel" in found["lrn"].reason
+    assert found["argument"] == found["softmax"] == Fitness()
+    assert ["argument"] in Scripted.runs
+
+
+def test_every_form_is_tried_before_a_family_that_has_some_is_given_up(scripted, monkeypatch):
+    device = scripted(lrn="wrong", softmax="wrong")
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn"])["lrn"].reason.startswith("wrong")
+    assert len(Scripted.runs) == len(Form)
+    assert kernel_trial.fitness(device, REGISTERS, ["softmax"])["softmax"].reason
+    assert len(Scripted.runs) == len(Form) + 1  # its kernels are the same in every form
+    device = scripted(matmul="dies")
+    monkeypatch.setattr(Scripted, "hangs", True)
+    assert kernel_trial.fitness(device, REGISTERS, ["matmul"])["matmul"].reason
+    assert len(Scripted.runs) == 1  # that it hangs is waited for once
+
+
+def test_families_that_sum_by_fma_have_forms():
+    """Of the kernel files that use fma, each belongs to a family with forms."""
+    cl = Path(kernel_trial.__file__).parent / "cl"
+    using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
+    assert using == {
+        *("conv_depthwise", "conv_transpose", "driver_trial", "lrn", "normalise", "prelude"),
+        *("product_lanes", "product_tile", "product_vector", "window_last"),
+    }
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b'{"format": 1}', bytes(range(256))])
+def test_damaged_verdicts_are_no_verdicts(scripted, damage):
+    device = scripted(lrn="wrong")
+    kernel_trial.fitness(device, REGISTERS, ["lrn"])
+    for file in cache_folder.cache_folder(verdicts.KIND).iterdir():
+        file.write_bytes(damage)
+    kernel_trial.forget()
+    scripted(lrn="")
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn"]) == {"lrn": Fitness()}
+
+
+def test_without_a_process_nothing_is_used_and_nothing_kept(scripted, monkeypatch):
+    device = scripted(lrn="")
+
+    def refuse(*_):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(kernel_trial, "TrialProcess", refuse)
+    reason = kernel_trial.fitness(device, REGISTERS, ["lrn"])["lrn"].reason
+    assert "no process can be started to try it (no more processes)" in reason
+    assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+def test_refused_operators_say_so_and_others_are_taken(scripted):
+    scripted(elementwise="", softmax="wrong")
+    model, _ = single("Softmax", [floats(3, 4)])
+    answer = core().query_model(core().read_model(model), "OPENCL")
+    assert answer.reasons["Softmax"].code is ReasonCode.DRIVER_FAULT
+    assert answer.reasons["Softmax"].detail.startswith("kernels of family 'softmax': wrong")
+    with pytest.raises(UnsupportedOpError, match="kernels of family 'softmax': wrong"):
+        compiled(model)
+
+
+def test_element_wise_steps_are_refused_where_the_driver_fails_at_them(scripted):
+    scripted(elementwise="wrong", movement="")
+    model, _ = single("Gemm", [floats(3, 4), floats(4, 2)], {"alpha": 2.0})
+    scripted(elementwise="wrong", matmul="")
+    with pytest.raises(CompileError, match="has element-wise steps, which device"):
+        compiled(model)
+
+
+@pytest.mark.parametrize("form", list(Form))
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "constant"),
+    [
+        ("MatMul", [(30, 21), (21, 35)], (1,)),
+        ("MatMul", [(2, 5, 21), (2, 21, 19)], ()),
+        ("Conv", [(1, 3, 9, 8), (18, 3, 3, 3)], (1,)),
+    ],
+)
+def test_every_form_computes_the_same(monkeypatch, form, op_type, shapes, constant):
+    monkeypatch.setattr(
+        kernel_trial, "fitness", lambda _, __, names: dict.fromkeys(names, Fitness(form))
+    )
+    monkeypatch.setattr("partita_opencl.compiled.fitness", kernel_trial.fitness)
+    arrays = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
+    check_single(op_type, arrays, constant=constant)
+    model, _ = single(op_type, arrays, constant=constant)
+    plan = next(iter(compiled(model, TILING="REGISTERS")._plans.values()))
+    options = dict(next(key for key in plan.programs if key.file == "product_lanes.cl").options)
+    assert ("PLAIN" in options) == (form is not Form.USUAL)
+    assert ("NARROW" in options) == (form is Form.NARROW)
+
+
+def test_every_family_with_kernels_is_checked():
+    """A new module of kernels needs a check, or matrix units, whose trial covers it."""
+    TABLE.find("", "Relu", 18)  # imports all emitters
+    folder = Path(kernel_trial.__file__).parent / "emitters"
+    emitting = {f.stem for f in folder.glob("*.py") if "@operator" in f.read_text()}
+    launching = {name for name in emitting if "k.launch" in (folder / f"{name}.py").read_text()} | {
+        "matmul",
+        "elementwise",
+    }
+    with_matrix_units = {"attention", "images"}
+    assert launching - with_matrix_units <= kernel_checks.CHECKS.keys()
+
+
+def test_a_wrong_result_is_far_off():
+    sample = kernel_checks.sample("softmax")
+    right = dict(sample.wanted)
+    assert sample.error(right) == 0.0
+    name = next(iter(right))
+    assert sample.error({**right, name: right[name] * 1.01}) > 5e-3
+    assert sample.error({**right, name: right[name][:1]}) == np.inf
