@@ -30,6 +30,7 @@ from partita_conformance.cases_file import load
 from partita_conformance.checks import Check, registered
 from partita_conformance.suite_hetero import hetero_checks
 from partita_conformance.suite_operators import operator_checks, random_checks
+from partita_conformance.suite_sweep import sweep_checks
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         *registered(),
         *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
+        *sweep_checks(selection.draws),
         *operator_checks(cases),
     ]
     return [one for one in everything if selection.takes(one.name)]

@@ -21,20 +21,38 @@ class Draw:
         attributes: The node's attributes.
         constant: Positions of inputs that are part of the model.
         outputs: Number of outputs.
+        opset: The opset that the node is written in.
     """
 
     inputs: Sequence[Array | None]
     attributes: dict[str, Any] = field(default_factory=dict)
     constant: Sequence[int] = ()
     outputs: int = 1
+    opset: int = 17
 
 
 Generator = Callable[[Rng], Draw]
 
 
+class WideRng(np.random.Generator):
+    """Random numbers for draws of sizes that no vector divides; see :func:`random_shape`."""
+
+
 def random_shape(rng: Rng, low: int = 1, high: int = 4, most: int = 7) -> list[int]:
-    """A random shape of ``low`` to ``high`` dimensions below ``most``."""
-    return [int(n) for n in rng.integers(1, most, rng.integers(low, high + 1))]
+    """A random shape of ``low`` to ``high`` dimensions below ``most``; wide ones end in more."""
+    shape = [int(n) for n in rng.integers(1, most, rng.integers(low, high + 1))]
+    if isinstance(rng, WideRng) and shape:
+        shape[-1] = int(rng.choice((17, 35, 67, 131)))
+        if len(shape) > 1 and rng.random() < 0.5:
+            shape[0] = int(rng.choice((9, 19, 37)))
+    return shape
+
+
+def size(rng: Rng, low: int, high: int) -> int:
+    """A size of ``[low, high)``; that of a wide draw is larger, and no vector divides it."""
+    return (
+        int(rng.choice((17, 35, 45))) if isinstance(rng, WideRng) else int(rng.integers(low, high))
+    )
 
 
 def floats(rng: Rng, shape: Sequence[int]) -> Array:

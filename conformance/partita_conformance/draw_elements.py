@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import onnx
 
 from partita_conformance.draw import (
     Array,
@@ -80,14 +79,17 @@ def reduce_sum(rng: Rng) -> Draw:
     """Draws a model of reduce sum."""
     result = reduction(rng)
     axes = result.attributes.pop("axes", None)
+    if not axes and rng.random() < 0.5:
+        result.attributes["noop_with_empty_axes"] = 1
     inputs = [result.inputs[0]] + ([np.array(axes, np.int64)] if axes else [])
     return Draw(inputs, result.attributes, constant=[1])
 
 
 def arg(rng: Rng) -> Draw:
-    """Draws a model of arg."""
-    x = floats(rng, random_shape(rng, 2))
-    return Draw([x], {"axis": random_axis(rng, x.ndim), "keepdims": int(rng.integers(2))})
+    """Draws a model of arg, of numbers of which many are equal."""
+    x = np.round(floats(rng, random_shape(rng, 2)) * 2) / 2
+    given = {"axis": random_axis(rng, x.ndim), "keepdims": int(rng.integers(2))}
+    return Draw([x], {**given, "select_last_index": int(rng.integers(2))})
 
 
 def along_axis(rng: Rng) -> Draw:
@@ -112,14 +114,11 @@ def where(rng: Rng) -> Draw:
 
 def cast(rng: Rng) -> Draw:
     """Draws a model of cast."""
-    to = [
-        onnx.TensorProto.INT64,
-        onnx.TensorProto.INT32,
-        onnx.TensorProto.BOOL,
-        onnx.TensorProto.DOUBLE,
-    ]
-    x = np.asarray(rng.uniform(-90, 90, random_shape(rng)), np.float32)
-    return Draw([x], {"to": int(to[int(rng.integers(len(to)))])})
+    signed = (7, 6, 9, 11, 10, 1, 16, 3, 5)  # into unsigned types only what is not below zero
+    to = int(rng.choice((*signed, 2, 4, 12, 13)))
+    x = np.asarray(rng.uniform(-90 if to in signed else 0, 90, random_shape(rng)), np.float32)
+    x[rng.random(x.shape) < 0.2] *= 0.005  # below one, and not nothing
+    return Draw([x], {"to": to})
 
 
 def several(rng: Rng) -> Draw:

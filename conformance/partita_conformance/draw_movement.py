@@ -79,6 +79,9 @@ def reshape(rng: Rng) -> Draw:
     shape = random_shape(rng, 2, 4)
     x = floats(rng, shape)
     target = [-1, shape[-1]] if rng.random() < 0.5 else [0, -1]
+    if rng.random() < 0.2:
+        x, target = floats(rng, [shape[0], 0, 3]), [shape[0], 4, 0]
+        return Draw([x, np.array(target, np.int64)], {"allowzero": 1}, constant=[1])
     return Draw([x, np.array(target, np.int64)], constant=[1])
 
 
@@ -138,7 +141,16 @@ def resize(rng: Rng) -> Draw:
     attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": where}
     if mode == "nearest":
         attributes["nearest_mode"] = ("round_prefer_floor", "floor", "ceil")[int(rng.integers(3))]
+    if mode == "cubic" and rng.random() < 0.5:
+        attributes["cubic_coeff_a"] = -0.5
+    if mode == "cubic" and rng.random() < 0.5:
+        attributes["exclude_outside"] = 1
     sizes = np.array([1, 2, *rng.integers(2, 12, 2)], np.int64)
+    if rng.random() < 0.2 and mode != "cubic":
+        attributes["coordinate_transformation_mode"] = "tf_crop_and_resize"
+        attributes["extrapolation_value"] = 2.5
+        roi = np.array([0, 0, 0.2, -0.3, 1, 1, 1.4, 0.9], np.float32)
+        return Draw([x, roi, None, sizes], attributes, constant=[1, 3])
     return Draw([x, None, None, sizes], attributes, constant=[3])
 
 

@@ -8,15 +8,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from partita_conformance import draw_elements, draw_movement, draw_networks
-from partita_conformance.draw import Array, Draw, Generator, bools
-
-OPSET = 17
+from partita_conformance import draw_elements, draw_movement, draw_networks, draw_rest
+from partita_conformance.draw import Array, Draw, Generator, WideRng, bools
 
 
-def model_of(
-    op_type: str, draw: Draw, opset: int = OPSET
-) -> tuple[onnx.ModelProto, dict[str, Array]]:
+def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array]]:
     """The model and its inputs."""
     names = ["" if array is None else f"in{i}" for i, array in enumerate(draw.inputs)]
     outputs = [f"out{i}" for i in range(draw.outputs)]
@@ -35,11 +31,21 @@ def model_of(
         [node],
         f"random_{op_type}",
         infos,
-        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [_output(op_type, name, infos) for name in outputs],
         constants,
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    imports = [helper.make_opsetid("", draw.opset)]
+    version = max(8, helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    model = helper.make_model(graph, opset_imports=imports, ir_version=version)
     return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds
+
+
+def _output(op_type: str, name: str, inputs: list[onnx.ValueInfoProto]) -> onnx.ValueInfoProto:
+    """What is known of an output before inference: nothing, unless ONNX infers nothing."""
+    value = helper.make_empty_tensor_value_info(name)
+    if op_type == "GroupNormalization":
+        value.type.CopyFrom(inputs[0].type)
+    return value
 
 
 def element_type(op_type: str, number: int = 0) -> str:
@@ -49,10 +55,18 @@ def element_type(op_type: str, number: int = 0) -> str:
     return str(onnx.TensorProto.DataType.Name(element)).lower()
 
 
-def draw(op_type: str, number: int, attempt: int = 0) -> Draw:
-    """The draw of an operator and number; always the same one."""
-    rng = np.random.default_rng(zlib.crc32(f"{op_type}/{number}/{attempt}".encode()))
-    return GENERATORS[op_type](rng)
+def draw(op_type: str, number: int, attempt: int = 0, wide: bool = False) -> Draw:
+    """The draw of an operator and number; always the same one.
+
+    Args:
+        op_type: The operator.
+        number: Which of its draws.
+        attempt: Which of the draws of that number.
+        wide: Whether sizes are to be such that no vector divides them.
+    """
+    seed = zlib.crc32(f"{op_type}/{number}/{attempt}".encode())
+    kind = WideRng if wide else np.random.Generator
+    return GENERATORS[op_type](kind(np.random.PCG64(seed)))
 
 
 _UNARIES = [
@@ -149,5 +163,56 @@ GENERATORS: dict[str, Generator] = {
     "QuantizeLinear": draw_networks.quantize,
     "DequantizeLinear": draw_networks.dequantize,
     "LSTM": draw_networks.lstm,
+    **{op: draw_elements.unary(-0.9, 0.9) for op in ("Acos", "Atanh")},
+    **{op: draw_elements.unary(-1.4, 1.4) for op in ("Asinh", "Tan")},
+    "Gelu": draw_rest.newer(20, approximate=[None, "tanh"]),
+    "Mish": draw_rest.newer(18),
+    "Swish": draw_rest.newer(24, alpha=[None, 0.4]),
+    "Shrink": draw_rest.shrink,
+    "Not": lambda rng: Draw([bools(rng, [3, 5])]),
+    "BitShift": draw_rest.bit_shift,
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), draw_rest.bitwise),
+    "BitwiseNot": draw_rest.bitwise_not,
+    "Pow": draw_rest.power,
+    "Mod": draw_rest.modulo,
+    "IsInf": draw_rest.is_inf,
+    "IsNaN": draw_rest.is_nan,
+    "CastLike": draw_rest.cast_like,
+    "Dropout": draw_rest.dropout,
+    "EyeLike": draw_rest.eye_like,
+    "Range": draw_rest.range_,
+    "Shape": draw_rest.shape,
+    "Size": draw_rest.plain(),
+    "NonZero": draw_rest.non_zero,
+    "Compress": draw_rest.compress,
+    "ConstantOfShape": draw_rest.constant_of_shape,
+    "GatherND": draw_rest.gather_nd,
+    "ScatterElements": draw_rest.scatter_elements,
+    "ScatterND": draw_rest.scatter_nd,
+    "Scatter": draw_rest.scatter,
+    "ReverseSequence": draw_rest.reverse_sequence,
+    "GRU": draw_rest.recurrent(3, ("HardSigmoid", "LeakyRelu"), linear_before_reset=[0, 1]),
+    "RNN": draw_rest.recurrent(1, ("HardSigmoid",)),
+    "LpNormalization": draw_rest.lp_normalization,
+    "LpPool": draw_rest.lp_pool,
+    "MeanVarianceNormalization": draw_rest.mean_variance,
+    "GroupNormalization": draw_rest.group_norm,
+    "RMSNormalization": draw_rest.rms_norm,
+    "GridSample": draw_rest.grid_sample,
+    "AffineGrid": draw_rest.affine_grid,
+    "RoiAlign": draw_rest.roi_align,
+    "NonMaxSuppression": draw_rest.suppression,
+    "MatMulInteger": draw_rest.matmul_integer,
+    "ConvInteger": draw_rest.conv_integer,
+    "QLinearMatMul": draw_rest.qlinear_matmul,
+    "DynamicQuantizeLinear": draw_rest.dynamic_quantize,
+    "Unique": draw_rest.unique,
+    "CenterCropPad": draw_rest.center_crop_pad,
+    "Col2Im": draw_rest.col2im,
+    "Attention": draw_rest.attention,
+    "RotaryEmbedding": draw_rest.rotary,
+    "Upsample": draw_rest.upsample,
+    "NegativeLogLikelihoodLoss": draw_rest.nll_loss,
+    "HannWindow": draw_rest.hann_window,
 }
 """Operator to its generator, each of one opset."""

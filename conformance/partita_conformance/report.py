@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from partita_conformance.bench import Bench, Target
+from partita_conformance.claims import claims_of
 from partita_conformance.running import Outcome, count
 
 SCHEMA = 1
@@ -29,6 +30,7 @@ def as_data(target: Target, outcomes: Sequence[Outcome], seconds: float) -> dict
         outcomes: What became of each check.
         seconds: How long the run took.
     """
+    claims = claims_of(outcomes)
     return {
         "schema": SCHEMA,
         "device": target.device,
@@ -44,6 +46,11 @@ def as_data(target: Target, outcomes: Sequence[Outcome], seconds: float) -> dict
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "seconds": round(seconds, 1),
         "counts": dict(count(list(outcomes))),
+        "claims": {
+            "share": round(claims.share, 3),
+            "tried": list(claims.tried),
+            "never_tried": list(claims.never_tried),
+        },
         "checks": [
             {
                 "name": outcome.check.name,

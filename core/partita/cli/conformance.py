@@ -69,7 +69,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace, out: Output) -> int:
-    """Makes the checks; returns 1 if one fails.
+    """Makes the checks; returns 1 if one fails, or if the device is not there to be tested.
 
     Raises:
         PluginError: The expectations are wrong, or a pattern matches no check.
@@ -85,8 +85,8 @@ def run(args: argparse.Namespace, out: Output) -> int:
             if args.json:
                 out.json({"device": args.device, "state": state, "reason": reason})
             else:
-                out.text(f"{args.device} is {state}: {reason}")
-            return 0 if state == "absent" else 1
+                out.text(f"{args.device} is {state}, nothing was tested: {reason}")
+            return 1
         _run_checks(session, out)
     except ExpectationsError as error:
         raise PluginError(str(error)) from error
@@ -133,6 +133,8 @@ def _run_checks(session: Session, out: Output) -> None:
 
 
 def _print(session: Session, out: Output, seconds: float) -> None:
+    from partita_conformance.claims import claims_of
+
     bad = [outcome for outcome in session.outcomes if outcome.bad]
     statuses = sorted({outcome.status for outcome in session.outcomes})
     counts = Counter((outcome.check.suite, outcome.status) for outcome in session.outcomes)
@@ -142,5 +144,6 @@ def _print(session: Session, out: Output, seconds: float) -> None:
     out.table(["suite", *statuses], rows)
     for outcome in bad:
         out.text(f"{outcome.status}  {outcome.check.name}", f"    {outcome.detail}")
-    verdict = f"{len(bad)} checks fail" if bad else "conforms"
-    out.text("", f"{session.target.device}: {verdict} ({seconds:.0f} s)")
+    claims = claims_of(session.outcomes)
+    verdict = f"{len(bad)} checks fail" if bad else claims.verdict()
+    out.text("", *claims.lines(), f"{session.target.device}: {verdict} ({seconds:.0f} s)")

@@ -26,6 +26,10 @@ _FILES = {
 """Path in the new distribution to its template."""
 
 
+BUILT_IN = frozenset(("cpu", "gpu", "opencl", "hetero", "reference", "ray", "serve", "conformance"))
+"""Devices, aliases and packages that Partita has or keeps for itself."""
+
+
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
     parser = add_command(
@@ -67,11 +71,16 @@ def write_plugin(name: str, into: Path) -> tuple[Path, list[str]]:
     """Writes the distribution ``partita-NAME``; returns its folder and the files in it.
 
     Raises:
-        PluginError: The name cannot be a device's, or the folder exists.
+        PluginError: The name cannot be a device's, is Partita's own, or the folder exists.
     """
     if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
         raise PluginError(
             f"'{name}' cannot name a plugin: use small letters, digits and '_', e.g. 'mydev'."
+        )
+    if name in BUILT_IN:
+        raise PluginError(
+            f"'{name}' is a name of Partita's own, as {', '.join(sorted(BUILT_IN - {name}))} are; "
+            "a plugin of that name could not be installed beside it. Choose another, e.g. 'mydev'."
         )
     folder = into / f"partita-{name}"
     if folder.exists():

@@ -17,8 +17,14 @@ from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as Origi
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
-from partita_reference.movement import Flatten, Pad, Slice
-from partita_reference.rounding import WIDENED, ReduceLogSumExp, widened, widened_original
+from partita_reference.movement import Flatten, Pad, Slice, Unique
+from partita_reference.rounding import (
+    WIDENED,
+    LpNormalization,
+    ReduceLogSumExp,
+    widened,
+    widened_original,
+)
 from partita_reference.windows import AveragePool, ConvTranspose, LpPool, MaxPool
 
 
@@ -210,6 +216,7 @@ CORRECTED: list[type[OpRun]] = [
     Loop,
     LpPool,
     LRN,
+    LpNormalization,
     MaxPool,
     NonMaxSuppression,
     Optional,
@@ -219,6 +226,7 @@ CORRECTED: list[type[OpRun]] = [
     Scatter,
     Slice,
     Softmax,
+    Unique,
 ]
 
 

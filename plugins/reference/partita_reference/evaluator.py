@@ -6,7 +6,7 @@ import functools
 import importlib
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,33 @@ def _taps(node: ir.Node) -> int:
     return math.prod(window.as_ints())
 
 
+_UNREAD: Mapping[str, Mapping[str, Any]] = {
+    "LSTM": {"clip": None, "input_forget": 0, "activations": ["Sigmoid", "Tanh", "Tanh"]},
+    "GRU": {"clip": None, "activations": ["Sigmoid", "Tanh"]},
+    "RNN": {"clip": None},
+}
+"""Attributes that the evaluator never looks at, and what they say where that does not matter."""
+
+
+def _unread(node: ir.Node) -> str | None:
+    """The first attribute that the evaluator would ignore, or misread, where it matters."""
+    if node.op_type == "GridSample" and not node.domain:
+        given = {n: node.attributes.get_string(n, "") for n in ("mode", "padding_mode")}
+        cubic = given["mode"] in ("cubic", "bicubic")  # it clips places before it picks neighbours
+        return "padding_mode" if cubic and given["padding_mode"] not in ("", "zeros") else None
+    for name, usual in _UNREAD.get(node.op_type, {}).items() if not node.domain else ():
+        given = node.attributes.get(name)
+        if given is None:
+            continue
+        value = given.value
+        if name == "activations":  # one list per direction
+            value = list(given.as_strings())
+            usual = usual * (len(value) // len(usual))
+        if value != usual:
+            return name
+    return None
+
+
 def missing(node: ir.Node) -> Reason | None:
     """Why the evaluator cannot run a node, or ``None`` if it can."""
     imports = node.graph.opset_imports if node.graph is not None else {}
@@ -83,6 +110,12 @@ def missing(node: ir.Node) -> Reason | None:
                 ReasonCode.UNSUPPORTED_OP,
                 f"onnx.reference has no '{part.domain or 'ai.onnx'}::{part.op_type}' "
                 f"of opset {version}",
+            )
+        unread = _unread(part)
+        if unread is not None:
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"onnx.reference ignores or misreads attribute '{unread}' of {part.op_type}",
             )
         taps = _taps(part)
         if taps > MOST_TAPS:

@@ -63,6 +63,26 @@ def _padded(shape: Sequence[int], widths: Sequence[tuple[int, int]]) -> list[int
     return [before + n + after for n, (before, after) in zip(shape, widths, strict=True)]
 
 
+class Unique(OpRun):
+    """The original takes rows where elements are due if the order is to be that of the input."""
+
+    def _run(self, x: Array, axis: int | None = None, sorted: int | None = 1) -> tuple[Array, ...]:
+        values = x.reshape(-1) if axis is None else x
+        along = 0 if axis is None else int(axis) % x.ndim
+        _, first, inverse, counts = np.unique(
+            values, return_index=True, return_inverse=True, return_counts=True, axis=along
+        )
+        order = np.arange(len(first)) if sorted else np.argsort(first)
+        place = np.argsort(order)
+        results = (
+            np.take(values, first[order], axis=along),
+            first[order].astype(np.int64),
+            place[inverse.reshape(-1)].astype(np.int64),
+            counts[order].astype(np.int64),
+        )
+        return results[: len(self.onnx_node.output)]
+
+
 class Slice(OpRun):
     """The original hands starts to Python, which reads those out of range otherwise."""
 

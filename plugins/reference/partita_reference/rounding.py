@@ -73,6 +73,19 @@ def widened_original(op_type: str, opset: int) -> type[OpRun] | None:
     return widened(found, op_type)
 
 
+class LpNormalization(OpRun):
+    """The original adds up numbers of either sign where it should add up magnitudes."""
+
+    def _run(self, x: Array, axis: int | None = -1, p: int | None = 2) -> tuple[Array]:
+        along, power = -1 if axis is None else axis, 2 if p is None else p
+        if power == 1:
+            norm = np.abs(x).sum(axis=along, keepdims=True, dtype=x.dtype)
+        else:
+            norm = np.sqrt((x * x).sum(axis=along, keepdims=True, dtype=x.dtype))
+        result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
+        return (result,)
+
+
 class ReduceLogSumExp(OpRunReduceNumpy):
     """The original takes the largest element away, also where that is infinite."""
 

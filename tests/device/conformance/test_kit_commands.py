@@ -65,8 +65,9 @@ def test_json_is_the_report(capsys):
 
 def test_device_that_is_not_there(capsys):
     code, text = command(capsys, "-d", "NOBODY", *SOME)
-    assert code == 0
-    assert "NOBODY is absent" in text
+    assert code == 1
+    assert "NOBODY is absent, nothing was tested" in text
+    assert "available" in text
 
 
 def test_device_that_breaks_at_creation(capsys):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -96,6 +98,28 @@ def test_template_is_a_plugin_that_conforms(importable):
         sys.path.remove(str(folder))
 
 
+def test_tests_of_the_template_hold_when_a_kernel_is_added(tmp_path):
+    folder, _ = write_plugin("newdev", tmp_path)
+    about = tmp_path / "site" / "partita_newdev-0.1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: partita-newdev\nVersion: 0.1.0\n")
+    (about / "entry_points.txt").write_text("[partita]\nnewdev = partita_newdev.plugin\n")
+    kernels = folder / "partita_newdev" / "kernels.py"
+    source = kernels.read_text()
+    path = os.pathsep.join([str(folder), str(about.parent), os.environ.get("PYTHONPATH", "")])
+    for added in ("", '    "Tanh": np.tanh,\n'):
+        kernels.write_text(source.replace('    "Add": np.add,\n', f'    "Add": np.add,\n{added}'))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "4 passed" in done.stdout, done.stdout
+
+
 def test_template_is_formatted_and_typed_as_this_repository(tmp_path):
     folder, files = write_plugin("two_words", tmp_path)
     for name in files:
@@ -113,6 +137,9 @@ def test_command_writes_the_plugin(tmp_path, capsys):
 def test_bad_names_and_taken_folders_are_refused(tmp_path):
     with pytest.raises(PluginError, match="small letters"):
         write_plugin("My-Dev", tmp_path)
+    for name in ("cpu", "opencl", "hetero", "reference", "gpu"):
+        with pytest.raises(PluginError, match=f"'{name}' is a name of Partita's own"):
+            write_plugin(name, tmp_path)
     write_plugin("newdev", tmp_path)
     with pytest.raises(PluginError, match="exists already"):
         write_plugin("newdev", tmp_path)

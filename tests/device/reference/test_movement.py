@@ -87,3 +87,10 @@ def both_but_reference(index):
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     feeds = {"x": floats(3, 3), "i": np.array([[index]], np.int64)}
     return partita.Core().compile_model(proto, "REFERENCE")(feeds)
+
+
+@pytest.mark.parametrize("given", [{}, {"sorted": 0}, {"axis": 1, "sorted": 0}, {"axis": 0}])
+def test_unique_in_the_order_of_the_input(given):
+    x = np.array([[3, 1, 3], [2, 1, 2], [3, 1, 3]], np.float32)
+    got, want = both("Unique", 11, [x], **given)
+    np.testing.assert_array_equal(got, want)

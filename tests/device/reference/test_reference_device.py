@@ -11,6 +11,7 @@ import pytest
 from models import FLOAT, affine, if_with_capture, model_of, neg, node, value, weight
 from onnx import TensorProto, helper
 
+import partita
 from partita.errors import CompileError, InferError, UnsupportedOpError
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -150,3 +151,30 @@ def test_listing_it_imports_no_evaluator():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "taken"),
+    [
+        ("clip", 0.5, False),
+        ("input_forget", 1, False),
+        ("input_forget", 0, True),
+        ("activations", ["Sigmoid", "Relu", "Tanh"], False),
+        ("activations", ["Sigmoid", "Tanh", "Tanh"], True),
+    ],
+)
+def test_attributes_that_the_evaluator_ignores_are_refused(attribute, value, taken):
+    node = helper.make_node(
+        "LSTM", ["x", "w", "r"], ["y"], name="lstm", hidden_size=3, **{attribute: value}
+    )
+    shapes = {"x": [4, 2, 5], "w": [1, 12, 5], "r": [1, 12, 3]}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [4, 1, 2, 3])
+    graph = helper.make_graph([node], "recurrent", inputs, [output])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    core = partita.Core()
+    answer = core.query_model(core.read_model(proto), "REFERENCE")
+    assert ("lstm" in answer) == taken
+    if not taken:
+        assert answer.reasons["lstm"].code == partita.ReasonCode.UNSUPPORTED_ATTRIBUTE
+        assert attribute in answer.reasons["lstm"].detail

@@ -57,3 +57,10 @@ def test_logsumexp_of_infinities(opset, row):
 def test_logsumexp_of_nothing():
     got, _ = both("ReduceLogSumExp", 13, [floats(2, 0)], axes=[1], keepdims=1)
     np.testing.assert_array_equal(got, np.full((2, 1), -np.inf, np.float32))
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_lp_normalization_of_either_sign(p, axis):
+    got, want = both("LpNormalization", 13, [floats(3, 5)], p=p, axis=axis)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
