@@ -169,7 +169,7 @@ INTEGERS = ("int8", "uint8", "int32", "int64", "uint64")
 """Element types whose limits break things."""
 _DIVISORS = {("Div", 1), ("Mod", 1)}
 """Inputs that must not be zero, nor -1 beside the smallest number, which has no answer."""
-_FIXED = {"Clip", "Pad", "OneHot"}
+_FIXED = {"Clip", "Pad", "OneHot", "PRelu"}
 """Operators whose constants have no answer if they are special."""
 _BOUNDED = {("BitShift", 1), ("Pow", 1)}
 """Inputs whose limits have no answer."""

@@ -84,9 +84,11 @@ _UNREAD: Mapping[str, Mapping[str, Any]] = {
 def _unread(node: ir.Node) -> str | None:
     """The first attribute that the evaluator would ignore, or misread, where it matters."""
     if node.op_type == "GridSample" and not node.domain:
-        given = {n: node.attributes.get_string(n, "") for n in ("mode", "padding_mode")}
-        cubic = given["mode"] in ("cubic", "bicubic")  # it clips places before it picks neighbours
-        return "padding_mode" if cubic and given["padding_mode"] not in ("", "zeros") else None
+        mode = node.attributes.get_string("mode", "")
+        padding = node.attributes.get_string("padding_mode", "")
+        # It clips places before it picks the neighbours of each.
+        wrong = mode in ("cubic", "bicubic") and padding not in ("", "zeros")
+        return "padding_mode" if wrong else None
     for name, usual in _UNREAD.get(node.op_type, {}).items() if not node.domain else ():
         given = node.attributes.get(name)
         if given is None:
