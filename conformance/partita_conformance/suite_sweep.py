@@ -48,7 +48,7 @@ UNTOLD: Mapping[str, Set[str]] = {
     "large": _PERIODIC | _CASTS | {"OneHot"},
     "small": {"OneHot"},
     "ties": {"OneHot"},
-    **{kind: {"Pow"} for kind in INTEGERS},
+    **{kind: {"Pow", "Shrink"} for kind in INTEGERS},
 }
 """Operators whose answers to a group of values are not said: NaN has no order, and a float beyond
 the range of an integer becomes any; indices are whole."""

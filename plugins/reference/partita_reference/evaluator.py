@@ -89,6 +89,10 @@ def _unread(node: ir.Node) -> str | None:
         # It clips places before it picks the neighbours of each.
         wrong = mode in ("cubic", "bicubic") and padding not in ("", "zeros")
         return "padding_mode" if wrong else None
+    if (
+        node.op_type == "LpPool" and not node.domain
+    ):  # it weighs windows over the edge by their size
+        return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
     for name, usual in _UNREAD.get(node.op_type, {}).items() if not node.domain else ():
         given = node.attributes.get(name)
         if given is None:
