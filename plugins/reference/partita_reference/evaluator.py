@@ -93,6 +93,8 @@ def _unread(node: ir.Node) -> str | None:
         node.op_type == "LpPool" and not node.domain
     ):  # it weighs windows over the edge by their size
         return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
+    if node.op_type == "Upsample" and not node.domain:
+        return "mode" if node.attributes.get_string("mode", "nearest") != "nearest" else None
     for name, usual in _UNREAD.get(node.op_type, {}).items() if not node.domain else ():
         given = node.attributes.get(name)
         if given is None:

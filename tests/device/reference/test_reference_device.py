@@ -158,6 +158,8 @@ def test_listing_it_imports_no_evaluator():
     [
         ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2], "ceil_mode": 1}, False),
         ("LpPool", {"kernel_shape": [2, 2], "strides": [2, 2]}, True),
+        ("Upsample", {"mode": "linear", "scales": [1.0, 1.0, 2.0, 2.0]}, False),
+        ("Upsample", {"mode": "nearest", "scales": [1.0, 1.0, 2.0, 2.0]}, True),
         ("GridSample", {"mode": "cubic", "padding_mode": "border"}, False),
         ("GridSample", {"mode": "cubic"}, True),
         ("GridSample", {"mode": "linear", "padding_mode": "border"}, True),
@@ -165,12 +167,13 @@ def test_listing_it_imports_no_evaluator():
 )
 def test_what_the_evaluator_misreads_is_refused(op_type, given, taken):
     shapes = {"x": [1, 1, 5, 5], "grid": [1, 2, 2, 2]}
-    names = ["x"] if op_type == "LpPool" else ["x", "grid"]
+    names = ["x", "grid"] if op_type == "GridSample" else ["x"]
+    opset = 7 if op_type == "Upsample" else 20
     one = helper.make_node(op_type, names, ["y"], name="one", **given)
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, shapes[n]) for n in names]
     output = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([one], "one", inputs, [output])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9)
     core = partita.Core()
     assert ("one" in core.query_model(core.read_model(proto), "REFERENCE")) == taken
 
