@@ -73,13 +73,14 @@ def caught_by(fault, everything, draws, pipe):
 
 
 def relevant(checks, fault):
-    """The checks that may notice a fault: of its operators, or else all but most node cases."""
+    """The checks that may notice a fault: of its operators, or else of form, and some others."""
     ops = {s.split("/")[1] for s in fault.suites if s.startswith("random/")} - {"*"}
     if ops:
         form = ("request", "query")
         return [one for one in checks if one.op in ops or one.suite in form]
-    cases = [one for one in checks if one.suite == "operators"]
-    return [one for one in checks if one.suite != "operators"] + cases[::20]
+    form = [one for one in checks if not one.op]
+    swept = [one for one in checks if one.op]
+    return form + swept[::20]
 
 
 def measured(fault, everything, draws, limit):

@@ -227,11 +227,19 @@ def _typed(op: str, element: str, number: int, bench: Bench) -> Draw:
 
 
 def _aged(op: str, opset: int, bench: Bench) -> Draw | None:
+    """The first draw that the old opset can say; rather one with attributes of its own."""
+    usable = None
     for attempt in range(_ATTEMPTS):
-        old = aged(op, draw(op, 1, attempt), opset)
-        if old is not None and not isinstance(answers(bench, op, old), str):
+        drawn = draw(op, 1, attempt)
+        old = aged(op, drawn, opset)
+        if old is None or isinstance(answers(bench, op, old), str):
+            continue
+        usable = usable or old
+        own = old.attributes.keys() - drawn.attributes.keys()
+        right = answers(bench, op, old)
+        if not own or all(differ(op, right, answers(bench, op, without(old, n))) for n in own):
             return old
-    return None
+    return usable
 
 
 def _sized(op: str, number: int, bench: Bench) -> Draw:
