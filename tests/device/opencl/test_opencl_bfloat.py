@@ -141,3 +141,13 @@ def test_three_products_of_what_has_no_end():
     assert np.isposinf(found[0]).all() or np.isnan(found[0]).all()
     assert np.isnan(found[1]).all()
     np.testing.assert_allclose(found[2], x[2] @ w, rtol=1e-4)
+
+
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_rows_are_normalised_without_matrix_units(tiling):
+    arrays = [floats(10, 40), floats(40, seed=1), floats(40, seed=2)]
+    model, feeds = single("LayerNormalization", arrays, constant=(1, 2))
+    [wanted] = expected(model, feeds)
+    how = {"INFERENCE_PRECISION_HINT": "bf16", "TILING": tiling}
+    found = compiled(model, **how).create_infer_request().infer(feeds)[0]
+    assert np.linalg.norm(np.array(found) - wanted) <= 1e-2 * np.linalg.norm(wanted)

@@ -140,11 +140,19 @@ def short_rows(
 
 def single(k: Kit, x: Operand) -> Operand:
     """A constant as a row of float32."""
+    if k.tuning.bfloat and is_half(x.dtype):
+        return k.builder.prepack(x, "row of bfloat16", _widened)
     return k.builder.prepack(x, "row", _single)
 
 
 def _single(array: Array) -> Array:
     return array.reshape(-1).astype(np.float32)
+
+
+def _widened(array: Array) -> Array:
+    """Elements of bfloat16, which all that is not a kernel takes for float16."""
+    bits = array.reshape(-1).view(np.uint16).astype(np.uint32) << 16
+    return bits.view(np.float32)
 
 
 def _zeros(array: Array) -> Array:
