@@ -38,6 +38,21 @@ def test_attention_of_fewer_than_no_keys(core, least):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("least", [-(2**63), -(2**63) + 1, -(2**62)])
+def test_nothing_beside_the_scores_is_written(least):
+    """The end of a window less its beginning overflowed, to a few keys before the first one."""
+    from partita_cpu.kernels.attention_rows import softmax_scores
+
+    memory, masks = np.full(76, 7, np.float32), np.ones(76, np.float32)
+    scores, mask = memory[32:44], masks[32:44]
+    table = np.array([1, 1, 3, 4, 0, 0, 4, 4, 1, 0, 0, 3, -1, -1, 1], np.int64)
+    lengths = np.array([least], np.int64)
+    softmax_scores(scores, mask, lengths, scores, table, 1.0, 0.0, 0, 1)
+    assert (memory[:32] == 7).all()
+    assert (memory[44:] == 7).all()
+    assert (scores == 0).all()
+
+
 @pytest.mark.parametrize("side", ["left_window_size", "right_window_size"])
 def test_attention_windows_wider_than_everything(core, side):
     wide, given = attention([4, 4], **{side: 2**63 - 1})
