@@ -1,0 +1,45 @@
+"""Some of the broken devices that the kit had not seen, each beside the checks meant for its kind.
+
+All of them: ``python benchmarks/broken_plugins.py --unseen``.
+"""
+
+from __future__ import annotations
+
+import pytest
+from test_broken_devices import outcomes_of
+
+CAUGHT = {
+    ("unseen_form", "MakesIdentifiersOfNames"): ["ports/names_stay_apart"],
+    ("unseen_form", "OrdersInputsByName"): ["ports/twenty*"],
+    ("unseen_form", "ConcatenatesEight"): ["ports/an_operation*"],
+    ("unseen_form", "GivesNoDetail"): ["query/every*"],
+    ("unseen_form", "TiresOfQuestions"): ["query/the_same*"],
+    ("unseen_form", "NeedsAnInput"): ["ports/ports_may*"],
+    ("unseen_runs", "HandsOutItsInputs"): ["sharing/outputs_have*"],
+    ("unseen_runs", "OneBufferPerThread"): ["sharing/models*"],
+    ("unseen_runs", "PlansBySize"): ["sharing/equal*"],
+    ("unseen_runs", "ReadsAligned"): ["sharing/inputs_may*"],
+    ("unseen_runs", "ReturnsNarrowIndices"): ["sharing/outputs_are*"],
+    ("unseen_runs", "OpensAFilePerModel"): ["resources/nothing*"],
+    ("unseen_runs", "RemembersItsInputs"): ["resources/inputs*"],
+    ("unseen_attributes", "IgnoresConvDilations"): ["attributes/Conv/dilations"],
+    ("unseen_attributes", "ReadsOldSoftmaxAsNew"): ["opsets/*oftmax/*"],
+    ("unseen_values", "AddsIntegersAsSingles"): ["values/Add/*"],
+    ("unseen_values", "ReductionsOfDoublesInSingles"): ["types/Reduce*/double/*"],
+    ("unseen_values", "ForgetsColumnsBehindSixteens"): ["sizes/MatMul/*"],
+    ("unseen_values", "IgnoresNanInMax"): ["values/M*/special"],
+}
+"""Broken device to patterns of checks that must catch it."""
+
+
+@pytest.mark.parametrize("fault", CAUGHT, ids=lambda fault: fault[1])
+def test_fault_is_caught(fault):
+    module, name = fault
+    outcomes = outcomes_of(name, module, CAUGHT[fault])
+    assert [o.check.name for o in outcomes if o.bad], "the kit missed it"
+
+
+def test_the_correct_device_passes_the_same_checks():
+    patterns = [pattern for patterns in CAUGHT.values() for pattern in patterns]
+    outcomes = outcomes_of("Good", "good_device", patterns, "GOOD")
+    assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
