@@ -67,7 +67,7 @@ def test_device_that_is_not_there(capsys):
     code, text = command(capsys, "-d", "NOBODY", *SOME)
     assert code == 1
     assert "NOBODY is absent, nothing was tested" in text
-    assert "available" in text
+    assert "'NOBODY'" in text
 
 
 def test_device_that_breaks_at_creation(capsys):
