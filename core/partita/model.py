@@ -321,12 +321,17 @@ class Model:
         beside = None if self.fits_protobuf else f"{path.name}.data"
         try:
             # Weights may lie, mapped, in the very files: those stay until all is written.
-            with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-                fresh = Path(folder, path.name)
+            folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+            try:
+                fresh = folder / path.name
                 ir.save(self._without_files(), fresh, format="protobuf", external_data=beside)
                 if beside is not None:
-                    fresh.with_name(beside).replace(path.with_name(beside))
+                    (folder / beside).replace(path.with_name(beside))
                 fresh.replace(path)
+            finally:
+                for left in folder.iterdir():
+                    left.unlink()
+                folder.rmdir()
         except OSError as error:
             raise ModelError(f"Cannot save the model to '{path}': {error}") from error
 

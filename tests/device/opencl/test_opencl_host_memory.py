@@ -144,7 +144,8 @@ def test_results_larger_than_the_largest_buffer_are_refused():
     from partita.errors import DeviceMemoryError
     from partita_opencl.devices import Device
 
-    device = Device(0, find_device("").handle)
+    first = find_device("")
+    device = Device(0, first.handle, first.driver)
     device.limits = replace(device.limits, allocation_bytes=1000)
     buffers = HostBuffers(device)
     assert buffers.over("x", HostTensor(aligned(floats(300)))) is None

@@ -10,11 +10,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 from partita_opencl import compiled as compiled_module
-from partita_opencl import trial
 from partita_opencl.devices import find_device
 from partita_opencl.emitters import tiling
 from partita_opencl.emitters.tiling import StreamTile
 from partita_opencl.hopper import HIDDEN, multiplier, unhidden
+from partita_opencl.matrix_unit_checks import Units
 from partita_opencl.tuning import Tuning
 
 from .comparison import build, compiled, expected, floats, int64s
@@ -348,9 +348,8 @@ def test_hidden_instructions_come_into_force():
 def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, warpgroups=True))
-    units = trial.Units
-    failing = dict.fromkeys(units, "") | {units.WARPGROUP: "no wgmma here"}
-    monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
+    failing = dict.fromkeys(Units, "") | {Units.WARPGROUP: "no wgmma here"}
+    monkeypatch.setattr(compiled_module, "objection", lambda _, what=Units.MATRIX: failing[what])
     feeds = {"x": floats(9, 64)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     model = build(nodes, feeds, ["y"], weights(w=(64, 16)))
