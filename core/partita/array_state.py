@@ -33,19 +33,29 @@ class ArrayState:
         view: A tensor of the same elements, which no application knows.
     """
 
-    __slots__ = ("_address", "_dtype", "_shape", "_strides", "_word", "array", "tensor", "view")
+    __slots__ = (
+        "_address",
+        "_dtype",
+        "_shape",
+        "_strides",
+        "_word",
+        "_writeable",
+        "array",
+        "tensor",
+        "view",
+    )
 
     def __init__(self, tensor: HostTensor) -> None:
         self.tensor = tensor
         self.array = array = tensor.numpy()
         self._shape, self._dtype = tensor.shape, tensor.dtype
-        self._strides = array.strides
+        self._strides, self._writeable = array.strides, array.flags.writeable
         self._word = _word_of(array)
         self._address = self._word.value
         self.view = HostTensor(array.view())
 
     def holds(self) -> bool:
-        """Whether it is the tensor's array yet, of the same address, shape, strides and type."""
+        """Whether it is the tensor's array yet, as it was then, read-only or not."""
         array = self.array
         return (
             self.tensor.numpy() is array
@@ -53,6 +63,7 @@ class ArrayState:
             and array.shape == self._shape
             and array.dtype is self._dtype
             and array.strides == self._strides
+            and array.flags.writeable is self._writeable
         )
 
 
