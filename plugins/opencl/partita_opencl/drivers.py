@@ -99,7 +99,8 @@ def installed() -> list[Driver]:
     package = importlib.util.find_spec("pyopencl")
     for folder in () if package is None else package.submodule_search_locations or ():
         found += _from_files(_icd_files(Path(folder) / ".libs"))
-    return list({driver.binary: driver for driver in reversed(found)}.values())[::-1]
+    # The same library may stand in several places, by its name and by its path.
+    return list({_library(driver): driver for driver in reversed(found)}.values())[::-1]
 
 
 def platforms(drivers: Sequence[Driver]) -> list[Any]:
@@ -172,6 +173,12 @@ def _from_package(package: str, library: str) -> list[Driver]:
             path = str(Path(str(file.locate())).resolve())
             return [Driver(package, path, path)]
     return []
+
+
+def _library(driver: Driver) -> str:
+    """The file that is loaded, where it can be told."""
+    found = _find_library(driver.binary)
+    return str(Path(found).resolve()) if found else driver.binary
 
 
 def _find_library(library: str) -> str:

@@ -11,6 +11,8 @@ import struct
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from partita_opencl.drivers import Driver
 
 ABORT = "#pragma clang __debug llvm_fatal_error"
@@ -18,6 +20,11 @@ ABORT = "#pragma clang __debug llvm_fatal_error"
 
 WRONG = "#define get_global_id(n) (0 * get_global_id(n))"
 """Lets all items compute the first one's results."""
+
+needs_pocl_of_pypi = pytest.mark.skipif(
+    find_spec("pocl_binary_distribution") is None, reason="PyPI has no PoCL for this system"
+)
+"""For tests of drivers that are made of it; where extra ``opencl`` brings it, they run."""
 
 _DATA = "pocl_binary_distribution/.libs"
 _INCLUDES = "share/pocl/include"

@@ -15,22 +15,25 @@ from partita_opencl.driver_trial import Tried
 from partita_opencl.drivers import Driver
 from partita_opencl.verdicts import Verdict
 
-from .broken_drivers import ABORT, WRONG, broken_pocl, hanging_include, library_that
+from .broken_drivers import (
+    ABORT,
+    WRONG,
+    broken_pocl,
+    hanging_include,
+    library_that,
+    needs_pocl_of_pypi,
+)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(monkeypatch, tmp_path):
-    """No verdict is known, and a folder to keep some in."""
+    """No verdict is known, and a folder to keep some in; no driver but those of the system."""
     monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
-
-
-def working_driver():
-    """The first of the drivers that passed."""
-    return next(one.driver for one in driver_trial.tried() if one.verdict.good)
+    monkeypatch.delenv("OCL_ICD_FILENAMES", raising=False)
 
 
 def test_a_driver_that_works_passes_and_its_versions_are_known():
-    verdict = driver_trial._verdict(working_driver())
+    verdict = driver_trial._verdict(find_device("").driver)
     assert verdict.good
     version = " ".join(find_device("").handle.platform.version.split())
     assert version in verdict.facts["versions"]
@@ -49,6 +52,7 @@ def test_a_driver_that_hangs_while_it_is_loaded(tmp_path, monkeypatch):
     assert verdict.reason == "it said nothing for 10 s, while it was loaded"
 
 
+@needs_pocl_of_pypi
 def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
     verdict = driver_trial._verdict(broken_pocl(tmp_path, ABORT))
     assert "ended by SIGABRT" in verdict.reason
@@ -56,12 +60,14 @@ def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
     assert verdict.reason.endswith("while its devices built and ran a small kernel")
 
 
+@needs_pocl_of_pypi
 def test_a_driver_that_hangs_while_it_builds_a_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "SECONDS", 15.0)
     verdict = driver_trial._verdict(broken_pocl(tmp_path, hanging_include(tmp_path)))
     assert verdict.reason.endswith("for 15 s, while its devices built and ran a small kernel")
 
 
+@needs_pocl_of_pypi
 def test_a_driver_that_computes_wrongly(tmp_path):
     verdict = driver_trial._verdict(broken_pocl(tmp_path, WRONG))
     assert "computes wrongly: a small kernel is" in verdict.reason
@@ -72,6 +78,7 @@ def test_a_driver_that_cannot_be_opened(tmp_path):
     assert verdict.reason.startswith("no platform of it can be listed")
 
 
+@needs_pocl_of_pypi
 def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tried(tmp_path):
     header = f"#ifdef VECTORS\n{ABORT}\n#endif"
     tried = driver_trial._judge(broken_pocl(tmp_path, header))
@@ -82,6 +89,7 @@ def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tri
     assert "OpenCL driver broken.icd with built-in functions of avx2" in subjects
 
 
+@needs_pocl_of_pypi
 def test_a_form_of_pocl_with_other_built_in_functions_works(tmp_path):
     (view, *_) = driver_view.views(broken_pocl(tmp_path, ""))
     assert view.form == "built-in functions of avx2"
@@ -172,6 +180,7 @@ def run(code, **environment):
 DEVICES = "from partita.cli.main import main; raise SystemExit(main(['devices', '--json']))"
 
 
+@needs_pocl_of_pypi
 def test_a_program_goes_on_without_a_driver_that_aborts(tmp_path):
     library_that(tmp_path, "aborts")
     found = json.loads(run(DEVICES, OCL_ICD_VENDORS=str(tmp_path)))
@@ -212,6 +221,17 @@ def test_drivers_are_found_as_the_loader_finds_them(tmp_path, monkeypatch):
     assert [driver.name for driver in drivers.installed()] == ["libd.so", "libc.so"]
 
 
+def test_a_library_that_stands_in_several_places_is_one_driver(tmp_path, monkeypatch):
+    library = tmp_path / "libone.so.1.2"
+    library.write_bytes(b"")
+    (tmp_path / "libone.so.1").symlink_to(library)
+    (tmp_path / "one.icd").write_text(f"{library}\n")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
+    monkeypatch.setenv("OCL_ICD_FILENAMES", "libone.so.1")
+    assert [one.binary for one in drivers.installed() if "libone" in one.binary] == ["libone.so.1"]
+
+
 def test_intels_driver_of_pypi_is_found_where_it_lies(tmp_path, monkeypatch):
     library = tmp_path / "lib/libintelocl.so"
     library.parent.mkdir()
@@ -229,9 +249,10 @@ def test_contexts_are_left_at_exit():
     """PoCL aborts when a context goes in which a build has failed; nothing may let it go."""
     import pyopencl as cl
 
-    device = Device(99, find_device("").handle, working_driver())
+    first = find_device("")
+    device = Device(99, first.handle, first.driver)
     assert device.context is device.context
-    ordinary = cl.Context([device.handle])
+    ordinary = cl.Context([first.handle])
     holder = [ordinary]
     del ordinary
     assert sys.getrefcount(device._context) == sys.getrefcount(holder[0]) + 1

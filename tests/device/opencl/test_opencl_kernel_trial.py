@@ -18,7 +18,7 @@ from partita_opencl.properties import Precision
 from partita_opencl.table import TABLE
 from partita_opencl.tuning import Form
 
-from .broken_drivers import ABORT, broken_pocl, hanging_include
+from .broken_drivers import ABORT, broken_pocl, hanging_include, needs_pocl_of_pypi
 from .comparison import check_single, compiled, core, floats, single
 
 REGISTERS = Mode(local_tiles=False, precision=Precision.F32)
@@ -102,6 +102,7 @@ def broken_network():
 
 
 @pytest.mark.timeout(900)  # a dozen processes, one of which hangs until it is given up
+@needs_pocl_of_pypi
 def test_what_a_driver_fails_at_costs_its_family_alone(tmp_path):
     import onnx
 
