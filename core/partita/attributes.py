@@ -1,15 +1,16 @@
-"""What attributes of ONNX's operators may be, checked before anything computes with them.
+"""What attributes and inputs ONNX's operators must have, checked before anything computes.
 
 onnx's shape inference trusts attributes: an axis of 2**31 makes it read beyond its tables, a Split
 that is told of fewer outputs than it has makes it write there, and a process ends. So every model
 is checked before: attributes are there if they must be, are of the type that ONNX's definition
-says, and numbers lie in the ranges below, which are wider than any real model needs.
+says, and numbers lie in the ranges below, which are wider than any real model needs. Once functions
+are inlined, inputs are there that must be.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelFormatError
@@ -49,6 +50,9 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 """Attribute to the smallest and the largest number that is allowed, whatever the operator."""
 
+_LENIENT = frozenset({"Resize"})
+"""Operators whose inputs exporters leave out though a version of ONNX calls for them."""
+
 _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
 
@@ -64,6 +68,24 @@ def check_attributes(ir_model: ir.Model) -> None:
         version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx"))
         for node in _nodes(graph):
             _check(node, version)
+
+
+def check_inputs(nodes: Iterable[ir.Node], version: int | None) -> None:
+    """Refuses operations that lack an input that ONNX's definition does not call optional.
+
+    Args:
+        nodes: With functions inlined, whose inputs may be left out where they are called.
+        version: Of ONNX's operators.
+
+    Raises:
+        ModelFormatError: Names the operation and the input.
+    """
+    for node in nodes:
+        if node.domain or version is None or node.op_type in _LENIENT:
+            continue
+        for position, name in _required(str(node.op_type), version):
+            if position >= len(node.inputs) or node.inputs[position] is None:
+                raise _refusal(node, f"lacks its input {position}, '{name}'")
 
 
 def _nodes(graph: Any) -> Iterator[ir.Node]:
@@ -82,7 +104,7 @@ def _check(node: ir.Node, version: int | None) -> None:
     for attribute in node.attributes.values():
         if attribute.ref_attr_name:
             continue  # of a function; known when it is called
-        expected, _ = types.get(attribute.name, ("", False))
+        expected = _due_type(str(node.op_type), types, attribute.name)
         found = attribute.type.name
         if expected and found != expected and found not in _NUMBERS.get(expected, ()):
             raise _refusal(
@@ -113,6 +135,29 @@ def _numbers(value: Any) -> Iterable[int]:
 def _refusal(node: ir.Node, fault: str) -> ModelFormatError:
     name = node.name or (node.outputs[0].name if node.outputs else "")
     return ModelFormatError(f"Operation '{name}' ({node.op_type}) {fault}.")
+
+
+def _due_type(op_type: str, types: Mapping[str, tuple[str, bool]], name: str) -> str:
+    """The type of an attribute; of newer versions if this one has it not: kernels read it."""
+    import onnx
+
+    if name in types:
+        return types[name][0]
+    return _types(op_type, onnx.defs.onnx_opset_version()).get(name, ("", False))[0]
+
+
+@functools.cache
+def _required(op_type: str, version: int) -> tuple[tuple[int, str], ...]:
+    """Position and name of the inputs that must be there, by ONNX's definition."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(op_type, version, "")
+    except onnx.defs.SchemaError:
+        return ()
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    found = [(n, x.name) for n, x in enumerate(schema.inputs) if x.option == single]
+    return tuple(found)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.attributes import check_attributes
+from partita.attributes import check_attributes, check_inputs
 from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
 from partita.light_import import import_onnx_ir
 from partita.mapped import map_file
@@ -215,6 +215,7 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
         if tidy:
             _simplify(ir_model)
         nodes, bodies = _operations(ir_model.graph)
+        check_inputs(nodes, ir_model.opset_imports.get(""))
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
             return Model(ir_model)

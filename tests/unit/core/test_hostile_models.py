@@ -1,6 +1,7 @@
 """Small files that would end a process, or fill its memory, if they were believed."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -237,3 +238,35 @@ def test_modes_that_a_table_lacks_name_the_operation(core, attributes, said):
         core.compile_model(model.SerializeToString(), "CPU")
     assert said in str(caught.value)
     assert isinstance(caught.value, CompileError)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "said"),
+    [("Add", ["x"], "lacks its input 1, 'B'"), ("Add", ["", "x"], "lacks its input 0, 'A'")],
+)
+def test_inputs_that_must_be_there(op_type, inputs, said):
+    with pytest.raises(ModelFormatError, match=re.escape(said)):
+        read_model(model_of([node(op_type, inputs, "y")], [value("x", [2])], ["y"]))
+
+
+def test_an_input_that_a_call_leaves_out_is_missed_where_it_is_needed():
+    body = helper.make_function(
+        "mine",
+        "twice",
+        ["a", "b"],
+        ["c"],
+        [node("Add", ["a", "b"], "c")],
+        [helper.make_opsetid("", 17)],
+    )
+    call = helper.make_node("twice", ["x"], ["y"], domain="mine")
+    model = model_of([call], [value("x", [2])], ["y"])
+    model.functions.append(body)
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    with pytest.raises(ModelFormatError, match="lacks its input 1, 'B'"):
+        read_model(model)
+
+
+def test_inputs_that_may_be_left_out():
+    nodes = [node("Clip", ["x", "", "high"], "a"), node("Resize", ["a", "", "scales"], "y")]
+    weights = [weight("high", np.float32(3)), weight("scales", np.ones(4, np.float32))]
+    read_model(model_of(nodes, [value("x", [1, 1, 2, 2])], ["y"], weights, opset=11))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.query import Reason, ReasonCode
 from partita_cpu.kernels.elementwise_cast import emit_cast, onnx_dtype
@@ -60,6 +62,11 @@ def _emit_draw(b: Builder, node: Node, shape: tuple[int, ...], dtype: np.dtype[A
         b.call_numpy(draw_normal, _generator(node), mean, scale, y)
     else:
         low, high = float(attrs.get("low", 0.0)), float(attrs.get("high", 1.0))
+        if not math.isfinite(high - low):
+            raise CompileError(
+                f"Operation '{node.name}' ({node.kind}) draws from {low} to {high}; the distance "
+                "must be finite."
+            )
         b.call_numpy(draw_uniform, _generator(node), low, high, y)
     return emit_cast(b, y, dtype)
 

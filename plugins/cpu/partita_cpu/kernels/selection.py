@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
+from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.indexing import taken
@@ -126,7 +126,13 @@ def compress(b: Builder, node: Node, x: Operand, condition: Operand) -> Operand:
 
 
 def _compressed(x: Array, condition: Array, axis: int) -> tuple[Array]:
-    return (np.take(x, np.flatnonzero(condition), axis=axis),)
+    chosen = np.flatnonzero(condition)
+    if chosen.size and chosen[-1] >= x.shape[axis]:
+        raise InferError(
+            f"Compress: the condition selects element {chosen[-1]} of axis {axis}, which has "
+            f"{x.shape[axis]}."
+        )
+    return (np.take(x, chosen, axis=axis),)
 
 
 @kernel("Unique", dtypes=ANY)
