@@ -218,11 +218,11 @@ class RefusesOwnTensors(Broken):
     def transfer_to(self, tensor, device_id=""):
         result = partita.HostTensor(np.array(tensor.numpy()))
         result.numpy().flags.writeable = False
-        type(self).own = id(result.numpy())
+        type(self).own = result.numpy().ctypes.data
         return result
 
     def compute(self, runner, arrays):
-        if any(id(array) == getattr(type(self), "own", 0) for array in arrays):
+        if any(array.ctypes.data == getattr(type(self), "own", 0) for array in arrays):
             return [np.zeros_like(r) for r in super().compute(runner, arrays)]
         return super().compute(runner, arrays)
 

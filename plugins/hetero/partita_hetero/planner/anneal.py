@@ -50,7 +50,8 @@ def anneal_parallel(
     def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
         return _steps_parallel(arrays, now, best, value, lowest, early, heat, count, seed)
 
-    return _cool(steps, HOT, _parallel_value(arrays, now, early), seconds, seed), best
+    hot = max(HOT, HOT_OF_UNIT / len(now))  # a few units: each is a large share of the value
+    return _cool(steps, hot, _parallel_value(arrays, now, early), seconds, seed), best
 
 
 def anneal_loads(

@@ -37,6 +37,13 @@ class Blocks:
         """Number of blocks."""
         return len(self.preds)
 
+    def hold(self, arrays: Arrays) -> bool:
+        """Whether no contiguous placement tears a block.
+
+        A device that runs tasks singly may take some of a circle's units, the others apart.
+        """
+        return self.count == arrays.units or not arrays.per_task.any()
+
     def orders(self) -> list[Array]:
         """Some orders in which the blocks can run: depth first, breadth first, and backwards."""
         backwards = [_order(self.succs, self.preds, deep)[::-1] for deep in (True, False)]

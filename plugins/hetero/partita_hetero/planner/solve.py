@@ -184,8 +184,9 @@ def _search_parallel(search: Search, seconds: float) -> None:
         if np.isfinite(arrays.unit_cost[np.arange(len(place)), place]).all():
             search.offer_repaired("minimum cut", place)
     _offer_stretches(search, busiest=False)
-    if search.blocks is not None and search.contiguous and not early and search.through_host:
-        search.prove("chain", chain_bound(whole, search.blocks, search.alike, seconds / 2))
+    blocks = search.blocks if search.contiguous and search.through_host and not early else None
+    if blocks is not None and blocks.hold(whole):
+        search.prove("chain", chain_bound(whole, blocks, search.alike, seconds / 2))
     seed = 1
     while search.best is not None and not search.done and time.perf_counter() < end - 0.05:
         left = end - time.perf_counter()
@@ -214,7 +215,8 @@ def _search_throughput(search: Search, seconds: float) -> None:
         )
         if place is not None:
             search.offer("ideals", place)
-        if complete and search.contiguous and not whole.launch.any():
+        proven = complete and search.blocks.hold(whole)
+        if proven and search.contiguous and not whole.launch.any():
             search.prove("ideals", min(value, below))
     if search.contiguous:
         return

@@ -14,6 +14,7 @@ from partita_hetero.planner.bounds import critical_path, cut_bound, divisible_lo
 from partita_hetero.planner.chain_bound import chain_bound
 from partita_hetero.planner.kinds import kinds
 from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.solve import solve
 
 SLACK = 1e-6
 
@@ -46,8 +47,29 @@ def test_critical_path_and_divisible_load(problem):
 @given(st.booleans().flatmap(late))
 def test_chains_of_contiguous_placements(problem):
     arrays = flatten(problem)
-    bound = chain_bound(arrays, contract(arrays), kinds(arrays), 60)
-    assert bound <= best_of_all(problem, "PARALLEL", contiguous=True) + SLACK
+    blocks = contract(arrays)
+    if blocks.hold(arrays):
+        bound = chain_bound(arrays, blocks, kinds(arrays), 60)
+        assert bound <= best_of_all(problem, "PARALLEL", contiguous=True) + SLACK
+
+
+def test_a_device_that_runs_tasks_singly_tears_circles():
+    """Two tasks of one device stand round one that runs elsewhere."""
+    machines = (
+        Device("CPU", slots=None, host_memory=True, per_task=True),
+        Device("ACC", slots=1),
+    )
+    tasks = (
+        Task("a", (Cost(0), Cost(None)), group="g"),
+        Task("b", (Cost(2), Cost(1))),
+        Task("c", (Cost(0), Cost(None)), group="g"),
+    )
+    values = (Value("v", 0, (1,)), Value("w", 1, (2,)))
+    problem = Problem(machines, tasks, values, (Link(HOST, 1), Link(1, HOST)))
+    assert best_of_all(problem, "PARALLEL", contiguous=True) == 1
+    plan = solve(problem, "PARALLEL", 1, True)
+    assert (plan.value_us, plan.bound_us <= 1) == (1, True)
+    assert not contract(flatten(problem)).hold(flatten(problem))
 
 
 def chain_of(count, room):

@@ -13,6 +13,7 @@ from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.planner import search as searching
+from partita_hetero.planner.anneal import anneal_parallel
 from partita_hetero.planner.arrays import flatten
 from partita_hetero.planner.feasible import broken_rules, is_contiguous
 from partita_hetero.planner.fit import fit, repair
@@ -40,6 +41,22 @@ def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     assert {type(number) for number in numbers} == {float}  # what files can hold
     assert plan.value_us == pytest.approx(best, rel=1e-4, abs=1e-4)
     assert sorted(plan.order) == list(range(len(problem.tasks)))
+
+
+def test_a_few_units_cross_a_barrier_together():
+    """Moving either of two neighbours alone costs a third of the value."""
+    machines = (Device("CPU", host_memory=True, slots=1), Device("GPU", slots=1))
+    tasks = (
+        Task("a", (Cost(1), Cost(None))),
+        Task("b", (Cost(0), Cost(1))),
+        Task("c", (Cost(1), Cost(1))),
+        Task("d", (Cost(1), Cost(None))),
+    )
+    values = (Value("v", 1, (2,), transfer_us=1),)
+    problem = Problem(machines, tasks, values, (Link(HOST, 1, 1), Link(1, HOST, 1)))
+    arrays = flatten(problem)
+    value, place = anneal_parallel(arrays, np.zeros(4, np.int64), False, 1.0)
+    assert (value, place.tolist()) == (2.0, [0, 1, 1, 0])
 
 
 def two_devices(*tasks, values=(), pins=(), room=None):
