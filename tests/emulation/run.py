@@ -196,8 +196,11 @@ class Python:
             "PARTITA_CACHE_DIR": str(cache),
             "NUMBA_CACHE_DIR": str(cache / "numba"),
             "PARTITA_TEST_JUDGE": sys.executable,
-            "PYTHONDONTWRITEBYTECODE": "1",  # of sources that other processors run too
+            "PYTHONPYCACHEPREFIX": str(
+                self._shared / "bytecode"
+            ),  # the sources' folders stay clean
         }
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment.pop("PYTHONPATH", None)
         command = [str(self._home / "bin" / "python"), *map(str, arguments)]
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -94,6 +94,20 @@ def test_linux_without_proc(tmp_path):
     assert linux.processor_name(tmp_path)
 
 
+def test_what_a_group_of_processes_has_computed(tmp_path):
+    for pid, name, group, times in (
+        (7, "python3", 5, "10 2 300 0"),
+        (8, "a) 1 5 (b", 5, "4 0 0 0"),
+        (9, "python3", 6, "900 0 0 0"),
+    ):
+        folder = tmp_path / "proc" / str(pid)
+        folder.mkdir(parents=True)
+        rest = f"S 1 {group} {group} 0 -1 4194560 1 2 3 4 {times} 20 0 1 0 55"
+        (folder / "stat").write_text(f"{pid} ({name}) {rest}\n")
+    assert linux.processor_time(5, tmp_path) == 316
+    assert linux.processor_time(4, tmp_path) == 0
+
+
 def test_calls_by_machine():
     assert linux.calls_of("x86_64") == (202, 24, 203, 204, 98)
     assert linux.calls_of("aarch64") == linux.calls_of("riscv64") == (98, 124, 122, 123, 165)

@@ -28,12 +28,16 @@ from partita.cache_folder import cache_root
 from partita.processors import usable_processors
 from partita_cpu.native import store
 from partita_cpu.system import this_system
+from partita_cpu.system.linux import processor_time
 
 MOST = 8
 """Processes that compile at the same time."""
 
 PATIENCE_S = 60.0
-"""After so long without an answer this process goes on alone."""
+"""After so long without an answer this process goes on alone, if nothing was computed either.
+
+Where processors are slow, or many want them, a kernel can take minutes.
+"""
 
 _LOOK_S = 0.1
 
@@ -77,7 +81,7 @@ def order(jobs: Sequence[Job]) -> None:
 def wait(files: Collection[str], report: Report | None = None) -> None:
     """Returns when all files that were ordered are made, or will not be."""
     since = time.monotonic()
-    last = -1
+    last = spent = -1
     while True:
         with _lock:
             staff = _staff
@@ -89,8 +93,11 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
         if left != last:
             last, since = left, time.monotonic()
         if time.monotonic() - since > PATIENCE_S:
-            dismiss()
-            return
+            before, spent = spent, staff.processor_time()
+            if spent == before:
+                dismiss()
+                return
+            since = time.monotonic()
         try:
             staff.sleep()
         except BaseException:
@@ -170,6 +177,10 @@ class _Staff:
         ):
             selector.register(self._socket, selectors.EVENT_READ)
             selector.select(_LOOK_S)
+
+    def processor_time(self) -> int:
+        """What they have computed so far; it changes while one of them computes."""
+        return processor_time(self._group)
 
     def end(self) -> None:
         """Ends them."""

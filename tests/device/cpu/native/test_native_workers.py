@@ -145,6 +145,25 @@ def test_one_that_is_killed_at_its_job(tmp_path):
     assert python(code, tmp_path) == "True []"
 
 
+def test_others_that_are_slow_are_waited_for(tmp_path):
+    """They answer nothing for longer than others have patience, but they compute."""
+    code = """
+        workers.PATIENCE_S = 0.5
+        print(softmax(), compiled_here())
+        """
+    assert python(code, tmp_path) == "True False"
+
+
+def test_others_that_do_nothing_are_not_waited_for(tmp_path):
+    code = """
+        kept.order([(softmax_rows, ARGS)])
+        os.killpg(workers._staff._group, signal.SIGSTOP)
+        workers.PATIENCE_S = 0.5
+        print(softmax(), compiled_here(), workers._staff)
+        """
+    assert python(code, tmp_path) == "True True None"
+
+
 def test_processes_that_ask_for_the_same(tmp_path):
     code = textwrap.dedent(SOFTMAX) + "print(softmax())"
     running = [
