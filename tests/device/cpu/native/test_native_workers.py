@@ -247,6 +247,7 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
         kinds = ("<f4 1", "<u2 1", *["<f4 1"] * 5, "|u1 1", *["<i8 1"] * 3)
         kinds += ("float", "float", "int", "float", "float", "int", "int", "float", "float")
         files = kept._order([(multiply_tiles, kinds)])
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' jobs begin without it
         try:
             print(workers._staff._group, flush=True)
             workers.wait(files)
