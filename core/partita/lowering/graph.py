@@ -135,6 +135,11 @@ class Node:
             origins=self.origins if origins is None else origins,
         )
 
+    def number(self, name: str, default: float) -> float:
+        """A float attribute, or its default as ONNX keeps it: in float32, as all of them."""
+        value: float = self.attrs.get(name, np.float32(default))
+        return float(value)
+
     @property
     def kind(self) -> str:
         """Operator with domain, as messages show it: ``"Relu"``, ``"partita::Conv"``."""

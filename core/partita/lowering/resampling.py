@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -83,15 +84,20 @@ class Axis:
         exact = self.scale * self.size
         return self.out if math.isclose(exact, self.out, rel_tol=1e-6) else exact
 
-    def coordinates(self) -> Array:
-        """For each output coordinate its place in the input; a finite number."""
+    def coordinates(self, kind: Any = F32) -> Array:
+        """For each output coordinate its place in the input; a finite number.
+
+        Args:
+            kind: The type to compute in. Where places decide which element is taken, float32: other
+                engines come to the same halves.
+        """
         with np.errstate(all="ignore"):
-            places = np.nan_to_num(self._coordinates(), nan=-float(_FAR))
+            places = np.nan_to_num(self._coordinates(kind), nan=-float(_FAR))
         return np.asarray(np.clip(places, -_FAR, _FAR))
 
-    def _coordinates(self) -> Array:
-        x = np.arange(self.out, dtype=F32)
-        scale, half = F32(self.scale), F32(0.5)
+    def _coordinates(self, kind: Any) -> Any:
+        x = np.arange(self.out, dtype=kind)
+        scale, half = kind(self.scale), kind(0.5)
         if self.is_identity:
             return x
         match self.transform:
@@ -99,25 +105,25 @@ class Axis:
                 return (x + half) / scale - half
             case "half_pixel_symmetric":
                 # The output stays centred although its size was rounded.
-                adjustment = F32(self.out) / (scale * F32(self.size))
-                offset = F32(self.size) / F32(2) * (F32(1) - adjustment)
+                adjustment = kind(self.out) / (scale * kind(self.size))
+                offset = kind(self.size) / kind(2) * (kind(1) - adjustment)
                 return offset + (x + half) / scale - half
             case "pytorch_half_pixel":
                 return (x + half) / scale - half if self.out > 1 else np.zeros_like(x)
             case "align_corners":
-                last = F32(self.size - 1)
-                return x * last / F32(self.length - 1) if self.out > 1 else np.zeros_like(x)
+                last = kind(self.size - 1)
+                return x * last / kind(self.length - 1) if self.out > 1 else np.zeros_like(x)
             case "tf_half_pixel_for_nn":
                 return (x + half) / scale
             case "tf_crop_and_resize":
-                return self._cropped(x)
+                return self._cropped(x, kind)
         return x / scale
 
-    def _cropped(self, x: Array) -> Array:
-        start, end, last = F32(self.start), F32(self.end), F32(self.size - 1)
+    def _cropped(self, x: Array, kind: Any) -> Any:
+        start, end, last = kind(self.start), kind(self.end), kind(self.size - 1)
         if self.out == 1:
-            return np.full_like(x, F32(0.5) * (start + end) * last)
-        return start * last + x * (end - start) * last / F32(self.out - 1)
+            return np.full_like(x, kind(0.5) * (start + end) * last)
+        return start * last + x * (end - start) * last / kind(self.out - 1)
 
     def outside(self) -> Array:
         """For each output coordinate whether its place is not in the input."""
@@ -146,9 +152,9 @@ def fitted(
     """
     if min(sizes, default=0) < 0:
         raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
-    ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
     if policy == "stretch":
-        return list(sizes), [float(r) for r in ratios]
+        return list(sizes), [s / max(n, 1) for n, s in zip(shape, sizes, strict=True)]
+    ratios = [F32(s) / F32(max(n, 1)) for n, s in zip(shape, sizes, strict=True)]
     scale = min(ratios) if policy == "not_larger" else max(ratios)
     return [math.floor(scale * n + 0.5) for n in shape], [float(scale)] * len(shape)
 
@@ -176,11 +182,11 @@ def nearest(axis: Axis, mode: str) -> Array:
     return clipped
 
 
-def linear(axis: Axis) -> tuple[Array, Array]:
-    """Two taps: the neighbours of each output coordinate and their weights."""
-    x = np.clip(axis.coordinates(), 0, axis.size - 1)
+def linear(axis: Axis, kind: Any = F32) -> tuple[Array, Array]:
+    """Two taps: the neighbours of each output coordinate and their weights, of type `kind`."""
+    x = np.clip(axis.coordinates(kind), 0, axis.size - 1)
     left = np.minimum(np.floor(x).astype(np.int64), axis.size - 1)
-    share = x - left.astype(F32)
+    share = x - left.astype(kind)
     index = np.stack([left, np.minimum(left + 1, axis.size - 1)], axis=1)
     return index, np.stack([1 - share, share], axis=1)
 

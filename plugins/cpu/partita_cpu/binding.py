@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,7 +55,7 @@ class GraphRunner:
         """Computes the graph.
 
         Args:
-            inputs: One array per graph input; read in place where it is contiguous.
+            inputs: One array per graph input; read in place where it is contiguous, and not kept.
             outputs: Arrays to write to, per graph output, or ``None`` for memory of this runner.
                 One of the wrong shape is an error.
 
@@ -63,7 +64,7 @@ class GraphRunner:
         """
         last = self._last
         if last is not None and last.repeats(inputs, outputs) and self._same_values(inputs):
-            return last.again()
+            return last.again(inputs)
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
@@ -157,11 +158,12 @@ class BoundProgram:
             self._walker = Walker(program.steps, self._args, team.crew)
         for number, (step, args) in enumerate(zip(program.steps, self._args, strict=True)):
             self._append(step, args, self._walker is not None and self._walker.taken[number])
+        self._held = self._places_held()
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
         self._given = False  # whether steps write to arrays of the caller
         # The arrays of the last run, if another one on them would find everything in its place.
-        self._steady: tuple[Sequence[Array], Sequence[Array | None] | None, list[Array]] | None
+        self._steady: tuple[list[_Seen], Sequence[Array | None] | None, list[Array]] | None
         self._steady_shapes: list[tuple[int, ...]] = []
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
@@ -170,28 +172,31 @@ class BoundProgram:
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
-        for index, array in enumerate(inputs):
-            if array is not self._inputs[index]:
-                self._inputs[index] = array
-                self._patch(self._input_places[index], array)
+        self._steady = None
+        self._put_inputs(inputs)
+        try:
+            return self._run(inputs, outputs)
+        finally:
+            self._let_go()
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         if outputs is not None or self._given:
             self._take_outputs(inputs, outputs)
             self._given = outputs is not None
-        self._steady = None
         self._walk()
         if outputs is None and self._direct:
             results: list[Array] = list(self._buffers)  # type: ignore[arg-type]  # all have one
         else:
             results = self._collect(outputs)
         if self._direct and all(map(operator.is_, results, self._outputs)):
-            self._steady = (inputs, outputs, results)
+            self._steady = ([weakref.ref(array) for array in inputs], outputs, results)
             self._steady_shapes = [array.shape for array in inputs]
         return results
 
     def repeats(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> bool:
         """Whether these are the very arrays of the last run, so that :meth:`again` will do."""
         steady = self._steady
-        if steady is None or not all(map(operator.is_, inputs, steady[0])):
+        if steady is None or not all(map(operator.is_, inputs, [seen() for seen in steady[0]])):
             return False
         if any(map(operator.ne, map(_shape, inputs), self._steady_shapes)):
             return False
@@ -199,18 +204,48 @@ class BoundProgram:
             return outputs is steady[1]
         return all(map(operator.is_, outputs, steady[1]))
 
-    def again(self) -> list[Array]:
+    def again(self, inputs: Sequence[Array]) -> list[Array]:
         """Runs once more on the arrays of the last run; see :meth:`repeats`."""
-        self._walk()
+        if not self._held:
+            self._walk()
+            return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+        for index, places in self._held:
+            self._patch(places, inputs[index])
+        try:
+            self._walk()
+        finally:
+            self._let_go()
         return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
 
     def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Puts arrays in their places; whether a run is then nothing but calls."""
+        self._put_inputs(inputs)
+        self._take_outputs(inputs, outputs)
+        return self._direct and all(map(operator.is_, self._outputs, outputs))
+
+    def _put_inputs(self, inputs: Sequence[Array]) -> None:
         for index, array in enumerate(inputs):
             self._inputs[index] = array
             self._patch(self._input_places[index], array)
-        self._take_outputs(inputs, outputs)
-        return self._direct and all(map(operator.is_, self._outputs, outputs))
+
+    def _let_go(self) -> None:
+        """Keeps no input after a run: their addresses stay, and are used if they come again."""
+        self._inputs = [None] * len(self._inputs)
+        for _, places in self._held:
+            for number, position, _ in places:
+                fn, args = self._calls[number]
+                shift = position + self._shifts[number]
+                self._calls[number] = fn, (*args[:shift], None, *args[shift + 1 :])
+
+    def _places_held(self) -> list[tuple[int, list[Place]]]:
+        """The inputs that calls of Python have as arguments, and where."""
+        found = []
+        for index, places in enumerate(self._input_places):
+            walker = self._walker
+            held = [p for p in places if walker is None or not walker.reaches(p[0], p[1])]
+            if held:
+                found.append((index, held))
+        return found
 
     def stretches(self) -> Sequence[Stretch]:
         """The calls of a run on the arrays that :meth:`settle` has put in place."""
@@ -395,6 +430,9 @@ class BoundProgram:
                 self._walker.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
 
+
+_Seen = weakref.ref[Array]
+"""An array that is not kept: whether another one is the same can be asked yet."""
 
 _shape = operator.attrgetter("shape")
 

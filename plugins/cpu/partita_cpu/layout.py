@@ -240,7 +240,7 @@ class _Walk(ChannelsLast):
         if len(arrays) != 4 or node.attrs.get("training_mode") or node.version < 9:
             return False
         scale, offset, mean, variance = arrays
-        factor = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
         numbers = [factor, offset - mean * factor]
         inputs: list[Value | None] = [self.bring(x, node)]
         inputs += [Value.constant(row.astype(np.float32)) for row in numbers]

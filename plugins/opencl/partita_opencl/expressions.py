@@ -50,7 +50,9 @@ _SELU = _defaults(alpha=1.67326319217681884765625, gamma=1.050701022148132324218
 UNARY: dict[str, Expression] = {
     "Abs": Expression("fabs({0})", "({0} < 0 ? -{0} : {0})"),
     "Neg": Expression("-{0}", "-{0}"),
-    "Sign": Expression("(float)(({0} > 0) - ({0} < 0))", "(({0} > 0) - ({0} < 0))"),
+    "Sign": Expression(
+        "(isnan({0}) ? {0} : (float)(({0} > 0) - ({0} < 0)))", "(({0} > 0) - ({0} < 0))"
+    ),
     "Not": Expression(truth="!{0}"),
     "BitwiseNot": Expression(ints="~{0}"),
     "Ceil": Expression("ceil({0})"),
@@ -80,7 +82,7 @@ UNARY: dict[str, Expression] = {
     "LeakyRelu": Expression("({0} < 0.0f ? {a} * {0} : {0})", parameters=_defaults(alpha=0.01)),
     "Elu": Expression("({0} < 0.0f ? {a} * expm1({0}) : {0})", parameters=_defaults(alpha=1.0)),
     "Celu": Expression(
-        "(fmax({0}, 0.0f) + fmin(0.0f, {a} * expm1({0} / {a})))", parameters=_defaults(alpha=1.0)
+        "({0} < 0.0f ? {a} * expm1({0} / {a}) : {0})", parameters=_defaults(alpha=1.0)
     ),
     "Selu": Expression("{b} * ({0} < 0.0f ? {a} * expm1({0}) : {0})", parameters=_SELU),
     "ThresholdedRelu": Expression("({0} > {a} ? {0} : 0.0f)", parameters=_defaults(alpha=1.0)),

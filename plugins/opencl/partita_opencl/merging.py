@@ -167,7 +167,7 @@ class Merger:
                 "NormalisedMatMul",
                 [x, user.inputs[1], user.input(2), None, scale, shift],
                 [user.outputs[0], y],
-                {**attrs, "epsilon": float(node.attrs.get("epsilon", 1e-5))},
+                {**attrs, "epsilon": node.number("epsilon", 1e-5)},
                 domain="partita",
                 name=user.name,
                 origins=origins([node, user]),

@@ -14,10 +14,14 @@ import numpy as np
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
+from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
+from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique
+from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
     LpNormalization,
@@ -56,7 +60,7 @@ class BatchNormalization(BatchNormalization_14):
             )
             return trained
         shape = (-1, *(1,) * (x.ndim - 2))
-        factor = scale / np.sqrt(var + (1e-5 if epsilon is None else epsilon))
+        factor = scale / np.sqrt(var + (np.float32(1e-5) if epsilon is None else epsilon))
         y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
         return (y.astype(x.dtype),)
 
@@ -72,7 +76,7 @@ class LRN(OpRun):
         bias: float | None = None,
         size: int = 1,
     ) -> tuple[np.ndarray[Any, Any]]:
-        alpha = 1e-4 if alpha is None else alpha
+        alpha = float(np.float32(1e-4) if alpha is None else alpha)
         beta = 0.75 if beta is None else beta
         bias = 1.0 if bias is None else bias
         squares = x.astype(np.float64) ** 2
@@ -185,6 +189,29 @@ class NonMaxSuppression(OriginalSuppression):
         return (original(boxes, scores, *limits, center_point_box)[0],)
 
 
+class PRelu(OriginalPRelu):
+    """The original multiplies what is 0, and has NaN where the slope is infinite."""
+
+    def _run(
+        self, x: np.ndarray[Any, Any], slope: np.ndarray[Any, Any]
+    ) -> tuple[np.ndarray[Any, Any]]:
+        (below,) = super()._run(x, slope)  # type: ignore[no-untyped-call]  # onnx
+        return (np.where(x < 0, below, x),)
+
+
+class Resize(OriginalResize):
+    """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer."""
+
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self, x: np.ndarray[Any, Any], *others: Any, **given: Any
+    ) -> tuple[Any]:
+        original: Any = super()._run
+        if x.dtype.kind not in "iu" or given.get("mode") == "nearest":
+            return (original(x, *others, **given)[0],)
+        wide = original(x.astype(np.float64), *others, **given)[0]
+        return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
+
+
 class GatherElements(OpRun):
     """The original wraps indices by as many subtractions as it takes, and wants full indices."""
 
@@ -209,9 +236,11 @@ CORRECTED: list[type[OpRun]] = [
     ConvTranspose,
     DequantizeLinear,
     Flatten,
+    GRU,
     GatherElements,
     GlobalMaxPool,
     Hardmax,
+    LSTM,
     LogSoftmax,
     Loop,
     LpPool,
@@ -220,13 +249,17 @@ CORRECTED: list[type[OpRun]] = [
     MaxPool,
     NonMaxSuppression,
     Optional,
+    PRelu,
     Pad,
+    RNN,
     ReduceLogSumExp,
+    Resize,
     Scan,
     Scatter,
     Slice,
     Softmax,
     Unique,
+    *EXACT,
 ]
 
 

@@ -6,7 +6,7 @@ import functools
 import importlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,14 +73,6 @@ def _taps(node: ir.Node) -> int:
     return math.prod(window.as_ints())
 
 
-_UNREAD: Mapping[str, Mapping[str, Any]] = {
-    "LSTM": {"clip": None, "input_forget": 0, "activations": ["Sigmoid", "Tanh", "Tanh"]},
-    "GRU": {"clip": None, "activations": ["Sigmoid", "Tanh"]},
-    "RNN": {"clip": None},
-}
-"""Attributes that the evaluator never looks at, and what they say where that does not matter."""
-
-
 def _unread(node: ir.Node) -> str | None:
     """The first attribute that the evaluator would ignore, or misread, where it matters."""
     if node.op_type == "GridSample" and not node.domain:
@@ -94,16 +86,6 @@ def _unread(node: ir.Node) -> str | None:
         return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
     if node.op_type == "Upsample" and not node.domain:
         return "mode" if node.attributes.get_string("mode", "nearest") != "nearest" else None
-    for name, usual in _UNREAD.get(node.op_type, {}).items() if not node.domain else ():
-        given = node.attributes.get(name)
-        if given is None:
-            continue
-        value = given.value
-        if name == "activations":  # one list per direction
-            value = list(given.as_strings())
-            usual = usual * (len(value) // len(usual))
-        if value != usual:
-            return name
     return None
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -343,6 +344,31 @@ def test_shapes_that_do_not_fit_are_named_when_they_occur():
     with pytest.raises((CompileError, InferError), match="Add"):
         request.infer([floats(3), floats(4)])
     np.testing.assert_array_equal(request.infer([np.ones(3, "f"), np.ones(3, "f")])["y"], [2, 2, 2])
+
+
+BODIES = {
+    "walked by the crew": "a = Neg(x) y = Relu(a)",
+    "called by Python": 'a = Einsum <equation = "ij->ij"> (x) b = NonZero(x) y = Neg(x)',
+    "a view": "y = Identity(x)",
+}
+
+
+@pytest.mark.parametrize("body", list(BODIES))
+def test_a_runner_keeps_no_input_after_a_run(body):
+    """Neither of the same arrays again, nor of other ones, nor of none."""
+    graph = f"g (float[3, 4] x) => (float[3, 4] y) {{ {BODIES[body]} }}"
+    runner = compiled(graph).create_runner()
+    for _ in range(2):
+        x = floats(3, 4)
+        want = np.array(runner.run([HostTensor(x.copy())])[0].numpy())
+        tensor = HostTensor(x)
+        for _ in range(3):
+            np.testing.assert_array_equal(runner.run([tensor])[0].numpy(), want)
+        seen = weakref.ref(x)
+        del x, tensor
+        gc.collect()
+        assert seen() is None
+    runner.close()
 
 
 def test_the_plugin_is_listed_without_importing_numba():

@@ -64,6 +64,22 @@ def test_unary_on_edges(op_type):
     check_single(op_type, [EDGES])
 
 
+@pytest.mark.parametrize(
+    "op_type", ["Celu", "Elu", "HardSigmoid", "LeakyRelu", "Selu", "Sigmoid", "Sign", "Tanh"]
+)
+def test_nan_goes_through(op_type):
+    x = np.array([-2, np.nan, 0, 0.3, 7], np.float32)
+    check_single(op_type, [x])
+
+
+@pytest.mark.parametrize("op_type", ["HardSwish", "Mish", "Softplus", "Softsign"])
+def test_nan_goes_through_what_onnxruntime_has_in_other_words(op_type):
+    x = np.array([np.nan, 1, np.nan], np.float32)
+    model, feeds = single(op_type, [x])
+    found = compiled(model)(feeds)[0]
+    np.testing.assert_array_equal(np.isnan(found), [True, False, True])
+
+
 @pytest.mark.parametrize("signs", [(1, 1), (1, 0), (0, 1)])
 def test_is_inf(signs):
     check_single("IsInf", [EDGES], {"detect_positive": signs[0], "detect_negative": signs[1]})

@@ -124,3 +124,21 @@ def test_softmax(op_type, axis, opset):
 
 def test_softmax_of_long_rows():
     check_single("Softmax", [floats(3, 5000)])
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("include", [0, 1])
+def test_windows_much_larger_than_the_image(op_type, include):
+    """SAME windows of 2**31 - 1 see all of a small image; means count what the padding is."""
+    x = floats(1, 2, 4, 5)
+    attrs = {"auto_pad": "SAME_UPPER"}
+    if op_type == "AveragePool":
+        attrs["count_include_pad"] = include
+    results = []
+    for size in (9, 2**31 - 1):
+        model, feeds = single(op_type, [x], {"kernel_shape": [size, size], **attrs}, opset=22)
+        results.append(np.array(compiled(model)(feeds)[0]))
+    if op_type == "AveragePool" and include:  # of 2**62 places rather than 81
+        results[1] *= (2.0**31 - 1) ** 2 / 81
+    np.testing.assert_allclose(results[1], results[0], rtol=1e-5)

@@ -114,7 +114,7 @@ class _Epilogue:
         if len(arrays) != 4 or any(array.shape != (self._channels(),) for array in arrays):
             return False
         scale, shift, mean, variance = arrays
-        factor = scale / np.sqrt(variance + node.attrs.get("epsilon", 1e-5))
+        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
         return self._scale_and_shift(factor, shift - mean * factor)
 
     def _take_constant(self, kind: str, first: bool, const: Array, value: Value) -> bool:
@@ -212,11 +212,13 @@ def activation_of(node: Node) -> Activation | None:
         case "Clip":
             return _clip(node)
         case "LeakyRelu":
-            return Activation(code.LEAKY_RELU, attrs.get("alpha", 0.01))
+            return Activation(code.LEAKY_RELU, node.number("alpha", 0.01))
         case "HardSwish":
             return Activation(code.HARD_SWISH)
         case "HardSigmoid":
-            return Activation(code.HARD_SIGMOID, attrs.get("alpha", 0.2), attrs.get("beta", 0.5))
+            return Activation(
+                code.HARD_SIGMOID, node.number("alpha", 0.2), node.number("beta", 0.5)
+            )
         case "Sigmoid":
             return Activation(code.SIGMOID)
         case "Tanh":

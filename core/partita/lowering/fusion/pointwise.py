@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+
+import numpy as np
 from collections.abc import Iterator
 
 from partita.lowering.fusion.rewriting import (
@@ -86,11 +88,13 @@ def _fuse_clip(rewriter: Rewriter, plus: Node) -> None:
 
 
 def _fuse_hard_swish(rewriter: Rewriter, sigmoid: Node) -> None:
-    alpha, beta = sigmoid.attrs.get("alpha", 0.2), sigmoid.attrs.get("beta", 0.5)
+    alpha, beta = sigmoid.number("alpha", 0.2), sigmoid.number("beta", 0.5)
     product = rewriter.only_user(sigmoid.outputs[0], "Mul")
     if product is None or other_input(product, sigmoid.outputs[0]) is not sigmoid.inputs[0]:
         return
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-4) and math.isclose(beta, 0.5, rel_tol=1e-6):
+    double = sigmoid.inputs[0] is not None and sigmoid.inputs[0].dtype == np.float64
+    near = 0 if double else 1e-4  # in float64 a slope of float32 is another one
+    if math.isclose(alpha, 1 / 6, rel_tol=near) and math.isclose(beta, 0.5, rel_tol=1e-6):
         group = [sigmoid, product]
         rewriter.replace(group, _node("HardSwish", 14, sigmoid.inputs[0], product, group))
 

@@ -74,7 +74,7 @@ def _is_plain_gemm(node: Node) -> bool:
     """Whether a Gemm is a product of a matrix and weights, and a bias."""
     if node.kind != "Gemm" or node.attrs.get("transA", 0):
         return False
-    return bool(node.attrs.get("alpha", 1.0) == node.attrs.get("beta", 1.0) == 1.0)
+    return bool(node.number("alpha", 1.0) == node.number("beta", 1.0) == 1.0)
 
 
 def _fits(node: Node, w: Levels, weights: Array) -> bool:

@@ -85,7 +85,7 @@ def gelu(b: Builder, node: Node, x: Operand) -> Operand:
 def parametric(b: Builder, node: Node, x: Operand) -> Operand:
     """Activations with one or two numbers as attributes."""
     function, parameters = _PARAMETRIC[node.op_type]
-    numbers = [x.dtype.type(node.attrs.get(name, default)) for name, default in parameters]
+    numbers = [x.dtype.type(node.number(name, default)) for name, default in parameters]
     return emit_map(b, function, x, None, *numbers)
 
 
@@ -97,7 +97,7 @@ _shrink = mapped_with(scalar.shrink)
 def shrink(b: Builder, node: Node, x: Operand) -> Operand:
     """Shrink; its parameters are floats for integers too."""
     number = np.float32 if x.dtype == np.float32 else np.float64
-    bias, limit = number(node.attrs.get("bias", 0.0)), number(node.attrs.get("lambd", 0.5))
+    bias, limit = number(node.number("bias", 0.0)), number(node.number("lambd", 0.5))
     return emit_map(b, _shrink, x, None, bias, limit)
 
 

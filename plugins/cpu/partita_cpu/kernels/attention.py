@@ -239,7 +239,7 @@ def _padding_mask(
     if shape is None:
         shape = (batch, 1, q.length if padding.ndim == 3 else 1, k.length)
     y = b.empty(shape, q.tensor.dtype)
-    low = float(node.attrs.get("mask_filter_value", -10000.0))
+    low = node.number("mask_filter_value", -10000.0)
     b.call_numpy(_fill_mask, padding, terms, y, low)
     return y
 

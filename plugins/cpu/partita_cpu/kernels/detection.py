@@ -290,7 +290,7 @@ def max_roi_pool(b: Builder, node: Node, x: Operand, rois: Operand) -> Operand:
     b.call_numpy(_check_images, rois, x.shape[0], node.name)
     if y.size:
         sizes = b.constant(np.array([*x.shape[1:], oh, ow], np.int64))
-        scale = float(node.attrs.get("spatial_scale", 1.0))
+        scale = node.number("spatial_scale", 1.0)
         b.call(max_roi_rows, b.flat(x), rois, b.flat(y), sizes, scale, work=x.size)
     return y
 

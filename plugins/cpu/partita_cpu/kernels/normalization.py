@@ -185,7 +185,7 @@ def _with_statistics(
     kind = x.dtype
     x, scale = float32_of(b, x), float32_of(b, scale)
     bias = None if bias is None else float32_of(b, bias)
-    epsilon = node.attrs.get("epsilon", 1e-5)
+    epsilon = node.number("epsilon", 1e-5)
     y, means, inverses = _emit_rows(b, x, scale, bias, axis, epsilon, centered)
     return narrow(b, y, kind) if kind in HALVES else y, means, inverses
 
@@ -228,7 +228,7 @@ def skip_layer_normalization(
         if term is not None:
             before, total = total, b.empty(x.shape, x.dtype)
             emit_broadcast(b, _add, [before, term], total)
-    epsilon = node.attrs.get("epsilon", 1e-12)
+    epsilon = node.number("epsilon", 1e-12)
     y, means, inverses = _emit_rows(b, total, scale, beta, x.ndim - 1, epsilon, centered)
     return y, means, inverses, total
 
@@ -287,7 +287,7 @@ def _emit_planes(
             groups,
             channels // groups,
             n,
-            float(node.attrs.get("epsilon", 1e-5)),
+            node.number("epsilon", 1e-5),
         )
     return y
 
@@ -318,7 +318,7 @@ def batch_normalization(
     if y.size == 0:
         return y
     channels = x.shape[1] if x.ndim > 1 else 1
-    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    epsilon = node.number("epsilon", 1e-5)
     statistics = (scale, bias, mean, variance)
     if all(operand.const is not None for operand in statistics):
         folded = np.empty((2, channels), x.dtype)

@@ -77,9 +77,9 @@ def local_response_normalization(b: Builder, node: Node, x: Operand) -> Operand:
         x.shape[1],
         math.prod(x.shape[2:]),
         size,
-        number(node.attrs.get("alpha", 1e-4) / size),
-        number(node.attrs.get("beta", 0.75)),
-        number(node.attrs.get("bias", 1.0)),
+        number(node.number("alpha", 1e-4) / size),
+        number(node.number("beta", 0.75)),
+        number(node.number("bias", 1.0)),
         work=x.nbytes * size,
     )
     return y

@@ -147,7 +147,7 @@ def quantized_activation(b: Builder, node: Node, real: Operand) -> Operand:
     """Sigmoid or LeakyRelu."""
     if node.op_type == "QLinearSigmoid":
         return emit_map(b, _sigmoid, real)
-    alpha = np.float32(node.attrs.get("alpha", 0.01))
+    alpha = np.float32(node.number("alpha", 0.01))
     return emit_map(b, _leaky_relu, real, None, alpha, alpha)
 
 

@@ -408,7 +408,7 @@ _GEMM = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 7: F32, 8: BYTE
 
 
 def _check_gemm(node: Node) -> Reason | None:
-    if node.attrs.get("transA", 0) or node.attrs.get("alpha", 1.0) != 1.0:
+    if node.attrs.get("transA", 0) or node.number("alpha", 1.0) != 1.0:
         return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "transA or alpha is given")
     return None
 

@@ -225,7 +225,8 @@ def _activations(
             beta = betas.pop(0)
         codes.append(code)
         parameters += [alpha, beta]
-    return np.array(codes, np.int64), np.array(parameters, dtype)
+    single = np.array(parameters, np.float32)  # as ONNX keeps attributes and their defaults
+    return np.array(codes, np.int64), single.astype(dtype)
 
 
 def _attributes(

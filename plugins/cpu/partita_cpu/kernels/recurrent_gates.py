@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from partita_cpu.kernels.activation_scalar import clip as within
+from partita_cpu.kernels.activation_scalar import relu
 from partita_cpu.kernels.loop_jit import loop
 from partita_cpu.kernels.scalar import (
     copy_row,
@@ -58,7 +60,7 @@ def apply_activation(row: Any, code: int, alpha: Any, beta: Any, clip: Any) -> N
     zero = like(alpha, 0)
     if clip > zero:
         for i in range(row.size):
-            row[i] = min(max(row[i], -clip), clip)
+            row[i] = within(row[i], -clip, clip)
     if code == 0:
         for i in range(row.size):
             row[i] = sigmoid(row[i])
@@ -75,17 +77,17 @@ def _apply_rare(row: Any, code: int, alpha: Any, beta: Any) -> None:
     for i in range(row.size):
         x = row[i]
         if code == 2:
-            row[i] = max(x, zero)
+            row[i] = relu(x)
         elif code == 3:
             row[i] = alpha * x + beta
         elif code == 4:
             row[i] = alpha * x if x < zero else x
         elif code == 5:
-            row[i] = x if x > alpha else zero
+            row[i] = zero if x < alpha else x
         elif code == 6:
             row[i] = alpha * tanh(beta * x)
         elif code == 7:
-            row[i] = min(max(alpha * x + beta, zero), one)
+            row[i] = within(alpha * x + beta, zero, one)
         elif code == 8:
             row[i] = x if x >= zero else alpha * (exp(x) - one)
         elif code == 9:

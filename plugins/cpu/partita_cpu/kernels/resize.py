@@ -36,6 +36,9 @@ from partita_cpu.kernels.table import ALL_FLOATS, ANY, DTypes, kernel
 _WHOLE: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.int8, np.int32))
 """Integers that linear interpolation takes; it rounds towards zero, as onnxruntime does."""
 
+_JUST_BELOW = 2.0**-20
+"""What rounding in float64 may take off a mean of integers, and far less than means differ by."""
+
 
 @jit
 def mix_taps(
@@ -170,7 +173,9 @@ def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Axis], roundin
     """`x` with each axis resampled, those that shrink first."""
     mode = node.attrs.get("mode", "nearest")
     if mode != "nearest" and x.dtype.kind != "f":
-        wide = _resampled(b, node, emit_cast(b, x, np.float32), axes, rounding)
+        wide = _resampled(b, node, emit_cast(b, x, np.float64), axes, rounding)
+        if wide.size:
+            b.call_numpy(_settle, wide)
         return emit_cast(b, wide, x.dtype)
     y = x
     order = [k for k, axis in enumerate(axes) if not axis.is_identity]
@@ -179,20 +184,25 @@ def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Axis], roundin
         if mode == "nearest":
             y = taken(b, y, nearest(axes[k], rounding), k)
         else:
-            y = _mixed(b, y, k, *_taps(node, mode, axes[k]))
+            y = _mixed(b, y, k, *_taps(node, mode, axes[k], x.dtype.type))
     if any(axis.crops for axis in axes):
         y = _extrapolated(b, node, y, [axis.outside() for axis in axes])
     return y if y is not x else b.view(x, x.shape)
 
 
-def _taps(node: Node, mode: str, axis: Axis) -> tuple[Array, Array]:
+def _settle(y: Array) -> None:
+    """Lifts what rounding has left just below a whole number above it, before it is cut off."""
+    y += np.copysign(_JUST_BELOW, y)
+
+
+def _taps(node: Node, mode: str, axis: Axis, kind: Any) -> tuple[Array, Array]:
     """An axis' table for the attributes of a node: (out, taps) elements and as many weights."""
     attrs: dict[str, Any] = node.attrs
     outside = bool(attrs.get("exclude_outside", 0))
     a = attrs.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
     if attrs.get("antialias", 0):
         return antialiased(axis, a, outside)
-    return linear(axis) if a is None else cubic(axis, a, outside)
+    return linear(axis, kind) if a is None else cubic(axis, a, outside)
 
 
 def _mixed(b: Builder, x: Operand, axis: int, index: Array, weights: Array) -> Operand:
@@ -223,7 +233,7 @@ def _extrapolated(b: Builder, node: Node, y: Operand, outside: Sequence[Array]) 
         if marks.any():
             mask = mask | marks.reshape([-1 if k == axis else 1 for k in range(y.ndim)])
     if mask.any():
-        value = y.dtype.type(node.attrs.get("extrapolation_value", 0.0))
+        value = y.dtype.type(node.number("extrapolation_value", 0.0))
         b.call_numpy(_fill_where, y, b.constant(mask), value)
     return y
 

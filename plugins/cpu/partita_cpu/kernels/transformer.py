@@ -74,7 +74,7 @@ def embed_layer_normalization(
     outer = batch * length
     means, inverses = b.empty((outer,), y.dtype), b.empty((outer,), y.dtype)
     if y.size:
-        epsilon = float(node.attrs.get("epsilon", 1e-12))
+        epsilon = node.number("epsilon", 1e-12)
         flat = b.flat(total), b.flat(scale), b.flat(bias), b.flat(y)
         b.call(normalise_rows, *flat, means, inverses, outer, width, epsilon, 1)
     counts = b.empty((batch,), np.int32)

@@ -197,14 +197,18 @@ float gelu_tanh_of(const float x) {
   return 0.5f * x * (1.0f + tanh_of(0.7978845608028654f * (x + 0.044715f * x * x * x)));
 }
 
-// The comparisons keep NaN, as ONNX Runtime does; fmax and fmin would drop it.
+// The comparisons keep NaN, as ONNX Runtime does; fmax, fmin and clamp would drop it.
+float within(const float x, const float low, const float high) {
+  return x < low ? low : (x > high ? high : x);
+}
+
 float activate(const float x, const int kind, const float alpha, const float beta) {
   switch (kind) {
     case ACT_RELU: return x < 0.0f ? 0.0f : x;
-    case ACT_CLIP: return x < alpha ? alpha : (x > beta ? beta : x);
+    case ACT_CLIP: return within(x, alpha, beta);
     case ACT_LEAKY_RELU: return x < 0.0f ? alpha * x : x;
-    case ACT_HARD_SWISH: return x * clamp(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
-    case ACT_HARD_SIGMOID: return clamp(alpha * x + beta, 0.0f, 1.0f);
+    case ACT_HARD_SWISH: return x * within(x * (1.0f / 6.0f) + 0.5f, 0.0f, 1.0f);
+    case ACT_HARD_SIGMOID: return within(alpha * x + beta, 0.0f, 1.0f);
     case ACT_SIGMOID: return sigmoid_of(x);
     case ACT_TANH: return tanh_of(x);
     case ACT_SILU: return x * sigmoid_of(x);

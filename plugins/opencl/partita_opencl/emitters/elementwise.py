@@ -295,7 +295,7 @@ def batch_normalization(
     k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand, mean: Operand, var: Operand
 ) -> Operand:
     """One product and sum with factor and shift per channel, made on the host from weights."""
-    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    epsilon = node.number("epsilon", 1e-5)
     column = (scale.size, *(1,) * max(0, x.ndim - 2))
     statistics = [operand.const for operand in (scale, bias, mean, var)]
     if any(array is None for array in statistics):

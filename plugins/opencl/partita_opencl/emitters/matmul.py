@@ -250,7 +250,7 @@ def _gemm_bias(node: Node) -> Reason | None:
 @operator("Gemm", types=FLOATS, check=_gemm_bias)
 def gemm(k: Kit, node: Node, a: Operand, b: Operand, c: Operand | None = None) -> Operand:
     """Product of two matrices, either one transposed, plus a third tensor."""
-    alpha, beta = float(node.attrs.get("alpha", 1.0)), float(node.attrs.get("beta", 1.0))
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     if node.attrs.get("transA", 0):
         a = _transposed(k, a)
     if node.attrs.get("transB", 0):

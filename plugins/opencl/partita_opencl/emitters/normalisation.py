@@ -74,7 +74,7 @@ def layer_normalization(
     in_single = bool(node.attrs.get("single", False))
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
-    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    epsilon = node.number("epsilon", 1e-5)
     if _is_short(k, x, tail, scale, bias):
         return short_rows(k, x, scale, bias, epsilon, SINGLE if in_single else x.dtype)
     scale = expand(k, _as(k, scale, x), tail)
@@ -164,7 +164,7 @@ def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand
     """Rows divided by the root of their mean square."""
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
-    epsilon = float(node.attrs.get("epsilon", 1e-5))
+    epsilon = node.number("epsilon", 1e-5)
     scale = expand(k, scale, tail)
     return _rows(k, x, math.prod(tail), scale, None, epsilon, ROOT_MEAN_SQUARE=None)
 
@@ -181,7 +181,7 @@ def instance_normalization(
         depth,
         scale,
         bias,
-        float(node.attrs.get("epsilon", 1e-5)),
+        node.number("epsilon", 1e-5),
         channels=x.shape[1],
         row_step=1,
         element_div=depth,
@@ -200,7 +200,7 @@ def group_normalization(k: Kit, node: Node, x: Operand, scale: Operand, bias: Op
         per_group * pixels,
         scale,
         bias,
-        float(node.attrs.get("epsilon", 1e-5)),
+        node.number("epsilon", 1e-5),
         channels=groups,
         row_step=per_group,
         element_div=pixels,
@@ -223,8 +223,8 @@ def local_response(k: Kit, node: Node, x: Operand) -> Operand:
         i64(math.prod(x.shape[2:])),
         i32((size - 1) // 2),
         i32(size - 1 - (size - 1) // 2),
-        f32(node.attrs.get("alpha", 1e-4) / size),
-        f32(node.attrs.get("beta", 0.75)),
-        f32(node.attrs.get("bias", 1.0)),
+        f32(node.number("alpha", 1e-4) / size),
+        f32(node.number("beta", 0.75)),
+        f32(node.number("bias", 1.0)),
     )
     return y

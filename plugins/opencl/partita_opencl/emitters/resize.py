@@ -178,7 +178,7 @@ def _table(axis: Axis, node: Node) -> tuple[Array, Array]:
     if node.attrs.get("mode") == "linear":
         places, weights = linear(axis)
     else:
-        a = float(node.attrs.get("cubic_coeff_a", -0.75))
+        a = node.number("cubic_coeff_a", -0.75)
         places, weights = cubic(axis, a, bool(node.attrs.get("exclude_outside", 0)))
     return _marked(axis, places), weights.astype(np.float32)
 
