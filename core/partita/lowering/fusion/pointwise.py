@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
-from collections.abc import Iterator
 
 from partita.lowering.fusion.rewriting import (
     Rewriter,
