@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import numpy as np
+import onnx.defs
 from onnx.reference.op_run import OpRun
 from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
@@ -259,7 +260,6 @@ CORRECTED: list[type[OpRun]] = [
     Slice,
     Softmax,
     Unique,
-    *EXACT,
 ]
 
 
@@ -267,6 +267,7 @@ CORRECTED: list[type[OpRun]] = [
 def corrected_for(opset: int) -> list[type[OpRun]]:
     """The corrections that an opset needs; ``before`` names the first one that does not."""
     needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
+    needed |= {new.__name__: new for new in EXACT if onnx.defs.has(new.__name__, opset)}
     for name in WIDENED:
         new = needed.get(name)
         wide = widened(new, name) if new else widened_original(name, opset)

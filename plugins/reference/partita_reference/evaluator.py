@@ -24,6 +24,7 @@ from partita.query import Reason, ReasonCode
 from partita.sequences import boxed, unboxed
 from partita.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
+from partita_reference.recurrent import ACTIVATIONS
 
 _OTHER_DOMAINS = {
     "ai.onnx.ml": "onnx.reference.ops.aionnxml",
@@ -86,6 +87,10 @@ def _unread(node: ir.Node) -> str | None:
         return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
     if node.op_type == "Upsample" and not node.domain:
         return "mode" if node.attributes.get_string("mode", "nearest") != "nearest" else None
+    if node.op_type in ("LSTM", "GRU", "RNN") and not node.domain:
+        given = node.attributes.get("activations")
+        names = [] if given is None else [name.lower() for name in given.as_strings()]
+        return None if ACTIVATIONS.keys() >= set(names) else "activations"
     return None
 
 

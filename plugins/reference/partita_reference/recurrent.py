@@ -17,8 +17,7 @@ State = tuple[Array, ...]
 
 _HUNDREDTH, _FIFTH = float(np.float32(0.01)), float(np.float32(0.2))
 
-# Each with the default of alpha and of beta; None where the activation takes none.
-_ACTIVATIONS: dict[str, tuple[Function, float | None, float | None]] = {
+ACTIVATIONS: dict[str, tuple[Function, float | None, float | None]] = {
     "sigmoid": (lambda x, a, b: 1 / (1 + np.exp(-x)), None, None),
     "tanh": (lambda x, a, b: np.tanh(x), None, None),
     "relu": (lambda x, a, b: np.maximum(x, 0), None, None),
@@ -31,6 +30,7 @@ _ACTIVATIONS: dict[str, tuple[Function, float | None, float | None]] = {
     "softsign": (lambda x, a, b: x / (1 + np.abs(x)), None, None),
     "softplus": (lambda x, a, b: np.logaddexp(0, x), None, None),
 }
+"""Each with the default of alpha and of beta; ``None`` where it takes none."""
 
 
 def _activations(
@@ -40,7 +40,7 @@ def _activations(
     left = [list(alphas or ()), list(betas or ())]
 
     def one(name: str) -> Callable[[Array], Array]:
-        function, *defaults = _ACTIVATIONS[name.lower()]
+        function, *defaults = ACTIVATIONS[name.lower()]
         a, b = (
             given.pop(0) if default is not None and given else default or 0.0
             for given, default in zip(left, defaults, strict=True)
