@@ -74,7 +74,9 @@ class _Reader:
         if isinstance(thing, Kernel):
             self._note(f"kernel {sorted(thing.options)} {thing.counts}")
             if thing.apart and len(self._seen) > 1:
-                self._note(f"{thing.apart} {thing.answers} {fingerprint(thing)}")
+                # Its place counts too: images on disk name what they call by module and name.
+                place = f"{thing.__module__}:{thing.__qualname__}"
+                self._note(f"{place} {thing.apart} {thing.answers} {fingerprint(thing)}")
                 self.units += [thing, *units_of(thing)]
             else:
                 self.add(thing.py_func)

@@ -217,6 +217,15 @@ def test_the_fingerprint_covers_what_is_compiled_apart():
     assert extent(caller_of(first)) < extent(caller_of(jit(body)))
 
 
+def test_the_fingerprint_covers_where_that_is():
+    def body(x):
+        return x + 1
+
+    here, moved = (jit(apart=("int",), answers=True)(body) for _ in range(2))
+    moved.__module__ = "partita_cpu.elsewhere"
+    assert fingerprint(caller_of(here)) != fingerprint(caller_of(moved))
+
+
 def test_the_fingerprint_is_the_same_in_other_processes():
     code = """
         from partita_cpu.native.driver import multiply_tiles
