@@ -222,7 +222,7 @@ def test_the_fingerprint_covers_where_that_is():
         return x + 1
 
     here, moved = (jit(apart=("int",), answers=True)(body) for _ in range(2))
-    moved.__module__ = "partita_cpu.elsewhere"
+    moved.__module__ = f"{__name__}.elsewhere"
     assert fingerprint(caller_of(here)) != fingerprint(caller_of(moved))
 
 
