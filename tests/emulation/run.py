@@ -3,7 +3,8 @@
 x86-64 processors run this Python; 64-bit ARM runs Debian's Python, unpacked into a folder beside
 wheels of that architecture. Child processes are emulated too. onnxruntime judges outside of the
 emulation (`tests/judge.py`), so this Python needs it; Debian's apt-get fetches the rest, and nobody
-needs to be root.
+needs to be root. Kernels that are kept on disk this machine compiles, for the emulated processor
+(`compiler.py`); what level portable has numba do is compiled under emulation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
-FOLDERS = ("core", *(f"plugins/{name}" for name in ("cpu", "hetero", "opencl", "reference")))
+PLUGINS = ("cpu", "hetero", "opencl", "reference")
+FOLDERS = ("core", "conformance", *(f"plugins/{name}" for name in PLUGINS))
 DEBIAN = ("python3", "libgomp1", "libstdc++6")
 """What of Debian a foreign Python and its wheels need; apt-get adds what these depend on."""
 NEWEST_GLIBC = 36
@@ -190,6 +192,11 @@ class Python:
 
     def run(self, *arguments: str | Path) -> int:
         """Runs it in the repository; returns how it ended."""
+        command = [str(self._home / "bin" / "python"), *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, env=self._environment(), check=False).returncode
+
+    def _environment(self) -> dict[str, str]:
+        """What it finds in its environment: folders of its own, and who judges."""
         cache = self._home / "cache"
         environment = {
             **os.environ,
@@ -202,8 +209,7 @@ class Python:
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         environment.pop("PYTHONPATH", None)
-        command = [str(self._home / "bin" / "python"), *map(str, arguments)]
-        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        return environment
 
     def _make_venv(self, base: Path, places: Sequence[Path], options: Sequence[str]) -> None:
         """A virtual environment whose interpreter is a script: what `sys.executable` names then."""
@@ -222,8 +228,27 @@ class Python:
         qemu = _qemu(self.processor.machine, self._shared)
         model = _model(qemu, self.processor.model, base, options)
         words = [qemu, "-cpu", model, *options, "-0", '"$0"', base, '"$@"']
-        python.write_text(f"#!/bin/sh\nexec {' '.join(map(str, words))}\n")
+        emulated = f"exec {' '.join(map(str, words))}\n"
+        python.write_text(f"#!/bin/sh\n{emulated}")
         python.chmod(0o755)
+        self._let_this_machine_compile(python, emulated)
+
+    def _let_this_machine_compile(self, python: Path, emulated: str) -> None:
+        """Has what the interpreter starts to compile kernels run here."""
+        compiler, target = HERE / "compiler.py", self._home / "target.json"
+        command = [python, compiler, "describe"]
+        asked = subprocess.run(command, env=self._environment(), capture_output=True, check=False)
+        if asked.returncode:
+            raise EmulationError(f"{python} fails: {asked.stderr.decode().strip()}")
+        target.write_bytes(asked.stdout)
+        folders = ":".join(str(ROOT / package) for package in FOLDERS)
+        words = ["exec", sys.executable, "-P", "-W", "ignore", compiler, target, '"$@"']
+        python.write_text(
+            "#!/bin/sh\n"
+            'case "$*" in *"-m partita_cpu.native.worker "*)\n'
+            f"  export PYTHONPATH={folders}\n  {' '.join(map(str, words))};;\n"
+            f"esac\n{emulated}"
+        )
 
 
 class Foreign:

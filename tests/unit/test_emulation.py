@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -45,7 +47,44 @@ def test_children_of_an_emulated_python_are_emulated(tmp_path, monkeypatch, capf
     assert python.run("-c", code) == 0
     assert capfd.readouterr().out.strip() == str(tmp_path / "haswell" / "bin" / "python")
     assert log.read_text().split() == ["Haswell,-pcid"] * 2
+    log.unlink()
+    python.run(
+        "-m", "partita_cpu.native.worker", "9999", "1", "[]"
+    )  # ends: there is no such socket
+    assert not log.exists()
     assert python.run("-c", "import partita_cpu, sys; sys.exit(3)") == 3
+
+
+FOREIGN = """
+import sys
+import compiler
+
+compiler.compile_for({
+    "machine": "aarch64",
+    "triple": "aarch64-unknown-linux-gnu",
+    "cpu": "generic",
+    "features": "",
+    "folder": "foreign",
+})
+
+from partita_cpu.kernels.softmax import softmax_rows
+from partita_cpu.native import emitting, kept, objects, store
+from partita_cpu.native.levels import NEON
+
+assert store.machine() == "foreign"
+signature = (*map(kept.type_of, ("<f4 1", "<f4 1", "int", "int")), *[kept.type_of("int")] * 2)
+code, _ = emitting.object_of(softmax_rows, signature)
+print(int.from_bytes(code[18:20], "little"))
+print(int.from_bytes(objects._object("", objects.level_machine(NEON))[18:20], "little"))
+"""
+
+
+def test_kernels_are_compiled_for_another_processor():
+    """Both kinds of kernels: 183 is ELF's number of 64-bit ARM."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
+    command = [sys.executable, "-c", FOREIGN]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["183", "183"], done.stderr
 
 
 def test_the_project_is_found_as_an_installed_one(tmp_path):
@@ -55,6 +94,9 @@ def test_the_project_is_found_as_an_installed_one(tmp_path):
     assert (found.name, found.version) == (project["name"], project["version"])
     plugins = {e.name: e.value for e in found.entry_points if e.group == "partita"}
     assert plugins == project["entry-points"]["partita"]
+    for entry in found.entry_points:
+        package = entry.value.partition(".")[0]
+        assert any((ROOT / folder / package).exists() for folder in run.FOLDERS), entry
 
 
 def test_what_is_chosen_and_left_out_exists():

@@ -90,7 +90,7 @@ class _Reader:
         elif isinstance(thing, type) and self._is_ours(thing):
             self._note(f"class {thing.__qualname__}")
             for name, member in vars(thing).items():
-                if isinstance(member, types.FunctionType):
+                if isinstance(member, types.FunctionType) and self._is_ours(member):
                     self._note(name)
                     self._function(member)
         elif isinstance(thing, (tuple, list)):
