@@ -80,7 +80,7 @@ AVX512_VNNI = Level(
 AVX512_BF16 = Level("avx512_bf16", X86_64, _AVX512_BF16, _WIDE, "avx512", 16, 14, True, True, True)
 AMX = Level("amx", X86_64, _AMX, _WIDE, "avx512", 16, 14, True, True, True, tiles=True)
 
-NEON = Level("neon", AARCH64, _NEON, "neoverse-n1", "neon", 4, 8, kernels=False)
+NEON = Level("neon", AARCH64, _NEON, "neoverse-n1", "neon", 4, 8)
 NEON_DOTPROD = Level(
     "neon_dotprod",
     AARCH64,
@@ -90,7 +90,6 @@ NEON_DOTPROD = Level(
     4,
     8,
     dots_bytes=True,
-    kernels=False,
 )
 NEON_I8MM = Level(
     "neon_i8mm",
@@ -101,7 +100,6 @@ NEON_I8MM = Level(
     4,
     8,
     dots_bytes=True,
-    kernels=False,
 )
 NEON_BF16 = Level(
     "neon_bf16",

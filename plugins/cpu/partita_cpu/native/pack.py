@@ -196,6 +196,7 @@ def _pack_blocks(
     """
     blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
     units = p[GROUPS] * blocks
+    side = min(SIDE, p[COLUMNS])
     at_row, piece, split = places[tid], floats[tid], parts[tid]
     begin, end = units * tid // nt, units * (tid + 1) // nt
     # Memory is read in order: column by column, or where rows lie together all blocks row by row.
@@ -212,9 +213,9 @@ def _pack_blocks(
                 group = unit // blocks
                 first = (unit - group * blocks) * p[COLUMNS]
                 origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
-                for half in range(p[COLUMNS] // SIDE):
-                    exist = max(0, min(SIDE, p[OUTPUTS] - first - half * SIDE))
-                    at = origin + 4 * half * SIDE * p[OUTPUT_STEP]
+                for half in range(p[COLUMNS] // side):
+                    exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                    at = origin + 4 * half * side * p[OUTPUT_STEP]
                     source, across, down = _piece(at, piece, at_row, p, there, exist)
                     if p[PAIRS]:
                         place = (unit * rows + row) * p[COLUMNS] + 2 * half * SIDE
@@ -226,7 +227,7 @@ def _pack_blocks(
                         largest = _lay(source, across, halves, split, p, step, half, there, exist)
                         found[tid] = max(found[tid], largest)
                     else:
-                        place = (unit * rows + row) * p[COLUMNS] + half * SIDE
+                        place = (unit * rows + row) * p[COLUMNS] + half * side
                         _copy(source, across, down, whole, p, place, count, there, exist)
             row += count
 
@@ -334,7 +335,7 @@ def _copy(
             call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
         done = there // SIDE * SIDE
     for k in range(done, count):
-        for j in range(SIDE):
+        for j in range(min(SIDE, columns)):
             known = k < there and j < exist
             value = float_at(source + j * across + k * down) if known else np.float32(0)
             out[place + k * columns + j] = value

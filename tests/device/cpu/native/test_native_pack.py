@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita_cpu.native import objects
 from partita_cpu.native.choice import Choice
-from partita_cpu.native.levels import AMX
+from partita_cpu.native.isa import detected
+from partita_cpu.native.levels import AMX, NEON
 from partita_cpu.native.pack import pack, pack_matrix
 from partita_cpu.native.plan import Images, Storage, plan
 from partita_cpu.native.table import Arithmetic, on_tiles
@@ -88,6 +90,18 @@ def test_matrices(level, arithmetic, depth, columns, order):
     packed = pack_matrix(cut, lying if order == "C" else lying.T)
     check(cut, packed, w.T.reshape(columns, depth, 1, 1))
     guarded.release()
+
+
+@pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, order):
+    """Tiles of NEON have eight columns; their weights can be packed on any machine."""
+    known = objects.addresses(detected())
+    monkeypatch.setattr(objects, "addresses", lambda level: known)
+    w = np.random.default_rng(3).standard_normal((40, 37)).astype(np.float32)
+    cut = plan(Images.matrix(40, 40, 37), NEON, Arithmetic.F32, 2)
+    assert cut.columns == 8
+    check(cut, pack_matrix(cut, np.asarray(w, order=order)), w.T.reshape(37, 40, 1, 1))
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
