@@ -19,8 +19,8 @@ import numpy as np
 
 import partita
 from partita.cli.output import format_table
-from partita.difference import relative_error
 from partita.errors import InfeasiblePlanError
+from partita.model.compare import relative_error
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 

@@ -19,7 +19,7 @@ from hetero import alternate
 from onnx import TensorProto, helper
 
 import partita
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
 
 SIZES = (1 << 10, 150 << 10, 16 << 20)
 """Elements of float32."""

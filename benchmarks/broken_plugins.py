@@ -42,10 +42,10 @@ def plugins(unseen):
 
 def caught_by(fault, everything, draws, pipe):
     """Sends the names of the checks that a broken plugin fails."""
-    from partita_conformance.bench import Target
-    from partita_conformance.collect import Selection, collect
+    from partita_conformance.bench.bench import Target
     from partita_conformance.expectations import Expectations
-    from partita_conformance.running import InProcess, Isolated, run_expected
+    from partita_conformance.runs.collect import Selection, collect
+    from partita_conformance.runs.running import InProcess, Isolated, run_expected
 
     logging.disable(logging.CRITICAL)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for what a plugin prints
@@ -112,8 +112,8 @@ def main():
     parser.add_argument("--limit", type=float, default=600, help="seconds per plugin (600)")
     args = parser.parse_args()
     sys.path.insert(0, str(FOLDER))
-    from partita_conformance.cases import node_cases
-    from partita_conformance.checks import registered
+    from partita_conformance.bench.checks import registered
+    from partita_conformance.inputs.node_cases import node_cases
 
     node_cases()  # made once, for all children
     faults = [f for f in plugins(args.unseen) if args.only in f.__name__][:: args.every]

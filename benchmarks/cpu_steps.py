@@ -108,11 +108,11 @@ DEPTH = 256
 
 def peaks(threads: int) -> dict[str, float]:
     """Billions of floating-point operations per second of the tile kernels, by arithmetic."""
-    from partita_cpu.native import objects
-    from partita_cpu.native.isa import isa
+    from partita_cpu.jit import llvm_kernel
+    from partita_cpu.jit.isa import isa
 
     level = isa()
-    known = {} if not level.native else objects.addresses(level)
+    known = {} if not level.native else llvm_kernel.addresses(level)
     rows, columns = level.rows, 2 * level.lanes
     found = {}
     if known:
@@ -126,9 +126,9 @@ def peak(
     kernel: int, configure: int, rows: int, columns: int, steps: int, size: int, threads: int
 ) -> float:
     """Of one tile kernel, on so many threads at once."""
-    from partita_cpu.kernels.numba_jit import compiler
-    from partita_cpu.native.invoke import call_plain, call_tile
-    from partita_cpu.native.ir.amx import tile_config
+    from partita_cpu.jit.intrinsics.address_call import call_plain, call_tile
+    from partita_cpu.jit.kernel import compiler
+    from partita_cpu.llvm.tiles.amx import tile_config
 
     @compiler().njit(nogil=True)
     def repeat(configure: int, config: int, count: int, sums: Any, end: Any) -> None:

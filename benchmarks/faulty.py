@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 import partita
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.errors import CompileError, DeviceUnavailableError, InferError
 from partita.lowering import lower
-from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
 
 Array = np.ndarray[Any, Any]

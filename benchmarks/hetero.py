@@ -26,9 +26,9 @@ from models import cases
 from onnx import TensorProto, helper
 
 import partita
-from partita.plugin import DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
-from partita_hetero.partition import partition
+from partita_hetero.partition.partitioner import partition
 
 ROUNDS = 15
 CUT_MODELS = ("light:resnet50", "light:densenet121", "light:inception_v1")

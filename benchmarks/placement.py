@@ -25,9 +25,9 @@ from pathlib import Path
 from placement_data import published_latency, published_load, read
 from placement_random import random_problem
 
-from partita_hetero.planner.plan import Objective, Plan
-from partita_hetero.planner.problem import Problem
-from partita_hetero.planner.solve import solve
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.search.solve import solve
+from partita_hetero.planner.simulation.plan import Objective, Plan
 
 LATENCY = {
     # workload: greedy, best of the other methods that keep the memory limit

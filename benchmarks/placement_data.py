@@ -12,7 +12,7 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
 
 
 def read(path: Path, latency: bool) -> Problem:

@@ -27,9 +27,9 @@ from models import Case, cases
 
 import partita
 from partita_hetero.cost import database
-from partita_hetero.planner.arrays import flatten
-from partita_hetero.planner.bounds import critical_path
-from partita_hetero.schedule import Scheduler
+from partita_hetero.planner.arrays.problem_arrays import flatten
+from partita_hetero.planner.bounds.lower_bounds import critical_path
+from partita_hetero.tuning.scheduler import Scheduler
 
 COST = {"HETERO_SCHEDULE": "COST"}
 PREDICTED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
 
 
 def random_problem(

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 import partita
-from partita.plugin import DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties, read_only
 
 

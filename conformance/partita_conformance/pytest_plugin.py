@@ -57,9 +57,9 @@ def session_of(config: pytest.Config) -> Session:
     Raises:
         UsageError: No device is given, or the expectations are wrong.
     """
-    from partita_conformance.bench import Target
-    from partita_conformance.collect import Selection, model_names
+    from partita_conformance.bench.bench import Target
     from partita_conformance.expectations import Expectations, ExpectationsError
+    from partita_conformance.runs.collect import Selection, model_names
     from partita_conformance.session import Session
 
     if _KEY in config.stash:

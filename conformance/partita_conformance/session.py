@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partita_conformance import report
-from partita_conformance.bench import Target
-from partita_conformance.checks import Check, names_of
-from partita_conformance.collect import Selection, collect
+from partita_conformance.bench.bench import Target
+from partita_conformance.bench.checks import Check, names_of
 from partita_conformance.expectations import Expectations
-from partita_conformance.running import InProcess, Isolated, Outcome, run_expected
+from partita_conformance.reports import report
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import InProcess, Isolated, Outcome, run_expected
 
 
 @dataclass

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from partita_conformance.checks import Check
+from partita_conformance.bench.checks import Check
 from partita_conformance.expectations import ExpectationsError
 from partita_conformance.pytest_plugin import session_of
-from partita_conformance.running import DECLINED, SKIPPED, UNSUPPORTED, XFAILED
+from partita_conformance.runs.running import DECLINED, SKIPPED, UNSUPPORTED, XFAILED
 from partita_conformance.session import Session
 
 

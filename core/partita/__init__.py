@@ -14,47 +14,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partita import errors, properties
+from partita.contract.device_plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.hookspecs import hookimpl
+from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.core import Core, Version, compile_model
-from partita.deferred import deferred_attributes
-from partita.element_type import Type
 from partita.errors import PartitaError
-from partita.hookspecs import hookimpl
-from partita.plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
-from partita.query import QueryResult, Reason, ReasonCode
+from partita.properties.deferred import deferred_attributes
+from partita.tensors.element_type import Type
 
 if TYPE_CHECKING:
     from partita.bisection import bisect
-    from partita.compiled_model import CompiledModel, Repetition, Runner
-    from partita.explain import Explanation, OpPlacement
-    from partita.infer_queue import AsyncInferQueue
-    from partita.infer_result import InferResult
-    from partita.model import Model, Op, Port
-    from partita.profiling import ProfilingInfo, format_counters
+    from partita.contract.explanation import Explanation, OpPlacement
+    from partita.contract.profiling import ProfilingInfo, format_counters
+    from partita.model.model import Model, Op, Port
     from partita.properties import DeviceProperties, read_only
-    from partita.request import InferRequest
-    from partita.tensor import HostTensor, Tensor
+    from partita.runtime.compiled_model import CompiledModel, Repetition, Runner
+    from partita.runtime.infer_queue import AsyncInferQueue
+    from partita.runtime.infer_request import InferRequest
+    from partita.runtime.infer_result import InferResult
+    from partita.tensors.tensor import HostTensor, Tensor
 
 __version__ = "0.1.0"
 
 
 _DEFERRED = {
-    "AsyncInferQueue": "partita.infer_queue",
-    "CompiledModel": "partita.compiled_model",
+    "AsyncInferQueue": "partita.runtime.infer_queue",
+    "CompiledModel": "partita.runtime.compiled_model",
     "DeviceProperties": "partita.properties.schema",
-    "Explanation": "partita.explain",
-    "HostTensor": "partita.tensor",
-    "InferRequest": "partita.request",
-    "InferResult": "partita.infer_result",
-    "Model": "partita.model",
-    "Op": "partita.model",
-    "OpPlacement": "partita.explain",
-    "Port": "partita.model",
-    "ProfilingInfo": "partita.profiling",
-    "Repetition": "partita.compiled_model",
-    "Runner": "partita.compiled_model",
-    "Tensor": "partita.tensor",
+    "Explanation": "partita.contract.explanation",
+    "HostTensor": "partita.tensors.tensor",
+    "InferRequest": "partita.runtime.infer_request",
+    "InferResult": "partita.runtime.infer_result",
+    "Model": "partita.model.model",
+    "Op": "partita.model.model",
+    "OpPlacement": "partita.contract.explanation",
+    "Port": "partita.model.model",
+    "ProfilingInfo": "partita.contract.profiling",
+    "Repetition": "partita.runtime.compiled_model",
+    "Runner": "partita.runtime.compiled_model",
+    "Tensor": "partita.tensors.tensor",
     "bisect": "partita.bisection",
-    "format_counters": "partita.profiling",
+    "format_counters": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
 }
 

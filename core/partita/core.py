@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from partita import device_string
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.query import QueryResult
 from partita.errors import (
     BlobError,
     CompileError,
@@ -18,20 +19,19 @@ from partita.errors import (
     PluginError,
     PropertyError,
 )
-from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties.values import Config, normalise
-from partita.query import QueryResult
-from partita.registry import Failure, Registry, describe, join, unavailable_beside
-from partita.settings import Settings
+from partita.runtime import device_string
+from partita.runtime.registry import Failure, Registry, describe, join, unavailable_beside
+from partita.runtime.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from partita.cache import ModelCache
-    from partita.compiled_model import CompiledModel
-    from partita.model import Model
+    from partita.model.model import Model
     from partita.properties import CoreProperties, DeviceProperties
-    from partita.tensor import Tensor
+    from partita.runtime.compiled_model import CompiledModel
+    from partita.storage.model_cache import ModelCache
+    from partita.tensors.tensor import Tensor
 
 _log = logging.getLogger("partita")
 
@@ -91,7 +91,7 @@ class Core:
             ModelNotFoundError: The path does not exist.
             ModelFormatError: It is neither, damaged, or holds what is not known.
         """
-        from partita.reading import read_model
+        from partita.frontends.reader import read_model
 
         return read_model(model, weights=weights, isolate=isolate)
 
@@ -141,7 +141,7 @@ class Core:
             UnsupportedOpError: The device does not take an operation; lists them with reasons.
             CompileError: The device failed.
         """
-        from partita.cache import ModelCache
+        from partita.storage.model_cache import ModelCache
 
         plugin, properties = self._target(device_name, config)
         folder = properties.CACHE_DIR
@@ -154,7 +154,7 @@ class Core:
     def _compile(
         self, plugin: DevicePlugin, properties: DeviceProperties, model: Any
     ) -> CompiledModel:
-        from partita.model import Model
+        from partita.model.model import Model
 
         own = model.clone() if isinstance(model, Model) else self.read_model(model)
         return self._compiled(
@@ -165,7 +165,7 @@ class Core:
         self, plugin: DevicePlugin, properties: DeviceProperties, cache: ModelCache, model: Any
     ) -> CompiledModel:
         """The compiled model out of the cache, or a new one that is put there."""
-        from partita.cache import key_of
+        from partita.storage.model_cache import key_of
 
         key = key_of(plugin.identity(properties), model)
         try:
@@ -196,9 +196,9 @@ class Core:
     def _import(
         self, plugin: DevicePlugin, data: Any, properties: DeviceProperties
     ) -> CompiledModel:
-        from partita import blob as blobs
-        from partita.cache import stamp
         from partita.properties.schema import validate
+        from partita.storage import exported_model as blobs
+        from partita.storage.model_cache import stamp
 
         if type(plugin).import_model is not DevicePlugin.import_model:
             return self._compiled(
@@ -247,7 +247,7 @@ class Core:
         make: Callable[[], CompiledModel],
     ) -> CompiledModel:
         """Calls a plugin's compile or import, and blames it for what it should not do."""
-        from partita.compiled_model import CompiledModel
+        from partita.runtime.compiled_model import CompiledModel
 
         start = time.perf_counter()
         try:

@@ -24,10 +24,10 @@ import onnx
 from onnx import helper
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from partita.compiled_model import CompiledModel
 from partita.core import Core
 from partita.errors import DeviceError, InputError
-from partita.sequences import boxed, unboxed
+from partita.runtime.compiled_model import CompiledModel
+from partita.tensors.sequence_values import boxed, unboxed
 
 Array = np.ndarray[Any, Any]
 

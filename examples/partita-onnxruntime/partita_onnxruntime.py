@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import partita
+from partita.contract.engine_probe import Probe
 from partita.errors import CompileError, InferError
-from partita.probing import Probe
 
 TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64"}
 

@@ -9,10 +9,10 @@ import subprocess
 
 import pytest
 
-from partita_conformance import report
-from partita_conformance.bench import Target
-from partita_conformance.checks import Check
-from partita_conformance.running import Outcome
+from partita_conformance.bench.bench import Target
+from partita_conformance.bench.checks import Check
+from partita_conformance.reports import report
+from partita_conformance.runs.running import Outcome
 
 NASTY = 'due is <b>1</b> & "2" </script><script>document.title = "broken"</script>'
 CHECKS = [

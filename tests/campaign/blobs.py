@@ -9,8 +9,8 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita import blob as blobs
-from partita.fingerprint import fingerprint
+from partita.storage import exported_model as blobs
+from partita.storage.content_hash import fingerprint
 
 from . import guard, numbers
 

@@ -52,11 +52,11 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 def guard_scratch():
     """Puts device CPU's scratch memory and outputs at guard pages as well."""
-    from partita_cpu import binding
+    from partita_cpu.runtime import bound_program
 
     def aligned_empty(shape, dtype):
         if dtype.hasobject or math.prod(shape) == 0:
             return np.empty(shape, dtype)
         return guarded_empty(shape, dtype, alignment=_ALIGNMENT)
 
-    binding.aligned_empty = aligned_empty
+    bound_program.aligned_empty = aligned_empty

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from partita_hetero import lock as locks
+from partita_hetero.placement import lock_file as locks
 
 _PIECES = (
     *("[", "]", "{", "}", "=", ".", '"', "'", '"""', "'''", "#", "\n", "\\", "\\u0000", "\x00"),

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 import partita
-from partita_conformance.cases import node_cases
+from partita_conformance.inputs.node_cases import node_cases
 
 from . import numbers, tensors
 

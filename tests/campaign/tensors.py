@@ -10,7 +10,7 @@ from onnx import numpy_helper
 
 import partita
 from partita.errors import PartitaError
-from partita_conformance.cases import node_cases
+from partita_conformance.inputs.node_cases import node_cases
 
 from . import guard, numbers
 

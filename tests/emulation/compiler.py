@@ -1,6 +1,7 @@
 """Compiles kernels for an emulated processor, on this machine's own.
 
-An emulated Python starts this in place of `partita_cpu.native.worker`, since an emulated compiler
+An emulated Python starts this in place of `partita_cpu.runtime.compile_worker`, since an emulated
+compiler
 takes many times as long. What it leaves on disk the emulated Python loads as its own.
 """
 
@@ -18,14 +19,14 @@ def describe() -> dict[str, str]:
     """What kernels for the processor that runs this are compiled for, and where they are kept."""
     from llvmlite import binding
 
-    from partita_cpu.native import store
+    from partita_cpu.jit import disk_cache
 
     return {
         "machine": platform.machine(),
         "triple": binding.get_process_triple(),
         "cpu": binding.get_host_cpu_name(),
         "features": binding.get_host_cpu_features().flatten(),
-        "folder": store.machine(),
+        "folder": disk_cache.machine(),
     }
 
 
@@ -43,9 +44,9 @@ def compile_for(target: dict[str, str]) -> None:
     binding.initialize_all_asmprinters()
     _replace(binding, "get_process_triple", target["triple"])
 
-    from partita_cpu.native import store
+    from partita_cpu.jit import disk_cache
 
-    _replace(store, "machine", target["folder"])
+    _replace(disk_cache, "machine", target["folder"])
 
 
 def _replace(module: Any, name: str, answer: str) -> None:
@@ -63,10 +64,10 @@ def main(arguments: list[str]) -> None:
         return
     compile_for(json.loads(Path(arguments[0]).read_text()))
 
-    from partita_cpu.native import worker
+    from partita_cpu.runtime import compile_worker
 
     descriptor, copies, levels = arguments[-3:]
-    worker.main(int(descriptor), int(copies), json.loads(levels))
+    compile_worker.main(int(descriptor), int(copies), json.loads(levels))
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ class Python:
         words = ["exec", sys.executable, "-P", "-W", "ignore", compiler, target, '"$@"']
         python.write_text(
             "#!/bin/sh\n"
-            'case "$*" in *"-m partita_cpu.native.worker "*)\n'
+            'case "$*" in *"-m partita_cpu.runtime.compile_worker "*)\n'
             f"  export PYTHONPATH={folders}\n  {' '.join(map(str, words))};;\n"
             f"esac\n{emulated}"
         )

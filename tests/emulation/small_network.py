@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.native import isa
+from partita_cpu.jit import isa
 
 TOLERANCE = 1e-5
 """Of probabilities: sums of at most 72 products of 24 bits, in any order."""

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import DeviceMemoryError
-from partita_opencl.external import import_memory
+from partita_opencl.device.cuda_interop import import_memory
 
 
 class Location(ctypes.Structure):

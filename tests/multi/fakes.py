@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import Field
 
 import partita
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.errors import CompileError, InferError
-from partita.plugin import DeviceInfo, DevicePlugin
 from partita.properties import DeviceProperties
 from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner
 
@@ -118,7 +118,7 @@ class FakeRunner(_ReferenceRunner):
         if plugin.runs in plugin.fails_at_run:
             raise InferError("the device fell over")
         for tensor in inputs:
-            if tensor.memory != partita.tensor.HOST and not plugin.can_share(tensor.memory):
+            if tensor.memory != partita.tensors.tensor.HOST and not plugin.can_share(tensor.memory):
                 raise AssertionError(f"{plugin.device_name} was given a tensor in {tensor.memory}")
         if plugin.meet is not None:
             plugin.meet.wait()

@@ -7,7 +7,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from partita.errors import InferError
-from partita.reading import read_model
+from partita.frontends.reader import read_model
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner
 

@@ -205,7 +205,7 @@ def compute():
     from onnx import TensorProto, helper, save
 
     import partita
-    from partita_cpu.team import team_of
+    from partita_cpu.threads.step_team import team_of
 
     rng = np.random.default_rng(3)
     weights = rng.standard_normal((4, 3, 3, 3)).astype(np.float32)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import partita
+from partita.contract.device_plugin import DeviceInfo
 from partita.errors import InferError
-from partita.plugin import DeviceInfo
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, FakeTensor
 from .virtual_time import TIME

@@ -304,8 +304,8 @@ def command(monkeypatch, tmp_path, capsys):
     model = tmp_path / "model.onnx"
     onnx.save(CHAIN, model)
     core = core_with(FaultyDevice("BAD", wrong={"Neg": 2.0}), FakeDevice("A"))
-    monkeypatch.setattr("partita.cli.bisect.Core", lambda: core)
-    monkeypatch.setattr("partita.cli.run.Core", lambda: core)
+    monkeypatch.setattr("partita.cli.commands.bisect.Core", lambda: core)
+    monkeypatch.setattr("partita.cli.commands.run.Core", lambda: core)
 
     def run(command, *argv, on=model):
         code = main([command, str(on), *map(str, argv)])

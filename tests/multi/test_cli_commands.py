@@ -457,7 +457,7 @@ def test_an_interrupt_is_exit_code_130(partita_, monkeypatch):
     def interrupted(args, out):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("partita.cli.devices.run", interrupted)
+    monkeypatch.setattr("partita.cli.commands.devices.run", interrupted)
     assert partita_("devices") == (130, "", "partita: interrupted\n")
 
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 
 from partita.cli.main import main
-from partita_hetero import lock as locks
-from partita_hetero.planner import table
+from partita_hetero.placement import lock_file as locks
+from partita_hetero.planner.problem import problem_file
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, model_of, node
@@ -26,7 +26,7 @@ def command(monkeypatch, tmp_path, capsys):
     model = tmp_path / "model.onnx"
     onnx.save(CHAIN, model)
     core = core_with(FakeDevice("A", delay_s=SECONDS), FakeDevice("B", refuses=["Abs"]))
-    for module in ("partita_hetero.cli.plan", "partita.cli.run"):
+    for module in ("partita_hetero.cli.plan", "partita.cli.commands.run"):
         monkeypatch.setattr(f"{module}.Core", lambda: core)
 
     def run(name, *argv, on=model):
@@ -44,7 +44,7 @@ def test_costs_are_measured_and_the_plan_is_told(command, tmp_path):
     data = json.loads(out)
     assert [use["device"] for use in data["devices"]] == ["A", "B"]
     assert {rival["name"] for rival in data["rivals"]} == {"only A", "only B", "greedy"}
-    problem = table.load(costs)
+    problem = problem_file.load(costs)
     ops = [name for task in problem.tasks for name in task.ops]
     assert sorted(ops) == ["a", "b", "c", "d"]
     assert all(task.costs[0].us > 0 for task in problem.tasks)

@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 from partita.cli.main import main
-from partita.difference import relative_error
+from partita.contract.query import ReasonCode
 from partita.errors import CompileError, InfeasiblePlanError, InputError, PropertyError
-from partita.query import ReasonCode
+from partita.model.compare import relative_error
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, node

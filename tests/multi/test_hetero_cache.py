@@ -9,9 +9,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita import blob
 from partita.errors import BlobError, DeviceError
-from partita_hetero.lock import Lock, graph_digest
+from partita.storage import exported_model
+from partita_hetero.placement.lock_file import Lock, graph_digest
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, run
@@ -127,11 +127,13 @@ def test_import_needs_the_devices_of_the_placement():
 )
 def test_a_placement_that_does_not_fit_the_model_is_refused(change):
     core = core_with(*devices())
-    content = blob.unpack(core.compile_model(CHAIN, "HETERO:A,B").export_model(), "HETERO")
+    content = exported_model.unpack(
+        core.compile_model(CHAIN, "HETERO:A,B").export_model(), "HETERO"
+    )
     header = json.loads(json.dumps(content.header))
     change(header["placement"])
     with pytest.raises(BlobError, match="placement is damaged"):
-        core.import_model(blob.pack("HETERO", header, content.model), "HETERO")
+        core.import_model(exported_model.pack("HETERO", header, content.model), "HETERO")
 
 
 def convolutions(channels=64, count=4):

@@ -11,7 +11,7 @@ from models import model_of, node, value, weight
 from onnx import TensorProto
 
 from partita.errors import InputError
-from partita_hetero.planner.timeline import chrome_trace
+from partita_hetero.planner.simulation.timeline import chrome_trace
 
 from .fakes import core_with, evaluate
 from .graphs import X

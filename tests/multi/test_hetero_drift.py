@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from partita import ReasonCode, Repetition
-from partita_hetero.drift import ENOUGH, FIRST, WARM_UP, Pace
+from partita_hetero.runtime.drift import ENOUGH, FIRST, WARM_UP, Pace
 
 from . import virtual_time
 from .fakes import FakeDevice, FakeRunner, core_with, evaluate

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from partita.contract.query import ReasonCode
 from partita.errors import (
     CompileError,
     DeviceNotFoundError,
     InferError,
     UnsupportedOpError,
 )
-from partita.query import ReasonCode
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, node, run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import partita
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X
@@ -89,7 +89,7 @@ def test_page_locked_memory_of_opencl(monkeypatch):
 def test_a_driver_without_page_locked_memory(monkeypatch):
     import pyopencl as cl
 
-    from partita_opencl import host_memory
+    from partita_opencl.device import host_memory
 
     def refuse(*args, **kwargs):
         raise cl.MemoryError("clCreateBuffer", cl.status_code.OUT_OF_HOST_MEMORY, "no")

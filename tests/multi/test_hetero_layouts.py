@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.errors import CompileError
-from partita.layout import LaidOutTensor, Layout
+from partita.tensors.layout import LaidOutTensor, Layout
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner
 from .graphs import CHAIN, X, run

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.contract.query import ReasonCode
 from partita.errors import InfeasiblePlanError, PropertyError, UnsupportedOpError
-from partita.query import ReasonCode
-from partita.reading import read_model
-from partita_hetero import graph, partition
-from partita_hetero.affinity import place
-from partita_hetero.limits import MemoryModel, enforce
+from partita.frontends.reader import read_model
+from partita_hetero.partition import op_graph, partitioner
+from partita_hetero.placement.by_priority import place
+from partita_hetero.placement.memory_limits import MemoryModel, enforce
 
 from .fakes import FakeDevice, core_with
 from .graphs import devices_of, model_of, node, run
@@ -197,7 +197,7 @@ def cases(draw):
 
 def held(wiring, sizes, weights, placement, device):
     """Counts by hand: every submodel in turn, an operation at a time; what is live, and weights."""
-    parts = partition.partition(wiring.preds, wiring.succs, placement.device)
+    parts = partitioner.partition(wiring.preds, wiring.succs, placement.device)
     order = [(part.device, op) for part in parts for op in part.ops]
     step_of = {op: step for step, (_, op) in enumerate(order)}
     most = 0
@@ -223,7 +223,7 @@ def held(wiring, sizes, weights, placement, device):
 def test_random_placements_keep_their_limits(case):
     proto, limits, objective = case
     model = read_model(proto)
-    wiring = graph.build(model)
+    wiring = op_graph.build(model)
     sizes = dict.fromkeys(["x", *wiring.producer], 24)
     counter = MemoryModel(wiring, sizes, lambda device: device == "B", objective)
     everything = core_with(FakeDevice("A")).query_model(model, "A")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import partita
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
 
 from .fakes import evaluate
 from .graphs import X

@@ -7,9 +7,9 @@ import logging
 import numpy as np
 import pytest
 
+from partita.contract.query import ReasonCode
 from partita.errors import DeviceNotFoundError, PlanError, PropertyError, UnsupportedOpError
-from partita.query import ReasonCode
-from partita_hetero.lock import Lock, graph_digest
+from partita_hetero.placement.lock_file import Lock, graph_digest
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, X, devices_of, run

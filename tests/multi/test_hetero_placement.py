@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import partita
+from partita.contract.query import ReasonCode
 from partita.errors import (
     DeviceError,
     DeviceNotFoundError,
     PropertyError,
     UnsupportedOpError,
 )
-from partita.query import ReasonCode
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, X, devices_of, model_of, node, run

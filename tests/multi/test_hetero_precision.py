@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
 
 from .test_hetero_layouts import compile_cut, expected, residual_net
 
@@ -147,7 +147,7 @@ def test_halves_go_over_the_host_between_memories(monkeypatch):
 
 def test_tensors_of_halves_know_what_they_are(memory):
     from partita.errors import InferError
-    from partita.layout import LaidOutTensor, Layout
+    from partita.tensors.layout import LaidOutTensor, Layout
 
     core, _ = two_halves(memory)
     layout = Layout((0, 1), np.dtype(np.float16))

@@ -7,7 +7,7 @@ import pytest
 
 import partita as ov
 from partita.errors import DeviceError, PropertyError
-from partita_cpu.native.isa import isa
+from partita_cpu.jit.isa import isa
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, X, devices_of, run

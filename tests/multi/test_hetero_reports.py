@@ -91,11 +91,11 @@ def test_dynamic_shapes_cross():
 
 
 def test_a_blob_with_foreign_properties_is_refused():
-    from partita import blob
     from partita.errors import BlobError
+    from partita.storage import exported_model
 
     core = core_with(FakeDevice("A"))
-    forged = blob.pack(
+    forged = exported_model.pack(
         device="HETERO",
         header={"properties": {"COLOUR": "red"}, "placement": []},
         model=core.read_model(CHAIN),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita.query import ReasonCode
+from partita.contract.query import ReasonCode
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, X, devices_of, model_of, node, run

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from partita.errors import InferError
-from partita_hetero.cost.trial import Trial
-from partita_hetero.samples import Samples
+from partita_hetero.tuning.sample_inputs import Samples
+from partita_hetero.tuning.trial_run import Trial
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN

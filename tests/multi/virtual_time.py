@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from partita_hetero import clock
-from partita_hetero.cost.trial import Trial
-from partita_hetero.executor import EXECUTORS
+from partita_hetero.cost import clock
+from partita_hetero.runtime.executor import EXECUTORS
+from partita_hetero.tuning.trial_run import Trial
 
 from . import fakes, lossy
 

@@ -79,7 +79,7 @@ def test_examples_mix_with_other_devices(run, scratch):
     script = scratch / "mix.py"
     script.write_text(
         "import numpy as np, partita\n"
-        "from partita_conformance.models import networks\n"
+        "from partita_conformance.inputs.models import networks\n"
         "core = partita.Core()\n"
         "for sample in networks():\n"
         "    model = core.read_model(sample.proto)\n"

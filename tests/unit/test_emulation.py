@@ -49,7 +49,7 @@ def test_children_of_an_emulated_python_are_emulated(tmp_path, monkeypatch, capf
     assert log.read_text().split() == ["Haswell,-pcid"] * 2
     log.unlink()
     python.run(
-        "-m", "partita_cpu.native.worker", "9999", "1", "[]"
+        "-m", "partita_cpu.runtime.compile_worker", "9999", "1", "[]"
     )  # ends: there is no such socket
     assert not log.exists()
     assert python.run("-c", "import partita_cpu, sys; sys.exit(3)") == 3
@@ -67,9 +67,9 @@ compiler.compile_for({
     "folder": "foreign",
 })
 
-from partita_cpu.kernels.softmax import softmax_rows
+from partita_cpu.kernels.reduction.softmax import softmax_rows
 from partita_cpu.native import emitting, kept, objects, store
-from partita_cpu.native.levels import NEON
+from partita_cpu.llvm.levels import NEON
 
 assert store.machine() == "foreign"
 signature = (*map(kept.type_of, ("<f4 1", "<f4 1", "int", "int")), *[kept.type_of("int")] * 2)

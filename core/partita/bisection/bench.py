@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita import device_string
-from partita.difference import Difference, difference
+from partita.contract.device_plugin import CoreAPI
 from partita.errors import (
     CompileError,
     InferError,
@@ -16,10 +15,11 @@ from partita.errors import (
     PartitaError,
     UnsupportedOpError,
 )
-from partita.model import Model
-from partita.plugin import CoreAPI
-from partita.shapes import infer_shapes
-from partita.wiring import has_own_source, values_read
+from partita.model.compare import Difference, difference
+from partita.model.model import Model
+from partita.model.shape_inference import infer_shapes
+from partita.model.value_uses import has_own_source, values_read
+from partita.runtime import device_string
 
 Array = np.ndarray[Any, Any]
 

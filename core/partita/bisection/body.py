@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.model import Model
-from partita.reading import read_model
+from partita.frontends.reader import read_model
+from partita.model.model import Model
 
 if TYPE_CHECKING:
     from partita.bisection.bench import Bench

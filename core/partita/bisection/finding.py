@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from partita.difference import Difference
+from partita.model.compare import Difference
 
 
 class Kind(enum.StrEnum):

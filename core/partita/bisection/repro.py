@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from partita.core import Core
-from partita.difference import difference
 from partita.errors import InferError, InputError, ModelError
-from partita.model import Model
+from partita.model.compare import difference
+from partita.model.model import Model
 from partita.properties import Config
-from partita.sequences import boxed, unboxed
+from partita.tensors.sequence_values import boxed, unboxed
 
 Array = np.ndarray[Any, Any]
 

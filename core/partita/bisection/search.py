@@ -26,11 +26,11 @@ import numpy as np
 from partita.bisection import body, repro
 from partita.bisection.bench import Bench, RefusedError
 from partita.bisection.finding import Bisection, Finding, Kind, ValueDifference
+from partita.contract.device_plugin import CoreAPI
 from partita.core import Core
-from partita.difference import Difference
 from partita.errors import CompileError, InferError
-from partita.model import Model
-from partita.plugin import CoreAPI
+from partita.model.compare import Difference
+from partita.model.model import Model
 from partita.properties import Config, normalise
 
 Array = np.ndarray[Any, Any]

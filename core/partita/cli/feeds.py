@@ -11,8 +11,8 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
-from partita.inputs import concrete_shape, tensor_dtype
-from partita.made_up import made_up_inputs
+from partita.model.synthetic_inputs import made_up_inputs
+from partita.runtime.input_conversion import concrete_shape, tensor_dtype
 
 Array = np.ndarray[Any, Any]
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import partita
 from partita.cli.output import Output
 from partita.errors import PartitaError
-from partita.registry import command_modules
+from partita.runtime.registry import command_modules
 
 COMMANDS = (
     "devices",
@@ -26,8 +26,8 @@ COMMANDS = (
     "conformance",
     "new_plugin",
 )
-"""Each is a module of this package with ``add_parser(commands)`` and ``run(args, out) -> int``;
-plugins bring more."""
+"""Each is a module of `partita.cli.commands` with ``add_parser(commands)`` and
+``run(args, out) -> int``; plugins bring more."""
 
 EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -55,7 +55,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (*(f"partita.cli.{name}" for name in COMMANDS), *command_modules()):
+    for module in (*(f"partita.cli.commands.{name}" for name in COMMANDS), *command_modules()):
         importlib.import_module(module).add_parser(commands)
     return parser
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
-from partita.lowering.channels_last import ChannelsLast
-from partita.lowering.expand import expand_functions
-from partita.lowering.fold import fold_constants, reference_fold
+from partita.lowering.constant_folding import fold_constants, reference_fold
+from partita.lowering.function_expansion import expand_functions
 from partita.lowering.fusion import fuse, fuse_quantized, fuse_quantized_flow, fuse_residuals
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
-from partita.lowering.prepacked import Form, Prepacked
+from partita.lowering.nhwc.conversion import ChannelsLast
 from partita.lowering.program import Array, Operand, OpRecord, Program, Step
-from partita.lowering.specialise import Specialiser, Target
+from partita.lowering.specialize import Specialiser, Target
+from partita.lowering.transformed_weights import Form, Prepacked
 
 __all__ = [
     "NO_ACTIVATION",

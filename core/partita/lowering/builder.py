@@ -11,11 +11,11 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.prepacked import Form, Prepacked
 from partita.lowering.program import Array, Operand, OpRecord, Step, plain
+from partita.lowering.transformed_weights import Form, Prepacked
 
 if TYPE_CHECKING:
-    from partita.lowering.specialise import Specialiser
+    from partita.lowering.specialize import Specialiser
 
 _MOST_BYTES = 1 << 42
 """No tensor is larger; emitters that cut their work in pieces would never come to an end."""

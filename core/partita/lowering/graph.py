@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.model import numpy_dtype, value_shape
+from partita.model.model import numpy_dtype, value_shape
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-    from partita.model import Model
+    from partita.model.model import Model
 
 Dim = int | str | None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from partita.lowering.specialise import Specialiser
+    from partita.lowering.specialize import Specialiser
 
 Array = np.ndarray[Any, Any]
 

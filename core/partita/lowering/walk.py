@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
-from partita.lowering.demands import check_demands
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.memory import plan
+from partita.lowering.memory_plan import plan
 from partita.lowering.program import Array, Operand, Program, Rest, Step, may_wait, plain
-from partita.model import is_static
+from partita.lowering.shape_rules import check_demands
+from partita.model.model import is_static
 
 if TYPE_CHECKING:
-    from partita.lowering.specialise import Spec, Specialiser
+    from partita.lowering.specialize import Spec, Specialiser
 
 VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""

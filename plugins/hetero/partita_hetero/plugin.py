@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 import partita
-from partita.deferred import deferred_properties
-from partita.plugin import CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.device_plugin import CoreAPI, DeviceInfo, DevicePlugin
+from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
-    from partita_hetero.devices import DeviceList
+    from partita_hetero.placement.device_list import DeviceList
 
 
 class HeteroPlugin(DevicePlugin):
@@ -45,8 +45,8 @@ class HeteroPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.CompiledModel:
         """Places, cuts, compiles and joins."""
-        from partita_hetero.compilation import Compilation
-        from partita_hetero.compiled import HeteroCompiledModel
+        from partita_hetero.compile.pipeline import Compilation
+        from partita_hetero.compiled_model import HeteroCompiledModel
 
         return HeteroCompiledModel(Compilation(model, self._devices(properties)))
 
@@ -60,7 +60,7 @@ class HeteroPlugin(DevicePlugin):
 
     def identity(self, properties: DeviceProperties) -> str:
         """All that the devices' compiled models hang on too, and files that properties name."""
-        from partita.cache import files_content
+        from partita.storage.model_cache import files_content
 
         devices = self._devices(properties)
         named = devices.properties
@@ -69,7 +69,7 @@ class HeteroPlugin(DevicePlugin):
         return json.dumps([super().identity(properties), devices.names, parts, files])
 
     def _devices(self, properties: DeviceProperties) -> DeviceList:
-        from partita_hetero.devices import DeviceList
+        from partita_hetero.placement.device_list import DeviceList
         from partita_hetero.properties import HeteroProperties
 
         if not isinstance(properties, HeteroProperties):

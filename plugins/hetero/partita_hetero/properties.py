@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from partita.device_string import parse_list
 from partita.properties import DeviceProperties
 from partita.properties.hint import PerformanceMode
-from partita_hetero.pins import PinRule
-from partita_hetero.sizes import parse_bytes
+from partita.runtime.device_string import parse_list
+from partita_hetero.options.byte_sizes import parse_bytes
+from partita_hetero.options.pins import PinRule
 
 
 class HeteroProperties(DeviceProperties):

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import partita
-from partita.deferred import deferred_properties
-from partita.host import HOST
-from partita.plugin import DeviceInfo, DevicePlugin
-from partita.query import QueryResult
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.query import QueryResult
+from partita.properties.deferred import deferred_properties
+from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
     import numpy as np
 
     from partita.properties import DeviceProperties
-    from partita.tensor import Tensor
+    from partita.tensors.tensor import Tensor
     from partita_opencl.properties import OpenClProperties
 
 
@@ -34,19 +34,19 @@ class OpenClPlugin(DevicePlugin):
         Raises:
             DeviceUnavailableError: pyopencl is missing, or no driver offers a device.
         """
-        from partita_opencl.devices import all_devices
+        from partita_opencl.device.device import all_devices
 
         return [device.id for device in all_devices()]
 
     def unavailable_devices(self) -> Mapping[str, str]:
         """Drivers that did not pass their trial, and platforms and devices that fail."""
-        from partita_opencl.devices import unavailable
+        from partita_opencl.device.device import unavailable
 
         return unavailable()
 
     def device_info(self, device_id: str) -> DeviceInfo:
         """Name, type, memory and driver of one device."""
-        from partita_opencl.devices import find_device
+        from partita_opencl.device.device import find_device
 
         return find_device(device_id).info(self.device_name)
 
@@ -55,9 +55,9 @@ class OpenClPlugin(DevicePlugin):
 
         Kernels that were never tried on this driver are tried now, by other processes.
         """
-        from partita_opencl.devices import find_device
-        from partita_opencl.kernel_trial import fitness, mode_of
+        from partita_opencl.device.device import find_device
         from partita_opencl.query import verdicts
+        from partita_opencl.trials.kernel_trial import fitness, mode_of
 
         known = cast("OpenClProperties", properties)
         device = find_device(known.DEVICE_ID)
@@ -70,7 +70,7 @@ class OpenClPlugin(DevicePlugin):
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.CompiledModel:
         """Lowers and fuses the model; static shapes are planned and built at once."""
-        from partita_opencl.compiled import OpenClCompiledModel
+        from partita_opencl.runtime.compiled_model import OpenClCompiledModel
 
         return OpenClCompiledModel(
             model, cast("OpenClProperties", properties), self._name(properties)
@@ -78,22 +78,22 @@ class OpenClPlugin(DevicePlugin):
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
         """Tensors of the same device, and host tensors where the device is the host's processor."""
-        from partita_opencl.devices import find_device
+        from partita_opencl.device.device import find_device
 
         device = find_device(device_id)
         return memory == device.memory or (memory == HOST and device.shares_host)
 
     def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
         """Uploads a tensor; one that lies on the device already is returned as it is."""
-        from partita_opencl.devices import find_device
-        from partita_opencl.tensors import upload
+        from partita_opencl.device.device import find_device
+        from partita_opencl.device.device_tensor import upload
 
         return upload(tensor, find_device(device_id), self.device_name)
 
     def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
         """Page-locked memory, for devices that do not work in host memory themselves."""
-        from partita_opencl.devices import find_device
-        from partita_opencl.host_memory import page_locked
+        from partita_opencl.device.device import find_device
+        from partita_opencl.device.host_memory import page_locked
 
         device = find_device(device_id)
         return None if device.shares_host else page_locked(device, nbytes)
@@ -111,4 +111,4 @@ def device_plugins() -> Iterable[DevicePlugin]:
 @partita.hookimpl
 def command_modules() -> Iterable[str]:
     """Registers ``partita tune``."""
-    return ["partita_opencl.tune"]
+    return ["partita_opencl.tuning.command"]

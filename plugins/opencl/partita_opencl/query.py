@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from partita import Model
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, lower
-from partita.query import Reason, ReasonCode
-from partita_opencl.kernel_trial import Fitness
-from partita_opencl.table import TABLE, Entry, family_of
+from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
+from partita_opencl.trials.kernel_trial import Fitness
 
 MOST_DIMS = 8
 """Ranks that kernels take."""

@@ -15,14 +15,14 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops._op_list import load_op
 
-from partita.compiled_model import CompiledModel, Runner
+from partita.contract.profiling import ProfilingInfo
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, InferError
-from partita.model import Model
-from partita.profiling import ProfilingInfo
+from partita.model.model import Model
 from partita.properties import DeviceProperties
-from partita.query import Reason, ReasonCode
-from partita.sequences import boxed, unboxed
-from partita.tensor import HostTensor, Tensor
+from partita.runtime.compiled_model import CompiledModel, Runner
+from partita.tensors.sequence_values import boxed, unboxed
+from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
 from partita_reference.recurrent import ACTIVATIONS
 

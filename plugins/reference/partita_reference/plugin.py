@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 import partita
-from partita.deferred import deferred_properties
-from partita.plugin import DeviceInfo, DevicePlugin
-from partita.query import QueryResult
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.query import QueryResult
+from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties

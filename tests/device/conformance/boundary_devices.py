@@ -6,7 +6,7 @@ import numpy as np
 from good_device import Good, GoodCompiled, GoodRunner
 
 import partita
-from partita.layout import LaidOutTensor, Layout, stored_as
+from partita.tensors.layout import LaidOutTensor, Layout, stored_as
 
 
 class OfferingCompiled(GoodCompiled):

@@ -7,9 +7,9 @@ from good_device import Good, GoodCompiled, GoodProperties, GoodRunner
 from pydantic import Field
 
 import partita
-from partita.model import Port
-from partita.plugin import DeviceInfo
-from partita.profiling import ProfilingInfo
+from partita.contract.device_plugin import DeviceInfo
+from partita.contract.profiling import ProfilingInfo
+from partita.model.model import Port
 from partita.properties import DeviceProperties
 
 

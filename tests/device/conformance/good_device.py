@@ -9,11 +9,11 @@ import numpy as np
 from pydantic import Field
 
 import partita
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.profiling import ProfilingInfo
 from partita.errors import CompileError
-from partita.plugin import DeviceInfo, DevicePlugin
-from partita.profiling import ProfilingInfo
 from partita.properties import DeviceProperties, read_only
-from partita.sequences import boxed, unboxed
+from partita.tensors.sequence_values import boxed, unboxed
 from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner, missing
 
 

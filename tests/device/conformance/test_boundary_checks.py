@@ -5,10 +5,10 @@ from __future__ import annotations
 import boundary_devices
 import pytest
 
-from partita_conformance.bench import Target
-from partita_conformance.collect import Selection, collect
+from partita_conformance.bench.bench import Target
 from partita_conformance.expectations import Expectations
-from partita_conformance.running import PASSED, SKIPPED, InProcess, run_checks
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import PASSED, SKIPPED, InProcess, run_checks
 
 
 def outcomes_of(name, device, check="*"):

@@ -8,10 +8,10 @@ import broken_values
 import pytest
 from broken_form import Broken
 
-from partita_conformance.bench import Target
-from partita_conformance.collect import Selection, collect
+from partita_conformance.bench.bench import Target
 from partita_conformance.expectations import Expectations
-from partita_conformance.running import (
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import (
     CRASHED,
     DECLINED,
     FAILED,

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import partita
+from partita.cli.commands.new_plugin import write_plugin
 from partita.cli.main import build_parser, main
-from partita.cli.new_plugin import write_plugin
 from partita.errors import PluginError
-from partita_conformance.bench import Target
-from partita_conformance.checks import names_of
-from partita_conformance.collect import Selection, collect
+from partita_conformance.bench.bench import Target
+from partita_conformance.bench.checks import names_of
 from partita_conformance.expectations import Expectations
-from partita_conformance.running import PASSED, InProcess, run_checks
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import PASSED, InProcess, run_checks
 
 ROOT = Path(__file__).parents[3]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
@@ -160,7 +160,7 @@ def test_example_plugin_conforms(device, folder, module, plugin, monkeypatch):
 def test_examples_mix_with_other_devices(monkeypatch):
     import numpy as np
 
-    from partita_conformance.models import networks
+    from partita_conformance.inputs.models import networks
 
     monkeypatch.syspath_prepend(str(ROOT / "examples" / "partita-onnxruntime"))
     core = partita.Core()

@@ -14,9 +14,9 @@ from good_device import GoodCompiled, GoodRunner
 from onnx import helper, numpy_helper
 
 import partita
+from partita.contract.device_plugin import DeviceInfo
+from partita.contract.profiling import ProfilingInfo
 from partita.errors import CompileError
-from partita.plugin import DeviceInfo
-from partita.profiling import ProfilingInfo
 
 
 def rename(proto, change):

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from partita_cpu import blas
+from partita_cpu.threads import openblas
 
 
 class Slow:
@@ -17,7 +17,7 @@ class Slow:
         self.began, self.may_end = threading.Event(), threading.Event()
 
     def __call__(self):
-        with blas._gate:
+        with openblas._gate:
             self.began.set()
             assert self.may_end.wait(30)
 
@@ -25,9 +25,9 @@ class Slow:
 def test_it_is_the_product_of_numpy():
     a, b = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(3, 4)
     out = np.empty((2, 4))
-    assert blas.matmul(a, b, out=out) is out
+    assert openblas.matmul(a, b, out=out) is out
     np.testing.assert_array_equal(out, a @ b)
-    np.testing.assert_array_equal(blas.matmul(a, b), a @ b)
+    np.testing.assert_array_equal(openblas.matmul(a, b), a @ b)
 
 
 def test_a_fork_waits_for_products_and_products_for_it():
@@ -36,7 +36,7 @@ def test_a_fork_waits_for_products_and_products_for_it():
     product.start()
     assert slow.began.wait(30)
     closed = threading.Event()
-    fork = threading.Thread(target=lambda: (blas._gate.close(), closed.set()))
+    fork = threading.Thread(target=lambda: (openblas._gate.close(), closed.set()))
     fork.start()
     assert not closed.wait(0.2)
     slow.may_end.set()
@@ -46,7 +46,7 @@ def test_a_fork_waits_for_products_and_products_for_it():
     later = threading.Thread(target=second)
     later.start()
     assert not second.began.wait(0.2)
-    blas._gate.open()
+    openblas._gate.open()
     assert second.began.wait(30)
     for thread in (product, fork, later):
         thread.join()
@@ -54,10 +54,10 @@ def test_a_fork_waits_for_products_and_products_for_it():
 
 def test_a_fork_inside_of_a_product_goes_on(monkeypatch):
     """As a signal handler's would."""
-    monkeypatch.setattr(blas, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(openblas, "_PATIENCE_S", 0.1)
     start = time.monotonic()
-    with blas._gate:
-        blas._gate.close()
-        blas._gate.open()
+    with openblas._gate:
+        openblas._gate.close()
+        openblas._gate.open()
     assert time.monotonic() - start < 30
-    np.testing.assert_array_equal(blas.matmul(np.eye(2), np.eye(2)), np.eye(2))
+    np.testing.assert_array_equal(openblas.matmul(np.eye(2), np.eye(2)), np.eye(2))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import partita
-from partita_cpu.native.isa import isa
+from partita_cpu.jit.isa import isa
 from tests.campaign import blobs
 
 

@@ -15,9 +15,9 @@ import partita
 from partita import HostTensor
 from partita.errors import CompileError, InferError, PropertyError, UnsupportedOpError
 from partita.lowering import lower_proto
-from partita_cpu.native.walker import Walker
 from partita_cpu.query import refusals
-from partita_cpu.team import Team
+from partita_cpu.runtime.call_table import Walker
+from partita_cpu.threads.step_team import Team
 
 RNG = np.random.default_rng(11)
 

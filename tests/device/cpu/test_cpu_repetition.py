@@ -10,7 +10,7 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import InferError, RepetitionEndedError
-from partita_cpu.native.kept import available
+from partita_cpu.jit.dispatch import available
 
 F32 = np.float32
 
@@ -154,7 +154,7 @@ def test_declined_where_a_run_is_more_than_calls():
 
 
 def test_what_python_raises_names_the_device(monkeypatch):
-    from partita_cpu.repetition import CpuRepetition
+    from partita_cpu.runtime.bound_call import CpuRepetition
 
     def broken():
         raise ZeroDivisionError("no")

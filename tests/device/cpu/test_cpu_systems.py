@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from partita_cpu.native import store
-from partita_cpu.native.atomics import emit_pause
+from partita_cpu.jit import disk_cache
+from partita_cpu.jit.intrinsics.atomics import emit_pause
 from partita_cpu.system import linux, macos, portable, this_system, windows
 
 EPYC = """processor\t: 0
@@ -237,7 +237,7 @@ def test_a_folder_for_each_processor_where_the_system_tells_nothing(monkeypatch)
     """Of machines that share a home folder none may load another one's code."""
     from llvmlite import binding
 
-    monkeypatch.setattr(store, "this_system", lambda: portable)
+    monkeypatch.setattr(disk_cache, "this_system", lambda: portable)
     names = set()
     for machine, name, features in (
         ("x86_64", "znver3", {"avx2": True}),
@@ -248,14 +248,14 @@ def test_a_folder_for_each_processor_where_the_system_tells_nothing(monkeypatch)
         monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
         monkeypatch.setattr(binding, "get_host_cpu_name", lambda name=name: name)
         monkeypatch.setattr(binding, "get_host_cpu_features", lambda features=features: features)
-        store.machine.cache_clear()
-        store._processor.cache_clear()
+        disk_cache.machine.cache_clear()
+        disk_cache._processor.cache_clear()
         try:
-            names.add(store.machine())
-            assert not store.knows_processor()
+            names.add(disk_cache.machine())
+            assert not disk_cache.knows_processor()
         finally:
-            store.machine.cache_clear()
-            store._processor.cache_clear()
+            disk_cache.machine.cache_clear()
+            disk_cache._processor.cache_clear()
     assert len(names) == 4
 
 

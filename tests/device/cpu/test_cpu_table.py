@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand, Value
-from partita.query import Reason, ReasonCode
-from partita_cpu.kernels.table import F32, INT64, TABLE, emitter_for, find, kernel
+from partita_cpu.kernels.operator_table import F32, INT64, TABLE, emitter_for, find, kernel
 
 F4, F8, I8 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.int64)
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import partita
-import partita_cpu.entry as entry
+import partita_cpu.runtime.kernel_loading as entry
 from partita.errors import PropertyError
 from partita.lowering import Step
-from partita_cpu import team
-from partita_cpu.native.sliding import slide
+from partita_cpu.nhwc.window import slide
 from partita_cpu.properties import MOST_THREADS, CpuProperties
 from partita_cpu.system import portable
-from partita_cpu.team import team_of
+from partita_cpu.threads import step_team
+from partita_cpu.threads.step_team import team_of
 
 PINNED = """
     import os, pathlib, sys
@@ -65,7 +65,7 @@ def test_pinned_threads(level):
 
 
 def test_a_system_that_cannot_pin(monkeypatch):
-    monkeypatch.setattr(team, "this_system", lambda: portable)
+    monkeypatch.setattr(step_team, "this_system", lambda: portable)
     with pytest.raises(
         PropertyError, match=r"ENABLE_CPU_PINNING is set, and .* cannot pin threads"
     ):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from partita_opencl.drivers import Driver
+from partita_opencl.drivers.installed_drivers import Driver
 
 ABORT = "#pragma clang __debug llvm_fatal_error"
 """Ends the process while a kernel is built: LLVM ERROR, then SIGABRT."""

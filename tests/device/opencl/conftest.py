@@ -2,7 +2,7 @@
 
 import pytest
 
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
 
 
 @pytest.fixture

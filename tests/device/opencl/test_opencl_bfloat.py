@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita_opencl import compiled as compiled_module
-from partita_opencl.devices import find_device
+from partita_opencl.device.device import find_device
+from partita_opencl.runtime import compiled_model as compiled_module
 
 from .comparison import TILINGS, build, compiled, expected, floats, single
 

@@ -7,13 +7,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 import partita
-from partita_opencl import compiled as compiled_module
-from partita_opencl import matrix_unit_checks
-from partita_opencl.devices import find_device
-from partita_opencl.emitters import tiling
-from partita_opencl.emitters.bulk import _slabs
-from partita_opencl.emitters.tiling import StreamTile
-from partita_opencl.tuning import Tuning
+from partita_opencl.device.device import find_device
+from partita_opencl.emitters.gemm.bulk_copies import _slabs
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.trials import matrix_unit_checks
+from partita_opencl.tuning import product_tiles
+from partita_opencl.tuning.product_tiles import StreamTile
 
 from .comparison import build, compiled, core, expected, floats
 
@@ -28,16 +28,16 @@ def copy_engine(monkeypatch):
     if device.limits.is_nvidia:
         if not device.limits.warpgroups:
             pytest.skip("this processor of NVIDIA has no such engine")
-        brought = next(tile for tile in tiling.STREAM_TILES if tile.bulk)
+        brought = next(tile for tile in product_tiles.STREAM_TILES if tile.bulk)
         free = replace(brought, latency=0.0, work=0.0, start=0.0, store=0.0)
-        monkeypatch.setattr(tiling, "STREAM_TILES", (*tiling.STREAM_TILES, free))
+        monkeypatch.setattr(product_tiles, "STREAM_TILES", (*product_tiles.STREAM_TILES, free))
         return
     of = Tuning.of
     able = {"warpgroups": True, "copy_engine": True}
     monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), **able))
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
-    monkeypatch.setattr(tiling, "_CPU_STREAM_TILES", (TILE, OTHER))
+    monkeypatch.setattr(product_tiles, "_CPU_STREAM_TILES", (TILE, OTHER))
 
 
 HOW = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL", "PERF_COUNT": True}
@@ -106,11 +106,11 @@ def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch):
 
 def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
     copy_engine = matrix_unit_checks.Units.COPY_ENGINE
-    monkeypatch.setattr(tiling, "STREAM_TILES", (OTHER, TILE))
+    monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
     errors = iter((1e-4, float("nan")))
     monkeypatch.setattr(matrix_unit_checks, "brought_error", lambda _: next(errors))
     assert not matrix_unit_checks.fault("", copy_engine)
-    monkeypatch.setattr(tiling, "STREAM_TILES", (OTHER, TILE))
+    monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
     wanted = "a product by 32 x 64 is off by nan"
     assert matrix_unit_checks.fault("", copy_engine) == wanted
 

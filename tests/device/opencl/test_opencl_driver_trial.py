@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from partita import cache_folder
-from partita_opencl import driver_trial, driver_view, drivers, verdicts
-from partita_opencl.devices import Device, find_device
-from partita_opencl.driver_trial import Tried
-from partita_opencl.drivers import Driver
-from partita_opencl.verdicts import Verdict
+from partita.storage import cache_folder
+from partita_opencl.device.device import Device, find_device
+from partita_opencl.drivers import driver_trial, driver_view, installed_drivers, verdicts
+from partita_opencl.drivers.driver_trial import Tried
+from partita_opencl.drivers.installed_drivers import Driver
+from partita_opencl.drivers.verdicts import Verdict
 
 from .broken_drivers import (
     ABORT,
@@ -199,7 +199,7 @@ def test_a_program_goes_on_with_no_driver_but_a_broken_one(tmp_path):
 
 def test_the_environment_is_as_it_was():
     before = dict(os.environ)
-    with drivers._environment({"OCL_ICD_VENDORS": "/x", "PATH": None}):
+    with installed_drivers._environment({"OCL_ICD_VENDORS": "/x", "PATH": None}):
         assert os.environ["OCL_ICD_VENDORS"] == "/x"
         assert "PATH" not in os.environ
     assert dict(os.environ) == before
@@ -210,15 +210,15 @@ def test_drivers_are_found_as_the_loader_finds_them(tmp_path, monkeypatch):
         (tmp_path / name).write_text(f"{library}\n")
     (tmp_path / "empty.icd").write_text("")
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
-    found = [driver.binary for driver in drivers.installed()]
+    found = [driver.binary for driver in installed_drivers.installed()]
     assert found[:2] == ["/opt/liba.so", "libb.so"]
     assert all("pyopencl" in library for library in found[2:])
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path / "b.icd"))
-    assert [driver.binary for driver in drivers.installed()] == ["libb.so"]
+    assert [driver.binary for driver in installed_drivers.installed()] == ["libb.so"]
     monkeypatch.setenv("OCL_ICD_VENDORS", "/opt/libc.so")
-    assert drivers.installed() == [Driver("libc.so", "/opt/libc.so", "/opt/libc.so")]
+    assert installed_drivers.installed() == [Driver("libc.so", "/opt/libc.so", "/opt/libc.so")]
     monkeypatch.setenv("OCL_ICD_FILENAMES", "/opt/libd.so")
-    assert [driver.name for driver in drivers.installed()] == ["libd.so", "libc.so"]
+    assert [driver.name for driver in installed_drivers.installed()] == ["libd.so", "libc.so"]
 
 
 def test_a_library_that_stands_in_several_places_is_one_driver(tmp_path, monkeypatch):
@@ -229,7 +229,9 @@ def test_a_library_that_stands_in_several_places_is_one_driver(tmp_path, monkeyp
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setenv("OCL_ICD_VENDORS", str(tmp_path))
     monkeypatch.setenv("OCL_ICD_FILENAMES", "libone.so.1")
-    assert [one.binary for one in drivers.installed() if "libone" in one.binary] == ["libone.so.1"]
+    assert [one.binary for one in installed_drivers.installed() if "libone" in one.binary] == [
+        "libone.so.1"
+    ]
 
 
 def test_intels_driver_of_pypi_is_found_where_it_lies(tmp_path, monkeypatch):
@@ -242,7 +244,7 @@ def test_intels_driver_of_pypi_is_found_where_it_lies(tmp_path, monkeypatch):
     (info / "RECORD").write_text("lib/libintelocl.so,,\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("OCL_ICD_VENDORS", raising=False)
-    assert Driver("intel-opencl-rt", str(library), str(library)) in drivers.installed()
+    assert Driver("intel-opencl-rt", str(library), str(library)) in installed_drivers.installed()
 
 
 def test_contexts_are_left_at_exit():

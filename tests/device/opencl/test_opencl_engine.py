@@ -11,13 +11,15 @@ from onnx import helper, numpy_helper
 from partita import HostTensor
 from partita.errors import CompileError, DeviceMemoryError, DeviceNotFoundError, PropertyError
 from partita.lowering import Operand
-from partita_opencl import devices, programs, sequences
-from partita_opencl.buffers import BufferPool
-from partita_opencl.devices import CURE, all_devices, find_device
+from partita_opencl.device import device as devices
+from partita_opencl.device.buffer_pool import BufferPool
+from partita_opencl.device.device import CURE, all_devices, find_device
+from partita_opencl.device.device_tensor import OpenClTensor
+from partita_opencl.drivers import program_cache
+from partita_opencl.drivers.program_cache import ProgramCache, ProgramKey
+from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.plugin import OpenClPlugin
-from partita_opencl.programs import ProgramCache, ProgramKey
-from partita_opencl.tensors import OpenClTensor
-from partita_opencl.tuning import Tuning
+from partita_opencl.runtime import launch_batch
 
 from .comparison import build, check, compiled, core, expected, floats, int64s, single
 
@@ -370,7 +372,7 @@ def test_damaged_programs_are_built_again(monkeypatch, tmp_path, damage):
 
 def test_the_folder_of_programs_stays_small(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(programs, "FILES", 4)
+    monkeypatch.setattr(program_cache, "FILES", 4)
     cache = fresh_cache()
     kinds = ("uint", "uchar", "ushort", "ulong", "int", "char")
     for kind in kinds:
@@ -379,7 +381,7 @@ def test_the_folder_of_programs_stays_small(monkeypatch, tmp_path):
 
 
 def test_programs_in_memory_are_bounded(monkeypatch):
-    monkeypatch.setattr(programs, "PROGRAMS", 2)
+    monkeypatch.setattr(program_cache, "PROGRAMS", 2)
     cache = fresh_cache()
     keys = [ProgramKey("move.cl", (("T", k), ("DIMS", 2))) for k in ("uint", "uchar", "ushort")]
     assert set(cache.get(keys)) == set(keys)
@@ -389,7 +391,7 @@ def test_programs_in_memory_are_bounded(monkeypatch):
 
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", "")
-    assert programs.cache_folder() is None
+    assert program_cache.cache_folder() is None
     assert fresh_cache().get([KEY])[KEY] is not None
 
 
@@ -438,10 +440,10 @@ def test_a_driver_that_writes_a_log_raises_no_warning(monkeypatch, recwarn):
 @pytest.mark.parametrize("missing", ["function", "loop"])
 def test_kernels_are_enqueued_one_by_one_where_no_native_loop_is_to_be_had(monkeypatch, missing):
     if missing == "loop":
-        monkeypatch.setattr(sequences, "native_loop", lambda: None)
+        monkeypatch.setattr(launch_batch, "native_loop", lambda: None)
     else:
-        monkeypatch.setattr(sequences.ctypes, "CDLL", lambda _: object())
-        monkeypatch.setattr(sequences, "native_loop", sequences.native_loop.__wrapped__)
+        monkeypatch.setattr(launch_batch.ctypes, "CDLL", lambda _: object())
+        monkeypatch.setattr(launch_batch, "native_loop", launch_batch.native_loop.__wrapped__)
     model, feeds = residual_network()
     check(model, feeds)
 
@@ -451,16 +453,18 @@ def test_a_kernel_that_the_driver_refuses_is_a_typed_error():
 
     device = find_device("")
     source = "__kernel void half_of(__global float* x) { x[get_global_id(0)] *= 0.5f; }"
-    program = programs.built_program(cl._cl._Program(device.context, source), "", device.handle)
+    program = program_cache.built_program(
+        cl._cl._Program(device.context, source), "", device.handle
+    )
     array = np.ones(8, np.float32)
     buffer = device.pool.allocate(array.nbytes, array)
     good, bad = cl.Kernel(program, "half_of"), cl.Kernel(program, "half_of")
     good.set_arg(0, buffer)
     queue = cl.CommandQueue(device.context, device.handle)
     calls = [(good, (8,), (4,))] * 3
-    sequences.KernelSequence(calls).enqueue(queue)
+    launch_batch.KernelSequence(calls).enqueue(queue)
     cl.enqueue_copy(queue, array, buffer)
     assert (array == 0.125).all()
     with pytest.raises(cl.Error, match="INVALID_KERNEL_ARGS"):
-        sequences.KernelSequence([*calls, (bad, (8,), (4,)), *calls]).enqueue(queue)
+        launch_batch.KernelSequence([*calls, (bad, (8,), (4,)), *calls]).enqueue(queue)
     queue.finish()

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from partita.cache_folder import CACHE_VARIABLE
-from partita_opencl import compiled as compiled_module
-from partita_opencl import kernel_trial, matrix_unit_checks, trial_process
-from partita_opencl.devices import find_device
-from partita_opencl.matrix_unit_checks import Units
+from partita.storage.cache_folder import CACHE_VARIABLE
+from partita_opencl.device.device import find_device
+from partita_opencl.drivers import trial_process
+from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.trials import kernel_trial, matrix_unit_checks
+from partita_opencl.trials.matrix_unit_checks import Units
 
 from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
 from .test_opencl_engine import residual_network

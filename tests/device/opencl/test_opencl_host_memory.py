@@ -12,9 +12,14 @@ import pytest
 from onnx import helper
 
 from partita import HostTensor
-from partita_opencl import host_memory
-from partita_opencl.devices import find_device
-from partita_opencl.host_memory import ALIGNMENT, HostBuffers, aligned_bytes, works_in_host_memory
+from partita_opencl.device import host_memory
+from partita_opencl.device.device import find_device
+from partita_opencl.device.host_memory import (
+    ALIGNMENT,
+    HostBuffers,
+    aligned_bytes,
+    works_in_host_memory,
+)
 
 from .comparison import build, compiled, core, floats
 
@@ -142,7 +147,7 @@ def test_results_larger_than_the_largest_buffer_are_refused():
     from dataclasses import replace
 
     from partita.errors import DeviceMemoryError
-    from partita_opencl.devices import Device
+    from partita_opencl.device.device import Device
 
     first = find_device("")
     device = Device(0, first.handle, first.driver)

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partita import ReasonCode, cache_folder
+from partita import ReasonCode
 from partita.errors import CompileError, UnsupportedOpError
-from partita_opencl import kernel_checks, kernel_trial, verdicts
-from partita_opencl.devices import find_device
-from partita_opencl.kernel_trial import Fitness, Mode
+from partita.storage import cache_folder
+from partita_opencl.device.device import find_device
+from partita_opencl.drivers import verdicts
+from partita_opencl.emitters.operator_table import TABLE
+from partita_opencl.launches.work_sizes import Form
 from partita_opencl.properties import Precision
-from partita_opencl.table import TABLE
-from partita_opencl.tuning import Form
+from partita_opencl.trials import kernel_checks, kernel_trial
+from partita_opencl.trials.kernel_trial import Fitness, Mode
 
 from .broken_drivers import ABORT, broken_pocl, hanging_include, needs_pocl_of_pypi
 from .comparison import check_single, compiled, core, floats, single
@@ -290,7 +292,7 @@ def test_every_form_computes_the_same(monkeypatch, form, op_type, shapes, consta
     monkeypatch.setattr(
         kernel_trial, "fitness", lambda _, __, names: dict.fromkeys(names, Fitness(form))
     )
-    monkeypatch.setattr("partita_opencl.compiled.fitness", kernel_trial.fitness)
+    monkeypatch.setattr("partita_opencl.runtime.compiled_model.fitness", kernel_trial.fitness)
     arrays = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
     check_single(op_type, arrays, constant=constant)
     model, _ = single(op_type, arrays, constant=constant)

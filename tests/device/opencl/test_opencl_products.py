@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita_opencl.devices import Limits, find_device
-from partita_opencl.emitters.tiling import cut, tiles_for
+from partita_opencl.device.device import Limits, find_device
+from partita_opencl.tuning.product_tiles import cut, tiles_for
 
 from .comparison import build, check, check_single, compiled, floats, single
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
+from partita.contract.query import ReasonCode
 from partita.errors import UnsupportedOpError
 from partita.lowering import lower
-from partita.query import ReasonCode
 from partita_opencl.query import refusals
 
 from .comparison import build, compiled, core, floats, int64s, integers, refusal, single

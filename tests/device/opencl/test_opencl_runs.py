@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita_opencl import compiled as compiled_module
-from partita_opencl import runs
-from partita_opencl.devices import find_device
-from partita_opencl.emitters.tiling import run_tile
+from partita_opencl.device.device import find_device
+from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.runtime import persistent_kernel
+from partita_opencl.tuning.product_tiles import run_tile
 
 from .comparison import build, compiled, expected, floats
 
@@ -18,7 +18,7 @@ from .comparison import build, compiled, expected, floats
 def joined(monkeypatch):
     """Runs are joined wherever they can; a processor's device holds one group for certain."""
     device = find_device("")
-    monkeypatch.setattr(runs, "_LAUNCH", 1e6)
+    monkeypatch.setattr(persistent_kernel, "_LAUNCH", 1e6)
     if not device.limits.is_nvidia:
         limits = replace(device.limits, matrix_units=True, resident_groups=1)
         monkeypatch.setattr(device, "limits", limits)
@@ -90,15 +90,15 @@ def test_sums_are_cut_in_parts():
     device = find_device("")
     groups = max(device.limits.resident_groups, 12)
     tile = run_tile(device.limits)
-    cuts = [runs._cut(tile, groups, 20, 64, depth).splits for depth in (9 * 192, 64)]
+    cuts = [persistent_kernel._cut(tile, groups, 20, 64, depth).splits for depth in (9 * 192, 64)]
     assert cuts[0] > 1
     assert cuts[1] == 1
-    whole = runs._cut
-    runs._cut = lambda tile, _, *sizes: whole(tile, groups, *sizes)
+    whole = persistent_kernel._cut
+    persistent_kernel._cut = lambda tile, _, *sizes: whole(tile, groups, *sizes)
     try:
         kernels = check(network, {"x": floats(1, 192, 4, 5)}, ["e"])
     finally:
-        runs._cut = whole
+        persistent_kernel._cut = whole
     assert "product_run" in kernels
 
 
@@ -142,15 +142,15 @@ def test_profiles_tell_products_apart():
 
 
 def test_groups_that_wait_in_vain_cost_one_run(monkeypatch, caplog):
-    records = runs._Table._records
+    records = persistent_kernel._Table._records
 
     def one_tile_more(table):
         """Records whose groups wait for a tile that nobody computes."""
         made = records(table)
-        made[:, runs._FIELDS.index("tiles_a")] += 1
+        made[:, persistent_kernel._FIELDS.index("tiles_a")] += 1
         return made
 
-    monkeypatch.setattr(runs._Table, "_records", one_tile_more)
+    monkeypatch.setattr(persistent_kernel._Table, "_records", one_tile_more)
     network = Network()
     network.block("x", "p", 64, 64, 128)
     network.block("p", "q", 128, 64, 128)

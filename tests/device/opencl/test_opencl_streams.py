@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita_opencl import compiled as compiled_module
-from partita_opencl.devices import find_device
-from partita_opencl.emitters import tiling
-from partita_opencl.emitters.tiling import StreamTile
-from partita_opencl.hopper import HIDDEN, multiplier, unhidden
-from partita_opencl.matrix_unit_checks import Units
-from partita_opencl.tuning import Tuning
+from partita_opencl.device.device import find_device
+from partita_opencl.drivers.hopper_ptx import HIDDEN, multiplier, unhidden
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.trials.matrix_unit_checks import Units
+from partita_opencl.tuning import product_tiles
+from partita_opencl.tuning.product_tiles import StreamTile
 
 from .comparison import build, compiled, expected, floats, int64s
 
@@ -142,8 +142,8 @@ TILES = [
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles_of_other_shapes(monkeypatch, tile):
     """A warpgroup's tile too: its sums lie in the same fragments, its copies run further ahead."""
-    monkeypatch.setattr(tiling, "_CPU_STREAM_TILES", (tile,))
-    monkeypatch.setattr(tiling, "STREAM_TILES", (tile,))
+    monkeypatch.setattr(product_tiles, "_CPU_STREAM_TILES", (tile,))
+    monkeypatch.setattr(product_tiles, "STREAM_TILES", (tile,))
     of = Tuning.of
     able = find_device("").limits.warpgroups or not find_device("").limits.is_nvidia
     monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), warpgroups=able))

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from partita.cache_folder import CACHE_VARIABLE
 from partita.cli.main import main
-from partita_opencl import measured, tune
-from partita_opencl.devices import find_device
-from partita_opencl.emitters import tiling
-from partita_opencl.emitters.tiling import Tile
+from partita.storage.cache_folder import CACHE_VARIABLE
+from partita_opencl.device.device import find_device
+from partita_opencl.tuning import command, database, product_tiles
+from partita_opencl.tuning.product_tiles import Tile
 
 from .comparison import compiled, expected, floats, single
 
@@ -20,9 +19,9 @@ from .comparison import compiled, expected, floats, single
 def folder(monkeypatch, tmp_path):
     """A database of its own."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    measured._load.cache_clear()
+    database._load.cache_clear()
     yield tmp_path
-    measured._load.cache_clear()
+    database._load.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -34,43 +33,43 @@ RANKED = [Choice("a"), Choice("b"), Choice("c")]
 
 
 def test_the_first_choice_stands_unless_another_was_measured():
-    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
-    path = measured.keep("gpu", {"key": "c", "gone": "x"})
-    assert measured.choose("gpu", "op", "key", RANKED).name == "c"
-    assert measured.choose("gpu", "op", "gone", RANKED).name == "a"  # there is no x any more
-    assert measured.choose("another driver", "op", "key", RANKED).name == "a"
-    measured.keep("gpu", {"more": "b"})
+    assert database.choose("gpu", "op", "key", RANKED).name == "a"
+    path = database.keep("gpu", {"key": "c", "gone": "x"})
+    assert database.choose("gpu", "op", "key", RANKED).name == "c"
+    assert database.choose("gpu", "op", "gone", RANKED).name == "a"  # there is no x any more
+    assert database.choose("another driver", "op", "key", RANKED).name == "a"
+    database.keep("gpu", {"more": "b"})
     assert json.loads(path.read_text())["choices"] == {"gone": "x", "key": "c", "more": "b"}
 
 
 def test_a_damaged_database_is_told_and_not_used(caplog):
-    path = measured.keep("gpu", {"key": "c"})
+    path = database.keep("gpu", {"key": "c"})
     path.write_text("{]")
-    measured._load.cache_clear()
-    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
+    database._load.cache_clear()
+    assert database.choose("gpu", "op", "key", RANKED).name == "a"
     assert "cannot be read" in caplog.text
 
 
 def test_trials_take_what_they_are_told_and_note_it():
-    with measured.trying(1) as trial:
-        assert measured.choose("gpu", "op", "key", RANKED).name == "b"
-    with measured.trying(9) as last:
-        assert measured.choose("gpu", "op", "key", RANKED).name == "c"
+    with database.trying(1) as trial:
+        assert database.choose("gpu", "op", "key", RANKED).name == "b"
+    with database.trying(9) as last:
+        assert database.choose("gpu", "op", "key", RANKED).name == "c"
     assert trial.taken == {"op": ("key", "b")}
     assert last.taken == {"op": ("key", "c")}
-    assert measured.choose("gpu", "op", "key", RANKED).name == "a"
+    assert database.choose("gpu", "op", "key", RANKED).name == "a"
 
 
 def test_winners_beat_the_first_choice_clearly():
     times = {"clear": {"a": 10.0, "b": 5.0}, "noise": {"a": 10.0, "b": 9.9}, "first": {"a": 1.0}}
-    assert tune._winners(times) == ({"clear": "b"}, 21.0, 16.0)
+    assert command._winners(times) == ({"clear": "b"}, 21.0, 16.0)
 
 
 def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_path, capsys):
     tiles = (Tile(16, 64, 16, (4, 4), 1.0, 1.0), Tile(32, 32, 16, (4, 4), 1.0, 1.0))
-    monkeypatch.setattr(tiling, "_CPU_TILES", tiles)
-    monkeypatch.setattr(tiling, "TILES", tiles)
-    monkeypatch.setattr(tune, "_GAIN", 1e9)  # any winner will do
+    monkeypatch.setattr(product_tiles, "_CPU_TILES", tiles)
+    monkeypatch.setattr(product_tiles, "TILES", tiles)
+    monkeypatch.setattr(command, "_GAIN", 1e9)  # any winner will do
     model, feeds = single("MatMul", [floats(40, 64), floats(64, 72, seed=1)], constant=(1,))
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
@@ -79,11 +78,11 @@ def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_pat
     told = json.loads(capsys.readouterr().out)
     assert told["products"] == 1
     [(key, name)] = told["choices"].items()
-    assert measured._load(find_device("").identity) == {key: name}
+    assert database._load(find_device("").identity) == {key: name}
     asked = []
     monkeypatch.setattr(
-        "partita_opencl.kit.choose",
-        lambda *a: asked.append(measured.choose(*a)) or asked[-1],
+        "partita_opencl.launches.emitter_kit.choose",
+        lambda *a: asked.append(database.choose(*a)) or asked[-1],
     )
     request = compiled(model, TILING="LOCAL").create_infer_request()
     np.testing.assert_allclose(request.infer(feeds)[0], expected(model, feeds)[0], rtol=1e-3)

@@ -12,7 +12,7 @@ import partita
 from partita.cli.arguments import add_command
 from partita.cli.main import main
 from partita.errors import PluginError
-from partita.registry import command_modules
+from partita.runtime.registry import command_modules
 
 
 @pytest.fixture

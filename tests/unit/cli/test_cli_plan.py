@@ -8,8 +8,8 @@ import tomllib
 import pytest
 
 from partita.cli.main import main
-from partita_hetero.planner import table
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem import problem_file
+from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
 
 MB = 1_000_000
 
@@ -47,7 +47,7 @@ def chain(nbytes=MB):
 @pytest.fixture
 def costs(tmp_path):
     path = tmp_path / "costs.json"
-    table.save(chain(), path)
+    problem_file.save(chain(), path)
     return path
 
 
@@ -142,7 +142,7 @@ def test_pins_hard_and_soft(planned, plan):
 
 
 def test_memory_limits(costs, planned, plan):
-    table.save(chain(nbytes=1000), costs)  # weights of a and b do not fit together
+    problem_file.save(chain(nbytes=1000), costs)  # weights of a and b do not fit together
     data = planned("--memory", "NPU=1.5MB")
     assert where(data) == {"a": "HOSTCPU", "b": "NPU", "c": "HOSTCPU", "d": "HOSTCPU"}
     why = {one["task"]: one for one in data["tasks"]}
@@ -182,7 +182,7 @@ def test_files(planned, plan, tmp_path):
     assert read["plan"]["latency_us"] == 113
     assert read["plan"]["objective"] == "LATENCY"
     assert "# Sort" in lock.read_text()
-    assert table.load(again) == chain()
+    assert problem_file.load(again) == chain()
     events = json.loads(trace.read_text())["traceEvents"]
     assert {e["name"] for e in events if e["ph"] == "X"} >= {"a", "b", "c", "d"}
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from partita_conformance.cases import NodeCase
-from partita_conformance.cases_file import load, save
+from partita_conformance.inputs.cases_file import load, save
+from partita_conformance.inputs.node_cases import NodeCase
 
 VALUES = {
     "float": np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32),

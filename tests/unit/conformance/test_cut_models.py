@@ -8,12 +8,12 @@ from onnx import TensorProto, helper
 
 from partita.zoo import Sample
 from partita.zoo.naming import Named
-from partita_conformance import suite_hetero
-from partita_conformance.bench import Bench, Target
-from partita_conformance.checks import ConformanceError, NotApplicableError
-from partita_conformance.collect import model_names
-from partita_conformance.compare import compare
-from partita_conformance.suite_hetero import BUILTIN, hetero_checks
+from partita_conformance.bench.bench import Bench, Target
+from partita_conformance.bench.checks import ConformanceError, NotApplicableError
+from partita_conformance.judging.compare import compare
+from partita_conformance.runs.collect import model_names
+from partita_conformance.suites.numerics import suite_hetero
+from partita_conformance.suites.numerics.suite_hetero import BUILTIN, hetero_checks
 
 
 def test_models_are_named_or_those_in_the_cache(tmp_path, monkeypatch):

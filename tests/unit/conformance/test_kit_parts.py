@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
-from partita_conformance.bench import Target
-from partita_conformance.checks import (
+from partita_conformance.bench.bench import Target
+from partita_conformance.bench.checks import (
     Check,
     ConformanceError,
     DeclinedError,
@@ -19,13 +19,13 @@ from partita_conformance.checks import (
     names_of,
     require_raises,
 )
-from partita_conformance.collect import Selection, collect
-from partita_conformance.compare import compare
-from partita_conformance.draws import GENERATORS, draw, model_of
+from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.expectations import Expectations, ExpectationsError
-from partita_conformance.models import networks, samples
-from partita_conformance.report import as_data, write
-from partita_conformance.running import (
+from partita_conformance.inputs.models import networks, samples
+from partita_conformance.judging.compare import compare
+from partita_conformance.reports.report import as_data, write
+from partita_conformance.runs.collect import Selection, collect
+from partita_conformance.runs.running import (
     DECLINED,
     FAILED,
     PASSED,
@@ -37,7 +37,7 @@ from partita_conformance.running import (
     attempt,
     run_checks,
 )
-from partita_conformance.suite_hetero import sandwich
+from partita_conformance.suites.numerics.suite_hetero import sandwich
 
 
 def load(tmp_path, text):
@@ -212,7 +212,7 @@ def test_names_of_checks_are_unique_and_explained():
 
 
 def test_selection_saves_the_node_cases(monkeypatch):
-    monkeypatch.setattr("partita_conformance.collect.node_cases", pytest.fail)
+    monkeypatch.setattr("partita_conformance.runs.collect.node_cases", pytest.fail)
     assert names_of(collect(Selection(("plugin/*",))))
     assert not Selection(("request/*",)).needs_cases
     assert Selection(("oper*/conv*",)).needs_cases

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from partita_conformance import support
-from partita_conformance.cases import node_cases
-from partita_conformance.draws import GENERATORS
+from partita_conformance.draws.operators import GENERATORS
+from partita_conformance.inputs.node_cases import node_cases
+from partita_conformance.reports import support
 
 PAGE = Path(__file__).parents[3] / "docs" / "support.md"
 

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from onnx import defs
 
-from partita_conformance.accuracy import tolerance
-from partita_conformance.bench import Bench, Target
-from partita_conformance.draws import GENERATORS, draw
-from partita_conformance.suite_sweep import (
+from partita_conformance.bench.bench import Bench, Target
+from partita_conformance.draws.operators import GENERATORS, draw
+from partita_conformance.draws.vary import aged, converted, element_types, revalued, typed, without
+from partita_conformance.judging.tolerances import tolerance
+from partita_conformance.suites.numerics.suite_sweep import (
     UNREAD,
     answers,
     attributes_of,
     differ,
     telling,
 )
-from partita_conformance.vary import aged, converted, element_types, revalued, typed, without
 
 ATTRIBUTES = [(op, name) for op in GENERATORS for name in attributes_of(op, draw(op, 0).opset)]
 

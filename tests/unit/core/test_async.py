@@ -216,10 +216,10 @@ def test_a_cancel_after_the_run_does_not_hit_the_next_one():
 
 
 def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
-    from partita.threads import LazyPool
+    from partita.system.thread_pool import LazyPool
 
     pool = LazyPool("narrow", 1)
-    monkeypatch.setattr("partita.request._pool", pool)
+    monkeypatch.setattr("partita.runtime.infer_request._pool", pool)
     plugin = ToyDevice(gate=gate)
     compiled = core_with(plugin).compile_model(neg(), "TOY")
     first, second = compiled.create_infer_request(), compiled.create_infer_request()

@@ -9,10 +9,10 @@ import pytest
 from models import affine, neg
 from toy_device import ToyDevice, core_with
 
-from partita import blob
 from partita.errors import BlobError
-from partita.fingerprint import array_fingerprint, fingerprint
-from partita.reading import read_model
+from partita.frontends.reader import read_model
+from partita.storage import exported_model
+from partita.storage.content_hash import array_fingerprint, fingerprint
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -21,12 +21,12 @@ X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 def packed():
     model = read_model(affine())
     model.ops[0].affinity = "GPU"
-    return blob.pack("TOY", {"properties": {"LEVEL": 3}}, model)
+    return exported_model.pack("TOY", {"properties": {"LEVEL": 3}}, model)
 
 
 def refused(data, said, device="TOY"):
     with pytest.raises(BlobError) as caught:
-        blob.unpack(data, device)
+        exported_model.unpack(data, device)
     assert said in str(caught.value)
 
 
@@ -36,12 +36,16 @@ def forge(head, payload=b"", version=2, arrays=()):
         content = {"header": head, "model": len(payload), "arrays": list(arrays)}
         head = json.dumps(content).encode()
     digest = fingerprint(head + fingerprint(payload))
-    return blob._PREFIX.pack(blob._MAGIC, version, len(head), digest, len(payload)) + head + payload
+    return (
+        exported_model._PREFIX.pack(exported_model._MAGIC, version, len(head), digest, len(payload))
+        + head
+        + payload
+    )
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_round_trip(packed, kind):
-    content = blob.unpack(kind(packed), "TOY")
+    content = exported_model.unpack(kind(packed), "TOY")
     model = content.model
     assert not content.arrays
     assert content.header == {"properties": {"LEVEL": 3}, "device": "TOY"}
@@ -55,7 +59,7 @@ def test_round_trip(packed, kind):
 def test_cut_short_anywhere(packed):
     for size in (*range(0, len(packed), 97), len(packed) - 1):
         with pytest.raises(BlobError):
-            blob.unpack(packed[:size], "TOY")
+            exported_model.unpack(packed[:size], "TOY")
     refused(packed[:10], "These bytes are no exported Partita model")
     refused(packed[:-1], "cut short or has bytes too many")
     refused(packed + b"\0", "cut short or has bytes too many")
@@ -66,7 +70,7 @@ def test_any_byte_changed(packed):
         changed = bytearray(packed)
         changed[position] ^= 1 << position % 8
         with pytest.raises(BlobError):
-            blob.unpack(changed, "TOY")
+            exported_model.unpack(changed, "TOY")
     changed = bytearray(packed)
     changed[-5] ^= 1
     refused(changed, "The exported model is damaged: its checksum does not match")
@@ -116,9 +120,9 @@ def test_a_blob_without_properties_has_the_defaults():
 
 
 def test_a_model_too_large_for_a_blob(monkeypatch):
-    monkeypatch.setattr("partita.model._PROTOBUF_BYTES", 59)
+    monkeypatch.setattr("partita.model.model._PROTOBUF_BYTES", 59)
     with pytest.raises(BlobError, match=r"Model 'affine' cannot be exported: it has 0.0 GiB of w"):
-        blob.pack("TOY", {}, read_model(affine()))
+        exported_model.pack("TOY", {}, read_model(affine()))
     assert read_model(affine()).weight_bytes == 60
 
 
@@ -132,8 +136,8 @@ def test_arrays_of_all_kinds_come_back_as_views_of_the_blob():
         "empty": np.zeros((0, 4), np.uint8),
         "scalar": np.array(True),
     }
-    data = bytearray(blob.pack("TOY", {}, read_model(affine()), arrays))
-    back = blob.unpack(data, "TOY").arrays
+    data = bytearray(exported_model.pack("TOY", {}, read_model(affine()), arrays))
+    back = exported_model.unpack(data, "TOY").arrays
     assert list(back) == list(arrays)
     for name, array in arrays.items():
         np.testing.assert_array_equal(back[name], array)
@@ -184,9 +188,9 @@ def test_a_model_comes_back_as_tidy_as_it_was(monkeypatch):
     """Names, types and shapes are stored, and believed if the same code wrote them."""
     before = read_model(affine())
     for stamp in ("same", "other"):
-        data = blob.pack("TOY", {}, before)
-        monkeypatch.setattr(blob, "code_stamp", lambda package, stamp=stamp: stamp)
-        after = blob.unpack(data, "TOY").model
+        data = exported_model.pack("TOY", {}, before)
+        monkeypatch.setattr(exported_model, "code_stamp", lambda package, stamp=stamp: stamp)
+        after = exported_model.unpack(data, "TOY").model
         assert [(op.name, op.inputs, op.outputs) for op in after.ops] == [
             (op.name, op.inputs, op.outputs) for op in before.ops
         ]

@@ -15,8 +15,8 @@ from models import affine
 from toy_device import ToyCompiled, ToyDevice, core_with
 
 import partita
-from partita import cache
 from partita.properties import cache_dir, loaded_from_cache
+from partita.storage import model_cache
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 
@@ -149,7 +149,7 @@ def test_properties_drivers_and_code_belong_to_the_key(device, tmp_path, monkeyp
     assert [loaded(), loaded(), loaded(LEVEL=2), loaded(LEVEL=2)] == [False, True, False, True]
     device.driver = "toy 2"
     assert [loaded(), loaded()] == [False, True]
-    monkeypatch.setattr(cache, "code_stamp", lambda package: "changed")
+    monkeypatch.setattr(model_cache, "code_stamp", lambda package: "changed")
     assert [loaded(), loaded()] == [False, True]
 
 
@@ -164,7 +164,7 @@ def test_state_of_other_code_drivers_or_properties_is_not_handed_to_a_device(dev
     core.import_model(blob, "TOY")
     assert not device.restored[-1]
     device.driver = "toy 1"
-    monkeypatch.setattr(cache, "code_stamp", lambda package: "changed")
+    monkeypatch.setattr(model_cache, "code_stamp", lambda package: "changed")
     core.import_model(blob, "TOY")
     assert not device.restored[-1]
 
@@ -275,14 +275,14 @@ def test_a_full_disk_is_a_warning_and_leaves_nothing(device, tmp_path, caplog, m
     def full(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(cache.Path, "replace", full)
+    monkeypatch.setattr(model_cache.Path, "replace", full)
     assert not compile_twice(device, tmp_path).loaded_from_cache
     assert "No space left" in caplog.text
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_too_large_for_a_blob_is_a_warning(device, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("partita.model._PROTOBUF_BYTES", 59)
+    monkeypatch.setattr("partita.model.model._PROTOBUF_BYTES", 59)
     assert not compile_twice(device, tmp_path).loaded_from_cache
     assert "cannot be exported: it has" in caplog.text
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from partita import cache_folder as module
-from partita.cache_folder import (
+from partita.storage import cache_folder as module
+from partita.storage.cache_folder import (
     cache_folder,
     is_private,
     make_private,

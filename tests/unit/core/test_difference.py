@@ -8,8 +8,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from partita.difference import difference, relative_error
-from partita.sequences import boxed
+from partita.model.compare import difference, relative_error
+from partita.tensors.sequence_values import boxed
 
 
 def array(*values, dtype=np.float32):

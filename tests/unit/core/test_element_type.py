@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import partita as ov
-from partita.model import Port
+from partita.model.model import Port
 
 KNOWN = {
     "boolean": np.bool_,

@@ -8,10 +8,10 @@ import json
 import pytest
 from models import affine
 
+from partita.contract.explanation import Boundary, Explanation, OpPlacement
+from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import UnsupportedOpError
-from partita.explain import Boundary, Explanation, OpPlacement
-from partita.query import QueryResult, Reason, ReasonCode
-from partita.reading import read_model
+from partita.frontends.reader import read_model
 
 NO_KERNEL = Reason(ReasonCode.UNSUPPORTED_OP, "no kernel")
 FIRST = Reason(ReasonCode.PRIORITY, "first in the list")

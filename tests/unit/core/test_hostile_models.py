@@ -12,9 +12,11 @@ import pytest
 from models import affine, model_of, neg, node, value, weight
 from onnx import TensorProto, helper
 
-from partita import Core, inference_process, reading
+from partita import Core
 from partita.errors import CompileError, ModelFormatError, PartitaError
-from partita.reading import read_model
+from partita.frontends import reader
+from partita.frontends.reader import read_model
+from partita.model import inference_process
 
 INT64 = TensorProto.INT64
 
@@ -95,7 +97,7 @@ def test_numbers_that_exporters_write_for_floats():
 
 
 def test_every_attribute_that_has_a_range_is_of_an_operator():
-    from partita.attributes import RANGES
+    from partita.model.operator_checks import RANGES
 
     known = {
         name for schema in onnx.defs.get_all_schemas_with_history() for name in schema.attributes
@@ -114,7 +116,7 @@ def test_values_that_double_are_not_followed():
     model = model_of(nodes, [value("data", [4])], ["y"], [weight("x", np.array([1], np.int64))])
     limited = "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30));"
     code = limited + (
-        "import sys; from partita.reading import read_model; "
+        "import sys; from partita.frontends.reader import read_model; "
         "print(len(read_model(sys.stdin.buffer.read()).ops))"
     )
     done = subprocess.run(
@@ -171,7 +173,7 @@ def test_functions_that_call_themselves_are_refused():
 
 
 def test_the_limit_is_of_operations_after_inlining(monkeypatch):
-    monkeypatch.setattr(reading, "MOST_OPERATIONS", 31)
+    monkeypatch.setattr(reader, "MOST_OPERATIONS", 31)
     with pytest.raises(ModelFormatError, match="more than 31 operations"):
         read_model(doubling(5).SerializeToString())
 

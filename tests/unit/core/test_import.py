@@ -10,8 +10,8 @@ import pytest
 
 import partita
 import partita.properties
-from partita.deferred import deferred_properties
 from partita.errors import PluginError, PropertyError
+from partita.properties.deferred import deferred_properties
 
 HEAVY = [
     "concurrent.futures",
@@ -34,13 +34,13 @@ HEAVY = [
 LATER = [
     "partita.bisection",
     "partita.cli",
-    "partita.compiled_model",
-    "partita.explain",
-    "partita.model",
+    "partita.runtime.compiled_model",
+    "partita.contract.explanation",
+    "partita.model.model",
     "partita.properties.schema",
-    "partita.reading",
-    "partita.request",
-    "partita.tensor",
+    "partita.frontends.reader",
+    "partita.runtime.infer_request",
+    "partita.tensors.tensor",
     "partita_cpu.properties",
     "partita_hetero.properties",
     "partita_opencl.properties",
@@ -88,8 +88,8 @@ def test_a_name_that_is_not_there(package):
         ("partita_absent:Any", "of 'Device' at 'partita_absent:Any' did not load: ModuleNotFound"),
         ("partita.properties.schema:Any2", "did not load: AttributeError"),
         (
-            "partita.tensor:Tensor",
-            "'Device' names 'partita.tensor:Tensor' as its 'properties_type'",
+            "partita.tensors.tensor:Tensor",
+            "'Device' names 'partita.tensors.tensor:Tensor' as its 'properties_type'",
         ),
     ],
 )

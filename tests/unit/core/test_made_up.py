@@ -9,7 +9,7 @@ from models import model_of, node, value, weight
 from onnx import TensorProto, helper
 
 import partita
-from partita.made_up import made_up_inputs
+from partita.model.synthetic_inputs import made_up_inputs
 
 INT = TensorProto.INT64
 F32 = np.float32

@@ -10,7 +10,7 @@ import pytest
 
 CODE = """
 import sys, numba
-from partita.numba_cache import keep_compiled
+from partita.storage.numba_cache import keep_compiled
 
 def twice(x):
     return x + x

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from partita.pausing import few_collections
+from partita.system.gc_pause import few_collections
 
 
 @pytest.fixture(autouse=True)

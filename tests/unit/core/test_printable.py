@@ -10,8 +10,8 @@ import partita
 from partita.cli.main import main
 from partita.cli.output import Output, format_table
 from partita.errors import CompileError
+from partita.frontends.reader import read_model
 from partita.printable import html_text, printable, printable_lines
-from partita.reading import read_model
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\n\x9b31m\u202eb\u2028\x00"
 ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u2028]")
@@ -72,7 +72,7 @@ def test_explanations_and_counters(core):
 
 
 def test_dot_files(core, tmp_path, monkeypatch):
-    from partita_hetero.dot import _quote
+    from partita_hetero.reports.graphviz import _quote
 
     assert _quote(f"{EVIL}\nb").count("\n") == 0
     assert not ACTS.search(_quote(EVIL))

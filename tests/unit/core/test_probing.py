@@ -7,9 +7,9 @@ import pytest
 from onnx import parser
 
 import partita
+from partita.contract.engine_probe import Probe
+from partita.contract.query import ReasonCode
 from partita.errors import CompileError
-from partita.probing import Probe
-from partita.query import ReasonCode
 
 MODEL = """
 <ir_version: 8, opset_import: ["" : 17]>
@@ -79,7 +79,7 @@ def test_each_operation_is_loaded_alone_and_once():
 
 
 def test_only_so_many_answers_are_remembered(monkeypatch):
-    monkeypatch.setattr("partita.probing._MOST", 1)
+    monkeypatch.setattr("partita.contract.engine_probe._MOST", 1)
     engine = Engine()
     model = partita.Core().read_model(parser.parse_model(MODEL))
     probe = Probe(engine.load, {"FLOAT", "BOOL"})

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from partita import processors
-from partita.processors import allowed_processors, processor_quota, usable_processors
+from partita.system import processors
+from partita.system.processors import allowed_processors, processor_quota, usable_processors
 
 V2 = "31 24 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw"
 V1 = "32 24 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:3 - cgroup cgroup rw,cpuacct,cpu"

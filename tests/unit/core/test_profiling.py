@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from partita.profiling import ProfilingInfo, Status, format_counters, total_us
+from partita.contract.profiling import ProfilingInfo, Status, format_counters, total_us
 
 INFOS = [
     ProfilingInfo("subgraph1: 1. conv", "Conv", "direct", real_time_us=1290.4, cpu_time_us=129.0),

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
-from partita.reading import read_model
+from partita.frontends.reader import read_model
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 

@@ -12,8 +12,8 @@ import pytest
 from toy_device import ToyDevice
 
 import partita
+from partita.contract.device_plugin import DevicePlugin
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError, PluginError
-from partita.plugin import DevicePlugin
 
 
 @pytest.fixture

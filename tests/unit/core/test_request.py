@@ -17,7 +17,7 @@ from partita.errors import (
     ModelError,
     PluginError,
 )
-from partita.tensor import HostTensor
+from partita.tensors.tensor import HostTensor
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
 ONES = np.ones((2, 3), np.float32)

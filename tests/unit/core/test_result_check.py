@@ -8,10 +8,10 @@ from models import model_of, neg, node, value
 from toy_device import ToyDevice, ToyTensor, core_with
 
 import partita
-from partita.due_shapes import DueShapes
 from partita.errors import PluginError
-from partita.result_check import ResultCheck
-from partita.tensor import HostTensor
+from partita.model.expected_shapes import DueShapes
+from partita.runtime.result_check import ResultCheck
+from partita.tensors.tensor import HostTensor
 
 X = np.ones((2, 3), np.float32)
 

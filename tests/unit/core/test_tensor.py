@@ -8,7 +8,7 @@ from toy_device import ToyTensor
 
 import partita as ov
 from partita.errors import InputError
-from partita.tensor import HostTensor
+from partita.tensors.tensor import HostTensor
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from partita.threads import LazyPool
+from partita.system.thread_pool import LazyPool
 
 
 def test_threads_start_with_the_first_task():
@@ -40,7 +40,7 @@ def test_errors_stay_with_the_task():
 
 FORK = """
 import os, threading
-from partita.threads import LazyPool
+from partita.system.thread_pool import LazyPool
 
 pool = LazyPool("lazy", 2)
 held, release = threading.Event(), threading.Event()

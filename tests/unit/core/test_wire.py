@@ -12,9 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.errors import ModelFormatError
-from partita.mapped import give_back, map_file
-from partita.reading import read_model
-from partita.wire import LARGE_BYTES, without_weights
+from partita.frontends.onnx.weight_splitter import LARGE_BYTES, without_weights
+from partita.frontends.reader import read_model
+from partita.system.memory_map import give_back, map_file
 
 KINDS = ["float32", "float16", "float64", "int8", "uint8", "int16", "int32", "int64", "bool"]
 
@@ -122,7 +122,8 @@ def resident(code):
 
 def test_onnx_ir_comes_without_sympy():
     code = (
-        "import sys; from partita.light_import import import_onnx_ir; import_onnx_ir(); "
+        "import sys; from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir; "
+        "import_onnx_ir(); "
         "print(int('sympy.core' in sys.modules))"
     )
     assert resident(code) == 0

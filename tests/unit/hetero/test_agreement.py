@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.layout import Layout
-from partita_hetero.agreement import agree
-from partita_hetero.submodels import Submodel
+from partita.tensors.layout import Layout
+from partita_hetero.compile.layout_negotiation import agree
+from partita_hetero.partition.submodels import Submodel
 
 A, B, C = (Layout(axes, np.dtype(np.float32)) for axes in ((0, 1), (1, 0), (0,)))
 

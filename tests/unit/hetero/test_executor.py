@@ -8,8 +8,14 @@ import threading
 import pytest
 
 from partita.errors import InferCancelledError
-from partita_hetero.executor import EXECUTORS, Schedule, run_dataflow, run_linear, run_parallel
-from partita_hetero.transfer import RunStep
+from partita_hetero.compile.transfer_plan import RunStep
+from partita_hetero.runtime.executor import (
+    EXECUTORS,
+    Schedule,
+    run_dataflow,
+    run_linear,
+    run_parallel,
+)
 
 
 def schedule_of(reads):

@@ -7,8 +7,8 @@ import onnx_ir as ir
 import pytest
 from hypothesis import given
 
-from partita_hetero.followers import computes_nothing, follow
-from partita_hetero.graph import OpGraph
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.placement.data_movement import computes_nothing, follow
 
 
 def node(op_type, *types, domain=""):

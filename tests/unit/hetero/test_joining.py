@@ -7,11 +7,11 @@ import pytest
 from models import model_of, node, value
 
 from partita import Port
-from partita.layout import LaidOutTensor, Layout, Window
-from partita.reading import read_model
-from partita.tensor import HostTensor
-from partita_hetero import graph, partition, submodels
-from partita_hetero.joining import Join, bring_together, find_joins, in_windows
+from partita.frontends.reader import read_model
+from partita.tensors.layout import LaidOutTensor, Layout, Window
+from partita.tensors.tensor import HostTensor
+from partita_hetero.compile.joining import Join, bring_together, find_joins, in_windows
+from partita_hetero.partition import op_graph, partitioner, submodels
 
 F32 = np.dtype(np.float32)
 NHWC = Layout((0, 2, 3, 1), F32)
@@ -27,8 +27,8 @@ def cut(places, axis=1, joined=("a", "b"), outputs=("y",), more=()):
         node("Neg", ["k"], "y", "y"),
         *more,
     ]
-    wiring = graph.build(read_model(model_of(nodes, [value("x", SHAPE)], list(outputs))))
-    parts = partition.partition(wiring.preds, wiring.succs, list(places))
+    wiring = op_graph.build(read_model(model_of(nodes, [value("x", SHAPE)], list(outputs))))
+    parts = partitioner.partition(wiring.preds, wiring.succs, list(places))
     return wiring, submodels.describe(wiring, parts)
 
 

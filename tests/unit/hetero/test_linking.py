@@ -7,8 +7,8 @@ import pytest
 
 from partita import HostTensor, Repetition
 from partita.errors import InferCancelledError
-from partita_hetero.executor import Schedule
-from partita_hetero.linking import (
+from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
+from partita_hetero.runtime.bound_calls import (
     Link,
     Linker,
     RepetitionFailedError,
@@ -16,7 +16,7 @@ from partita_hetero.linking import (
     join_lanes,
     run_links,
 )
-from partita_hetero.transfer import PermuteKind, PermuteStep, RunStep
+from partita_hetero.runtime.executor import Schedule
 
 
 class Named(Repetition):

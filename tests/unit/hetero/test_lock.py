@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from models import affine
 
 from partita.errors import PlanError
-from partita.reading import read_model
-from partita_hetero import lock as locks
-from partita_hetero import toml
-from partita_hetero.lock import Lock
+from partita.frontends.reader import read_model
+from partita_hetero.placement import lock_file as locks
+from partita_hetero.placement import toml
+from partita_hetero.placement.lock_file import Lock
 
 
 class Level(enum.IntEnum):

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from partita_hetero.partition import Part, changes_to_end, partition
+from partita_hetero.partition.partitioner import Part, changes_to_end, partition
 
 
 def wire(count, edges):

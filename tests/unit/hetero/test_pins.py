@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from partita.errors import PlanError
-from partita_hetero.pins import OpFacts, PinRule, resolve
+from partita_hetero.options.pins import OpFacts, PinRule, resolve
 
 OPS = [
     OpFacts("/head/conv", "Conv"),

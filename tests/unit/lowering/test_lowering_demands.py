@@ -5,7 +5,7 @@ import pytest
 
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.demands import check_box, check_demands
+from partita.lowering.shape_rules import check_box, check_demands
 
 
 def operand(shape):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.memory import ALIGNMENT, LONG, plan
+from partita.lowering.memory_plan import ALIGNMENT, LONG, plan
 
 intervals = st.lists(
     st.tuples(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from partita.lowering import Prepacked
-from partita.lowering.prepacked import Form
+from partita.lowering.transformed_weights import Form
 
 
 def counting(fn):

@@ -153,7 +153,7 @@ def test_shapes_fold_so_that_a_reshape_by_a_computed_shape_is_a_view():
 
 
 def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten(monkeypatch):
-    monkeypatch.setattr("partita.lowering.specialise.PROGRAMS", 2)
+    monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 2)
     maker = specialiser("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     first = maker.program_for([floats(1)])
     assert maker.program_for([floats(1)]) is first
@@ -248,7 +248,7 @@ def test_a_backend_without_splits_says_which_operation_needs_which_value():
 
 
 def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):
-    monkeypatch.setattr("partita.lowering.specialise.PROGRAMS", 4)
+    monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 4)
     maker = specialiser("g (float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }")
     for count in range(1, 9):
         (y,) = run(maker, np.ones(1, np.float32), np.array([count]))

@@ -10,8 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from partita.lowering.resampling import scaled
-from partita.lowering.windows import resolve, resolve_transposed
+from partita.lowering.geometry.resampling import scaled
+from partita.lowering.geometry.windows import resolve, resolve_transposed
 
 
 def node(op_type, **attrs):

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 import partita
 from partita.errors import ModelError, ModelFormatError, ModelNotFoundError
-from partita.reading import read_model
+from partita.frontends.reader import read_model
 
 W = np.arange(12, dtype=np.float32).reshape(4, 3)
 X = np.float32([[1, -2, 3, -4]])
@@ -295,7 +295,7 @@ def test_entities_are_refused():
 @pytest.mark.timeout(60)
 def test_trees_that_no_ir_is(monkeypatch):
     """Three million tags within one another were read to the end, and one more freed them."""
-    from partita.openvino_ir import document
+    from partita.frontends.openvino_ir import document
 
     deep = "<a>" * 600
     refused(f'<net version="11">{deep}'.encode(), "it has tags that lie more than 512 deep.")

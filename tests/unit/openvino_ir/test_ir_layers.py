@@ -8,7 +8,7 @@ from irs import Net
 from onnx.reference import ReferenceEvaluator
 
 from partita.errors import ModelFormatError
-from partita.reading import read_model
+from partita.frontends.reader import read_model
 
 RNG = np.random.default_rng(7)
 

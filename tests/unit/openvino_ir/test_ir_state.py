@@ -14,9 +14,9 @@ from irs import Net
 
 import partita
 from partita.errors import DeviceMemoryError, InputError, ModelFormatError, RequestBusyError
-from partita.model import Port
-from partita.reading import read_model
-from partita.state import METADATA_KEY, RequestState, Variable
+from partita.frontends.reader import read_model
+from partita.model.model import Port
+from partita.model.variables import METADATA_KEY, RequestState, Variable
 
 ONES = np.ones((1, 3), np.float32)
 BEGINNINGS = {

@@ -47,7 +47,7 @@ def _dropout_is_idle(node: Node) -> bool:
 def _cast_target(node: Node) -> np.dtype[np.generic] | None:
     import onnx_ir as ir
 
-    from partita.model import numpy_dtype
+    from partita.model.model import numpy_dtype
 
     target = node.attrs.get("to")
     return numpy_dtype(ir.DataType(target)) if isinstance(target, int) else None

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
-from partita.query import Reason, ReasonCode
-from partita_cpu.kernels.table import ALL_FLOATS, ANY, INT64, INTS, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, INTS, kernel
 
 _VALUES = {
     "value": None,

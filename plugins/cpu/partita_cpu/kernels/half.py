@@ -14,10 +14,10 @@ import ml_dtypes
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.prepacked import Form
-from partita_cpu.kernels.loop_jit import loop
-from partita_cpu.kernels.scalar import bits
-from partita_cpu.kernels.table import HALVES
+from partita.lowering.transformed_weights import Form
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.operator_table import HALVES
+from partita_cpu.scalar.math import bits
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)

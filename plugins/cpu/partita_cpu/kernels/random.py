@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.query import Reason, ReasonCode
-from partita_cpu.kernels.elementwise_cast import emit_cast, onnx_dtype
+from partita_cpu.kernels.elementwise.cast import emit_cast, onnx_dtype
 from partita_cpu.kernels.half import through_float32
-from partita_cpu.kernels.table import ALL_FLOATS, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 
 FLOAT = 1
 """ONNX's number for float32."""

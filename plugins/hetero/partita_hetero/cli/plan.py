@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita import Core, device_string
+from partita import Core
 from partita.cli.arguments import (
     MODEL_HELP,
     Commands,
@@ -22,19 +22,20 @@ from partita.cli.arguments import (
 from partita.cli.feeds import reshape
 from partita.cli.output import Output
 from partita.errors import PlanError
+from partita.runtime import device_string
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
-from partita_hetero.pins import PinRule, read_rules
-from partita_hetero.sizes import format_bytes, parse_bytes
+from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
+from partita_hetero.options.pins import PinRule, read_rules
 
 if TYPE_CHECKING:
-    from partita.explain import Candidate
-    from partita.model import Model
-    from partita_hetero.devices import DeviceList
-    from partita_hetero.planner.problem import Problem
-    from partita_hetero.planner.summary import PlanSummary
-    from partita_hetero.planning import Planned
-    from partita_hetero.schedule import Scheduler
+    from partita.contract.explanation import Candidate
+    from partita.model.model import Model
+    from partita_hetero.placement.device_list import DeviceList
+    from partita_hetero.planner.problem.problem import Problem
+    from partita_hetero.planner.report.summary import PlanSummary
+    from partita_hetero.tuning.plan_report import Planned
+    from partita_hetero.tuning.scheduler import Scheduler
 
 OBJECTIVES = ("LATENCY", "PARALLEL", "THROUGHPUT")
 
@@ -118,8 +119,8 @@ def add_parser(commands: Commands) -> None:
 
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plans, prints and writes."""
-    from partita_hetero.planner import table
-    from partita_hetero.planning import Wishes, make_plan, race_plans
+    from partita_hetero.planner.problem import problem_file
+    from partita_hetero.tuning.plan_report import Wishes, make_plan, race_plans
 
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
@@ -128,7 +129,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         setting = _from_table(args, out)
         names = device_string.parse(args.device).priorities or ()
         wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
-        planned = make_plan(table.load(args.costs), wishes)
+        planned = make_plan(problem_file.load(args.costs), wishes)
     else:
         setting, scheduler = _measured(args, out)
         rules = [setting.respelled(rule) for rule in rules]
@@ -155,7 +156,7 @@ class _Setting:
 
     def drivers(self, problem: Problem) -> dict[str, str]:
         """Device to its driver, where known."""
-        from partita_hetero.wanted import driver_of
+        from partita_hetero.placement.constraints import driver_of
 
         if self.devices is None:
             return {}
@@ -164,7 +165,7 @@ class _Setting:
 
     def respelled(self, rule: PinRule) -> PinRule:
         """A pin with its device named as in the device list."""
-        from partita_hetero.wanted import Spelling
+        from partita_hetero.placement.constraints import Spelling
 
         if self.devices is None:
             return rule
@@ -179,8 +180,8 @@ def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
 
 def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Scheduler]:
     """The model and the devices of this machine, and what measures one on the others."""
-    from partita_hetero.compiled import HeteroCompiledModel
-    from partita_hetero.schedule import Scheduler
+    from partita_hetero.compiled_model import HeteroCompiledModel
+    from partita_hetero.tuning.scheduler import Scheduler
 
     core = Core()
     if not core.accepts_property(args.device, "HETERO_SCHEDULE"):
@@ -210,16 +211,16 @@ def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
 
 
 def _write(args: argparse.Namespace, setting: _Setting, planned: Planned, out: Output) -> None:
-    from partita_hetero.planner import table
+    from partita_hetero.planner.problem import problem_file
 
     if args.save_costs:
-        table.save(planned.problem.with_pins(()), args.save_costs)
+        problem_file.save(planned.problem.with_pins(()), args.save_costs)
         out.note(f"wrote {args.save_costs}")
     if args.write_lock:
         planned.lock(setting.model, setting.drivers(planned.problem)).save(args.write_lock)
         out.note(f"wrote {args.write_lock}")
     if args.gantt:
-        from partita_hetero.planner.gantt import to_html, to_svg
+        from partita_hetero.reports.gantt import to_html, to_svg
 
         runs = [planned.plan.timeline]
         svg = args.gantt.suffix.lower() == ".svg"

@@ -26,7 +26,7 @@ from partita.cli.output import Output
 from partita.printable import html_text
 
 if TYPE_CHECKING:
-    from partita_hetero.planner.timeline import Timeline
+    from partita_hetero.planner.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Report:
 
     def to_html(self) -> str:
         """As a page that needs nothing from elsewhere."""
-        from partita_hetero.planner.gantt import to_svg
+        from partita_hetero.reports.gantt import to_svg
 
         title = f"{self.model} on {self.device}"
         why = self.explanation
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _make(args: argparse.Namespace, out: Output) -> Report:
-    from partita_hetero.compiled import HeteroCompiledModel
+    from partita_hetero.compiled_model import HeteroCompiledModel
 
     core = Core()
     core.resolve_device(args.device)

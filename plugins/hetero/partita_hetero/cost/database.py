@@ -18,9 +18,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from partita.cache_folder import CACHE_VARIABLE, make_private, open_private
-from partita.cache_folder import cache_folder as private_folder
 from partita.errors import CostError
+from partita.storage.cache_folder import CACHE_VARIABLE, make_private, open_private
+from partita.storage.cache_folder import cache_folder as private_folder
 
 _log = logging.getLogger("partita.hetero")
 
@@ -95,7 +95,7 @@ class LinkCost:
 
 
 def cache_folder() -> Path | None:
-    """Where costs are kept; see :func:`partita.cache_folder.cache_folder`."""
+    """Where costs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
     return private_folder("hetero")
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partita.model import is_static, numpy_dtype, value_shape
-from partita_hetero.graph import OpGraph
+from partita.model.model import is_static, numpy_dtype, value_shape
+from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from partita.model import numpy_dtype, value_shape
-from partita_hetero.graph import OpGraph
+from partita.model.model import numpy_dtype, value_shape
+from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from partita_hetero import clock
+from partita_hetero.cost import clock
 
 STEADY = 1.02
 """Times that differ by less are taken as the same."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
-from partita.query import Reason, ReasonCode
-from partita_opencl.kit import Kit, f32, i32, ints
-from partita_opencl.layout import UNIT
-from partita_opencl.table import operator
+from partita_opencl.emitters.operator_table import operator
+from partita_opencl.launches.emitter_kit import Kit, f32, i32, ints
+from partita_opencl.passes.nhwc import UNIT
 
 MOST_ELEMENTS = 128
 """Elements of a head."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
-from partita.query import Reason, ReasonCode
+from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
 from partita_opencl.emitters.movement import pad_constant, transpose
-from partita_opencl.emitters.products import Epilogue, Product, activation_of, lanes, tiles
-from partita_opencl.emitters.tiling import DEEP, MATRIX_DEEP
+from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
-from partita_opencl.kit import Argument, Kit, i32, is_half
-from partita_opencl.table import operator
+from partita_opencl.launches.emitter_kit import Argument, Kit, i32, is_half
+from partita_opencl.tuning.product_tiles import DEEP, MATRIX_DEEP
 
 _LARGEST_IMAGE = 2**31 - 1
 """Elements of one image that kernels address by an int."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand
-from partita.lowering.windows import resolve_transposed
-from partita.query import Reason, ReasonCode
+from partita.lowering.geometry.windows import resolve_transposed
 from partita_opencl.emitters.convolution import check_size
-from partita_opencl.emitters.products import Epilogue, activation_of
+from partita_opencl.emitters.gemm.products import Epilogue, activation_of
+from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import int4, spatial_dims
-from partita_opencl.kit import Kit, i32
-from partita_opencl.table import operator
+from partita_opencl.launches.emitter_kit import Kit, i32
 
 _TRANSPOSE_CHANNELS = 4
 """Outputs per item of a transposed convolution."""

@@ -8,15 +8,24 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.query import Reason, ReasonCode
-from partita_opencl import expressions
-from partita_opencl.expressions import BINARY, UNARY, Expression
-from partita_opencl.halves import HALF, SINGLE
-from partita_opencl.kit import Kit, ctype_of, f32
-from partita_opencl.steps import Line
-from partita_opencl.table import BOOL, COMPUTED, FLOATS, INTS, MOVED, NUMBERS, DTypes, operator
+from partita_opencl.emitters.operator_table import (
+    BOOL,
+    COMPUTED,
+    FLOATS,
+    INTS,
+    MOVED,
+    NUMBERS,
+    DTypes,
+    operator,
+)
+from partita_opencl.launches import expressions
+from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32
+from partita_opencl.launches.expressions import BINARY, UNARY, Expression
+from partita_opencl.launches.steps import Line
+from partita_opencl.passes.half_precision import HALF, SINGLE
 
 _BOOL = np.dtype(np.bool_)
 

@@ -6,9 +6,9 @@ import math
 
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.movement import axis_of, copy_box, row_major
-from partita_opencl.kit import Kit, ctype_of, i32, i64, raw_ctype
-from partita_opencl.steps import FAULT
-from partita_opencl.table import INDICES, MOVED, operator
+from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
+from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
+from partita_opencl.launches.steps import FAULT
 
 
 @operator("Gather", types={0: MOVED, 1: INDICES})

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.demands import check_box
-from partita.query import Reason, ReasonCode
-from partita_opencl.kit import Kit, i32, i64, ints, longs, raw_ctype
-from partita_opencl.table import INDICES, MOVED, operator
+from partita.lowering.shape_rules import check_box
+from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
+from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 
 _DIMS = 8
 _TILE, _TILE_STEP = 32, 8

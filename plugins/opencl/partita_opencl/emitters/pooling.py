@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from partita.lowering import Node, Operand
+from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.emitters.reduction import REDUCTIONS, reduce_middle
 from partita_opencl.emitters.windows import int4, spatial_dims, window_of
-from partita_opencl.kit import Kit, i32, i64
-from partita_opencl.table import FLOATS, operator
+from partita_opencl.launches.emitter_kit import Kit, i32, i64
 
 
 @operator("MaxPool", "AveragePool", types=FLOATS, check=spatial_dims())

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Node, Operand
-from partita.lowering.resampling import (
+from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
@@ -18,9 +19,8 @@ from partita.lowering.resampling import (
     nearest,
     scaled,
 )
-from partita.query import Reason, ReasonCode
-from partita_opencl.kit import Argument, Kit, f32, i64, ints, raw_ctype
-from partita_opencl.table import FLOATS, INDICES, MOVED, operator
+from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, operator
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i64, ints, raw_ctype
 
 _OUTSIDE = -1
 """The place of what lies outside of the input and takes the extrapolation value."""

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Node, Operand, reference_fold
-from partita.query import Reason, ReasonCode
-from partita_opencl.kit import Kit
-from partita_opencl.table import COMPUTED, INDICES, MOVED, operator
+from partita_opencl.emitters.operator_table import COMPUTED, INDICES, MOVED, operator
+from partita_opencl.launches.emitter_kit import Kit
 
 
 @operator("Reshape", types={0: MOVED, 1: INDICES}, values=(1,), since=5)

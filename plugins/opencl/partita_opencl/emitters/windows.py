@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Node
-from partita.lowering.windows import resolve
-from partita.query import Reason, ReasonCode
-from partita_opencl.kit import ints
+from partita.lowering.geometry.windows import resolve
+from partita_opencl.launches.emitter_kit import ints
 
 MOST_DIMS = 3
 

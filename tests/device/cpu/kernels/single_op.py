@@ -11,8 +11,8 @@ from judge import onnxruntime_results
 from onnx import helper, numpy_helper
 
 from partita.lowering import Graph, Node, Value, lower_proto
-from partita_cpu import binding
-from partita_cpu.engine import run_graph
+from partita_cpu.runtime import bound_program
+from partita_cpu.runtime.compiled_model import run_graph
 
 Inputs = Sequence[np.ndarray | None]
 
@@ -47,7 +47,7 @@ def model_of(
 
 def run_shared(graph: Graph, feeds: Sequence[np.ndarray]) -> list[np.ndarray]:
     """What device CPU computes, each step shared among three threads however small it is."""
-    with mock.patch.object(binding, "PARALLEL_WORK", 0):
+    with mock.patch.object(bound_program, "PARALLEL_WORK", 0):
         return run_graph(graph, feeds, threads=3)
 
 

@@ -9,7 +9,7 @@ import pytest
 from single_op import assert_same, check, normal, run_fused, run_ours
 
 from partita.lowering import ActivationCode
-from partita_cpu.kernels.activation_scalar import activate
+from partita_cpu.scalar.activations import activate
 
 EDGES = np.array([0, -0.0, 1e-30, -1e-30, 30, -30, 89, -89, 200, -200, np.inf, -np.inf, np.nan])
 

@@ -8,8 +8,8 @@ from onnx.reference import ReferenceEvaluator
 from single_op import assert_same, check, model_of, normal, run_ours
 
 from partita.errors import CompileError, InferError
-from partita_cpu.kernels.attention_rows import softmax_scores
-from partita_cpu.native.kept import available, entry_of
+from partita_cpu.jit.dispatch import available, entry_of
+from partita_cpu.kernels.attention.attention_rows import softmax_scores
 
 
 def check_reference(inputs, outputs=1, opset=23, **attributes):

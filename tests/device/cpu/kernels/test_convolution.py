@@ -14,7 +14,7 @@ from single_op import assert_same, check, model_of, normal, run_fused, run_ours
 
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode
-from partita_cpu.kernels import convolution
+from partita_cpu.kernels.conv import convolution
 
 CONV = [
     # input, weights, attributes

@@ -41,7 +41,7 @@ def test_attention_of_fewer_than_no_keys(core, least):
 @pytest.mark.parametrize("least", [-(2**63), -(2**63) + 1, -(2**62)])
 def test_nothing_beside_the_scores_is_written(least):
     """The end of a window less its beginning overflowed, to a few keys before the first one."""
-    from partita_cpu.kernels.attention_rows import softmax_scores
+    from partita_cpu.kernels.attention.attention_rows import softmax_scores
 
     memory, masks = np.full(76, 7, np.float32), np.ones(76, np.float32)
     scores, mask = memory[32:44], masks[32:44]
@@ -82,7 +82,7 @@ def test_windows_much_larger_than_the_image(core, kind, rank):
 @pytest.mark.parametrize("include", [0, 1])
 @pytest.mark.parametrize("gap", [1, 2])
 def test_what_a_mean_is_of_is_counted_as_a_mask_counts_it(include, gap):
-    from partita.lowering.windows import resolve
+    from partita.lowering.geometry.windows import resolve
 
     for ceil_mode in (False, True):
         made = partita_node(strides=[2], dilations=[gap], pads=[1, 2])
@@ -102,7 +102,7 @@ def partita_node(**attributes):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_trimmed_windows_see_the_same(seed):
-    from partita.lowering.windows import resolve
+    from partita.lowering.geometry.windows import resolve
 
     rng = np.random.default_rng(seed)
     size, kernel = int(rng.integers(1, 8)), int(rng.integers(1, 9))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from single_op import assert_same, check, normal, run_ours
 
 from partita.errors import CompileError
-from partita_cpu.kernels.movement_copy import copy_nd, plan_copy, strides_of
+from partita_cpu.kernels.movement.strided_copy import copy_nd, plan_copy, strides_of
 
 
 def int64(*values: int) -> np.ndarray:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from partita_cpu.kernels import scalar
-from partita_cpu.kernels.numba_jit import compiler
+from partita_cpu.jit.kernel import compiler
+from partita_cpu.scalar import math as scalar
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 

@@ -7,10 +7,10 @@ import pytest
 from numba.core.errors import NumbaError
 from numpy.lib.stride_tricks import as_strided
 
-from partita_cpu.kernels import tiles
-from partita_cpu.kernels.loop_jit import loop
-from partita_cpu.kernels.numba_jit import compiler
-from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels, float_panels
+from partita_cpu.jit.kernel import compiler
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.linalg import register_tiles
+from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels, float_panels
 
 
 def compiled(tile):
@@ -24,7 +24,7 @@ def compiled(tile):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rows", [1, tiles.ROWS])
+@pytest.mark.parametrize("rows", [1, register_tiles.ROWS])
 @pytest.mark.parametrize("terms", [0, 1, 77])
 def test_floats(dtype, rows, terms):
     rng = np.random.default_rng(0)
@@ -35,12 +35,12 @@ def test_floats(dtype, rows, terms):
     expected = c.copy()
     block = as_strided(expected[5:], (rows, PANEL), ((PANEL + 9) * c.itemsize, c.itemsize))
     block += left @ w
-    tile = tiles.multiply_row if rows == 1 else tiles.multiply_rows
+    tile = register_tiles.multiply_row if rows == 1 else register_tiles.multiply_rows
     compiled(tile)(a, float_panels(w), c, terms + 2, PANEL + 9, terms)
     np.testing.assert_allclose(c, expected, rtol=1e-5 if dtype is np.float32 else 1e-12, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows", [1, tiles.ROWS])
+@pytest.mark.parametrize("rows", [1, register_tiles.ROWS])
 def test_bytes(rows):
     rng = np.random.default_rng(1)
     terms, step = 36, 40
@@ -48,7 +48,7 @@ def test_bytes(rows):
     w = rng.integers(-128, 128, (terms, PANEL)).astype(np.int8)
     c = np.zeros(5 + rows * PANEL, np.int32)
     left = as_strided(a[3:], (rows, terms), (step, 1)).astype(np.int32)
-    compiled(tiles.make_tile(rows, tiles.dot, True))(
+    compiled(register_tiles.make_tile(rows, register_tiles.dot, True))(
         a, byte_panels(w), c, step, PANEL, terms // QUAD
     )
     np.testing.assert_array_equal(c[5:].reshape(rows, PANEL), left @ w.astype(np.int32))
@@ -59,7 +59,7 @@ def test_the_largest_bytes_do_not_saturate():
     a = np.full(3 + 8, 255, np.uint8)
     w = np.full((8, PANEL), -128, np.int8)
     c = np.zeros(5 + PANEL, np.int32)
-    compiled(tiles.multiply_byte_row)(a, byte_panels(w), c, 0, 0, 2)
+    compiled(register_tiles.multiply_byte_row)(a, byte_panels(w), c, 0, 0, 2)
     np.testing.assert_array_equal(c[5:], 8 * 255 * -128)
 
 

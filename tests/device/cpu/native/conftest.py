@@ -8,9 +8,9 @@ import mmap
 import numpy as np
 import pytest
 
-from partita_cpu.native import isa
-from partita_cpu.native.levels import Level
-from partita_cpu.native.table import Arithmetic
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit import isa
+from partita_cpu.llvm.levels import Level
 
 from . import emulated
 

@@ -13,10 +13,10 @@ import functools
 import os
 import re
 
-from partita_cpu.native import isa, objects, store
-from partita_cpu.native.image import Image, image_of, load
-from partita_cpu.native.ir import module
-from partita_cpu.native.levels import EVERY
+from partita_cpu.jit import disk_cache, isa, llvm_kernel
+from partita_cpu.jit.loader.elf_image import Image, image_of, load
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import EVERY
 
 VARIABLE = "PARTITA_TEST_EMULATED_LEVELS"
 
@@ -160,11 +160,11 @@ def addresses(level, part=""):
     """What `objects.addresses` would return."""
     names = [function.name for function in module.functions(level, part)]
     made, name = text(level, part), f"emulated_{level}{part}"
-    found = store.read(name, made)
+    found = disk_cache.read(name, made)
     if found is None:
-        machine = objects.level_machine(isa.available()[1])
-        image = image_of(objects._object(made, machine), names)
-        store.write(name, made, image.pack())
+        machine = llvm_kernel.level_machine(isa.available()[1])
+        image = image_of(llvm_kernel._object(made, machine), names)
+        disk_cache.write(name, made, image.pack())
     else:
         image = Image.unpack(found)
     return load(image)
@@ -181,13 +181,13 @@ def install(patch, *levels):
     lacking = [level for level in levels if level not in there]
     chain = isa.CHAINS[isa.architecture()]
     found = tuple(level for level in chain if level in there or level in lacking)
-    real = objects._addresses
+    real = llvm_kernel._addresses
 
     def chosen(level, part):
         return addresses(level, part) if level in lacking else real(level, part)
 
     patch.setattr(isa, "available", lambda: found)
-    patch.setattr(objects, "_addresses", chosen)
+    patch.setattr(llvm_kernel, "_addresses", chosen)
 
 
 def install_named(patch):

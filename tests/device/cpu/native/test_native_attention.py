@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.native.attention import ROOM, attend_heads, attention_table
-from partita_cpu.native.isa import available
-from partita_cpu.native.levels import PORTABLE
-from partita_cpu.native.table import Arithmetic, tile_kernels
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm.levels import PORTABLE
+from partita_cpu.nhwc.attention import ROOM, attend_heads, attention_table
 
 from .test_native_layout import Net, check, compiled
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from judge import onnxruntime_results
 
-from partita_cpu.native.batched import multiply_batches
-from partita_cpu.native.isa import available
-from partita_cpu.native.table import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.gemm.batched import multiply_batches
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.jit.isa import available
 
 from .test_native_layout import Net, compiled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.native.laid import lay_rows, multiply_laid
+from partita_cpu.gemm.packed_lhs import lay_rows, multiply_laid
 
 from .test_native_layout import SETTINGS, Net, check, compiled, level
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.lowering.windows import Window
-from partita_cpu.native import bottleneck
-from partita_cpu.native.bottleneck import LINES, ROWS, bands
-from partita_cpu.native.levels import EVERY
+from partita.lowering.geometry.windows import Window
+from partita_cpu.llvm.levels import EVERY
+from partita_cpu.nhwc import inverted_bottleneck
+from partita_cpu.nhwc.inverted_bottleneck import LINES, ROWS, bands
 
 from .test_native_layout import LEVELS, Net, check, compiled
 from .test_native_passes import CONFIGS, steps_of
@@ -30,8 +30,8 @@ def level(request, monkeypatch):
 @pytest.fixture(autouse=True)
 def small_bands(monkeypatch):
     """Bands of few rows, also where most of them are computed twice."""
-    monkeypatch.setattr(bottleneck, "BAND_BYTES", 12 << 10)
-    monkeypatch.setattr(bottleneck, "TWICE", 10.0)
+    monkeypatch.setattr(inverted_bottleneck, "BAND_BYTES", 12 << 10)
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", 10.0)
 
 
 def block(net, x, channels, wide, outputs, kernel=3, act="Relu", **attrs):
@@ -134,8 +134,8 @@ def window(size, out, kernel=3, stride=1):
 
 
 def test_bands_fill_their_memory_and_are_not_made_of_small_images(monkeypatch):
-    monkeypatch.setattr(bottleneck, "BAND_BYTES", 640 << 10)
-    monkeypatch.setattr(bottleneck, "TWICE", 1.2)
+    monkeypatch.setattr(inverted_bottleneck, "BAND_BYTES", 640 << 10)
+    monkeypatch.setattr(inverted_bottleneck, "TWICE", 1.2)
     rows = 4 * 112 * 96
     cut = bands(window(112, 56, stride=2), 96, 2)
     assert cut[ROWS] * rows <= 640 << 10 < (cut[ROWS] + 2) * rows

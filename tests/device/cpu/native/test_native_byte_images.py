@@ -12,15 +12,15 @@ from judge import onnxruntime_results, weight_range
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.kernels.byte_lines import convolve_lines
-from partita_cpu.kernels.byte_product import TILE, TOGETHER, Kind
-from partita_cpu.kernels.byte_windows import gather_windows
-from partita_cpu.kernels.tiles import byte_panels
-from partita_cpu.native.isa import available
-from partita_cpu.native.levels import AMX
-from partita_cpu.native.objects import addresses
-from partita_cpu.native.sliding_bytes import largest_bytes, slide_bytes
-from partita_cpu.native.table import byte_kernels, byte_window_kernels
+from partita_cpu.gemm.tile_kernels import byte_kernels, byte_window_kernels
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.kernels.int8.convolution_lines import convolve_lines
+from partita_cpu.kernels.int8.convolution_windows import gather_windows
+from partita_cpu.kernels.int8.product import TILE, TOGETHER, Kind
+from partita_cpu.kernels.linalg.register_tiles import byte_panels
+from partita_cpu.llvm.levels import AMX
+from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
 
 from .conftest import Guarded
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.kernels.byte_product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
-from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
-from partita_cpu.native.isa import available
-from partita_cpu.native.objects import addresses
-from partita_cpu.native.table import byte_kernels
-from partita_cpu.native.turning import turn_planes
+from partita_cpu.gemm.tile_kernels import byte_kernels
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.kernels.int8.product import CHUNK, FEW, TOGETHER, Kind, multiply_bytes, row_steps
+from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
+from partita_cpu.nhwc.transpose import turn_planes
 
 LEVELS = list(available())
 

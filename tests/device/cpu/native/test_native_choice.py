@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita_cpu.native.choice import Choice
-from partita_cpu.native.levels import AMX
-from partita_cpu.native.plan import Images
-from partita_cpu.native.table import Arithmetic
+from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.llvm.levels import AMX
 
 FINE = np.ones(3, np.float32)
 

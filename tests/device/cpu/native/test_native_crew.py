@@ -15,9 +15,9 @@ import pytest
 
 import partita
 from partita.errors import InferError
-from partita_cpu.native.crew import Crew, Rows
-from partita_cpu.native.isa import detected
-from partita_cpu.team import team_of
+from partita_cpu.jit.isa import detected
+from partita_cpu.threads.step_team import team_of
+from partita_cpu.threads.thread_pool import Crew, Rows
 
 from .test_native_layout import Net, compiled
 

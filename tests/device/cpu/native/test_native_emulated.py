@@ -11,12 +11,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from partita_cpu.kernels.byte_product import CHUNK, TOGETHER, Kind, multiply_bytes
-from partita_cpu.kernels.tiles import PANEL, QUAD, byte_panels
-from partita_cpu.native import isa
-from partita_cpu.native.levels import AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
-from partita_cpu.native.plan import Images, Source, Storage, plan
-from partita_cpu.native.table import Arithmetic, byte_kernels
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
+from partita_cpu.jit import isa
+from partita_cpu.kernels.int8.product import CHUNK, TOGETHER, Kind, multiply_bytes
+from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
+from partita_cpu.llvm.levels import AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
 
 from . import emulated
 from .test_native_pack import check as check_packed

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.native import objects
-from partita_cpu.native.invoke import call_narrow, call_round
-from partita_cpu.native.ir import module
-from partita_cpu.native.isa import available
-from partita_cpu.native.levels import EVERY
-from partita_cpu.native.plan import Images, Source, plan
-from partita_cpu.native.table import Arithmetic
+from partita_cpu.gemm.blocking import Images, Source, plan
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.intrinsics.address_call import call_narrow, call_round
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import EVERY
 
 from .test_native_layout import Net, check, compiled, level
 
@@ -141,9 +141,9 @@ def test_rows_are_laid_out_to_be_rounded():
 
 @pytest.mark.parametrize("found", LEVELS)
 def test_kernels_are_compiled_apart(found):
-    names = set(objects.addresses(found, "_f16"))
+    names = set(llvm_kernel.addresses(found, "_f16"))
     assert names == {function.name for function in module.functions(found, "_f16")}
-    assert not names & set(objects.addresses(found))
+    assert not names & set(llvm_kernel.addresses(found))
 
 
 @pytest.mark.parametrize("found", LEVELS)
@@ -157,7 +157,7 @@ def test_rounding_is_to_nearest_even(found, guarded):
     values = np.concatenate([values, -values])
     values = np.pad(values, (0, -len(values) % 16)).astype(np.float32)
     x = guarded.array(values)
-    round_all(objects.addresses(found, "_f16")["round_f16"], x.ctypes.data, x.size)
+    round_all(llvm_kernel.addresses(found, "_f16")["round_f16"], x.ctypes.data, x.size)
     with np.errstate(over="ignore"):
         wanted = values.astype(np.float16).astype(np.float32)
     np.testing.assert_array_equal(x, wanted)
@@ -168,7 +168,7 @@ def test_rounding_is_to_nearest_even(found, guarded):
 def test_widening_stays_within_its_memory(found, count, padded, guarded):
     x = guarded.array(np.arange(count, dtype=np.float16).view(np.uint16))
     y = guarded.array(np.full(padded, 7, np.float32))
-    kernel = objects.addresses(found, "_f16")["widen_f16"]
+    kernel = llvm_kernel.addresses(found, "_f16")["widen_f16"]
     widen_all(kernel, x.ctypes.data, x.size, y.ctypes.data, y.size)
     np.testing.assert_array_equal(y[:count], np.arange(count))
     np.testing.assert_array_equal(y[count:], 0)

@@ -8,22 +8,23 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
-from partita_cpu.native import distances, kept, objects
-from partita_cpu.native import image as images
-from partita_cpu.native.image import Image, ImageError, image_of
-from partita_cpu.native.ir import module
-from partita_cpu.native.levels import NEON, NEON_DOTPROD, NEON_I8MM
-from partita_cpu.native.pack import _pack_blocks
+from partita_cpu.gemm.packing import _pack_blocks
+from partita_cpu.jit import dispatch, llvm_kernel
+from partita_cpu.jit.loader import aarch64_relocations
+from partita_cpu.jit.loader import elf_image as images
+from partita_cpu.jit.loader.elf_image import Image, ImageError, image_of
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import NEON, NEON_DOTPROD, NEON_I8MM
 
 ARM_LINUX = "aarch64-unknown-linux-gnu"
 LEVELS = [NEON, NEON_DOTPROD, NEON_I8MM]
 
 
 def compiled_for_arm(text, model="jitdefault"):
-    target = objects._target(ARM_LINUX)
+    target = llvm_kernel._target(ARM_LINUX)
     if model != "jitdefault":
         target = binding.Target.from_triple(ARM_LINUX).create_target_machine(codemodel=model)
-    return objects._object(text, target)
+    return llvm_kernel._object(text, target)
 
 
 def loaded_at(image, base, **outside):
@@ -165,13 +166,15 @@ def test_distances_to_what_is_outside_are_refused(anything):
 )
 def test_distances_that_no_instruction_holds(kind, target, reason):
     with pytest.raises(ValueError, match=reason):
-        distances.with_distance(0, kind, 0, target)
+        aarch64_relocations.with_distance(0, kind, 0, target)
 
 
 @pytest.mark.parametrize("part", module.PARTS)
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 def test_kernels_for_arm_become_images(level, part):
-    code = objects._object(module.text(level, part), objects.level_machine(level, ARM_LINUX))
+    code = llvm_kernel._object(
+        module.text(level, part), llvm_kernel.level_machine(level, ARM_LINUX)
+    )
     names = [function.name for function in module.functions(level, part)]
     image = image_of(code, names)
     assert list(image.functions) == names
@@ -179,8 +182,8 @@ def test_kernels_for_arm_become_images(level, part):
 
 
 def test_images_of_another_format_are_not_read(monkeypatch):
-    before = objects._file(LEVELS[0], ""), kept._place(_pack_blocks, ())
-    for user in (objects, kept):
+    before = llvm_kernel._file(LEVELS[0], ""), dispatch._place(_pack_blocks, ())
+    for user in (llvm_kernel, dispatch):
         monkeypatch.setattr(user, "FORMAT", 0)
-    after = objects._file(LEVELS[0], ""), kept._place(_pack_blocks, ())
+    after = llvm_kernel._file(LEVELS[0], ""), dispatch._place(_pack_blocks, ())
     assert all(one != two for one, two in zip(before, after, strict=True))

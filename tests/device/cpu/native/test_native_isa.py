@@ -13,11 +13,11 @@ import pytest
 
 from partita.cli.main import main
 from partita.errors import CompileError, PropertyError
-from partita_cpu.native import isa as isa_module
-from partita_cpu.native import objects
-from partita_cpu.native.ir import module
-from partita_cpu.native.isa import available, detected, isa
-from partita_cpu.native.levels import (
+from partita_cpu.jit import isa as isa_module
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.isa import available, detected, isa
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import (
     AARCH64,
     AMX,
     AVX2,
@@ -162,13 +162,13 @@ def test_devices_name_the_level(monkeypatch, capsys):
 
 
 def test_levels_are_kept_apart_on_disk():
-    jobs = [objects.level_job(level).file for level in X86[1:]]
+    jobs = [llvm_kernel.level_job(level).file for level in X86[1:]]
     assert len(set(jobs)) == len(jobs)
 
 
 def test_portable_loads_no_compiler():
     code = (
-        "import sys; from partita_cpu.native.isa import isa; isa(); "
+        "import sys; from partita_cpu.jit.isa import isa; isa(); "
         "sys.exit('llvmlite' in sys.modules)"
     )
     environment = {**os.environ, isa_module.VARIABLE: "portable"}
@@ -179,12 +179,12 @@ def test_portable_loads_no_compiler():
 
 def test_no_kernels_for_a_missing_level(monkeypatch):
     with pytest.raises(CompileError, match="no native kernels of level portable"):
-        objects.addresses(PORTABLE)
+        llvm_kernel.addresses(PORTABLE)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_kernel_has_an_address(level):
-    found = objects.addresses(level)
+    found = llvm_kernel.addresses(level)
     assert set(found) == {function.name for function in module.functions(level)}
     assert all(found.values())
 
@@ -198,7 +198,7 @@ SPILLS = {X86_64: r"[yz]mm\d+, -?\d*\(%rsp\)", AARCH64: r"\bq\d+, (q\d+, )?\[(sp
 def test_sums_stay_in_registers(level):
     from llvmlite import binding
 
-    machine = objects.level_machine(level, TARGETS[level.architecture])
+    machine = llvm_kernel.level_machine(level, TARGETS[level.architecture])
     adds, spills = ADDS[level.architecture], SPILLS[level.architecture]
     assembly = machine.emit_assembly(binding.parse_assembly(module.text(level)))
     for name in re.findall(r"^(fma_\d+):", assembly, re.MULTILINE):

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from partita.errors import InferError
-from partita_cpu.kernels.loop_jit import loop
-from partita_cpu.kernels.numba_jit import Kernel, compiler, jit
-from partita_cpu.native import objects, store
-from partita_cpu.native.fingerprint import extent, fingerprint, units_of
-from partita_cpu.native.image import Image, ImageError, image_of, load
-from partita_cpu.native.ir.text import Function
-from partita_cpu.native.isa import available, detected
+from partita_cpu.jit import disk_cache, llvm_kernel
+from partita_cpu.jit.code_hash import extent, fingerprint, units_of
+from partita_cpu.jit.isa import available, detected
+from partita_cpu.jit.kernel import Kernel, compiler, jit
+from partita_cpu.jit.loader.elf_image import Image, ImageError, image_of, load
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.function import Function
 
 pytestmark = pytest.mark.skipif(
     not detected().native or not sys.platform.startswith("linux"),
@@ -59,67 +59,67 @@ def fresh(function=add_scaled):
 
 
 def test_the_cache_folder_follows_the_environment(folder, monkeypatch):
-    store.write("name", "key", b"content")
-    assert [path.name for path in (folder / "cpu").iterdir()] == [store.machine()]
+    disk_cache.write("name", "key", b"content")
+    assert [path.name for path in (folder / "cpu").iterdir()] == [disk_cache.machine()]
     monkeypatch.setenv("PARTITA_CACHE_DIR", "")
-    assert store.read("name", "key") is None
-    assert not store.keeps()
+    assert disk_cache.read("name", "key") is None
+    assert not disk_cache.keeps()
 
 
 @pytest.mark.parametrize("harm", ["fifo", "link", "mode"])
 def test_machine_code_that_others_could_have_put_there_is_not_loaded(folder, harm):
-    store.write("name", "key", b"content")
-    (path,) = (folder / "cpu" / store.machine()).iterdir()
+    disk_cache.write("name", "key", b"content")
+    (path,) = (folder / "cpu" / disk_cache.machine()).iterdir()
     if harm == "mode":
         path.chmod(0o666)
     else:
         away = path.rename(folder / "elsewhere")
         os.mkfifo(path) if harm == "fifo" else path.symlink_to(away)
-    assert store.read("name", "key") is None
-    assert not store.there(path.name)
-    store.write("name", "key", b"content")  # takes its place
-    assert store.read("name", "key") == b"content"
-    assert store.there(path.name)
+    assert disk_cache.read("name", "key") is None
+    assert not disk_cache.there(path.name)
+    disk_cache.write("name", "key", b"content")  # takes its place
+    assert disk_cache.read("name", "key") == b"content"
+    assert disk_cache.there(path.name)
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", None])
 def test_a_damaged_file_is_no_file(folder, damage):
-    store.write("name", "key", b"content")
-    assert store.read("name", "key") == b"content"
-    assert store.read("name", "other") is None
-    (path,) = (folder / "cpu" / store.machine()).iterdir()
+    disk_cache.write("name", "key", b"content")
+    assert disk_cache.read("name", "key") == b"content"
+    assert disk_cache.read("name", "other") is None
+    (path,) = (folder / "cpu" / disk_cache.machine()).iterdir()
     whole = path.read_bytes()
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if damage is None else damage)
-    assert store.read("name", "key") is None
+    assert disk_cache.read("name", "key") is None
 
 
 def test_a_folder_that_cannot_be_written_does_no_harm(folder, monkeypatch):
     (folder / "file").write_text("")
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(folder / "file"))
-    store.write("name", "key", b"content")
-    assert store.read("name", "key") is None
+    disk_cache.write("name", "key", b"content")
+    assert disk_cache.read("name", "key") is None
 
 
 @pytest.mark.parametrize("level", LEVELS[:1])
 def test_a_level_is_compiled_once(folder, level, monkeypatch):
-    first = objects.level_image(level)
-    monkeypatch.setattr(objects, "_object", None)
-    again = objects.level_image(level)
+    first = llvm_kernel.level_image(level)
+    monkeypatch.setattr(llvm_kernel, "_object", None)
+    again = llvm_kernel.level_image(level)
     assert again.content == first.content
     assert again.functions == first.functions
 
 
 def test_processes_that_start_together(tmp_path):
     code = (
-        "from partita_cpu.native import objects\n"
-        "from partita_cpu.native.levels import AVX2\n"
-        "assert objects.addresses(AVX2)"
+        "from partita_cpu.jit import llvm_kernel\n"
+        "from partita_cpu.llvm.levels import AVX2\n"
+        "assert llvm_kernel.addresses(AVX2)"
     )
     environment = {**os.environ, "PARTITA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", code]
     running = [subprocess.Popen(command, env=environment) for _ in range(4)]
     assert [process.wait() for process in running] == [0] * 4
-    names = [path.name for path in (tmp_path / "cpu" / store.machine()).iterdir()]
+    names = [path.name for path in (tmp_path / "cpu" / disk_cache.machine()).iterdir()]
     assert sorted(name.partition("-")[0] for name in names) == ["avx2", "processor"]
 
 
@@ -139,7 +139,7 @@ def test_a_second_process_needs_no_compiler(tmp_path):
     code = """
         import sys
         import numpy as np
-        from partita_cpu.engine import run_graph
+        from partita_cpu.runtime.compiled_model import run_graph
         import onnx.parser
         from partita.lowering import lower_proto
         text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y)'
@@ -228,8 +228,8 @@ def test_the_fingerprint_covers_where_that_is():
 
 def test_the_fingerprint_is_the_same_in_other_processes():
     code = """
-        from partita_cpu.native.driver import multiply_tiles
-        from partita_cpu.native.fingerprint import extent, fingerprint, units_of
+        from partita_cpu.gemm.macrokernel import multiply_tiles
+        from partita_cpu.jit.code_hash import extent, fingerprint, units_of
         print(fingerprint(multiply_tiles))
         """
     found = {python(code, PYTHONHASHSEED=seed) for seed in ("1", "2")}
@@ -247,7 +247,7 @@ def plain_function(body):
     f = Function("tried", "i64 %x", "i64")
     body(f)
     declared = "declare i64 @labs(i64)\ndeclare i64 @nowhere(i64)\n"
-    return objects._object(f.text() + declared, objects._target())
+    return llvm_kernel._object(f.text() + declared, llvm_kernel._target())
 
 
 def test_an_image_goes_through_bytes():

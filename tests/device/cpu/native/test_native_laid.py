@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partita.lowering import ActivationCode
-from partita_cpu.native.isa import detected
-from partita_cpu.native.laid import (
+from partita_cpu.gemm.blocking import Images, plan
+from partita_cpu.gemm.packed_lhs import (
     SUMS,
     laid_size,
     laid_table,
@@ -17,10 +17,10 @@ from partita_cpu.native.laid import (
     multiply_laid,
     thread_bytes,
 )
-from partita_cpu.native.levels import AMX
-from partita_cpu.native.pack import pack_bias, pack_matrix
-from partita_cpu.native.plan import Images, plan
-from partita_cpu.native.table import Arithmetic, laid_kernels
+from partita_cpu.gemm.packing import pack_bias, pack_matrix
+from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
+from partita_cpu.jit.isa import detected
+from partita_cpu.llvm.levels import AMX
 
 from .conftest import TOLERANCE, Guarded
 

@@ -18,8 +18,8 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import InferCancelledError, InferError
-from partita_cpu.native.isa import detected
-from partita_cpu.native.lanes import Lanes
+from partita_cpu.jit.isa import detected
+from partita_cpu.runtime.lanes import Lanes
 
 pytestmark = pytest.mark.skipif(
     not detected().native or not sys.platform.startswith("linux"),

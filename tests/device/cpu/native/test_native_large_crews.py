@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita_cpu.kernels.numba_jit import jit
-from partita_cpu.native import crew as crews
-from partita_cpu.native.crew import MOST_THREADS, ROW, Crew, Rows
-from partita_cpu.native.isa import isa
-from partita_cpu.native.kept import entry_of
-from partita_cpu.native.trampoline import fill
+from partita_cpu.jit.dispatch import entry_of
+from partita_cpu.jit.isa import isa
+from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.trampoline import fill
 from partita_cpu.properties import MOST_THREADS as MOST_ALLOWED
 from partita_cpu.system import linux
+from partita_cpu.threads import thread_pool as crews
+from partita_cpu.threads.thread_pool import MOST_THREADS, ROW, Crew, Rows
 
 walked = pytest.mark.skipif(
     not isa().native or not sys.platform.startswith("linux"),

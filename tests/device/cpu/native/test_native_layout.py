@@ -10,8 +10,8 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.native.isa import available
-from partita_cpu.native.levels import EVERY
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm.levels import EVERY
 
 F32 = TensorProto.FLOAT
 LEVELS = [level.name for level in available()[1:]]

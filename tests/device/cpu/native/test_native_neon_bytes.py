@@ -7,11 +7,11 @@ import ctypes
 import numpy as np
 import pytest
 
-from partita_cpu.native import objects
-from partita_cpu.native.image import image_of, load
-from partita_cpu.native.ir import dot_bytes
-from partita_cpu.native.ir.amx_bytes import COLUMNS
-from partita_cpu.native.levels import NEON, NEON_DOTPROD, NEON_I8MM
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.loader.elf_image import image_of, load
+from partita_cpu.llvm.levels import NEON, NEON_DOTPROD, NEON_I8MM
+from partita_cpu.llvm.tiles import dot_int8
+from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
 
 NAMES = {
     "llvm.aarch64.neon.sdot.v4i32.v16i8": "sext",
@@ -40,13 +40,15 @@ def instruction(name, extension):
 
 def kernels(level):
     """By rows, compiled for this machine."""
-    rows = range(1, dot_bytes.most_rows(level) + 1)
-    text = "".join(dot_bytes.dot_bytes(f"dots_{n}", n, level).text() for n in rows)
+    rows = range(1, dot_int8.most_rows(level) + 1)
+    text = "".join(dot_int8.dot_bytes(f"dots_{n}", n, level).text() for n in rows)
     for name, extension in NAMES.items():
         if f"@{name}(" in text:
             mine = name.rpartition(".neon.")[2].replace(".", "_")
             text = text.replace(name, mine) + instruction(mine, extension)
-    found = load(image_of(objects._object(text, objects._target()), [f"dots_{n}" for n in rows]))
+    found = load(
+        image_of(llvm_kernel._object(text, llvm_kernel._target()), [f"dots_{n}" for n in rows])
+    )
     return dict(zip(rows, found.values(), strict=True))
 
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.native import objects
-from partita_cpu.native.choice import Choice
-from partita_cpu.native.isa import detected
-from partita_cpu.native.levels import AMX, NEON
-from partita_cpu.native.pack import pack, pack_matrix
-from partita_cpu.native.plan import Images, Storage, plan
-from partita_cpu.native.table import Arithmetic, on_tiles
+from partita_cpu.gemm.blocking import Images, Storage, plan
+from partita_cpu.gemm.packing import pack, pack_matrix
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.isa import detected
+from partita_cpu.llvm.levels import AMX, NEON
 
 from .conftest import Guarded, choices
 
@@ -96,8 +96,8 @@ def test_matrices(level, arithmetic, depth, columns, order):
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, order):
     """Tiles of NEON have eight columns; their weights can be packed on any machine."""
-    known = objects.addresses(detected())
-    monkeypatch.setattr(objects, "addresses", lambda level: known)
+    known = llvm_kernel.addresses(detected())
+    monkeypatch.setattr(llvm_kernel, "addresses", lambda level: known)
     w = np.random.default_rng(3).standard_normal((40, 37)).astype(np.float32)
     cut = plan(Images.matrix(40, 40, 37), NEON, Arithmetic.F32, 2)
     assert cut.columns == 8

@@ -7,8 +7,8 @@ import pytest
 from onnx import numpy_helper
 
 from partita.lowering import Graph, Node, Value
-from partita_cpu.native.levels import EVERY
-from partita_cpu.slices import write_in_place
+from partita_cpu.llvm.levels import EVERY
+from partita_cpu.passes.inplace_concat import write_in_place
 
 from .test_native_layout import LEVELS, Net, check, compiled
 

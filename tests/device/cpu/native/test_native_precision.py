@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import partita
-from partita_cpu.native import choice
-from partita_cpu.native.isa import available, detected
-from partita_cpu.native.levels import CHAINS, EVERY, X86_64
+from partita_cpu.gemm import precision_policy
+from partita_cpu.jit.isa import available, detected
+from partita_cpu.llvm.levels import CHAINS, EVERY, X86_64
 
 from .test_native_layout import Net
 
@@ -62,16 +62,20 @@ def test_a_note_says_why_it_is_another(level, precision, device):
 
 def test_the_note_says_what_would_help():
     avx2, amx = EVERY["avx2"], EVERY["amx"]
-    assert "levels that have them: avx512_bf16, amx" in choice._lacking("bf16", avx2, avx2) or (
-        detected() not in CHAINS[X86_64]
+    assert "levels that have them: avx512_bf16, amx" in precision_policy._lacking(
+        "bf16", avx2, avx2
+    ) or (detected() not in CHAINS[X86_64])
+    assert "set PARTITA_CPU_ISA to 'amx'" in precision_policy._lacking("bf16", avx2, amx)
+    assert (
+        precision_policy._lacking("f32", avx2, avx2)
+        == precision_policy._lacking("bf16", amx, amx)
+        == ""
     )
-    assert "set PARTITA_CPU_ISA to 'amx'" in choice._lacking("bf16", avx2, amx)
-    assert choice._lacking("f32", avx2, avx2) == choice._lacking("bf16", amx, amx) == ""
 
 
 def test_the_log_says_it_once(caplog, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
-    choice._tell.cache_clear()
+    precision_policy._tell.cache_clear()
     with caplog.at_level(logging.WARNING, "partita_cpu"):
         made("bf16")
         made("bf16")

@@ -10,7 +10,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita_cpu.native.isa import available, detected
+from partita_cpu.jit.isa import available, detected
 
 F32 = TensorProto.FLOAT
 LEVELS = [level.name for level in available()]

@@ -8,19 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.lowering.windows import Window
-from partita_cpu.native import objects
-from partita_cpu.native.depthwise import (
+from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.macrokernel import multiply_tiles
+from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.isa import available
+from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
+from partita_cpu.nhwc.depthwise_row_buffer import (
     convolve_rows,
     padded_width,
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.isa import available
-from partita_cpu.native.pack import pack, pack_bias
-from partita_cpu.native.plan import Images, Source, Storage, plan
-from partita_cpu.native.sliding import (
+from partita_cpu.nhwc.window import (
     MAX,
     MEAN,
     WEIGH,
@@ -29,8 +31,6 @@ from partita_cpu.native.sliding import (
     scale_and_shift,
     slide,
 )
-from partita_cpu.native.table import Arithmetic, single_kernel, tile_kernels, window_kernels
-from partita_cpu.native.weighing import pack_row, pack_taps
 
 from .conftest import TOLERANCE, Guarded, choices
 from .test_native_tiles import convolutions, convolve
@@ -386,4 +386,4 @@ def test_infinity_and_nan_stay_in_bfloat16(level, guarded):
 def test_every_kernel_of_bfloat16_exists_where_there_is_arithmetic_for_it():
     names = {"copy_halves", "scale_halves", "epilogue_narrow"}
     for level in LEVELS:
-        assert (names <= set(objects.addresses(level))) == level.dots_bfloat16
+        assert (names <= set(llvm_kernel.addresses(level))) == level.dots_bfloat16

@@ -10,8 +10,8 @@ import pytest
 
 import partita
 from partita.errors import CompileError, InputError
-from partita_cpu.native.isa import detected
-from partita_cpu.native.taking import taker
+from partita_cpu.jit.isa import detected
+from partita_cpu.runtime.input_setters import taker
 
 pytestmark = pytest.mark.skipif(
     not detected().native or not sys.platform.startswith("linux"),

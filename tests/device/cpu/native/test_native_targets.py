@@ -15,8 +15,8 @@ import sys
 
 import pytest
 
-from partita_cpu.native.ir import module
-from partita_cpu.native.levels import AARCH64, CHAINS, EVERY, X86_64
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import AARCH64, CHAINS, EVERY, X86_64
 
 TRIPLES = {
     X86_64: ("x86_64-unknown-linux-gnu", "x86_64-pc-windows-msvc", "x86_64-apple-macosx"),
@@ -33,11 +33,11 @@ ALL = os.environ.get(VARIABLE, "0") not in ("", "0")
 COMPILE = """
 import json, sys
 from llvmlite import binding
-from partita_cpu.native import objects
-from partita_cpu.native.ir import module
-from partita_cpu.native.levels import EVERY
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import EVERY
 level, part, triple, kind = EVERY[sys.argv[1]], *sys.argv[2:]
-machine = objects.level_machine(level, triple)
+machine = llvm_kernel.level_machine(level, triple)
 parsed = binding.parse_assembly(module.text(level, part))
 parsed.verify()
 if kind == "object":

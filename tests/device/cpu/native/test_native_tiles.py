@@ -9,12 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.native.driver import multiply_tiles
-from partita_cpu.native.isa import detected
-from partita_cpu.native.levels import AMX
-from partita_cpu.native.pack import pack, pack_bias, pack_matrix
-from partita_cpu.native.plan import Images, Source, Storage, plan
-from partita_cpu.native.table import Arithmetic, tile_kernels
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.macrokernel import multiply_tiles
+from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.jit.isa import detected
+from partita_cpu.llvm.levels import AMX
 
 from .conftest import TOLERANCE, Guarded, choices
 

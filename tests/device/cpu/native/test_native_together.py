@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from partita_cpu.native.isa import available
-from partita_cpu.native.plan import Images, Source, plan
-from partita_cpu.native.table import Arithmetic, tile_columns
-from partita_cpu.native.together import joined_images, joined_weights, together
+from partita_cpu.gemm.blocking import Images, Source, plan
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
+from partita_cpu.jit.isa import available
+from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, together
 
 from .conftest import Guarded, choices
 from .test_native_layout import Net, compiled

@@ -8,14 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partita.lowering.windows import Window
-from partita_cpu.native.ir.weigh import ACROSS, STRIDES
-from partita_cpu.native.isa import available
-from partita_cpu.native.pack import pack, pack_bias
-from partita_cpu.native.plan import Images, Storage, plan
-from partita_cpu.native.separable import weigh_and_multiply
-from partita_cpu.native.table import Arithmetic, tile_kernels
-from partita_cpu.native.weighing import (
+from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.blocking import Images, Storage, plan
+from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.jit.isa import available
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
+from partita_cpu.nhwc.depthwise_direct import (
     pack_row,
     pack_taps,
     places,
@@ -23,6 +22,7 @@ from partita_cpu.native.weighing import (
     weigh_images,
     weigh_kernels,
 )
+from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
 
 from .conftest import TOLERANCE, Guarded, choices
 from .test_native_layout import LEVELS, Net, check, compiled

@@ -7,7 +7,7 @@ import pytest
 from judge import onnxruntime_results
 
 from partita import HostTensor
-from partita.layout import LaidOutTensor, Window
+from partita.tensors.layout import LaidOutTensor, Window
 
 from .test_native_layout import Net, compiled
 

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from partita_cpu.kernels.activation_scalar import relu
-from partita_cpu.kernels.elementwise_map import mapped
-from partita_cpu.native import crew, kept, pack, store, workers
-from partita_cpu.native.isa import detected
+from partita_cpu.gemm import packing
+from partita_cpu.jit import compile_pool, disk_cache, dispatch
+from partita_cpu.jit.isa import detected
+from partita_cpu.kernels.elementwise.broadcast_loops import mapped
+from partita_cpu.scalar.activations import relu
+from partita_cpu.threads import thread_pool
 
 pytestmark = pytest.mark.skipif(
     not detected().native or not sys.platform.startswith("linux"),
@@ -25,8 +27,8 @@ pytestmark = pytest.mark.skipif(
 SOFTMAX = """
     import os, signal, sys
     import numpy as np
-    from partita_cpu.kernels.softmax import softmax_rows
-    from partita_cpu.native import kept, store, workers
+    from partita_cpu.kernels.reduction.softmax import softmax_rows
+    from partita_cpu.jit import compile_pool, disk_cache, dispatch
 
     x, y = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
     ARGS = x.reshape(-1), y.reshape(-1), 2, 3
@@ -62,7 +64,7 @@ def python(code, folder, complaint="", **more):
 
 def files(folder):
     """Names of what is on disk, without digests."""
-    names = (path.name for path in (folder / "cpu" / store.machine()).iterdir())
+    names = (path.name for path in (folder / "cpu" / disk_cache.machine()).iterdir())
     return sorted(name.rpartition("-")[0] for name in names)
 
 
@@ -86,14 +88,14 @@ def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
 
 def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    assert workers._possible()
+    assert compile_pool._possible()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert not workers._possible()
+    assert not compile_pool._possible()
 
 
 def test_others_that_find_no_package(tmp_path):
     code = """
-        workers._environment = lambda: {"PATH": os.environ["PATH"]}
+        compile_pool._environment = lambda: {"PATH": os.environ["PATH"]}
         print(softmax(), compiled_here())
         """
     outside = tmp_path / "empty"
@@ -105,9 +107,9 @@ def test_others_that_find_no_package(tmp_path):
 @pytest.mark.parametrize("others", [False, True])
 def test_others_that_are_killed(tmp_path, others):
     code = f"""
-        kept.order([(softmax_rows, ARGS)])
-        os.killpg(workers._staff._group, signal.SIGKILL)
-        workers._possible = lambda: {others}
+        dispatch.order([(softmax_rows, ARGS)])
+        os.killpg(compile_pool._staff._group, signal.SIGKILL)
+        compile_pool._possible = lambda: {others}
         print(softmax(), {others} or compiled_here())
         """
     assert python(code, tmp_path) == "True True"
@@ -124,7 +126,7 @@ def test_one_that_is_killed_at_its_job(tmp_path):
                     fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 except OSError:
                     continue
-                if int(fields[2]) == workers._staff._group:
+                if int(fields[2]) == compile_pool._staff._group:
                     found.append((int(folder.name), int(fields[1])))
             return found
 
@@ -138,9 +140,9 @@ def test_one_that_is_killed_at_its_job(tmp_path):
                         return
                 time.sleep(0.001)
 
-        kept.order([(softmax_rows, ARGS)])
+        dispatch.order([(softmax_rows, ARGS)])
         threading.Thread(target=kill).start()
-        print(softmax(), kept.order([(softmax_rows, ARGS)]))
+        print(softmax(), dispatch.order([(softmax_rows, ARGS)]))
         """
     assert python(code, tmp_path) == "True []"
 
@@ -148,7 +150,7 @@ def test_one_that_is_killed_at_its_job(tmp_path):
 def test_others_that_are_slow_are_waited_for(tmp_path):
     """They answer nothing for longer than others have patience, but they compute."""
     code = """
-        workers.PATIENCE_S = 0.5
+        compile_pool.PATIENCE_S = 0.5
         print(softmax(), compiled_here())
         """
     assert python(code, tmp_path) == "True False"
@@ -156,10 +158,10 @@ def test_others_that_are_slow_are_waited_for(tmp_path):
 
 def test_others_that_do_nothing_are_not_waited_for(tmp_path):
     code = """
-        kept.order([(softmax_rows, ARGS)])
-        os.killpg(workers._staff._group, signal.SIGSTOP)
-        workers.PATIENCE_S = 0.5
-        print(softmax(), compiled_here(), workers._staff)
+        dispatch.order([(softmax_rows, ARGS)])
+        os.killpg(compile_pool._staff._group, signal.SIGSTOP)
+        compile_pool.PATIENCE_S = 0.5
+        print(softmax(), compiled_here(), compile_pool._staff)
         """
     assert python(code, tmp_path) == "True True None"
 
@@ -182,15 +184,15 @@ def test_processes_that_ask_for_the_same(tmp_path):
 
 def test_a_child_asks_others_of_its_own(tmp_path):
     code = """
-        from partita_cpu.native.crew import CALLS
+        from partita_cpu.threads.thread_pool import CALLS
 
         print(softmax(), flush=True)
         if os.fork():
             print(os.waitstatus_to_exitcode(os.wait()[1]))
         else:
-            group = workers._staff._group
-            entries = [kept.entry_of(kernel, args) is not None for kernel, args in CALLS]
-            os._exit(0 if all(entries) and workers._staff._group != group else 1)
+            group = compile_pool._staff._group
+            entries = [dispatch.entry_of(kernel, args) is not None for kernel, args in CALLS]
+            os._exit(0 if all(entries) and compile_pool._staff._group != group else 1)
         """
     assert python(code, tmp_path) == "True\n0"
 
@@ -214,16 +216,16 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(sys, "path", ["", *sys.path])
-    workers.dismiss()
+    compile_pool.dismiss()
     try:
-        from partita_cpu.kernels.softmax import softmax_rows
+        from partita_cpu.kernels.reduction.softmax import softmax_rows
 
         kinds = ("<f8 1", "<f8 1", "int", "int")
-        (file,) = kept._order([(softmax_rows, kinds)])
-        workers.wait([file])
+        (file,) = dispatch._order([(softmax_rows, kinds)])
+        compile_pool.wait([file])
     finally:
-        workers.dismiss()
-    assert store.there(file)
+        compile_pool.dismiss()
+    assert disk_cache.there(file)
     assert not (tmp_path / "taken").exists()
 
 
@@ -242,15 +244,15 @@ def alive(group):
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_others_end_with_whom_they_work_for(tmp_path, sent):
     code = """
-        from partita_cpu.native.driver import multiply_tiles
+        from partita_cpu.gemm.macrokernel import multiply_tiles
 
         kinds = ("<f4 1", "<u2 1", *["<f4 1"] * 5, "|u1 1", *["<i8 1"] * 3)
         kinds += ("float", "float", "int", "float", "float", "int", "int", "float", "float")
-        files = kept._order([(multiply_tiles, kinds)])
+        files = dispatch._order([(multiply_tiles, kinds)])
         signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' jobs begin without it
         try:
-            print(workers._staff._group, flush=True)
-            workers.wait(files)
+            print(compile_pool._staff._group, flush=True)
+            compile_pool.wait(files)
         except KeyboardInterrupt:
             print("given up", flush=True)
         """
@@ -271,20 +273,20 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
 def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
     ordered = []
-    monkeypatch.setattr(workers, "order", ordered.extend)
+    monkeypatch.setattr(compile_pool, "order", ordered.extend)
 
     def body(x, tid, nt):
         x[0] = 1
 
-    own = kept.Kernel(body, {}, True)
+    own = dispatch.Kernel(body, {}, True)
     theirs = mapped(relu)
-    assert kept.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
+    assert dispatch.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
     assert [job.what for job in ordered] == [{"kernel": "map1_relu", "kinds": ("int", "int")}]
 
 
 def test_another_kernel_of_the_same_name_is_not_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    kept.make_for("map1_relu-0", "map1_relu", ("<f4 1", "<f4 1"))
+    dispatch.make_for("map1_relu-0", "map1_relu", ("<f4 1", "<f4 1"))
     assert not tmp_path.joinpath("cpu").exists()
 
 
@@ -314,7 +316,7 @@ def test_kernels_that_are_compiled_apart(tmp_path):
     assert python(code, tmp_path) == "False True"
     names = files(tmp_path)
     assert len(set(names)) == len(names)
-    called = {kernel.__qualname__ for kernel, _ in (*crew.CALLS, *pack.CALLS)}
+    called = {kernel.__qualname__ for kernel, _ in (*thread_pool.CALLS, *packing.CALLS)}
     assert called <= set(names)
     assert {"activate_floats", "multiply_panel", "multiply_tiles"} <= set(files(tmp_path))
     # What calls it is on disk and it is not: it is made when that is loaded.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from partita_hetero.affinity import Placement
-from partita_hetero.cost.contest import PLAN, Entry, best
+from partita_hetero.placement.by_priority import Placement
+from partita_hetero.tuning.race import PLAN, Entry, best
 
 
 def entry(name, times):

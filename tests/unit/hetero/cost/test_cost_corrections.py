@@ -7,15 +7,15 @@ from types import SimpleNamespace
 import pytest
 from models import model_of, node, value
 
-from partita.query import Reason, ReasonCode
-from partita.reading import read_model
-from partita_hetero import graph
-from partita_hetero.cost.contest import Contest, Entry
-from partita_hetero.cost.groups import group
-from partita_hetero.cost.profile import Profile
-from partita_hetero.cost.table import CostTable, DeviceCosts
-from partita_hetero.cost.trial import Run
-from partita_hetero.planner.timeline import Timeline
+from partita.contract.query import Reason, ReasonCode
+from partita.frontends.reader import read_model
+from partita_hetero.cost.cost_table import CostTable, DeviceCosts
+from partita_hetero.cost.fusion_groups import group
+from partita_hetero.partition import op_graph
+from partita_hetero.planner.simulation.timeline import Timeline
+from partita_hetero.tuning.profiler import Profile
+from partita_hetero.tuning.race import Contest, Entry
+from partita_hetero.tuning.trial_run import Run
 
 OPS = ("Atan", "Sinh", "Tan")  # none of these is ever grouped with another one
 
@@ -26,7 +26,7 @@ def contest_of(keys, refusals=None):
         [value("v0", [2, 3])],
         ["v3"],
     )
-    wiring = graph.build(read_model(proto))
+    wiring = op_graph.build(read_model(proto))
     groups = group(wiring, lambda op: 0)
     devices = [
         DeviceCosts(name, key, "cpu", groups=dict.fromkeys(range(3), 1e-3))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from models import model_of, node, value, weight
 
-from partita.reading import read_model
-from partita_hetero import graph
+from partita.frontends.reader import read_model
 from partita_hetero.cost.estimate import Work, rates, work_of
+from partita_hetero.partition import op_graph
 
 
 def work(nodes, inputs, outputs, weights=()):
-    wiring = graph.build(read_model(model_of(nodes, inputs, outputs, weights)))
+    wiring = op_graph.build(read_model(model_of(nodes, inputs, outputs, weights)))
     return work_of(wiring, range(len(wiring.nodes)))
 
 

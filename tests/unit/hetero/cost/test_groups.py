@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from models import model_of, node, value, weight
 
-from partita.reading import read_model
-from partita_hetero import graph
-from partita_hetero.cost.groups import group
+from partita.frontends.reader import read_model
+from partita_hetero.cost.fusion_groups import group
+from partita_hetero.partition import op_graph
 
 
 def groups(nodes, outputs=("y",), weights=(), kind=lambda op: 0, inputs=("x",)):
-    wiring = graph.build(read_model(model_of(nodes, list(inputs), list(outputs), list(weights))))
+    wiring = op_graph.build(read_model(model_of(nodes, list(inputs), list(outputs), list(weights))))
     found = group(wiring, kind)
     return [" ".join(wiring.nodes[op].name for op in one.ops) for one in found]
 
@@ -82,7 +82,7 @@ def test_groups_can_run_in_order(spec):
         if not heavy:
             del nodes[-1].attribute[:]
     proto = model_of(nodes, [value("x", [2])], [f"v{len(spec) - 1}"])
-    wiring = graph.build(read_model(proto))
+    wiring = op_graph.build(read_model(proto))
     found = group(wiring, lambda op: 0)
     home = {op: index for index, one in enumerate(found) for op in one.ops}
     assert sorted(home) == [op for op, live in enumerate(wiring.live) if live]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita_hetero.cost.links import SIZES, fit
+from partita_hetero.cost.link_cost import SIZES, fit
 
 
 @given(st.floats(0, 1e-3), st.floats(1e-12, 1e-8))

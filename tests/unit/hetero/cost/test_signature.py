@@ -7,13 +7,13 @@ import pytest
 from models import FLOAT, if_with_capture, model_of, node, value, weight
 from onnx import TensorProto
 
-from partita.reading import read_model
-from partita_hetero import graph
+from partita.frontends.reader import read_model
 from partita_hetero.cost.signature import Signatures
+from partita_hetero.partition import op_graph
 
 
 def signatures(proto):
-    wiring = graph.build(read_model(proto))
+    wiring = op_graph.build(read_model(proto))
     return Signatures(wiring), wiring
 
 

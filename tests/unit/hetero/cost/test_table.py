@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from models import model_of, node, value, weight
 
-from partita.query import Reason, ReasonCode
-from partita.reading import read_model
-from partita_hetero import graph
+from partita.contract.query import Reason, ReasonCode
+from partita.frontends.reader import read_model
+from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import LinkCost
-from partita_hetero.cost.groups import group
-from partita_hetero.cost.table import CostTable, DeviceCosts
-from partita_hetero.planner.problem import HOST
+from partita_hetero.cost.fusion_groups import group
+from partita_hetero.partition import op_graph
+from partita_hetero.planner.problem.problem import HOST
 
 NO = Reason(ReasonCode.UNSUPPORTED_OP, "no kernel")
 
@@ -37,7 +37,7 @@ def table(**options):
             weight("v", np.ones((1, 1, 4, 4), np.float32)),
         ],
     )
-    wiring = graph.build(read_model(proto))
+    wiring = op_graph.build(read_model(proto))
     groups = group(wiring, lambda op: 0)
     devices = [
         DeviceCosts(

@@ -6,9 +6,18 @@ import itertools
 
 import hypothesis.strategies as st
 
-from partita_hetero.planner.feasible import broken_rules, is_contiguous
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Pin, Problem, Task, Value
-from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.problem.problem import (
+    HOST,
+    Cost,
+    Device,
+    Link,
+    Pin,
+    Problem,
+    Task,
+    Value,
+)
+from partita_hetero.planner.simulation.feasible import broken_rules, is_contiguous
+from partita_hetero.planner.simulation.simulate import objective_value, simulate
 
 whole = st.integers(0, 9)
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from small_problems import best_of_all, problems
 
-from partita_hetero.planner.arrays import flatten
-from partita_hetero.planner.blocks import contract
-from partita_hetero.planner.bounds import critical_path, cut_bound, divisible_load
-from partita_hetero.planner.chain_bound import chain_bound
-from partita_hetero.planner.kinds import kinds
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Problem, Task, Value
-from partita_hetero.planner.solve import solve
+from partita_hetero.planner.arrays.blocks import contract
+from partita_hetero.planner.arrays.device_kinds import kinds
+from partita_hetero.planner.arrays.problem_arrays import flatten
+from partita_hetero.planner.bounds.chain_bound import chain_bound
+from partita_hetero.planner.bounds.lower_bounds import critical_path, cut_bound, divisible_load
+from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.search.solve import solve
 
 SLACK = 1e-6
 

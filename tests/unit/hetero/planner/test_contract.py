@@ -8,11 +8,20 @@ from dataclasses import replace
 import pytest
 
 from partita.errors import InfeasiblePlanError, PlanError
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Pin, Problem, Task, Value
-from partita_hetero.planner.simulate import simulate
-from partita_hetero.planner.solve import solve
-from partita_hetero.planner.table import from_json, load, save, to_json
-from partita_hetero.planner.timeline import Span, Timeline, chrome_trace
+from partita_hetero.planner.problem.problem import (
+    HOST,
+    Cost,
+    Device,
+    Link,
+    Pin,
+    Problem,
+    Task,
+    Value,
+)
+from partita_hetero.planner.problem.problem_file import from_json, load, save, to_json
+from partita_hetero.planner.search.solve import solve
+from partita_hetero.planner.simulation.simulate import simulate
+from partita_hetero.planner.simulation.timeline import Span, Timeline, chrome_trace
 
 
 def diamond(**changes):

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from small_problems import problems
 
-from partita_hetero.planner.arrays import flatten
-from partita_hetero.planner.flow_time import parallel_us
-from partita_hetero.planner.loads import device_loads, move
-from partita_hetero.planner.simulate import one_submodel_each, simulate
+from partita_hetero.planner.arrays.flow_time import parallel_us
+from partita_hetero.planner.arrays.loads import device_loads, move
+from partita_hetero.planner.arrays.problem_arrays import flatten
+from partita_hetero.planner.simulation.simulate import one_submodel_each, simulate
 
 
 def placed(data, arrays):

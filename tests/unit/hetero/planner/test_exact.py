@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from small_problems import best_of_all, problems
 
-from partita_hetero.planner.arrays import flatten
-from partita_hetero.planner.blocks import contract
-from partita_hetero.planner.cut import minimum_cut, two_devices
-from partita_hetero.planner.ideals import best_contiguous
-from partita_hetero.planner.intervals import best_stretches
-from partita_hetero.planner.kinds import kinds
-from partita_hetero.planner.milp import solve_milp
-from partita_hetero.planner.simulate import objective_value, one_submodel_each, simulate
+from partita_hetero.planner.arrays.blocks import contract
+from partita_hetero.planner.arrays.device_kinds import kinds
+from partita_hetero.planner.arrays.problem_arrays import flatten
+from partita_hetero.planner.bounds.intervals import best_stretches
+from partita_hetero.planner.bounds.minimum_cut import minimum_cut, two_devices
+from partita_hetero.planner.search.ideals import best_contiguous
+from partita_hetero.planner.search.milp import solve_milp
+from partita_hetero.planner.simulation.simulate import objective_value, one_submodel_each, simulate
 
 
 def value_of(problem, arrays, place, objective):

@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from partita_hetero.planner.gantt import to_html, to_svg
-from partita_hetero.planner.timeline import Span, Timeline
+from partita_hetero.planner.simulation.timeline import Span, Timeline
+from partita_hetero.reports.gantt import to_html, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 

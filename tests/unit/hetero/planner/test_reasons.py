@@ -6,20 +6,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partita.contract.query import ReasonCode
 from partita.errors import PlanError
-from partita.query import ReasonCode
-from partita_hetero.pins import read_rules
-from partita_hetero.planner.constraints import (
+from partita_hetero.options.pins import read_rules
+from partita_hetero.planner.problem.constraints import (
     SOFT_PENALTY_US,
     with_devices,
     with_memory,
     with_rules,
 )
-from partita_hetero.planner.feasible import broken_rules
-from partita_hetero.planner.plan import Plan
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Pin, Problem, Task, Value
-from partita_hetero.planner.reasons import reasons
-from partita_hetero.planner.simulate import objective_value, simulate
+from partita_hetero.planner.problem.problem import (
+    HOST,
+    Cost,
+    Device,
+    Link,
+    Pin,
+    Problem,
+    Task,
+    Value,
+)
+from partita_hetero.planner.report.reasons import reasons
+from partita_hetero.planner.simulation.feasible import broken_rules
+from partita_hetero.planner.simulation.plan import Plan
+from partita_hetero.planner.simulation.simulate import objective_value, simulate
 
 
 def problem_of(times, groups=None, memory=None, weights=1000):

@@ -12,16 +12,25 @@ from hypothesis import given, settings
 from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
-from partita_hetero.planner import search as searching
-from partita_hetero.planner.anneal import anneal_parallel
-from partita_hetero.planner.arrays import flatten
-from partita_hetero.planner.feasible import broken_rules, is_contiguous
-from partita_hetero.planner.fit import fit, repair
-from partita_hetero.planner.lists import list_schedules
-from partita_hetero.planner.plan import OBJECTIVES
-from partita_hetero.planner.problem import HOST, Cost, Device, Link, Pin, Problem, Task, Value
-from partita_hetero.planner.simulate import objective_value, simulate
-from partita_hetero.planner.solve import solve
+from partita_hetero.planner.arrays.problem_arrays import flatten
+from partita_hetero.planner.problem.problem import (
+    HOST,
+    Cost,
+    Device,
+    Link,
+    Pin,
+    Problem,
+    Task,
+    Value,
+)
+from partita_hetero.planner.search import incumbent as searching
+from partita_hetero.planner.search.anneal import anneal_parallel
+from partita_hetero.planner.search.list_scheduling import list_schedules
+from partita_hetero.planner.search.memory_fit import fit, repair
+from partita_hetero.planner.search.solve import solve
+from partita_hetero.planner.simulation.feasible import broken_rules, is_contiguous
+from partita_hetero.planner.simulation.plan import OBJECTIVES
+from partita_hetero.planner.simulation.simulate import objective_value, simulate
 
 
 @settings(max_examples=25)

@@ -1,0 +1,212 @@
+"""The bench: one device under test, and the answers to compare it with."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+
+import partita
+from partita.errors import DeviceError, DeviceNotFoundError, PartitaError, PluginError
+from partita_conformance.bench.checks import DeclinedError, NotApplicableError
+from partita_conformance.inputs.models import Sample, samples
+
+Array = np.ndarray[Any, Any]
+Feeds = Mapping[str, Any]
+
+REFERENCE = "REFERENCE"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Which device to test.
+
+    Attributes:
+        device: Its name, with id if need be.
+        plugin: ``"module:callable"`` that returns the ``DevicePlugin``, for plugins that are not
+            installed; empty for those that are.
+        config: Properties that every compile of the run gets.
+    """
+
+    device: str
+    plugin: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def open(self) -> partita.Core:
+        """A new core that has the device.
+
+        Raises:
+            PluginError: The plugin cannot be made.
+        """
+        core = partita.Core()
+        if self.plugin:
+            module, _, attribute = self.plugin.partition(":")
+            try:
+                made = getattr(importlib.import_module(module), attribute or "plugin")()
+            except Exception as error:
+                raise PluginError(
+                    f"Plugin '{self.plugin}' cannot be made: {type(error).__name__}: {error}"
+                ) from error
+            core.register_plugin(made)
+        return core
+
+    def presence(self) -> tuple[str, str]:
+        """``"present"``, ``"absent"`` or ``"broken"``, and the reason.
+
+        A device that is not there while some plugin did not load counts as broken: it may be its.
+        """
+        try:
+            core = self.open()
+        except PluginError as error:
+            return "broken", str(error)
+        try:
+            core.device_info(self.device)
+        except DeviceNotFoundError as error:
+            # Which devices a plugin would have brought, nobody knows that did not load it.
+            broken = [f for f in core.plugin_failures if not f.cause.startswith("disabled")]
+            if broken:
+                return "broken", f"{error} Not loaded: {'; '.join(map(str, broken))}."
+            return "absent", str(error)
+        except DeviceError as error:
+            return "absent", str(error)
+        except Exception as error:  # noqa: BLE001  # whatever a plugin raises here, it is broken
+            return "broken", f"{type(error).__name__}: {error}"
+        return "present", ""
+
+
+class Bench:
+    """What checks work with: the device, cores, samples and right answers.
+
+    Args:
+        target: The device under test.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.device = target.device
+        self.core = target.open()
+
+    @functools.cached_property
+    def plugin(self) -> partita.DevicePlugin:
+        """The plugin object behind the device."""
+        name = self.core.resolve_device(self.device).partition(".")[0]
+        return self.core._registry.plugin(name)  # the kit is part of this distribution
+
+    @property
+    def device_id(self) -> str:
+        """The id of the device, ``""`` if it has none."""
+        return self.core.resolve_device(self.device).partition(".")[2]
+
+    def properties(self, **values: Any) -> Any:
+        """A properties object as the plugin gets it."""
+        return self.plugin.properties_type(DEVICE_ID=self.device_id, **values)
+
+    def new_core(self) -> partita.Core:
+        """A core of its own, for checks of isolation."""
+        return self.target.open()
+
+    def read(self, proto: onnx.ModelProto) -> partita.Model:
+        """The model anew, so that no check sees what another did to it."""
+        return self.core.read_model(proto)
+
+    def compile(
+        self,
+        proto: onnx.ModelProto,
+        config: Mapping[str, Any] | None = None,
+        core: partita.Core | None = None,
+    ) -> partita.CompiledModel:
+        """Compiles for the device under test."""
+        merged = {**self.target.config, **(config or {})}
+        return (core or self.core).compile_model(self.read(proto), self.device, merged)
+
+    def refusals(self, proto: onnx.ModelProto) -> list[str]:
+        """Why the device does not take operations of a model; empty if it takes all."""
+        model = self.read(proto)
+        answer = self.core.query_model(model, self.device, self.target.config)
+        return [
+            f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}"
+            for op in model.ops
+            if op.name not in answer
+        ]
+
+    def sample(self, kind: str) -> Sample:
+        """The first sample model of a kind that the device takes.
+
+        Raises:
+            NotApplicableError: It takes none of them.
+        """
+        tried = []
+        for candidate in samples(kind):
+            refusals = self.refusals(candidate.proto)
+            if not refusals:
+                return candidate
+            tried.append(f"{candidate.name} ({refusals[0]})")
+        raise NotApplicableError(f"the device takes no model of kind '{kind}': {'; '.join(tried)}")
+
+    def expected(self, proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
+        """The right outputs; computed once per model and feeds.
+
+        They are device REFERENCE's, or those of onnxruntime, if it is installed, where REFERENCE
+        declines or fails.
+        """
+        key = hashlib.sha256(proto.SerializeToString(deterministic=True))
+        for name, value in sorted(feeds.items()):
+            array = np.asarray(value)
+            key.update(f"{name}{array.shape}{array.dtype}".encode())
+            key.update(np.ascontiguousarray(array).tobytes())
+        return _expected(key.digest(), proto, feeds)
+
+    def decline_unless_taken(self, proto: onnx.ModelProto) -> None:
+        """Ends a check of operators that the device says it does not take.
+
+        Raises:
+            DeclinedError: It does not take one; the message has its reason.
+        """
+        refusals = self.refusals(proto)
+        if refusals:
+            raise DeclinedError(refusals[0])
+
+
+_answers: dict[bytes, list[Array]] = {}
+
+
+@functools.cache
+def _reference_core() -> partita.Core:
+    return partita.Core()
+
+
+def _expected(key: bytes, proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
+    if key not in _answers:
+        if len(_answers) > 4096:
+            _answers.clear()
+        core = _reference_core()
+        try:
+            compiled = core.compile_model(core.read_model(proto), REFERENCE)
+            _answers[key] = list(compiled(dict(feeds)).to_tuple())
+        except PartitaError:
+            other = _second_judge(proto, feeds)
+            if other is None:
+                raise
+            _answers[key] = other
+    return _answers[key]
+
+
+def _second_judge(proto: onnx.ModelProto, feeds: Feeds) -> list[Array] | None:
+    """What onnxruntime computes, where REFERENCE cannot; ``None`` if it cannot or is not there."""
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ImportError:
+        return None
+    options = runtime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = runtime.InferenceSession(proto.SerializeToString(), options)
+        return [np.asarray(array) for array in session.run(None, dict(feeds))]
+    except Exception:  # noqa: BLE001  # it has no common base; that of REFERENCE is shown instead
+        return None

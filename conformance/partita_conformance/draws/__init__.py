@@ -1,0 +1,1 @@
+"""Random models of one operator, and variations of them."""

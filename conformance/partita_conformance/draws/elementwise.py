@@ -1,0 +1,127 @@
+"""Random models of operators that work on each element, and of reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita_conformance.draws.draw import (
+    Array,
+    Draw,
+    Generator,
+    Rng,
+    bools,
+    floats,
+    ints,
+    random_axis,
+    random_shape,
+)
+
+
+def unary(low: float = -3, high: float = 3, **choices: Sequence[Any]) -> Generator:
+    """Draws a model of unary."""
+
+    def generate(rng: Rng) -> Draw:
+        x = np.asarray(rng.uniform(low, high, random_shape(rng)), np.float32)
+        attributes = {
+            name: values[int(rng.integers(len(values)))] for name, values in choices.items()
+        }
+        return Draw([x], {k: v for k, v in attributes.items() if v is not None})
+
+    return generate
+
+
+def binary(kind: Callable[[Rng, Sequence[int]], Array] = floats, away: float = 0) -> Generator:
+    """Two inputs of shapes that broadcast, in either direction."""
+
+    def generate(rng: Rng) -> Draw:
+        full = random_shape(rng)
+        shapes = []
+        for _ in range(2):
+            kept = [n if rng.random() < 0.7 else 1 for n in full]
+            shapes.append(
+                kept[int(rng.integers(0, len(kept) + 1)) :] if rng.random() < 0.3 else kept
+            )
+        shapes[int(rng.integers(2))] = full
+        a, b = (kind(rng, shape) for shape in shapes)
+        if away:
+            b = np.asarray(np.sign(b) * (np.abs(b) + away), b.dtype)
+        return Draw([a, b], constant=[int(rng.integers(2))] if rng.random() < 0.3 else [])
+
+    return generate
+
+
+def small_ints(rng: Rng, shape: Sequence[int]) -> Array:
+    """Draws a model of small ints."""
+    return ints(rng, -3, 4, tuple(shape))
+
+
+def reduction(rng: Rng) -> Draw:
+    """Draws a model of reduction."""
+    x = floats(rng, random_shape(rng, 2)) + np.float32(0.1)
+    chosen = [i for i in range(x.ndim) if rng.random() < 0.5]
+    attributes: dict[str, Any] = {"keepdims": int(rng.integers(2))}
+    if chosen:
+        attributes["axes"] = [i - x.ndim if rng.random() < 0.3 else i for i in chosen]
+    return Draw([x], attributes)
+
+
+def reduction_of_positives(rng: Rng) -> Draw:
+    """Draws a model of reduction of positives."""
+    result = reduction(rng)
+    assert result.inputs[0] is not None  # noqa: S101  # drawn above
+    return Draw([np.abs(result.inputs[0]) + np.float32(0.1)], result.attributes)
+
+
+def reduce_sum(rng: Rng) -> Draw:
+    """Draws a model of reduce sum."""
+    result = reduction(rng)
+    axes = result.attributes.pop("axes", None)
+    if not axes and rng.random() < 0.5:
+        result.attributes["noop_with_empty_axes"] = 1
+    inputs = [result.inputs[0]] + ([np.array(axes, np.int64)] if axes else [])
+    return Draw(inputs, result.attributes, constant=[1])
+
+
+def arg(rng: Rng) -> Draw:
+    """Draws a model of arg, of numbers of which many are equal."""
+    x = np.round(floats(rng, random_shape(rng, 2)) * 2) / 2
+    given = {"axis": random_axis(rng, x.ndim), "keepdims": int(rng.integers(2))}
+    return Draw([x], {**given, "select_last_index": int(rng.integers(2))})
+
+
+def along_axis(rng: Rng) -> Draw:
+    """Draws a model of along axis."""
+    x = floats(rng, random_shape(rng, 2))
+    return Draw([x], {"axis": random_axis(rng, x.ndim)})
+
+
+def clip(rng: Rng) -> Draw:
+    """Draws a model of clip."""
+    low, high = np.array(-0.5, np.float32), np.array(0.8, np.float32)
+    x = floats(rng, random_shape(rng))
+    return Draw(([x, low, high], [x, None, high], [x, low])[int(rng.integers(3))], constant=[1, 2])
+
+
+def where(rng: Rng) -> Draw:
+    """Draws a model of where."""
+    both = binary()(rng)
+    shape = np.broadcast_shapes(*(a.shape for a in both.inputs if a is not None))
+    return Draw([bools(rng, shape), *both.inputs])
+
+
+def cast(rng: Rng) -> Draw:
+    """Draws a model of cast."""
+    signed = (7, 6, 9, 11, 10, 1, 16, 3, 5)  # into unsigned types only what is not below zero
+    to = int(rng.choice((*signed, 2, 4, 12, 13)))
+    x = np.asarray(rng.uniform(-90 if to in signed else 0, 90, random_shape(rng)), np.float32)
+    x[rng.random(x.shape) < 0.2] *= 0.005  # below one, and not nothing
+    return Draw([x], {"to": to})
+
+
+def several(rng: Rng) -> Draw:
+    """Draws a model of several inputs of one shape."""
+    shape = random_shape(rng)
+    return Draw([floats(rng, shape) for _ in range(int(rng.integers(1, 5)))])

@@ -1,0 +1,213 @@
+"""Random models of convolutions, pools, products, normalisations and quantisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita_conformance.draws.draw import Draw, Rng, floats, random_shape, size
+
+
+def _windows(rng: Rng, spatial: Sequence[int]) -> dict[str, Any]:
+    """Kernel, strides, dilations and uneven padding that leave something of the input."""
+    rank = len(spatial)
+    kernel = [int(k) for k in rng.integers(1, 4, rank)]
+    if max(kernel) == 1 and rng.random() < 0.7:
+        kernel[-1] = 2  # dilations of a single tap say nothing
+    attributes: dict[str, Any] = {"strides": [int(s) for s in rng.integers(1, 3, rank)]}
+    if rng.random() < 0.4:
+        fits = [
+            d if (k - 1) * d < n else 1
+            for k, d, n in zip(kernel, rng.integers(1, 3, rank), spatial, strict=True)
+        ]
+        attributes["dilations"] = [int(d) for d in fits]
+    if rng.random() < 0.3:
+        attributes["auto_pad"] = ("SAME_UPPER", "SAME_LOWER", "VALID")[int(rng.integers(3))]
+        attributes.pop("dilations", None)
+    else:
+        attributes["pads"] = [int(rng.integers(0, k)) for k in kernel * 2]
+    return {"kernel_shape": kernel, **attributes}
+
+
+def conv(rng: Rng) -> Draw:
+    """Draws a model of conv."""
+    spatial = [int(n) for n in rng.integers(4, 9, rng.integers(1, 4))]
+    groups = int(rng.choice([1, 1, 2, 3]))
+    per_in, per_out = size(rng, 1, 4), size(rng, 1, 4)
+    attributes = _windows(rng, spatial)
+    x = floats(rng, [int(rng.integers(1, 3)), groups * per_in, *spatial])
+    w = floats(rng, [groups * per_out, per_in, *attributes["kernel_shape"]])
+    b = floats(rng, [groups * per_out]) if rng.random() < 0.5 else None
+    inputs = [x, w] + ([b] if b is not None else [])
+    return Draw(
+        inputs, {**attributes, "group": groups}, constant=[1, 2] if rng.random() < 0.8 else []
+    )
+
+
+def conv_transpose(rng: Rng) -> Draw:
+    """Draws a model of conv transpose."""
+    spatial = [int(n) for n in rng.integers(3, 7, rng.integers(1, 3))]
+    groups, per_in, per_out = int(rng.integers(1, 3)), 2, int(rng.integers(1, 4))
+    kernel = [int(k) for k in rng.integers(2, 4, len(spatial))]
+    strides = [int(s) for s in rng.integers(1, 3, len(spatial))]
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": [int(n) for n in rng.integers(0, 2, 2 * len(spatial))],
+        "group": groups,
+    }
+    if rng.random() < 0.4:
+        attributes["output_padding"] = [s - 1 for s in strides]
+    if rng.random() < 0.4:
+        attributes["dilations"] = [int(d) for d in rng.integers(1, 3, len(spatial))]
+    elif rng.random() < 0.3:
+        attributes["auto_pad"] = ("SAME_UPPER", "SAME_LOWER", "VALID")[int(rng.integers(3))]
+        del attributes["pads"]
+        attributes.pop("output_padding", None)
+    elif rng.random() < 0.3:
+        attributes["output_shape"] = [n * s for n, s in zip(spatial, strides, strict=True)]
+        del attributes["pads"]
+        attributes.pop("output_padding", None)
+    x = floats(rng, [1, groups * per_in, *spatial])
+    w = floats(rng, [groups * per_in, per_out, *kernel])
+    return Draw([x, w, floats(rng, [groups * per_out])], attributes, constant=[1, 2])
+
+
+def max_pool(rng: Rng) -> Draw:
+    """Draws a model of max pool."""
+    spatial = [int(n) for n in rng.integers(4, 9, rng.integers(1, 4))]
+    attributes = _windows(rng, spatial)
+    if "pads" in attributes and rng.random() < 0.5:
+        attributes["ceil_mode"] = 1
+    if rng.random() < 0.5:
+        attributes["storage_order"] = 1
+    return Draw([floats(rng, [1, 3, *spatial])], attributes, outputs=int(rng.integers(1, 3)))
+
+
+def average_pool(rng: Rng) -> Draw:
+    """Draws a model of average pool."""
+    spatial = [int(n) for n in rng.integers(4, 9, rng.integers(1, 4))]
+    attributes = _windows(rng, spatial)
+    attributes.pop("dilations", None)
+    attributes["count_include_pad"] = int(rng.integers(2))
+    if "pads" in attributes and rng.random() < 0.4:
+        attributes["ceil_mode"] = 1
+    return Draw([floats(rng, [1, 3, *spatial])], attributes)
+
+
+def global_pool(rng: Rng) -> Draw:
+    """Draws a model of global pool."""
+    return Draw([floats(rng, [2, 3, *(int(n) for n in rng.integers(1, 6, rng.integers(1, 4)))])])
+
+
+def matmul(rng: Rng) -> Draw:
+    """Draws a model of matmul."""
+    m, k, n = (size(rng, 1, 9) for _ in range(3))
+    batch = random_shape(rng, 0, 2, 4)
+    left = [d if rng.random() < 0.7 else 1 for d in batch]
+    a, b = floats(rng, [*left, m, k]), floats(rng, [*batch[int(rng.integers(0, 2)) :], k, n])
+    return Draw([a, b], constant=[1] if rng.random() < 0.5 else [])
+
+
+def gemm(rng: Rng) -> Draw:
+    """Draws a model of gemm."""
+    m, k, n = (size(rng, 1, 9) for _ in range(3))
+    ta, tb = int(rng.integers(2)), int(rng.integers(2))
+    a = floats(rng, [k, m] if ta else [m, k])
+    b = floats(rng, [n, k] if tb else [k, n])
+    c = floats(rng, ([n], [m, 1], [m, n], [1, n])[int(rng.integers(4))])
+    attributes = {"transA": ta, "transB": tb, "alpha": 0.5, "beta": float(rng.choice([1.0, 0.25]))}
+    inputs = [a, b, c] if rng.random() < 0.8 else [a, b]
+    return Draw(inputs, attributes, constant=[1, 2] if rng.random() < 0.5 else [])
+
+
+def batch_norm(rng: Rng) -> Draw:
+    """Draws a model of batch norm."""
+    x = floats(rng, [2, int(rng.integers(1, 6)), *random_shape(rng, 0, 3)])
+    c = [x.shape[1]]
+    stats = [floats(rng, c), floats(rng, c), floats(rng, c), np.abs(floats(rng, c)) + 1]
+    return Draw([x, *stats], {"epsilon": float(rng.choice([1e-5, 0.1]))}, constant=[1, 2, 3, 4])
+
+
+def instance_norm(rng: Rng) -> Draw:
+    """Draws a model of instance norm."""
+    x = floats(rng, [2, 3, *random_shape(rng, 1, 3, 6), 4])
+    return Draw([x, floats(rng, [3]), floats(rng, [3])], {"epsilon": 1e-3}, constant=[1, 2])
+
+
+def layer_norm(rng: Rng) -> Draw:
+    """Draws a model of layer norm."""
+    x = floats(rng, [*random_shape(rng, 1, 3), size(rng, 5, 6)])
+    axis = int(rng.integers(1, x.ndim + 1)) - 1 if rng.random() < 0.5 else -1
+    shape = x.shape[axis:]
+    return Draw(
+        [x, floats(rng, shape), floats(rng, shape)], {"axis": axis, "epsilon": 1e-3}, [1, 2]
+    )
+
+
+def lrn(rng: Rng) -> Draw:
+    """Draws a model of lrn."""
+    x = floats(rng, [1, int(rng.integers(2, 8)), 3, 4])
+    return Draw([x], {"size": int(rng.choice([1, 3, 5])), "alpha": 0.3, "beta": 0.6, "bias": 1.5})
+
+
+def prelu(rng: Rng) -> Draw:
+    """Draws a model of prelu."""
+    x = floats(rng, [2, 3, *random_shape(rng, 1, 2)])
+    slope = floats(rng, [3, *[1] * (x.ndim - 2)] if rng.random() < 0.6 else [1])
+    return Draw([x, slope], constant=[1])
+
+
+def quantize(rng: Rng) -> Draw:
+    """Draws a model of quantize."""
+    x = np.asarray(rng.uniform(-4, 4, [2, 3, 4]), np.float32)
+    if rng.random() < 0.5:
+        return Draw([x, np.array(0.037, np.float32), np.array(101, np.uint8)], {}, [1, 2])
+    scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)
+    axis = int(rng.integers(-3, 3))
+    x = np.moveaxis(x, 1, axis).copy()
+    return Draw([x, scale, np.array([3, -7, 0], np.int8)], {"axis": axis}, [1, 2])
+
+
+def dequantize(rng: Rng) -> Draw:
+    """Draws a model of dequantize."""
+    axis = int(rng.integers(-3, 3))
+    x = np.moveaxis(np.asarray(rng.integers(-128, 128, [2, 3, 4]), np.int8), 1, axis).copy()
+    scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)
+    return Draw([x, scale, np.array([3, -7, 0], np.int8)], {"axis": axis}, [1, 2])
+
+
+def einsum(rng: Rng) -> Draw:
+    """Draws a model of einsum."""
+    i, j, k = (int(n) for n in rng.integers(1, 6, 3))
+    equation, shapes = (
+        ("ij,jk->ik", ([i, j], [j, k])),
+        ("bij,bjk->bik", ([2, i, j], [2, j, k])),
+        ("ij,ij->i", ([i, j], [i, j])),
+        ("ij->ji", ([i, j],)),
+    )[int(rng.integers(4))]
+    return Draw([floats(rng, shape) for shape in shapes], {"equation": equation})
+
+
+def lstm(rng: Rng) -> Draw:
+    """Draws a model of lstm."""
+    directions = ("forward", "reverse", "bidirectional")[int(rng.integers(3))]
+    d = 2 if directions == "bidirectional" else 1
+    steps, batch, width, hidden = (int(n) for n in rng.integers(1, 5, 4))
+    x = floats(rng, [steps, batch, width])
+    w, r = floats(rng, [d, 4 * hidden, width]) / 2, floats(rng, [d, 4 * hidden, hidden]) / 2
+    b = floats(rng, [d, 8 * hidden])
+    given: dict[str, Any] = {"hidden_size": hidden, "direction": directions}
+    rare = int(rng.integers(6))
+    if rare == 0:
+        given["clip"] = 0.2
+    elif rare == 1:
+        given["input_forget"] = 1
+    elif rare == 2:
+        given["activations"] = ["Sigmoid", "Relu", "Tanh"] * d
+    elif rare == 3:
+        given["activations"] = ["HardSigmoid", "LeakyRelu", "Tanh"] * d
+        given["activation_alpha"], given["activation_beta"] = [0.3, 0.2] * d, [0.4] * d
+    return Draw([x, w, r, b], given, [1, 2, 3], 3)

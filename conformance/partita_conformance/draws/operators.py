@@ -1,0 +1,218 @@
+"""Random models of one operator: which operators there are, and how each is drawn."""
+
+from __future__ import annotations
+
+import zlib
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from partita_conformance.draws import elementwise, movement, networks, rest
+from partita_conformance.draws.draw import Array, Draw, Generator, WideRng, bools
+
+
+def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model and its inputs."""
+    names = ["" if array is None else f"in{i}" for i, array in enumerate(draw.inputs)]
+    outputs = [f"out{i}" for i in range(draw.outputs)]
+    node = helper.make_node(op_type, names, outputs, name=op_type.lower(), **draw.attributes)
+    feeds, infos, constants = {}, [], []
+    for i, (name, array) in enumerate(zip(names, draw.inputs, strict=True)):
+        if array is None:
+            continue
+        if i in draw.constant:
+            constants.append(numpy_helper.from_array(array, name))
+            continue
+        feeds[name] = array
+        element = helper.np_dtype_to_tensor_dtype(array.dtype)
+        infos.append(helper.make_tensor_value_info(name, element, array.shape))
+    graph = helper.make_graph(
+        [node],
+        f"random_{op_type}",
+        infos,
+        [_output(op_type, name, infos) for name in outputs],
+        constants,
+    )
+    imports = [helper.make_opsetid("", draw.opset)]
+    version = max(8, helper.find_min_ir_version_for(imports, ignore_unknown=True))
+    model = helper.make_model(graph, opset_imports=imports, ir_version=version)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds
+
+
+def _output(op_type: str, name: str, inputs: list[onnx.ValueInfoProto]) -> onnx.ValueInfoProto:
+    """What is known of an output before inference: nothing, unless ONNX infers nothing."""
+    value = helper.make_empty_tensor_value_info(name)
+    if op_type == "GroupNormalization":
+        value.type.CopyFrom(inputs[0].type)
+    return value
+
+
+def element_type(op_type: str, number: int = 0) -> str:
+    """ONNX's name, in small letters, of the type of the first input that a draw gives."""
+    first = next(array for array in draw(op_type, number).inputs if array is not None)
+    element = helper.np_dtype_to_tensor_dtype(first.dtype)
+    return str(onnx.TensorProto.DataType.Name(element)).lower()
+
+
+def draw(op_type: str, number: int, attempt: int = 0, wide: bool = False) -> Draw:
+    """The draw of an operator and number; always the same one.
+
+    Args:
+        op_type: The operator.
+        number: Which of its draws.
+        attempt: Which of the draws of that number.
+        wide: Whether sizes are to be such that no vector divides them.
+    """
+    seed = zlib.crc32(f"{op_type}/{number}/{attempt}".encode())
+    kind = WideRng if wide else np.random.Generator
+    return GENERATORS[op_type](kind(np.random.PCG64(seed)))
+
+
+_UNARIES = [
+    "Abs",
+    "Neg",
+    "Relu",
+    "Sigmoid",
+    "Tanh",
+    "Exp",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+    "Sin",
+    "Cos",
+    "Erf",
+    "Softplus",
+    "Softsign",
+    "Identity",
+    "HardSwish",
+    "Atan",
+    "Sinh",
+    "Cosh",
+]
+
+GENERATORS: dict[str, Generator] = {
+    **{op: elementwise.unary() for op in _UNARIES},
+    "Sqrt": elementwise.unary(0, 9),
+    "Log": elementwise.unary(0.01, 9),
+    "Reciprocal": elementwise.unary(0.2, 5),
+    "Asin": elementwise.unary(-0.9, 0.9),
+    "Acosh": elementwise.unary(1.1, 4),
+    "LeakyRelu": elementwise.unary(alpha=[None, 0.3, 1.5]),
+    "Elu": elementwise.unary(alpha=[None, 0.3, 2.0]),
+    "Selu": elementwise.unary(alpha=[None, 1.2], gamma=[None, 0.7]),
+    "Celu": elementwise.unary(alpha=[None, 0.4]),
+    "ThresholdedRelu": elementwise.unary(alpha=[None, 0.4]),
+    "HardSigmoid": elementwise.unary(alpha=[None, 0.4], beta=[None, 0.1]),
+    "Clip": elementwise.clip,
+    "PRelu": networks.prelu,
+    **{op: elementwise.binary() for op in ("Add", "Sub", "Mul", "Max", "Min", "Greater", "Less")},
+    **{op: elementwise.binary() for op in ("GreaterOrEqual", "LessOrEqual")},
+    "Div": elementwise.binary(away=0.3),
+    "Equal": elementwise.binary(elementwise.small_ints),
+    **{op: elementwise.binary(bools) for op in ("And", "Or", "Xor")},
+    "Sum": elementwise.several,
+    "Mean": elementwise.several,
+    "Where": elementwise.where,
+    "Cast": elementwise.cast,
+    **dict.fromkeys(
+        ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"), elementwise.reduction
+    ),
+    "ReduceProd": elementwise.reduction,
+    "ReduceSumSquare": elementwise.reduction,
+    "ReduceLogSumExp": elementwise.reduction,
+    "ReduceLogSum": elementwise.reduction_of_positives,
+    "ReduceSum": elementwise.reduce_sum,
+    "ArgMax": elementwise.arg,
+    "ArgMin": elementwise.arg,
+    **dict.fromkeys(("Softmax", "LogSoftmax", "Hardmax"), elementwise.along_axis),
+    "Conv": networks.conv,
+    "ConvTranspose": networks.conv_transpose,
+    "MaxPool": networks.max_pool,
+    "AveragePool": networks.average_pool,
+    "GlobalAveragePool": networks.global_pool,
+    "GlobalMaxPool": networks.global_pool,
+    "MatMul": networks.matmul,
+    "Gemm": networks.gemm,
+    "Einsum": networks.einsum,
+    "BatchNormalization": networks.batch_norm,
+    "InstanceNormalization": networks.instance_norm,
+    "LayerNormalization": networks.layer_norm,
+    "LRN": networks.lrn,
+    "Concat": movement.concat,
+    "Split": movement.split,
+    "Slice": movement.slice,
+    "Gather": movement.gather,
+    "GatherElements": movement.gather_elements,
+    "Transpose": movement.transpose,
+    "Reshape": movement.reshape,
+    "Flatten": movement.flatten,
+    "Squeeze": movement.squeeze,
+    "Unsqueeze": movement.unsqueeze,
+    "Expand": movement.expand,
+    "Tile": movement.tile,
+    "Pad": movement.pad,
+    "Resize": movement.resize,
+    "TopK": movement.topk,
+    "CumSum": movement.cumsum,
+    "DepthToSpace": movement.depth_to_space,
+    "SpaceToDepth": movement.space_to_depth,
+    "Trilu": movement.trilu,
+    "OneHot": movement.one_hot,
+    "QuantizeLinear": networks.quantize,
+    "DequantizeLinear": networks.dequantize,
+    "LSTM": networks.lstm,
+    **{op: elementwise.unary(-0.9, 0.9) for op in ("Acos", "Atanh")},
+    **{op: elementwise.unary(-1.4, 1.4) for op in ("Asinh", "Tan")},
+    "Gelu": rest.newer(20, approximate=[None, "tanh"]),
+    "Mish": rest.newer(18),
+    "Swish": rest.newer(24, alpha=[None, 0.4]),
+    "Shrink": rest.shrink,
+    "Not": lambda rng: Draw([bools(rng, [3, 5])]),
+    "BitShift": rest.bit_shift,
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), rest.bitwise),
+    "BitwiseNot": rest.bitwise_not,
+    "Pow": rest.power,
+    "Mod": rest.modulo,
+    "IsInf": rest.is_inf,
+    "IsNaN": rest.is_nan,
+    "CastLike": rest.cast_like,
+    "Dropout": rest.dropout,
+    "EyeLike": rest.eye_like,
+    "Range": rest.range_,
+    "Shape": rest.shape,
+    "Size": rest.plain(),
+    "NonZero": rest.non_zero,
+    "Compress": rest.compress,
+    "ConstantOfShape": rest.constant_of_shape,
+    "GatherND": rest.gather_nd,
+    "ScatterElements": rest.scatter_elements,
+    "ScatterND": rest.scatter_nd,
+    "Scatter": rest.scatter,
+    "ReverseSequence": rest.reverse_sequence,
+    "GRU": rest.recurrent(3, ("HardSigmoid", "LeakyRelu"), linear_before_reset=[0, 1]),
+    "RNN": rest.recurrent(1, ("HardSigmoid",)),
+    "LpNormalization": rest.lp_normalization,
+    "LpPool": rest.lp_pool,
+    "MeanVarianceNormalization": rest.mean_variance,
+    "GroupNormalization": rest.group_norm,
+    "RMSNormalization": rest.rms_norm,
+    "GridSample": rest.grid_sample,
+    "AffineGrid": rest.affine_grid,
+    "RoiAlign": rest.roi_align,
+    "NonMaxSuppression": rest.suppression,
+    "MatMulInteger": rest.matmul_integer,
+    "ConvInteger": rest.conv_integer,
+    "QLinearMatMul": rest.qlinear_matmul,
+    "DynamicQuantizeLinear": rest.dynamic_quantize,
+    "Unique": rest.unique,
+    "CenterCropPad": rest.center_crop_pad,
+    "Col2Im": rest.col2im,
+    "Attention": rest.attention,
+    "RotaryEmbedding": rest.rotary,
+    "Upsample": rest.upsample,
+    "NegativeLogLikelihoodLoss": rest.nll_loss,
+    "HannWindow": rest.hann_window,
+}
+"""Operator to its generator, each of one opset."""

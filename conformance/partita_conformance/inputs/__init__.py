@@ -1,0 +1,1 @@
+"""Models and node cases that are the same in every run."""

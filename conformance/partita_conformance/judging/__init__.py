@@ -1,0 +1,1 @@
+"""How near to the right answer a result has to be."""

@@ -1,0 +1,61 @@
+"""How near to the right answer an operator's results have to be, by what it does."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+EXACT = _names(
+    """Abs Neg Relu Floor Ceil Round Sign Identity Max Min Clip Greater Less GreaterOrEqual
+    LessOrEqual Equal And Or Xor Not Where Cast CastLike ReduceMax ReduceMin ArgMax ArgMin Hardmax
+    MaxPool GlobalMaxPool Concat Split Slice Gather GatherElements GatherND Transpose Reshape
+    Flatten     Squeeze Unsqueeze Expand Tile Pad TopK DepthToSpace SpaceToDepth Trilu
+    OneHot Shape Size NonZero
+    Compress EyeLike ConstantOfShape IsNaN IsInf BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
+    Range ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger"""
+)
+"""Operators that move, choose or compare; they do not round."""
+ROUNDED = _names("Add Sub Mul Div Sqrt Reciprocal Mod Sum Mean PRelu ThresholdedRelu")
+"""Operators of one or two rounded operations per element."""
+ELEMENTWISE = _names(
+    """Sigmoid Tanh Exp Sin Cos Erf Softplus Softsign HardSwish Atan Sinh Cosh Log Asin Acosh Acos
+    Asinh Atanh Tan LeakyRelu Elu Selu Celu HardSigmoid Pow Gelu Mish Swish Shrink"""
+)
+"""Functions of each element, which libraries compute to some units in the last place."""
+
+
+class Tolerance(NamedTuple):
+    """Tolerances as :func:`partita_conformance.judging.compare.compare` takes them."""
+
+    rtol: float
+    atol: float
+    of_largest: float
+
+
+def tolerance(op_type: str, dtype: Any) -> Tolerance:
+    """What results of an operator and of a type may be off by.
+
+    Four units in the last place where an operator rounds once or twice, nothing where it moves
+    elements; sums may be off by a share of the largest element, as terms cancel.
+    """
+    kind = np.dtype(dtype)
+    if kind.kind not in "fV" and kind != np.dtype(ml_dtypes.bfloat16):
+        return Tolerance(0, 0, 0)
+    info: Any = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]  # ml_dtypes
+    eps, tiny = float(info.eps), float(info.smallest_normal)
+    if op_type in EXACT:
+        return Tolerance(0, tiny, 0)  # denormal numbers may be flushed to zero
+    if op_type in ROUNDED:
+        return Tolerance(4 * eps, tiny, 0)
+    if kind == np.float64:
+        return Tolerance(1e-12, 1e-12 if op_type in ELEMENTWISE else 1e-13, 1e-12)
+    if op_type in ELEMENTWISE:
+        return Tolerance(max(1e-4, 4 * eps), max(1e-6, eps), 0)
+    return Tolerance(max(1e-4, 4 * eps), max(1e-6, eps), max(3e-5, 2 * eps))

@@ -1,0 +1,1 @@
+"""Reports of a run: JSON, a page, and the table of supported operators."""

@@ -1,0 +1,120 @@
+"""The support table of the documentation: which device computes which operators, out of reports.
+
+For example::
+
+    partita conformance -d CPU --report cpu/      # likewise for the others
+    python -m partita_conformance.reports.support docs/support.md */conformance.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from partita_conformance.reports.report import SCHEMA
+from partita_conformance.runs.running import BAD, PASSED, XFAILED
+
+NONE = "–"
+"""Stands where a device takes none of an operator's checks."""
+
+_MADE = (PASSED, XFAILED, *BAD)
+_USUAL = ("float", "float16", "bfloat16", "double", "int64", "int32", "int16", "int8")
+_HEAD = """\
+# Which device computes which operators
+
+Made by `python -m partita_conformance.reports.support` out of reports of the conformance kit
+(`partita
+conformance -d DEVICE --report FOLDER`); do not edit. A cell says how many of the operator's checks
+passed of those that the device takes (ONNX's node cases, random shapes, cuts by HETERO), and for
+which types of the first input all of them passed. {none} means that the device takes none.
+What a device does not take, `HETERO` computes on the next one in its list.
+
+"""
+
+
+def support_table(reports: Sequence[Mapping[str, Any]]) -> str:
+    """The page in Markdown, one column per report.
+
+    Args:
+        reports: Reports as :func:`partita_conformance.reports.report.as_data` makes them.
+
+    Raises:
+        ValueError: A report is of another schema.
+    """
+    for report in reports:
+        if report.get("schema") != SCHEMA:
+            raise ValueError(
+                f"The report on '{report.get('device')}' has schema {report.get('schema')}; "
+                f"schema {SCHEMA} is needed. Make it anew with this version of the kit."
+            )
+    columns = [_cells(report["checks"]) for report in reports]
+    operators = sorted({op for column in columns for op in column})
+    lines = [_row(["", *(report["device"] for report in reports)])]
+    lines.append(_row(["---"] * (len(reports) + 1)))
+    lines += [_row(["all", *(_total(report["checks"]) for report in reports)])]
+    lines += [_row([op, *(column.get(op, NONE) for column in columns)]) for op in operators]
+    runs = "\n".join(_run(report) for report in reports)
+    return "\n".join([_HEAD.format(none=NONE) + runs, "", *lines, ""])
+
+
+def _run(report: Mapping[str, Any]) -> str:
+    about, versions = report["about"], report["versions"]
+    packages = [f"{name} {versions[name]}" for name in ("partita", "onnx") if name in versions]
+    facts = [about["name"], about["driver"], *(p for p in packages if p not in about["driver"])]
+    made = report["finished"][:10]
+    return f"- {report['device']}: {', '.join(fact for fact in facts if fact)}; {made}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _total(checks: Sequence[Mapping[str, Any]]) -> str:
+    of = [check for check in checks if check["op"]]
+    made = [check for check in of if check["status"] in _MADE]
+    return f"{_passed(made)}/{len(made)}, of {len(of)}"
+
+
+def _passed(checks: Iterable[Mapping[str, Any]]) -> int:
+    return sum(check["status"] == PASSED for check in checks)
+
+
+def _cells(checks: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    """Operator to the text of its cell."""
+    by_type: dict[str, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for check in checks:
+        if check["op"]:
+            made = by_type[check["op"]][check["dtype"]]
+            if check["status"] in _MADE:
+                made.append(check)
+    return {op: _cell(types) for op, types in by_type.items()}
+
+
+def _cell(types: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    made = [check for checks in types.values() for check in checks]
+    if not made:
+        return NONE
+    right = [dtype for dtype, checks in types.items() if checks and _passed(checks) == len(checks)]
+    right.sort(key=lambda dtype: (_USUAL.index(dtype) if dtype in _USUAL else len(_USUAL), dtype))
+    return f"{_passed(made)}/{len(made)} {', '.join(right)}".rstrip()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Writes the page named first out of the reports named after it."""
+    if len(arguments) < 2:
+        sys.stderr.write(
+            "usage: python -m partita_conformance.reports.support PAGE.md REPORT.json...\n"
+        )
+        return 2
+    page, *files = arguments
+    reports = [json.loads(Path(name).read_text()) for name in files]
+    Path(page).write_text(support_table(reports), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

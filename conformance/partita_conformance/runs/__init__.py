@@ -1,0 +1,1 @@
+"""Which checks make up a run, and the processes that they run in."""

@@ -1,0 +1,89 @@
+"""All checks of a run, in the order in which they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from partita import zoo
+from partita.zoo.store import Store
+from partita_conformance.bench.checks import Check, registered
+from partita_conformance.inputs.cases_file import load
+from partita_conformance.inputs.node_cases import NodeCase, node_cases
+from partita_conformance.suites.contract import (  # noqa: F401  (importing them enters what they hold)
+    suite_async,
+    suite_blob,
+    suite_boundary,
+    suite_compiled,
+    suite_faults,
+    suite_plugin,
+    suite_ports,
+    suite_properties,
+    suite_query,
+    suite_request,
+)
+from partita_conformance.suites.numerics.suite_hetero import hetero_checks
+from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
+from partita_conformance.suites.numerics.suite_sweep import sweep_checks
+from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
+    suite_memory,
+    suite_resources,
+    suite_sharing,
+    suite_threads,
+)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which checks a run makes.
+
+    Attributes:
+        patterns: Check names, with ``*`` and ``?``; none selects all.
+        draws: Random models per operator.
+        cuts: Random cuts per network and model.
+        models: Models to cut besides those that are made on the spot, e.g. ``"zoo:magika"``.
+    """
+
+    patterns: tuple[str, ...] = ()
+    draws: int = 4
+    cuts: int = 4
+    models: tuple[str, ...] = ()
+
+    def takes(self, name: str) -> bool:
+        """Whether a check is selected."""
+        return not self.patterns or any(fnmatchcase(name, p) for p in self.patterns)
+
+    @property
+    def needs_cases(self) -> bool:
+        """Whether a pattern may select node cases, which take seconds to make."""
+        starts = {pattern.partition("/")[0] for pattern in self.patterns}
+        return not starts or any(fnmatchcase("operators", start) for start in starts)
+
+
+def model_names(given: Sequence[str]) -> tuple[str, ...]:
+    """The models that options name: as they are, and for ``"zoo"`` all that are in the cache."""
+    store = Store()
+    cached = [f"zoo:{name}" for name in zoo.names() if store.cached(name)]
+    return tuple(name for one in given for name in (cached if one == "zoo" else [one]))
+
+
+def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]:
+    """The selected checks.
+
+    Args:
+        selection: Which ones.
+        cases_file: Node cases that another process saved; by default they are made here.
+    """
+    cases: Mapping[str, NodeCase] = {}
+    if selection.needs_cases:
+        cases = load(cases_file) if cases_file is not None else node_cases()
+    everything = [
+        *registered(),
+        *hetero_checks(selection.cuts, selection.models),
+        *random_checks(selection.draws),
+        *sweep_checks(selection.draws),
+        *operator_checks(cases),
+    ]
+    return [one for one in everything if selection.takes(one.name)]

@@ -1,0 +1,103 @@
+"""Suite ``async``: requests beside the caller, callbacks, queues, cancelling."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import partita
+from partita.errors import InferCancelledError, RequestBusyError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import check, require
+from partita_conformance.judging.compare import compare
+
+
+@check("async", values=True)
+def starts_and_waits(bench: Bench) -> None:
+    """start_async computes what infer computes; wait ends it; wait_for tells when it is over."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    for seed in range(3):
+        feeds = sample.feeds(seed)
+        request.start_async(feeds)
+        for array in feeds.values():
+            array[...] = 5  # start_async has copied it
+        request.wait()
+        require(request.wait_for(1000), "wait_for(1000) is False after wait().")
+        fresh = sample.feeds(seed)
+        compare(request.results.to_tuple(), bench.expected(sample.proto, fresh), sample.name)
+
+
+@check("async")
+def calls_back(bench: Bench) -> None:
+    """The callback is called once per run, with the userdata, when results are there."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    seen: list[tuple[object, int]] = []
+    request.set_callback(lambda data: seen.append((data, len(request.output_tensors))))
+    for index in range(3):
+        request.start_async(sample.feeds(), userdata=index)
+        request.wait()
+    require([data for data, _ in seen] == [0, 1, 2], f"The callback saw {seen!r}.")
+
+
+@check("async")
+def a_running_request_is_busy(bench: Bench) -> None:
+    """While a request runs, using it raises RequestBusyError; afterwards it works."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(_: object) -> None:
+        entered.set()
+        leave.wait(30)
+
+    request.set_callback(block)
+    request.start_async(sample.feeds())
+    entered.wait(30)
+    leave.set()
+    request.wait()
+    request.set_callback(None)
+    for _ in range(20):
+        try:
+            request.start_async(sample.feeds())
+            request.start_async(sample.feeds())
+        except RequestBusyError:
+            pass
+        request.wait()
+    request.infer(sample.feeds())
+
+
+@check("async", values=True)
+def a_cancelled_request_works_again(bench: Bench) -> None:
+    """After cancel, wait ends (with InferCancelledError or a result), and the next run is right."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    for _ in range(5):
+        request.start_async(sample.feeds())
+        request.cancel()
+        with contextlib.suppress(InferCancelledError):
+            request.wait()
+    feeds = sample.feeds(3)
+    result = request.infer(feeds)
+    compare(result.to_tuple(), bench.expected(sample.proto, feeds), f"{sample.name} after cancel")
+
+
+@check("async", values=True)
+def a_queue_loses_nothing(bench: Bench) -> None:
+    """AsyncInferQueue runs every job once, each with its own inputs."""
+    sample = bench.sample("plain")
+    queue = partita.AsyncInferQueue(bench.compile(sample.proto), jobs=3)
+    results: dict[int, tuple[object, ...]] = {}
+    queue.set_callback(
+        lambda request, index: results.__setitem__(
+            index, tuple(a.copy() for a in request.results.to_tuple())
+        )
+    )
+    for index in range(24):
+        queue.start_async(sample.feeds(100 + index), userdata=index)
+    queue.wait_all()
+    require(sorted(results) == list(range(24)), f"{len(results)} of 24 jobs came back.")
+    for index, arrays in results.items():
+        expected = bench.expected(sample.proto, sample.feeds(100 + index))
+        compare(arrays, expected, f"{sample.name}, job {index}")

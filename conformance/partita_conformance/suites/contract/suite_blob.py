@@ -1,0 +1,153 @@
+"""Suite ``blob``: compiled models that are exported come back as they were."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import typing
+from typing import Any
+
+import numpy as np
+from onnx import numpy_helper
+
+from partita.errors import BlobError, CompileError, PartitaError
+from partita.properties import writable
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require, require_raises
+from partita_conformance.judging.compare import compare
+
+
+def _export(bench: Bench, kind: str = "plain") -> bytes:
+    """An exported model.
+
+    Raises:
+        NotApplicableError: The device cannot export, and says so with a PartitaError.
+    """
+    try:
+        blob = bench.compile(bench.sample(kind).proto).export_model()
+    except (CompileError, NotImplementedError, BlobError) as error:
+        raise NotApplicableError(f"the device does not export: {error}") from error
+    require(isinstance(blob, bytes), f"export_model gives {type(blob).__name__}, not bytes.")
+    return blob
+
+
+@check("blob", values=True)
+def comes_back(bench: Bench) -> None:
+    """An exported model, imported by another core, has the ports and results that it had."""
+    for kind in ("plain", "dynamic", "outputs"):
+        sample = bench.sample(kind)
+        blob = _export(bench, kind)
+        restored = bench.new_core().import_model(blob, bench.device)
+        original = bench.compile(sample.proto)
+        for side in ("inputs", "outputs"):
+            require(
+                getattr(restored, side) == getattr(original, side),
+                f"The {side} of '{sample.name}' are {getattr(restored, side)} after import.",
+            )
+        feeds = sample.feeds()
+        compare(
+            restored(feeds).to_tuple(),
+            bench.expected(sample.proto, feeds),
+            f"{sample.name} imported",
+        )
+        again = bench.core.import_model(restored.export_model(), bench.device)
+        compare(
+            again(feeds).to_tuple(), bench.expected(sample.proto, feeds), f"{sample.name}, twice"
+        )
+
+
+@check("blob")
+def keeps_its_properties(bench: Bench) -> None:
+    """Properties of the exported model are there after import."""
+    sample = bench.sample("plain")
+    _export(bench)
+    blob = bench.compile(sample.proto, {"PERF_COUNT": True}).export_model()
+    restored = bench.new_core().import_model(blob, bench.device)
+    require(restored.get_property("PERF_COUNT") is True, "PERF_COUNT is lost by export and import.")
+
+
+@check("blob", values=True)
+def comes_out_of_the_cache(bench: Bench) -> None:
+    """A model compiled again with CACHE_DIR comes out of the cache and computes what it did."""
+    for kind in ("plain", "dynamic"):
+        sample = bench.sample(kind)
+        _export(bench, kind)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            config = {"CACHE_DIR": folder}
+            bench.compile(sample.proto, config)
+            cached = bench.new_core().compile_model(sample.proto, bench.device, config)
+            require(
+                cached.get_property("LOADED_FROM_CACHE") is True,
+                "LOADED_FROM_CACHE is not True in the second compile with one CACHE_DIR.",
+            )
+            feeds = sample.feeds()
+            compare(
+                cached(feeds).to_tuple(),
+                bench.expected(sample.proto, feeds),
+                f"{sample.name} out of the cache",
+            )
+
+
+@check("blob", values=True)
+def the_original_works_on(bench: Bench) -> None:
+    """A compiled model that was exported computes afterwards as before, with other requests."""
+    sample = bench.sample("plain")
+    _export(bench)
+    compiled = bench.compile(sample.proto)
+    request = compiled.create_infer_request()
+    for seed in (0, 1):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        compare(request.infer(feeds).to_tuple(), expected, f"{sample.name}, request of before")
+        compare(compiled(feeds).to_tuple(), expected, f"{sample.name}, after export")
+        compiled.export_model()
+
+
+@check("blob", values=True)
+def the_cache_keeps_models_apart(bench: Bench) -> None:
+    """Other weights and other properties do not come out of CACHE_DIR for one another."""
+    sample = bench.sample("plain")
+    _export(bench)
+    other = type(sample.proto)()
+    other.CopyFrom(sample.proto)
+    for tensor in other.graph.initializer:
+        array = numpy_helper.to_array(tensor) * np.float32(0.5)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    feeds = sample.feeds(4)
+    settings: list[dict[str, Any]] = [{"PERF_COUNT": False}, {"PERF_COUNT": True}]
+    schema = bench.plugin.properties_type
+    for name in writable(schema):
+        field = schema.model_fields[name]
+        if typing.get_origin(field.annotation) is typing.Literal and "PRECISION" not in name:
+            settings += [{name: value} for value in typing.get_args(field.annotation)]
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for _ in range(2):
+            for proto, given in itertools.product((sample.proto, other), settings):
+                compiled = bench.compile(proto, {**given, "CACHE_DIR": folder})
+                what = f"{sample.name} with {given} and CACHE_DIR"
+                compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+                for name, value in given.items():
+                    have = compiled.get_property(name)
+                    require(have == value, f"{what} has {name}={have!r}.")
+
+
+@check("blob")
+def damage_is_noticed(bench: Bench) -> None:
+    """Blobs that are empty, foreign, cut short or altered raise a PartitaError."""
+    blob = _export(bench)
+    middle = len(blob) // 2
+    for what, damaged in {
+        "an empty blob": b"",
+        "foreign bytes": b"this is no model" * 9,
+        "a blob cut short": blob[:middle],
+        "a blob with bytes too many": blob + b"tail",
+        "a blob with a byte altered": blob[:-9] + bytes([blob[-9] ^ 255]) + blob[-8:],
+        "a blob altered in the middle": blob[:middle]
+        + bytes([blob[middle] ^ 255])
+        + blob[middle + 1 :],
+    }.items():
+        require_raises(
+            PartitaError,
+            lambda damaged=damaged: bench.core.import_model(damaged, bench.device),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
+            f"Importing {what}",
+        )

@@ -1,0 +1,272 @@
+"""Suite ``boundary``: what devices may offer so that tensors cross and runs start at less cost."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+import partita
+from partita.errors import InferError
+from partita.tensors.layout import LaidOutTensor, Layout, Window
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.inputs.models import Array, Sample, networks, parse, samples
+from partita_conformance.judging.compare import compare
+
+Layouts = Mapping[partita.Port, Sequence[Layout]]
+
+
+def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.CompiledModel, Layouts]]:
+    """Models whose ports could have other layouts.
+
+    Raises:
+        NotApplicableError: There are none.
+    """
+    found = False
+    for sample in (*networks(), *samples("plain"), *samples("pair")):
+        if bench.refusals(sample.proto):
+            continue
+        compiled = bench.compile(sample.proto)
+        layouts = compiled.layouts()
+        if layouts:
+            found = True
+            yield sample, compiled, layouts
+    if not found:
+        raise NotApplicableError("the device names no layouts")
+
+
+@check("boundary")
+def names_layouts_that_fit(bench: Bench) -> None:
+    """layouts() names ports of the compiled model, each with different orders of its axes."""
+    for sample, compiled, layouts in _offers(bench):
+        ports = {*compiled.inputs, *compiled.outputs}
+        for port, offered in layouts.items():
+            what = f"layouts() of '{sample.name}'"
+            require(port in ports, f"{what} names {port!r}, which is no port of it.")
+            require(len(set(offered)) == len(offered), f"{what} repeats one for '{port.name}'.")
+            for layout in offered:
+                require(isinstance(layout, Layout), f"{what} holds a {type(layout).__name__}.")
+                rank = -1 if port.shape is None else len(port.shape)
+                require(
+                    sorted(layout.axes) == list(range(rank)),
+                    f"{what}: {layout.name} orders {len(layout.axes)} axes; '{port.name}' is "
+                    f"{port.describe()}.",
+                )
+
+
+@check("boundary")
+def computes_the_same_in_every_layout(bench: Bench) -> None:
+    """Ports in layouts, alone and together, change no result; every other port stays plain."""
+    for sample, compiled, layouts in _offers(bench):
+        feeds = sample.feeds(70)
+        plain = _run(bench, compiled, {}, feeds)
+        choices = [{port: layout} for port, offered in layouts.items() for layout in offered]
+        choices.append({port: offered[0] for port, offered in layouts.items() if offered})
+        for chosen in choices:
+            names = ", ".join(f"'{port.name}' {layout.name}" for port, layout in chosen.items())
+            narrow = min(layout.dtype.itemsize for layout in chosen.values()) < 4
+            compare(
+                _run(bench, compiled.with_layouts(chosen), chosen, feeds),
+                plain,
+                f"{sample.name} with {names}",
+                rtol=2e-2 if narrow else None,
+                atol=2e-2 if narrow else None,
+            )
+        compare(_run(bench, compiled, {}, feeds), plain, f"{sample.name}, plain once more")
+
+
+def _run(
+    bench: Bench,
+    compiled: partita.CompiledModel,
+    chosen: Mapping[partita.Port, Layout],
+    feeds: Mapping[str, Array],
+) -> list[Array]:
+    """Two runs of a runner, the second with tensors for its outputs; the second's results."""
+    runner = compiled.create_runner()
+    inputs = [_tensor(bench, feeds[port.name], chosen.get(port)) for port in compiled.inputs]
+    first = runner.run(inputs)
+    for port, tensor in zip(compiled.outputs, first, strict=True):
+        due = chosen.get(port)
+        require(
+            tensor.layout == due,
+            f"'{port.name}' comes {_called(tensor.layout)}; {_called(due)} was chosen.",
+        )
+    kept = [tensor.numpy().copy() for tensor in first]
+    targets = [
+        _host(np.zeros_like(array), chosen.get(port))
+        for port, array in zip(compiled.outputs, kept, strict=True)
+    ]
+    second = runner.run(inputs, targets)
+    compare([tensor.numpy() for tensor in second], kept, "a second run, into given tensors")
+    return kept
+
+
+def _tensor(bench: Bench, array: Array, layout: Layout | None) -> partita.Tensor:
+    tensor = _host(array, layout)
+    if layout is None or bench.core.can_share(bench.device, "host"):
+        return tensor
+    moved = bench.core.transfer_to(bench.device, tensor)
+    require(
+        moved.layout == layout,
+        f"transfer_to makes a tensor {_called(layout)} one {_called(moved.layout)}.",
+    )
+    compare([moved.numpy()], [tensor.numpy()], f"transfer_to of a tensor {_called(layout)}")
+    return moved
+
+
+def _host(array: Array, layout: Layout | None) -> partita.Tensor:
+    if layout is None:
+        return partita.HostTensor(array)
+    return LaidOutTensor(layout.stored(array), array.dtype, layout)
+
+
+def _called(layout: Layout | None) -> str:
+    return "plain" if layout is None else f"in layout {layout.name}"
+
+
+@check("boundary")
+def windows_are_all_that_is_written(bench: Bench) -> None:
+    """An output that is a part of a larger tensor is written there, and nothing beside it."""
+    tried = False
+    for sample, compiled, layouts in _offers(bench):
+        feeds = sample.feeds(74)
+        plain = _run(bench, compiled, {}, feeds)
+        for port in compiled.windows():
+            array = plain[port.index]
+            for named in layouts[port]:
+                tried = True
+                size = array.shape[named.axes[-1]]
+                layout = replace(named, window=Window(2, size, size + 5))
+                larger = np.full(layout.shape_in_memory(array.shape), 55, layout.dtype)
+                target = LaidOutTensor(larger, array.dtype, layout)
+                targets = [target if one is port else None for one in compiled.outputs]
+                runner = compiled.with_layouts({port: layout}).create_runner()
+                inputs = [_tensor(bench, feeds[one.name], None) for one in compiled.inputs]
+                results = runner.run(inputs, targets)
+                what = f"'{port.name}' of '{sample.name}' in a window"
+                compare([tensor.numpy() for tensor in results], plain, what)
+                layout.own(larger)[...] = 55
+                require(bool((larger == 55).all()), f"{what}: elements beside it were written.")
+    if not tried:
+        raise NotApplicableError("the device writes no windows")
+
+
+@check("boundary")
+def a_layout_that_was_not_chosen_does_no_harm(bench: Bench) -> None:
+    """A tensor in a layout that its port was not given is an InferError, or is read rightly."""
+    for sample, compiled, layouts in _offers(bench):
+        feeds = sample.feeds(71)
+        plain = _run(bench, compiled, {}, feeds)
+        for port, offered in layouts.items():
+            if not port.is_input or not offered:
+                continue
+            inputs = [
+                _host(feeds[one.name], offered[0] if one is port else None)
+                for one in compiled.inputs
+            ]
+            try:
+                results = compiled.create_runner().run(inputs)
+            except InferError:
+                continue
+            what = f"'{port.name}' of '{sample.name}' in a layout that was not chosen"
+            compare([tensor.numpy() for tensor in results], plain, what)
+
+
+@check("boundary")
+def repetitions_compute_what_inputs_hold(bench: Bench) -> None:
+    """A repetition computes anew at each call, into the outputs that it was made for."""
+    tried = 0
+    for sample in (*samples("plain"), *samples("pair"), *networks()):
+        if bench.refusals(sample.proto):
+            continue
+        compiled = bench.compile(sample.proto)
+        feeds = sample.feeds(72)
+        runner = compiled.create_runner()
+        expected = [tensor.numpy().copy() for tensor in runner.run(_inputs(compiled, feeds))]
+        inputs = _inputs(compiled, {name: np.zeros_like(x) for name, x in feeds.items()})
+        outputs = [partita.HostTensor(np.zeros_like(array)) for array in expected]
+        scratch = np.full(compiled.scratch_bytes, 255, np.uint8)
+        repetition = runner.repetition(inputs, outputs, scratch)
+        if repetition is None:
+            continue
+        tried += 1
+        repetition()
+        for port, tensor in zip(compiled.inputs, inputs, strict=True):
+            np.copyto(tensor.numpy(), feeds[port.name])
+        for _ in range(2):
+            scratch[:] = 255  # others have used it meanwhile
+            repetition()
+            compare([o.numpy() for o in outputs], expected, f"a repetition of '{sample.name}'")
+        kept = [o.numpy().copy() for o in outputs]
+        runner.run(_inputs(compiled, sample.feeds(73)))
+        compare([o.numpy() for o in outputs], kept, f"'{sample.name}' after a run on other tensors")
+        repetition()
+        compare([o.numpy() for o in outputs], expected, f"'{sample.name}' after a run, repeated")
+    if not tried:
+        raise NotApplicableError("the device repeats no run")
+
+
+@check("boundary", values=True)
+def joined_repetitions_keep_their_order(bench: Bench) -> None:
+    """followed_by() gives one call that computes what both do, one after the other."""
+    for op in ("Neg", "Abs", "Relu", "Exp", "Sigmoid"):
+        sample = Sample(op, parse(f"g (float[2,3] x) => (float[2,3] y) {{ y = {op}(x) }}"))
+        if not bench.refusals(sample.proto):
+            break
+    else:
+        raise NotApplicableError("the device takes none of Neg, Abs, Relu, Exp, Sigmoid")
+    compiled = bench.compile(sample.proto)
+    runners = [compiled.create_runner() for _ in range(3)]
+    chain = [partita.HostTensor(np.zeros((2, 3), np.float32)) for _ in range(4)]
+    repetitions = [
+        runner.repetition([chain[index]], [chain[index + 1]])
+        for index, runner in enumerate(runners)
+    ]
+    joined = repetitions[0]
+    for one in repetitions[1:]:
+        joined = None if joined is None or one is None else joined.followed_by(one)
+    if joined is None:
+        raise NotApplicableError("the device joins no runs")
+    for seed in (75, 76):
+        array = next(iter(sample.feeds(seed).values()))
+        np.copyto(chain[0].numpy(), array)
+        joined()
+        want = array
+        for _ in runners:
+            (want,) = bench.expected(sample.proto, {compiled.inputs[0].name: want})
+        compare([chain[-1].numpy()], [want], f"'{sample.name}' three times in a row")
+
+
+def _inputs(
+    compiled: partita.CompiledModel, feeds: Mapping[str, Array]
+) -> list[partita.HostTensor]:
+    return [partita.HostTensor(feeds[port.name].copy()) for port in compiled.inputs]
+
+
+@check("boundary")
+def offers_host_memory_that_lasts(bench: Bench) -> None:
+    """host_memory() gives bytes that can be written, that copies use, and that stay."""
+    blocks = [bench.core.host_memory(bench.device, nbytes) for nbytes in (64, 4096, 1 << 20)]
+    if all(block is None for block in blocks):
+        raise NotApplicableError("the device offers no host memory")
+    for number, block in enumerate(blocks):
+        if block is None:
+            continue
+        require(
+            isinstance(block, np.ndarray) and block.dtype == np.uint8 and block.ndim == 1,
+            f"host_memory gives {block!r}, no row of bytes.",
+        )
+        require(block.nbytes == (64, 4096, 1 << 20)[number], f"It has {block.nbytes} bytes.")
+        require(block.flags.writeable, "It cannot be written.")
+        block[:] = number + 1
+    gc.collect()
+    for number, block in enumerate(blocks):
+        if block is not None:
+            require(bool((block == number + 1).all()), "What was written to it has changed.")
+            tensor = bench.core.transfer_to(bench.device, partita.HostTensor(block))
+            back = partita.HostTensor(np.zeros_like(block))
+            tensor.copy_to(back)
+            compare([back.numpy()], [block], "a tensor in it, on the device and back")

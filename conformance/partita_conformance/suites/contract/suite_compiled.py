@@ -1,0 +1,167 @@
+"""Suite ``compiled``: the compiled model has the model's face and a life of its own."""
+
+from __future__ import annotations
+
+import gc
+
+import onnx
+from onnx import numpy_helper
+
+import partita
+from partita.errors import ModelError, PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import ConformanceError, check, require, require_raises
+from partita_conformance.inputs.models import networks, samples
+from partita_conformance.judging.compare import compare
+
+
+@check("compiled")
+def has_the_ports_of_the_model(bench: Bench) -> None:
+    """Inputs and outputs have the model's names, order, dtypes and shapes."""
+    for kind in ("plain", "dynamic", "pair", "outputs"):
+        sample = bench.sample(kind)
+        model, compiled = bench.read(sample.proto), bench.compile(sample.proto)
+        for side in ("inputs", "outputs"):
+            due, have = getattr(model, side), getattr(compiled, side)
+            require(
+                [p.name for p in have] == [p.name for p in due],
+                f"The {side} of '{sample.name}' are {[p.name for p in have]}, not "
+                f"{[p.name for p in due]}.",
+            )
+            for port, want in zip(have, due, strict=True):
+                require(
+                    port.dtype == want.dtype and port.shape == want.shape,
+                    f"'{port.name}' of '{sample.name}' is {port.describe()} for {want.describe()}.",
+                )
+                require(port.index == want.index, f"'{port.name}' has index {port.index}.")
+
+
+@check("compiled")
+def finds_its_ports(bench: Bench) -> None:
+    """Ports are found by name and index; others raise ModelError."""
+    compiled = bench.compile(bench.sample("outputs").proto)
+    require(compiled.input("x").index == 0, "input('x') is not the first input.")
+    require(compiled.output("z").index == 1, "output('z') is not the second output.")
+    require_raises(ModelError, lambda: compiled.input("nobody"), "input('nobody')")
+    require_raises(ModelError, lambda: compiled.output(7), "output(7)")
+
+
+@check("compiled")
+def tells_its_facts(bench: Bench) -> None:
+    """NETWORK_NAME, EXECUTION_DEVICES and OPTIMAL_NUMBER_OF_INFER_REQUESTS are there and right."""
+    compiled = bench.compile(bench.sample("plain").proto)
+    name = bench.read(bench.sample("plain").proto).name
+    have = compiled.get_property("NETWORK_NAME")
+    require(have == name, f"NETWORK_NAME is {have!r}, not {name!r}.")
+    devices = compiled.get_property("EXECUTION_DEVICES")
+    require(
+        isinstance(devices, list) and devices and all(isinstance(d, str) for d in devices),
+        f"EXECUTION_DEVICES is {devices!r}.",
+    )
+    if bench.core.device_info(bench.device).kind != "virtual":
+        require(
+            {d.partition(".")[0] for d in devices} == {bench.plugin.device_name},
+            f"EXECUTION_DEVICES is {devices!r}; the model is on '{bench.device}'.",
+        )
+    count = compiled.get_property("OPTIMAL_NUMBER_OF_INFER_REQUESTS")
+    require(
+        isinstance(count, int) and count >= 1, f"OPTIMAL_NUMBER_OF_INFER_REQUESTS is {count!r}."
+    )
+
+
+@check("compiled")
+def explains_every_operation(bench: Bench) -> None:
+    """explain() places every operation of the model."""
+    for network in networks():
+        if bench.refusals(network.proto):
+            continue
+        names = {op.name for op in bench.read(network.proto).ops}
+        placed = {op.name for op in bench.compile(network.proto).explain().ops}
+        require(placed == names, f"explain() of '{network.name}' lacks {sorted(names - placed)}.")
+
+
+@check("compiled", values=True)
+def two_of_them_do_not_meet(bench: Bench) -> None:
+    """Models of the same name with other weights, both compiled, each give their own results."""
+    candidates = [s for s in samples("plain") if s.proto.graph.initializer]
+    usable = [s for s in candidates if not bench.refusals(s.proto)]
+    sample = usable[0] if usable else bench.sample("plain")
+    feeds = sample.feeds()
+
+    def scaled(part: slice) -> onnx.ModelProto:
+        other = onnx.ModelProto()
+        other.CopyFrom(sample.proto)
+        for tensor in other.graph.initializer:
+            array = numpy_helper.to_array(tensor).copy()
+            array.reshape(-1)[part] *= -1.5
+            tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        return other
+
+    first, models = bench.compile(sample.proto), [scaled(slice(None)), scaled(slice(-1, None))]
+    others = [(proto, bench.compile(proto)) for proto in models]
+    for _ in range(2):
+        compare(first(feeds).to_tuple(), bench.expected(sample.proto, feeds), "the first model")
+        for proto, second in others:
+            compare(second(feeds).to_tuple(), bench.expected(proto, feeds), "another model")
+
+
+@check("compiled", values=True)
+def compiling_twice_gives_the_same(bench: Bench) -> None:
+    """A model compiled twice, the first already gone, gives the same results."""
+    sample = bench.sample("plain")
+    feeds = sample.feeds()
+    expected = bench.expected(sample.proto, feeds)
+    for attempt in range(2):
+        compiled = bench.compile(sample.proto)
+        compare(compiled(feeds).to_tuple(), expected, f"{sample.name}, compile {attempt + 1}")
+        del compiled
+        gc.collect()
+
+
+@check("compiled", values=True)
+def edits_of_the_model_come_too_late(bench: Bench) -> None:
+    """Reshaping or pinning the model after compiling does not change what was compiled."""
+    sample = bench.sample("dynamic")
+    model = bench.read(sample.proto)
+    compiled = bench.plugin.compile_model(model, bench.properties())
+    feeds = sample.feeds()
+    model.reshape({0: [7, *(model.input(0).shape or ())[1:]]})
+    for op in model.ops:
+        op.affinity = "SOMEWHERE"
+    compare(compiled(feeds).to_tuple(), bench.expected(sample.proto, feeds), sample.name)
+
+
+@check("compiled")
+def a_model_that_is_not_taken_raises(bench: Bench) -> None:
+    """Compiling what the device does not take raises a PartitaError; afterwards others compile."""
+    proto = type(bench.sample("plain").proto)()
+    proto.CopyFrom(bench.sample("plain").proto)
+    proto.graph.node[0].op_type = "Transmogrify"
+    proto.graph.node[0].domain = "com.nobody"
+    entry = proto.opset_import.add()
+    entry.domain, entry.version = "com.nobody", 1
+    plugin = bench.plugin
+    model = bench.read(proto)
+    require_raises(
+        PartitaError,
+        lambda: plugin.compile_model(model, bench.properties()),
+        "compile_model of the plugin, given com.nobody::Transmogrify,",
+    )
+    sample = bench.sample("plain")
+    bench.compile(sample.proto)(sample.feeds())
+
+
+@check("compiled")
+def it_is_a_compiled_model(bench: Bench) -> None:
+    """compile_model returns a partita.CompiledModel whose runners are partita.Runner."""
+    model = bench.read(bench.sample("plain").proto)
+    compiled = bench.plugin.compile_model(model, bench.properties())
+    if not isinstance(compiled, partita.CompiledModel):
+        raise ConformanceError(f"compile_model gives {type(compiled).__name__}.")
+    first, second = compiled.create_runner(), compiled.create_runner()
+    for runner in (first, second):
+        require(isinstance(runner, partita.Runner), f"create_runner gives {type(runner).__name__}.")
+    require(first is not second, "create_runner gives the same runner twice.")
+    for runner in (first, second):
+        runner.close()
+        runner.close()

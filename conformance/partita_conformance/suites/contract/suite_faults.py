@@ -1,0 +1,140 @@
+"""Suite ``faults``: errors are typed and name what is wrong, and what raised them works on."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import onnx
+
+from partita.errors import InferError, InputError, PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import (
+    ConformanceError,
+    NotApplicableError,
+    check,
+    require,
+    require_raises,
+)
+from partita_conformance.inputs.models import Sample, parse
+from partita_conformance.judging.compare import compare
+
+Array = np.ndarray[Any, Any]
+
+
+@check("faults", values=True)
+def wrong_inputs_are_refused(bench: Bench) -> None:
+    """A wrong name, dtype, rank, size or count raises InputError; the next run is right."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    feeds = sample.feeds()
+    (name,) = feeds
+    array = feeds[name]
+    for what, given in {
+        "an unknown name": {"nobody": array},
+        "another dtype": {name: array.astype(np.float64)},
+        "another rank": {name: array[None]},
+        "another size": {name: np.concatenate([array, array])},
+        "too many inputs": [array, array],
+        "no array": {name: object()},
+    }.items():
+        require_raises(InputError, lambda given=given: request.infer(given), what)  # type: ignore[misc]  # mypy cannot type defaults of lambdas
+        result = request.infer(feeds)
+        compare(
+            result.to_tuple(), bench.expected(sample.proto, feeds), f"{sample.name} after {what}"
+        )
+
+
+@check("faults")
+def a_missing_input_is_named(bench: Bench) -> None:
+    """Inferring without an input that was never given raises an InferError that names it."""
+    sample = bench.sample("pair")
+    request = bench.compile(sample.proto).create_infer_request()
+    try:
+        request.infer({"a": sample.feeds()["a"]})
+    except InferError as error:
+        require("'b'" in str(error), f"The error does not name input 'b': {error}")
+
+
+@check("faults", values=True)
+def a_failing_run_is_typed_and_forgotten(bench: Bench) -> None:
+    """A run that cannot work raises InferError; the same request then works."""
+    candidates: dict[str, tuple[onnx.ModelProto, dict[str, Array], dict[str, Array]]] = {
+        "rows that do not divide": (
+            parse(
+                "g (float[N] x) => (float[M,3] y) { y = Reshape(x, s) }",
+                {"s": np.array([-1, 3], np.int64)},
+            ),
+            {"x": np.ones(7, np.float32)},
+            {"x": np.arange(6, dtype=np.float32)},
+        ),
+        "rows that do not fit": (
+            parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }"),
+            {"a": np.ones(3, np.float32), "b": np.ones(4, np.float32)},
+            {"a": np.ones(3, np.float32), "b": np.arange(3, dtype=np.float32)},
+        ),
+        "columns that do not fit": (
+            parse(
+                "g (float[2,N] x) => (float[2,3] y) { y = MatMul(x, w) }",
+                {"w": np.ones((4, 3), np.float32)},
+            ),
+            {"x": np.ones((2, 5), np.float32)},
+            {"x": np.arange(8, dtype=np.float32).reshape(2, 4)},
+        ),
+    }
+    tried = 0
+    for what, (proto, bad, good) in candidates.items():
+        if bench.refusals(proto):
+            continue
+        request = bench.compile(proto).create_infer_request()
+        expected = bench.expected(proto, good)
+        for turn in range(2):
+            try:
+                request.infer(bad)
+            except PartitaError:
+                pass
+            except Exception as error:
+                raise ConformanceError(
+                    f"{what}: the run raises {type(error).__name__} ({error}), no InferError."
+                ) from error
+            else:
+                raise ConformanceError(f"{what}: the run raises nothing.")
+            compare(request.infer(good).to_tuple(), expected, f"run {turn + 1} after {what}")
+        tried += 1
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+@check("faults", values=True)
+def a_failed_compile_leaves_no_trace(bench: Bench) -> None:
+    """After a compile that raised, other models compile and run as before."""
+    sample = bench.sample("plain")
+    broken = type(sample.proto)()
+    broken.CopyFrom(sample.proto)
+    broken.graph.node[0].op_type = "Transmogrify"
+    broken.graph.node[0].domain = "com.nobody"
+    entry = broken.opset_import.add()
+    entry.domain, entry.version = "com.nobody", 1
+    before = bench.compile(sample.proto)
+    for _ in range(3):
+        require_raises(PartitaError, lambda: bench.compile(broken), "Compiling com.nobody")
+    feeds = sample.feeds(3)
+    expected = bench.expected(sample.proto, feeds)
+    compare(before(feeds).to_tuple(), expected, f"{sample.name}, compiled before")
+    compare(bench.compile(sample.proto)(feeds).to_tuple(), expected, f"{sample.name}, after")
+
+
+@check("faults", values=True)
+def indices_out_of_range_do_no_harm(bench: Bench) -> None:
+    """Gather with an index that is not there raises or returns; the next run is right."""
+    proto = parse("g (float[4,3] x, int64[2] i) => (float[2,3] y) { y = Gather(x, i) }")
+    if bench.refusals(proto):
+        raise NotApplicableError("the device does not take Gather")
+    request = bench.compile(proto).create_infer_request()
+    x = Sample("gather", proto).feeds()["x"]
+    for bad in (7, -9, 2**40):
+        with contextlib.suppress(PartitaError):
+            request.infer({"x": x, "i": np.array([0, bad], np.int64)})
+        good = {"x": x, "i": np.array([-1, 2], np.int64)}
+        compare(request.infer(good).to_tuple(), bench.expected(proto, good), f"after index {bad}")

@@ -1,0 +1,132 @@
+"""Suite ``plugin``: what the plugin says of itself, and how tensors reach its memory."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from importlib import metadata
+
+import ml_dtypes
+import numpy as np
+
+import partita
+from partita.errors import DeviceError
+from partita.runtime.device_string import is_device_name
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import (
+    ConformanceError,
+    NotApplicableError,
+    check,
+    require,
+    require_raises,
+)
+from partita_conformance.judging.compare import compare
+
+_KINDS = ("cpu", "gpu", "accelerator", "virtual", "reference")
+
+
+@check("plugin")
+def names_itself(bench: Bench) -> None:
+    """The device name is capitals, digits and '_', and the interface version is this one."""
+    plugin = bench.plugin
+    require(is_device_name(plugin.device_name), f"device_name is {plugin.device_name!r}.")
+    require(
+        plugin.api_version == partita.API_VERSION,
+        f"api_version is {plugin.api_version}; this Partita has {partita.API_VERSION}.",
+    )
+
+
+@check("plugin")
+def lists_its_devices(bench: Bench) -> None:
+    """device_ids() gives unique strings, the same ones each time."""
+    answers = [list(bench.plugin.device_ids()) for _ in range(5)]
+    first = answers[0]
+    require(first, "device_ids() is empty; raise DeviceUnavailableError with the reason instead.")
+    require(all(isinstance(one, str) for one in first), f"device_ids() gives {first!r}.")
+    require(len(set(first)) == len(first), f"device_ids() repeats ids: {first!r}.")
+    for later in answers[1:]:
+        require(first == later, f"device_ids() gave {first!r}, then {later!r}.")
+
+
+@check("plugin")
+def describes_its_devices(bench: Bench) -> None:
+    """device_info() names each device as device strings do, with a known kind and a memory."""
+    plugin = bench.plugin
+    for device_id in plugin.device_ids():
+        info = plugin.device_info(device_id)
+        require(
+            isinstance(info, partita.DeviceInfo),
+            f"device_info({device_id!r}) gives {type(info).__name__}, not DeviceInfo.",
+        )
+        due = f"{plugin.device_name}.{device_id}" if device_id else plugin.device_name
+        require(info.device == due, f"device_info names the device '{info.device}', not '{due}'.")
+        require(info.full_name.strip(), "full_name is empty.")
+        require(info.kind in _KINDS, f"kind is '{info.kind}'; it is one of {', '.join(_KINDS)}.")
+        require(info.memory and isinstance(info.memory, str), f"memory is {info.memory!r}.")
+        require(
+            info.memory_bytes is None or info.memory_bytes > 0,
+            f"memory_bytes is {info.memory_bytes}; use None where there is no limit.",
+        )
+        again = plugin.device_info(device_id)
+        require(info == again, f"device_info gave {info}, then {again}.")
+
+
+@check("plugin")
+def refuses_a_device_that_is_not_there(bench: Bench) -> None:
+    """An id that the device does not have is refused."""
+    device = f"{bench.plugin.device_name}.no-such-id"
+    require_raises(DeviceError, lambda: bench.core.device_info(device), f"Device '{device}'")
+
+
+@check("plugin")
+def reads_its_own_memory(bench: Bench) -> None:
+    """can_share() answers with a bool, and yes for the memory that device_info names."""
+    memory = bench.core.device_info(bench.device).memory
+    answer = bench.plugin.can_share(memory, bench.device_id)
+    require(isinstance(answer, bool), f"can_share gives {answer!r}, not a bool.")
+    require(answer, f"can_share('{memory}') is False, though the device's tensors lie there.")
+    strange = bench.plugin.can_share("memory of nobody", bench.device_id)
+    require(strange is False, f"can_share('memory of nobody') is {strange!r}.")
+
+
+@check("plugin", values=False)
+def takes_tensors_into_its_memory(bench: Bench) -> None:
+    """transfer_to() keeps shape, dtype and elements, for every type and size."""
+    info = bench.core.device_info(bench.device)
+    dtypes = [np.float32, np.float64, np.float16, ml_dtypes.bfloat16, np.int64, np.uint8, np.bool_]
+    for dtype, shape in itertools.product(dtypes, [(), (0, 3), (5,), (2, 3, 4)]):
+        array = (np.arange(np.prod(shape, dtype=int)).reshape(shape) % 2 + 1).astype(dtype)
+        tensor = bench.plugin.transfer_to(partita.HostTensor(array), bench.device_id)
+        what = f"transfer_to of {array.dtype}{list(shape)}"
+        require(isinstance(tensor, partita.Tensor), f"{what} gives {type(tensor).__name__}.")
+        require(
+            bench.plugin.can_share(tensor.memory, bench.device_id),
+            f"{what} gives a tensor in '{tensor.memory}', which can_share refuses.",
+        )
+        require(
+            tensor.memory in (info.memory, "host"),
+            f"{what} gives a tensor in '{tensor.memory}'; device_info says '{info.memory}'.",
+        )
+        require(tuple(tensor.shape) == shape, f"{what} has shape {tensor.shape}.")
+        require(tensor.dtype == array.dtype, f"{what} has dtype {tensor.dtype}.")
+        compare([tensor.numpy()], [array], what)
+
+
+@check("plugin")
+def is_cheap_to_find(bench: Bench) -> None:
+    """Its entry point names a module of the group 'partita' that can be imported again."""
+    if bench.target.plugin:
+        raise NotApplicableError("the plugin was given by --plugin, not by an entry point")
+    for entry in metadata.entry_points(group="partita"):
+        if importlib.import_module(entry.module).__name__ == type(bench.plugin).__module__:
+            return
+    raise NotApplicableError("the plugin's class is defined outside its entry-point module")
+
+
+@check("plugin")
+def takes_something(bench: Bench) -> None:
+    """The device takes at least one of the small sample models."""
+    try:
+        bench.sample("plain")
+    except NotApplicableError as error:
+        raise ConformanceError(str(error)) from error

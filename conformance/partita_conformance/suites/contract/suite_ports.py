@@ -1,0 +1,224 @@
+"""Suite ``ports``: names that collide, many ports, ports without nodes, values read twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check
+from partita_conformance.judging.compare import compare
+
+Array = np.ndarray[Any, Any]
+
+UNARY = ("Neg", "Relu", "Abs", "Exp", "Sigmoid", "Tanh", "Sqrt", "Identity")
+BINARY = ("Sub", "Add", "Mul", "Max")
+LONG = "a_name_that_is_longer_than_the_tables_of_most_drivers_have_room_for/"
+NAMES = (
+    *("a.b", "a/b", "a_b", "a:b", "a b", "A_B", "a-b", "a\\b", 'a"b'),
+    *("x:0", "x:1", "outer/same", "inner/same", "for", "None", "__class__", "1st", "_1st"),
+    *("größe", "größe/2", "入力", f"{LONG}1", f"{LONG}2", "0", "1", "10"),
+)
+"""Names of values that many ways of making identifiers of them make equal."""
+_SHAPE = (2, 3)
+
+
+def _value(name: str, shape: Sequence[int | str] = _SHAPE) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape))
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: dict[str, Array] | None = None,
+) -> onnx.ModelProto:
+    """A model of opset 17."""
+    tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(list(nodes), "ports", list(inputs), list(outputs), tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def numbers(count: int, seed: int = 0) -> list[Array]:
+    """Arrays of positive numbers, no two of them alike."""
+    rng = np.random.default_rng(seed)
+    return [np.asarray(rng.uniform(0.1, 2, _SHAPE) + i, np.float32) for i in range(count)]
+
+
+def first_taken(bench: Bench, models: Iterator[onnx.ModelProto], what: str) -> onnx.ModelProto:
+    """The first model that the device takes.
+
+    Raises:
+        NotApplicableError: It takes none of them.
+    """
+    refusals = []
+    for proto in models:
+        refused = bench.refusals(proto)
+        if not refused:
+            return proto
+        refusals.append(refused[0])
+    raise NotApplicableError(f"the device takes no model of {what}: {'; '.join(refusals)}")
+
+
+def agree(bench: Bench, proto: onnx.ModelProto, feeds: dict[str, Array], what: str) -> None:
+    """Compiles, runs twice in one request and compares with what is right."""
+    request = bench.compile(proto).create_infer_request()
+    expected = bench.expected(proto, feeds)
+    for turn in range(2):
+        result = request.infer(feeds).to_tuple()
+        compare(result, expected, f"{what}, run {turn + 1}")
+
+
+@check("ports", values=True)
+def names_stay_apart(bench: Bench) -> None:
+    """Values, weights and nodes whose names differ in a sign, a capital or late are not mixed."""
+
+    def made(op: str) -> onnx.ModelProto:
+        nodes, outputs, weights = [], [], {}
+        for i, name in enumerate(NAMES):
+            weights[f"w{name}"] = numbers(1, i)[0] + 40
+            nodes.append(helper.make_node(op, [name, f"w{name}"], [f"{name}.m"], name=f"n{name}"))
+            nodes.append(helper.make_node(op, [f"{name}.m", name], [f"{name}'"], name=f"o{name}"))
+            outputs.append(_value(f"{name}'"))
+        return model(nodes, [_value(name) for name in NAMES], outputs, weights)
+
+    proto = first_taken(bench, map(made, BINARY), "two inputs of each operation")
+    feeds = dict(zip(NAMES, numbers(len(NAMES)), strict=True))
+    agree(bench, proto, feeds, "names that are nearly equal")
+
+
+@check("ports", values=True)
+def names_may_be_any_text(bench: Bench) -> None:
+    """One small model per odd name compiles and runs."""
+    for name in NAMES:
+        nodes = [[helper.make_node(op, [name], [f"{name}'"], name=name)] for op in UNARY]
+        models = (model(n, [_value(name)], [_value(f"{name}'")]) for n in nodes)
+        proto = first_taken(bench, models, "one operation")
+        agree(bench, proto, {name: numbers(1)[0]}, f"the name {name!r}")
+
+
+@check("ports", values=True)
+def twenty_of_them_keep_their_places(bench: Bench) -> None:
+    """Of twenty inputs and twenty outputs each is where it belongs, whatever the alphabet says."""
+    names = [f"p{(7 * i) % 20}" for i in range(20)]
+
+    def made(op: str) -> onnx.ModelProto:
+        nodes = [helper.make_node(op, [name], [f"{name}_out"]) for name in names]
+        outputs = [_value(f"{name}_out") for name in reversed(names)]
+        return model(nodes, [_value(name) for name in names], outputs)
+
+    proto = first_taken(bench, map(made, UNARY), "one operation per input")
+    agree(bench, proto, dict(zip(names, numbers(20), strict=True)), "20 inputs and outputs")
+
+
+@check("ports", values=True)
+def an_operation_may_have_many(bench: Bench) -> None:
+    """Concat, Sum, Max and Min of twenty inputs read them all; Split writes twenty outputs."""
+    names = [f"x{i}" for i in range(20)]
+    feeds = dict(zip(names, numbers(20, 3), strict=True))
+    tried = 0
+    for op in ("Concat", "Sum", "Max", "Min", "Mean"):
+        given: dict[str, Any] = {"axis": 0} if op == "Concat" else {}
+        out = _value("y", (40, 3) if op == "Concat" else _SHAPE)
+        for order in (names, names[::-1]):
+            nodes = [helper.make_node(op, order, ["y"], **given)]
+            proto = model(nodes, [_value(name) for name in names], [out])
+            if not bench.refusals(proto):
+                tried += 1
+                agree(bench, proto, feeds, f"{op} of 20 inputs")
+    parts = [_value(f"y{i}", (1, 3)) for i in range(20)]
+    split = helper.make_node("Split", ["x", "s"], [part.name for part in parts], axis=0)
+    proto = model([split], [_value("x", (20, 3))], parts, {"s": np.ones(20, np.int64)})
+    if not bench.refusals(proto):
+        tried += 1
+        agree(bench, proto, {"x": np.arange(60, dtype=np.float32).reshape(20, 3)}, "Split in 20")
+    if not tried:
+        raise NotApplicableError("the device takes none of Concat, Sum, Max, Min, Mean, Split")
+
+
+@check("ports", values=True)
+def ports_may_have_no_node(bench: Bench) -> None:
+    """An input or a weight that is an output, an unused input, and a model without inputs work."""
+    weight = numbers(1, 8)[0]
+    for op in UNARY:
+        node = helper.make_node(op, ["x"], ["y"])
+        if not bench.refusals(model([node], [_value("x")], [_value("y")])):
+            break
+    else:
+        raise NotApplicableError(f"the device takes none of {', '.join(UNARY)}")
+    x, y, w, z = (_value(name) for name in "xywz")
+    feeds = {"x": numbers(1)[0], "z": numbers(1, 5)[0] + 7}
+    fixed = helper.make_node(op, ["w"], ["y"])
+    for what, proto in {
+        "an input as output": model([node], [x], [x, y]),
+        "a weight as output": model([node], [x], [w, y], {"w": weight}),
+        "an input that nobody reads": model([node], [z, x], [y]),
+        "inputs as outputs, exchanged": model([node], [x, z], [z, x, y]),
+        "no inputs": model([fixed], [], [y], {"w": weight}),
+        "no nodes": model([], [x, z], [z, x]),
+    }.items():
+        wanted = {value.name for value in proto.graph.input}
+        agree(bench, proto, {k: v for k, v in feeds.items() if k in wanted}, what)
+
+
+@check("ports", values=True)
+def values_are_read_more_than_once(bench: Bench) -> None:
+    """A value read twice by one operation, or again after another one read it, stays as it was."""
+    tried = 0
+    for unary, binary in itertools.product(UNARY[:-1], BINARY):
+        nodes = [
+            helper.make_node(unary, ["x"], ["a"]),
+            helper.make_node(unary, ["a"], ["b"]),
+            helper.make_node(binary, ["a", "a"], ["c"]),
+            helper.make_node(binary, ["b", "a"], ["d"]),
+            helper.make_node(binary, ["d", "x"], ["y"]),
+        ]
+        proto = model(nodes, [_value("x")], [_value("y"), _value("c")])
+        if bench.refusals(proto):
+            continue
+        x = numbers(1, 9)[0] - 0.9
+        agree(bench, proto, {"x": x}, f"{unary} and {binary} of values read twice")
+        tried += 1
+    if not tried:
+        raise NotApplicableError(f"the device takes no pair of {UNARY} and {BINARY}")
+
+
+@check("ports", values=True)
+def outputs_may_be_left_out(bench: Bench) -> None:
+    """Of TopK, MaxPool and LSTM, a later output may be wanted without the first one."""
+    x = np.array([[3, 1, 2, 5], [0, 9, 8, 7]], np.float32)
+    indices = helper.make_tensor_value_info("i", TensorProto.INT64, [2, 2])
+    topk = helper.make_node("TopK", ["x", "k"], ["", "i"])
+    rng = np.random.default_rng(4)
+    w = {n: np.asarray(rng.standard_normal([1, 12, 3]), np.float32) for n in ("w", "r")}
+    lstm = helper.make_node("LSTM", ["x", "w", "r"], ["", "", "c"], hidden_size=3)
+    sequence = np.asarray(rng.standard_normal([4, 2, 3]), np.float32)
+    tried = 0
+    for what, proto, feeds in (
+        ("TopK", model([topk], [_value("x", (2, 4))], [indices], {"k": np.array([2])}), x),
+        ("LSTM", model([lstm], [_value("x", (4, 2, 3))], [_value("c", (1, 2, 3))], w), sequence),
+    ):
+        if not bench.refusals(proto):
+            tried += 1
+            agree(bench, proto, {"x": feeds}, f"{what} without its first output")
+    if not tried:
+        raise NotApplicableError("the device takes neither TopK nor LSTM")
+
+
+@check("ports", values=True)
+def long_models_work(bench: Bench) -> None:
+    """A chain of 300 operations that are all taken compiles and runs."""
+
+    def made(op: str) -> onnx.ModelProto:
+        names = [f"v{i}" for i in range(301)]
+        nodes = [helper.make_node(op, [a, "w"], [b]) for a, b in itertools.pairwise(names)]
+        weight = np.full(_SHAPE, 0.5 if op in ("Add", "Sub") else 1.01, np.float32)
+        return model(nodes, [_value("v0")], [_value("v300")], {"w": weight})
+
+    proto = first_taken(bench, map(made, BINARY), "two inputs of each operation")
+    agree(bench, proto, {"v0": numbers(1)[0]}, "300 operations")

@@ -1,0 +1,186 @@
+"""Suite ``properties``: typed, checked, and each where it was set."""
+
+from __future__ import annotations
+
+import enum
+import typing
+from typing import Any
+
+import pydantic
+
+import partita
+from partita.errors import PropertyError
+from partita.properties import is_read_only, writable
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require, require_raises
+from partita_conformance.judging.compare import compare
+
+_FREE = {"DEVICE_ID"}
+"""Writable properties whose value decides about more than themselves."""
+
+
+def _fields(bench: Bench) -> dict[str, Any]:
+    return dict(bench.plugin.properties_type.model_fields)
+
+
+def _other_values(annotation: Any, default: Any) -> list[Any]:
+    """Values that a field may have besides its default, as far as its type tells."""
+    if annotation is bool:
+        return [not default]
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return [member for member in annotation if member != default]
+    if typing.get_origin(annotation) is typing.Literal:
+        return [value for value in typing.get_args(annotation) if value != default]
+    if annotation is int:
+        return [default + 1]
+    return []
+
+
+@check("properties")
+def are_declared_well(bench: Bench) -> None:
+    """Names are upper case, each has a description, defaults are valid, instances are frozen."""
+    schema = bench.plugin.properties_type
+    for name, field in _fields(bench).items():
+        require(name == name.upper(), f"Property '{name}' is not upper case.")
+        require(field.description, f"Property '{name}' has no description.")
+    made = schema()
+    require(schema.model_config.get("frozen"), "The properties are not frozen.")
+    require_raises(
+        pydantic.ValidationError,
+        lambda: setattr(made, "PERF_COUNT", True),
+        "Writing to a properties object",
+    )
+
+
+@check("properties")
+def unknown_names_are_refused(bench: Bench) -> None:
+    """A name that the device does not have raises PropertyError, wherever it is given."""
+    core, sample = bench.new_core(), bench.sample("plain")
+    for what, action in {
+        "set_property": lambda: core.set_property(bench.device, {"NO_SUCH_PROPERTY": 1}),
+        "get_property": lambda: core.get_property(bench.device, "NO_SUCH_PROPERTY"),
+        "compile_model": lambda: bench.compile(sample.proto, {"NO_SUCH_PROPERTY": 1}),
+        "compiled.get_property": lambda: bench.compile(sample.proto).get_property("NO_SUCH"),
+    }.items():
+        require_raises(PropertyError, action, f"{what} with an unknown property")
+
+
+@check("properties")
+def wrong_values_are_refused(bench: Bench) -> None:
+    """A value that a property cannot have raises PropertyError and changes nothing."""
+    core = bench.new_core()
+    for name in writable(bench.plugin.properties_type):
+        annotation = bench.plugin.properties_type.model_fields[name].annotation
+        if annotation in (str, Any):
+            continue
+        before = core.get_property(bench.device, name)
+        require_raises(
+            PropertyError,
+            lambda name=name: core.set_property(bench.device, {name: "no such value"}),  # type: ignore[misc]  # mypy cannot type defaults of lambdas
+            f"Setting {name} to 'no such value'",
+        )
+        after = core.get_property(bench.device, name)
+        require(before == after, f"A refused value changed {name} from {before!r} to {after!r}.")
+
+
+@check("properties")
+def read_only_ones_stay(bench: Bench) -> None:
+    """Setting a read-only property raises PropertyError; reading it works."""
+    names = [n for n in _fields(bench) if is_read_only(bench.plugin.properties_type, n)]
+    if not names:
+        raise NotApplicableError("the device has no read-only property")
+    for name in names:
+        value = bench.core.get_property(bench.device, name)
+        require_raises(
+            PropertyError,
+            lambda name=name, value=value: bench.new_core().set_property(  # type: ignore[misc]  # see above
+                bench.device, {name: value}
+            ),
+            f"Setting read-only {name}",
+        )
+
+
+@check("properties")
+def are_listed(bench: Bench) -> None:
+    """SUPPORTED_PROPERTIES names every property, and each one listed can be read."""
+    compiled = bench.compile(bench.sample("plain").proto)
+    for where, get in {
+        "the device": lambda name: bench.core.get_property(bench.device, name),
+        "the compiled model": compiled.get_property,
+    }.items():
+        listed = get("SUPPORTED_PROPERTIES")
+        missing = set(_fields(bench)) - set(listed)
+        require(not missing, f"SUPPORTED_PROPERTIES of {where} lacks {sorted(missing)}.")
+        for name in listed:
+            get(name)
+
+
+@check("properties")
+def set_ones_reach_the_compiled_model(bench: Bench) -> None:
+    """What set_property sets, a model compiled later has; another core does not."""
+    sample = bench.sample("plain")
+    for name in writable(bench.plugin.properties_type):
+        if name in _FREE:
+            continue
+        field = bench.plugin.properties_type.model_fields[name]
+        default = bench.core.get_property(bench.device, name)
+        for value in _other_values(field.annotation, default)[:1]:
+            core = bench.new_core()
+            core.set_property(bench.device, {name: value})
+            have = bench.compile(sample.proto, core=core).get_property(name)
+            require(have == value, f"{name} was set to {value!r}; the compiled model has {have!r}.")
+            other = bench.compile(sample.proto, core=bench.new_core()).get_property(name)
+            require(other == default, f"{name} set on one core shows on another: {other!r}.")
+
+
+@check("properties")
+def of_one_compile_stay_there(bench: Bench) -> None:
+    """A property given to one compile overrides set_property there and nowhere else."""
+    core, sample = bench.new_core(), bench.sample("plain")
+    core.set_property(bench.device, {"PERF_COUNT": False})
+    with_it = bench.compile(sample.proto, {"PERF_COUNT": "YES"}, core)
+    without = bench.compile(sample.proto, core=core)
+    require(with_it.get_property("PERF_COUNT") is True, "PERF_COUNT given to compile is lost.")
+    require(without.get_property("PERF_COUNT") is False, "PERF_COUNT leaks to the next compile.")
+    with_it(sample.feeds())
+    require(with_it.get_property("PERF_COUNT") is True, "Another compile changed PERF_COUNT.")
+
+
+@check("properties", values=True)
+def do_not_change_results(bench: Bench) -> None:
+    """Whatever threads, streams or hints are set, the numbers stay right."""
+    sample = bench.sample("plain")
+    feeds = sample.feeds()
+    expected = bench.expected(sample.proto, feeds)
+    for name in writable(bench.plugin.properties_type):
+        if name in _FREE or "PRECISION" in name:
+            continue
+        field = bench.plugin.properties_type.model_fields[name]
+        for value in _other_values(field.annotation, field.default):
+            result = bench.compile(sample.proto, {name: value})(feeds)
+            compare(result.to_tuple(), expected, f"{sample.name} with {name}={value!r}")
+
+
+@check("properties")
+def counters_come_when_asked_for(bench: Bench) -> None:
+    """With PERF_COUNT, counters (if any) are well formed; without, there are none."""
+    sample = bench.sample("plain")
+    silent = bench.compile(sample.proto).create_infer_request()
+    silent.infer(sample.feeds())
+    require(not list(silent.get_profiling_info()), "There are counters without PERF_COUNT.")
+    request = bench.compile(sample.proto, {"PERF_COUNT": True}).create_infer_request()
+    request.infer(sample.feeds())
+    infos = list(request.get_profiling_info())
+    for info in infos:
+        require(isinstance(info, partita.ProfilingInfo), f"A counter is a {type(info).__name__}.")
+        require(info.node_name, "A counter has no node_name.")
+        require(
+            0 <= info.cpu_time_us < 6e7 and 0 <= info.real_time_us < 6e7,
+            f"Counter '{info.node_name}' has times {info.real_time_us} and {info.cpu_time_us} us.",
+        )
+    request.infer(sample.feeds())
+    again = list(request.get_profiling_info())
+    require(
+        len(again) == len(infos),
+        f"There are {len(infos)} counters after one run, {len(again)} after two: they add up.",
+    )

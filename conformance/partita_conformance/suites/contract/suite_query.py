@@ -1,0 +1,235 @@
+"""Suite ``query``: answers that can be relied on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+import partita
+from partita.errors import PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import ConformanceError, check, require
+from partita_conformance.inputs.models import networks, samples
+
+
+def _stranger() -> partita.Model:
+    """A model of one operator that nobody has."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["a"], name="known"),
+            helper.make_node("Transmogrify", ["a"], ["y"], name="strange", domain="com.nobody"),
+        ],
+        "stranger",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return partita.Core().read_model(model)
+
+
+@check("query")
+def every_operation_has_an_answer(bench: Bench) -> None:
+    """Each operation is taken or has a Reason, never both, and no other name appears."""
+    for network in networks():
+        model = bench.read(network.proto)
+        answer = bench.plugin.query_model(model, bench.properties())
+        require(
+            isinstance(answer, partita.QueryResult),
+            f"query_model gives {type(answer).__name__}, not QueryResult.",
+        )
+        names = {op.name for op in model.ops}
+        taken, refused = set(answer), set(answer.reasons)
+        strange = (taken | refused) - names
+        require(not strange, f"query_model speaks of operations that are not there: {strange}.")
+        silent = names - taken - refused
+        require(not silent, f"{sorted(silent)} are neither taken nor have a reason.")
+        require(not taken & refused, f"{sorted(taken & refused)} are taken and refused.")
+        for name, reason in answer.reasons.items():
+            ok = isinstance(reason, partita.Reason) and isinstance(reason.code, partita.ReasonCode)
+            require(ok, f"The reason for '{name}' is {reason!r}, not a Reason with a ReasonCode.")
+            said = isinstance(reason.detail, str) and reason.detail.strip()
+            require(said, f"The reason for '{name}' is {reason.code.name} and says no more.")
+        name = bench.plugin.device_name
+        virtual = bench.core.device_info(bench.device).kind == "virtual"  # answers for others
+        for device in {answer.device, *(() if virtual else answer.values())}:
+            require(
+                str(device).partition(":")[0].partition(".")[0] == name,
+                f"query_model answers for device '{device}', not '{name}'.",
+            )
+
+
+@check("query")
+def an_unknown_operator_is_refused(bench: Bench) -> None:
+    """An operator of a domain that nobody knows is not taken, and cannot be compiled."""
+    model = _stranger()
+    answer = bench.core.query_model(model, bench.device)
+    require("strange" not in answer, "The device takes com.nobody::Transmogrify.")
+    try:
+        bench.core.compile_model(model, bench.device)
+    except PartitaError:
+        return
+    raise ConformanceError("The device compiles com.nobody::Transmogrify.")
+
+
+@check("query")
+def the_model_stays_as_it_is(bench: Bench) -> None:
+    """Neither query nor compile changes the model or the affinities in it."""
+    for network in networks():
+        model = bench.read(network.proto)
+        for op in model.ops:
+            op.affinity = "SOMEWHERE"
+        before = model.to_onnx().SerializeToString(deterministic=True)
+        answer = bench.core.query_model(model, bench.device)
+        after = model.to_onnx().SerializeToString(deterministic=True)
+        require(before == after, f"query_model changes model '{network.name}'.")
+        if len(answer) == len(model.ops):
+            for op in model.ops:
+                op.affinity = None
+            before = model.to_onnx().SerializeToString(deterministic=True)
+            bench.plugin.compile_model(model, bench.properties())
+            after = model.to_onnx().SerializeToString(deterministic=True)
+            require(before == after, f"compile_model changes model '{network.name}'.")
+
+
+@check("query")
+def affinities_do_not_matter(bench: Bench) -> None:
+    """The answer is the same with and without affinities, and when asked twice."""
+    for network in networks():
+        model = bench.read(network.proto)
+        first = dict(bench.core.query_model(model, bench.device))
+        for op in model.ops:
+            op.affinity = "SOMEWHERE"
+        second = dict(bench.core.query_model(model, bench.device))
+        require(first == second, f"Affinities change the answer for '{network.name}'.")
+
+
+@check("query")
+def the_same_question_has_one_answer(bench: Bench) -> None:
+    """The answer is the same when asked again, of another core, and after compiling and running."""
+    for network in (*networks(), *samples("plain")):
+        model = bench.read(network.proto)
+
+        def answer(core: partita.Core = bench.core, model: partita.Model = model) -> Any:
+            result = core.query_model(model, bench.device, bench.target.config)
+            return dict(result), {name: str(reason) for name, reason in result.reasons.items()}
+
+        first = answer()
+        for what in ("asked again", "asked a third time"):
+            require(answer() == first, f"'{network.name}', {what}: the answer is another one.")
+        core = bench.new_core()
+        read = core.read_model(network.proto)
+        require(answer(core, read) == first, f"Another core's answer to '{network.name}' differs.")
+        if len(first[0]) == len(model.ops):
+            bench.compile(network.proto)(network.feeds())
+            again = answer()
+            require(again == first, f"'{network.name}' compiled: the answer is another one.")
+
+
+@check("query")
+def refusals_to_compile_say_why(bench: Bench) -> None:
+    """The error of a compile that is refused has words."""
+    for op, kind in (
+        ("Transmogrify", "com.nobody"),
+        ("Tanh", ""),
+        ("Det", ""),
+        ("Multinomial", ""),
+    ):
+        node = helper.make_node(op, ["x"], ["y"], name="odd", domain=kind)
+        values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [3, 3]) for n in "xy"]
+        imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
+        graph = helper.make_graph([node], "odd", values[:1], values[1:])
+        model = bench.read(helper.make_model(graph, opset_imports=imports, ir_version=8))
+        if "odd" in bench.plugin.query_model(model, bench.properties()):
+            continue
+        try:
+            bench.plugin.compile_model(model, bench.properties())
+        except PartitaError as error:
+            require(
+                str(error).strip(), f"Compiling {op} raises {type(error).__name__} of no words."
+            )
+
+
+@check("query")
+def what_is_taken_compiles_alone(bench: Bench) -> None:
+    """Each operation that is taken in a network compiles when it is cut out of it."""
+    for network in networks():
+        model = bench.read(network.proto)
+        answer = bench.core.query_model(model, bench.device)
+        constants = set(model.ir.graph.initializers)
+        for op in model.ops:
+            if op.name not in answer:
+                continue
+            inputs = [n for n in dict.fromkeys(op.inputs) if n and n not in constants]
+            outputs = [name for name in op.outputs if name]
+            alone = model.extract(inputs, outputs, f"{op.name} alone", [op.node])
+            try:
+                bench.core.compile_model(alone, bench.device)
+            except PartitaError as error:
+                raise ConformanceError(
+                    f"'{op.name}' ({op.op_type}) of '{network.name}' is taken and does not compile "
+                    f"alone: {error}"
+                ) from error
+
+
+@check("query")
+def what_is_taken_compiles_together(bench: Bench) -> None:
+    """A model all of whose operations are taken compiles as a whole."""
+    everything = [s for kind in ("plain", "dynamic", "pair", "outputs") for s in samples(kind)]
+    for sample in (*everything, *networks()):
+        if bench.refusals(sample.proto):
+            continue
+        try:
+            bench.compile(sample.proto)
+        except PartitaError as error:
+            raise ConformanceError(
+                f"All of '{sample.name}' is taken, and it does not compile: {error}"
+            ) from error
+
+
+@check("query")
+def what_is_refused_does_not_compile(bench: Bench) -> None:
+    """A model with an operation that is refused raises when it is compiled, and says which."""
+    for sample in networks():
+        refused = bench.refusals(sample.proto)
+        if not refused:
+            continue
+        try:
+            bench.compile(sample.proto)
+        except PartitaError:
+            continue
+        raise ConformanceError(
+            f"'{sample.name}' compiles, though query_model refuses {'; '.join(refused)}."
+        )
+
+
+@check("query")
+def dtypes_are_looked_at(bench: Bench) -> None:
+    """An operator that is taken for one element type and refused for another runs as it says."""
+    for dtype in (np.float32, np.float64, np.float16, np.int32, np.int64, np.uint8, np.bool_):
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        for op_type in ("Add", "Equal", "Concat", "Identity"):
+            inputs = ["a"] if op_type == "Identity" else ["a", "b"]
+            out = TensorProto.BOOL if op_type == "Equal" else element
+            attributes: dict[str, Any] = {"axis": 0} if op_type == "Concat" else {}
+            if op_type == "Add" and dtype is np.bool_:
+                continue
+            rows = 4 if op_type == "Concat" else 2
+            proto = helper.make_model(
+                helper.make_graph(
+                    [helper.make_node(op_type, inputs, ["y"], **attributes)],
+                    op_type,
+                    [helper.make_tensor_value_info(name, element, [2, 3]) for name in inputs],
+                    [helper.make_tensor_value_info("y", out, [rows, 3])],
+                ),
+                opset_imports=[helper.make_opsetid("", 17)],
+                ir_version=8,
+            )
+            if bench.refusals(proto):
+                continue
+            array = np.ones((2, 3), dtype)
+            (y,) = bench.compile(proto)(dict.fromkeys(inputs, array)).to_tuple()
+            due = np.dtype(np.bool_) if op_type == "Equal" else array.dtype
+            require(y.dtype == due, f"{op_type} of {array.dtype} gives {y.dtype}, not {due}.")

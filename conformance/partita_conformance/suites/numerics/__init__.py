@@ -1,0 +1,1 @@
+"""Suites about numbers: what a device computes is right."""

@@ -1,0 +1,98 @@
+"""Suites ``operators`` (ONNX's node cases) and ``random`` (random shapes against REFERENCE)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from partita.errors import PartitaError
+from partita.tensors.sequence_values import boxed, unboxed
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import Check, ConformanceError
+from partita_conformance.draws.draw import Draw
+from partita_conformance.draws.operators import GENERATORS, draw, element_type, model_of
+from partita_conformance.inputs.node_cases import NodeCase
+from partita_conformance.judging.compare import compare
+
+
+def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
+    """One check per node case."""
+    return [
+        Check(
+            f"operators/{case.name}",
+            functools.partial(_run_case, case),
+            case.values,
+            f"ONNX's node case test_{case.name}",
+            case.op,
+            case.dtype,
+        )
+        for case in cases.values()
+    ]
+
+
+def random_checks(count: int) -> list[Check]:
+    """Checks of random models, some per operator."""
+    return [
+        Check(
+            f"random/{op}/{number}",
+            functools.partial(_run_random, op, number),
+            True,
+            f"random model {number} of {op} against the reference",
+            op,
+            element_type(op, number),
+        )
+        for op in GENERATORS
+        for number in range(count)
+    ]
+
+
+def claimed_compiles(bench: Bench, proto: Any) -> Any:
+    """Compiles what the device takes; what it refuses must be refused by the query already.
+
+    Raises:
+        DeclinedError: The device does not take it, and says so.
+        ConformanceError: It says that it takes it, and does not compile it.
+    """
+    bench.decline_unless_taken(proto)
+    try:
+        return bench.compile(proto)
+    except PartitaError as error:
+        raise ConformanceError(f"query_model takes it, compile_model does not: {error}") from error
+
+
+def _run_case(case: NodeCase, bench: Bench) -> None:
+    proto = case.proto()
+    compiled = claimed_compiles(bench, proto)
+    wanted = {port.name for port in compiled.inputs}
+    names = [value.name for value in proto.graph.input]
+    for inputs, expected in case.runs:
+        given = zip(names, inputs, strict=False)
+        feeds = {name: boxed(value) for name, value in given if name in wanted}
+        with np.errstate(all="ignore"):
+            result = compiled(feeds).to_tuple()
+        have = [unboxed(array) for array in result]
+        compare(have, expected, case.name, case.rtol, case.atol, case.form_only)
+
+
+def telling_draw(op: str, number: int, bench: Bench) -> tuple[Draw, Any, Any, list[Any]]:
+    """A draw whose right answer is not all zeros, with its model, inputs and outputs."""
+    for attempt in range(8):
+        drawn = draw(op, number, attempt)
+        proto, feeds = model_of(op, drawn)
+        with np.errstate(all="ignore"):
+            expected = bench.expected(proto, feeds)
+        if any(np.any(array) for array in expected):
+            break
+    return drawn, proto, feeds, expected
+
+
+def _run_random(op: str, number: int, bench: Bench) -> None:
+    drawn, proto, feeds, expected = telling_draw(op, number, bench)
+    compiled = claimed_compiles(bench, proto)
+    with np.errstate(all="ignore"):
+        have = compiled(feeds).to_tuple()
+    shapes = [None if a is None else a.shape for a in drawn.inputs]
+    compare(have, expected, f"{op} {drawn.attributes} of {shapes}", 1e-4)

@@ -1,0 +1,1 @@
+"""Suites about memory, threads, files and processes."""

@@ -1,0 +1,140 @@
+"""Suite ``memory``: what is not needed any more is given back."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import weakref
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import partita
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require
+
+_STATM = Path("/proc/self/statm")
+_MIB = 2**20
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in use now, without what the C library keeps for later.
+
+    Raises:
+        NotApplicableError: This system does not tell.
+    """
+    if not _STATM.exists():
+        raise NotApplicableError("this system does not tell how much memory a process has")
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # what earlier checks freed would hide what this one leaks
+        trim(0)
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@check("memory")
+def runs_do_not_grow(bench: Bench) -> None:
+    """A hundred runs of a half-megabyte model need no more memory than the first ten."""
+    sample = bench.sample("large")
+    compiled = bench.compile(sample.proto)
+    request = compiled.create_infer_request()
+    feeds = sample.feeds()
+    for _ in range(10):
+        request.infer(feeds)
+    gc.collect()
+    before = resident_bytes()
+    for _ in range(100):
+        request.infer({name: array.copy() for name, array in feeds.items()})
+    gc.collect()
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < 20, f"100 runs of a 0.5 MiB model take {growth:.0f} MiB more.")
+
+
+@check("memory")
+def new_shapes_do_not_grow(bench: Bench) -> None:
+    """Ever new shapes do not pile up: what is cached per shape has a limit."""
+    sample = bench.sample("dynamic")
+    request = bench.compile(sample.proto).create_infer_request()
+    rows = [20000 + 16 * i for i in range(80)]
+    for count in rows[:10]:
+        request.infer(sample.feeds(N=count))
+    gc.collect()
+    before = resident_bytes()
+    for count in rows[10:]:
+        request.infer(sample.feeds(N=count))
+    gc.collect()
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < 40, f"70 new shapes of 0.6 MiB each take {growth:.0f} MiB more.")
+
+
+@check("memory")
+def requests_give_back(bench: Bench) -> None:
+    """Requests made, used and dropped leave nothing behind."""
+    sample = bench.sample("large")
+    compiled = bench.compile(sample.proto)
+    feeds = sample.feeds()
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            compiled.create_infer_request().infer(feeds)
+        gc.collect()
+
+    use(5)
+    before = resident_bytes()
+    use(60)
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < 20, f"60 requests made and dropped take {growth:.0f} MiB more.")
+
+
+@check("memory")
+def compiled_models_give_back(bench: Bench) -> None:
+    """A compiled model that nobody holds is gone, and so are its runners."""
+    sample = bench.sample("large")
+    compiled = bench.compile(sample.proto)
+    request = compiled.create_infer_request()
+    request.infer(sample.feeds())
+    runner = request._runner  # the kit is part of this distribution
+    refs: dict[str, weakref.ref[Any]] = {
+        "compiled model": weakref.ref(compiled),
+        "runner": weakref.ref(runner),
+    }
+    del compiled, request, runner
+    gc.collect()
+    for what, ref in refs.items():
+        require(ref() is None, f"The {what} is still there after its last user let go of it.")
+
+
+@check("memory")
+def compiling_does_not_grow(bench: Bench) -> None:
+    """Compiling, running and dropping a model over and over keeps memory level."""
+    sample = bench.sample("large")
+    feeds = sample.feeds()
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            bench.compile(sample.proto)(feeds)
+        gc.collect()
+
+    use(4)
+    before = resident_bytes()
+    use(40)
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < 25, f"40 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
+
+
+@check("memory")
+def transfers_give_back(bench: Bench) -> None:
+    """Tensors brought to the device and dropped leave nothing behind."""
+    array = np.ones((512, 512), np.float32)
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            bench.core.transfer_to(bench.device, partita.HostTensor(array.copy()))
+        gc.collect()
+
+    use(5)
+    before = resident_bytes()
+    use(60)
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < 20, f"60 transfers of 1 MiB take {growth:.0f} MiB more.")

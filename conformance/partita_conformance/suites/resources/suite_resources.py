@@ -1,0 +1,220 @@
+"""Suite ``resources``: files, threads and references are given back; the process is left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import locale
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import partita
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require
+
+_FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
+_TURNS, _FEW = 16, 6
+
+
+def _entries(folder: Path) -> int:
+    """Number of entries of a folder of the process.
+
+    Raises:
+        NotApplicableError: This system has none.
+    """
+    if not folder.exists():
+        raise NotApplicableError(f"this system has no {folder}")
+    return len(list(folder.iterdir()))
+
+
+def _threads() -> int:
+    return _entries(_TASKS) if _TASKS.exists() else threading.active_count()
+
+
+def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
+    """What is done over and over: runs, requests, compiles, imports, queries and failures."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto)
+    request = compiled.create_infer_request()
+    feeds = sample.feeds()
+
+    def asynchronous() -> None:
+        request.start_async(feeds)
+        request.wait()
+
+    def cached() -> None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            bench.compile(sample.proto, {"CACHE_DIR": folder})(feeds)
+
+    def failing() -> None:
+        with contextlib.suppress(partita.PartitaError):
+            request.infer({name: array[..., None] for name, array in feeds.items()})
+
+    return {
+        "runs": lambda: request.infer(feeds),
+        "asynchronous runs": asynchronous,
+        "requests": lambda: compiled.create_infer_request().infer(feeds),
+        "compiles": lambda: bench.compile(sample.proto)(feeds),
+        "queries": lambda: bench.refusals(sample.proto),
+        "compiles with CACHE_DIR": cached,
+        "runs that fail": failing,
+    }
+
+
+def _growth(count: Callable[[], int], before: int) -> int:
+    """How much more there is than before, once what is ending has ended."""
+    for _ in range(20):
+        growth = count() - before
+        if growth < _FEW:
+            break
+        gc.collect()
+        time.sleep(0.02)
+    return growth
+
+
+@check("resources")
+def nothing_is_left_open(bench: Bench) -> None:
+    """Runs, requests, compiles and queries leave no open files, threads or temporary files."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        counts: dict[str, Callable[[], int]] = {
+            "open files": lambda: _entries(_FILES),
+            "threads": _threads,
+            "temporary files": lambda: _entries(Path(folder)),
+        }
+        tempfile.tempdir = folder
+        try:
+            for name, use in _uses(bench).items():
+                for _ in range(3):
+                    use()
+                gc.collect()
+                levels = {what: count() for what, count in counts.items()}
+                for _ in range(_TURNS):
+                    use()
+                gc.collect()
+                for what, count in counts.items():
+                    growth = _growth(count, levels[what])
+                    require(
+                        growth < _FEW,
+                        f"After {_TURNS} {name} there are {growth} more {what} than before.",
+                    )
+        finally:
+            tempfile.tempdir = before
+
+
+@check("resources")
+def arrays_are_let_go(bench: Bench) -> None:
+    """Inputs and outputs of a run are gone when the caller, the request and its model are."""
+    sample = bench.sample("plain")
+    refs: list[weakref.ref[Any]] = []
+
+    def use() -> None:
+        compiled = bench.compile(sample.proto)
+        for turn in range(3):
+            request = compiled.create_infer_request()
+            feeds = sample.feeds(turn)
+            request.infer(feeds)
+            refs.extend(weakref.ref(array) for array in feeds.values())
+            refs.extend(weakref.ref(array) for array in request.results.to_tuple())
+
+    use()
+    gc.collect()
+    alive = sum(ref() is not None for ref in refs)
+    require(not alive, f"{alive} of {len(refs)} inputs and outputs are kept by somebody.")
+
+
+@check("resources")
+def inputs_are_let_go_after_the_run(bench: Bench) -> None:
+    """A runner holds its inputs no longer than the run."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto)
+    runner = compiled.create_runner()
+    for seed in range(3):
+        feeds = sample.feeds(seed)
+        tensors = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        runner.run(tensors)
+        refs = [weakref.ref(array) for array in feeds.values()]
+        del feeds, tensors
+        gc.collect()
+        kept = sum(ref() is not None for ref in refs)
+        require(not kept, f"After run {seed + 1} the runner keeps {kept} of its inputs.")
+    runner.close()
+
+
+@check("resources")
+def models_are_let_go(bench: Bench) -> None:
+    """The model that was compiled is gone when the caller and the compiled model are."""
+    sample = bench.sample("plain")
+    refs = []
+    for _ in range(3):
+        model = bench.read(sample.proto)
+        compiled = bench.core.compile_model(model, bench.device, bench.target.config)
+        compiled(sample.feeds())
+        refs.append(weakref.ref(model))
+        del model, compiled
+    gc.collect()
+    alive = sum(ref() is not None for ref in refs)
+    require(not alive, f"{alive} of {len(refs)} models are kept by somebody.")
+
+
+def _state() -> dict[str, Any]:
+    """What the whole process shares, and no device may change."""
+    handlers = {s.name: signal.getsignal(s) for s in signal.Signals if s.name != "SIGKILL"}
+    randoms = np.random.get_state(legacy=False)  # that of everybody
+    key = randoms["state"]["key"].tobytes() if isinstance(randoms, dict) else b""
+    return {
+        "the working directory": Path.cwd(),
+        "environment variables": dict(os.environ),
+        "numpy's handling of floating-point errors": np.geterr(),
+        "numpy's random numbers": key,
+        "the recursion limit": sys.getrecursionlimit(),
+        "the filters of warnings": list(warnings.filters),
+        "handlers of signals": handlers,
+        "the locale": locale.setlocale(locale.LC_ALL),
+        "the mask of new files": _mask(),
+        "the search path of modules": list(sys.path),
+        "the tracer": sys.gettrace(),
+    }
+
+
+def _mask() -> int:
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return mask
+
+
+@check("resources")
+def the_process_is_left_alone(bench: Bench) -> None:
+    """Compiling and running change nothing that the process shares, and print nothing."""
+    sample = bench.sample("plain")
+    bench.compile(sample.proto)(sample.feeds())  # what is imported now may set up its things
+    before = _state()
+    np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
+    before["numpy's random numbers"] = _state()["numpy's random numbers"]
+    folder, errors = Path.cwd(), np.geterr()
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), np.errstate(all="warn"):
+            before["numpy's handling of floating-point errors"] = np.geterr()
+            compiled = bench.compile(sample.proto)
+            for seed in range(2):
+                compiled(sample.feeds(seed))
+            after = _state()
+    finally:
+        os.chdir(folder)
+        np.seterr(**errors)
+    changed = [what for what, value in before.items() if after[what] != value]
+    require(not changed, f"Compiling or running changes {', '.join(changed)}.")
+    require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")

@@ -1,0 +1,218 @@
+"""Suite ``sharing``: outputs own their memory, inputs lie anywhere, answers stay the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import partita
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.inputs.models import Sample, parse
+from partita_conformance.judging.compare import compare
+
+Array = np.ndarray[Any, Any]
+
+_WEIGHTS: dict[str, Array] = {
+    "w": np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5,
+    "s": np.array([3, 2], np.int64),
+}
+_TEXTS = {
+    "Identity": "g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+    "Identity of a weight": "g (float[2,3] x) => (float[2,3] y, float[2,3] z) {"
+    " y = Identity(w) z = Add(x, w) }",
+    "a weight": "g (float[2,3] x) => (float[2,3] w, float[2,3] z) { z = Add(x, w) }",
+    "an input": "g (float[2,3] x) => (float[2,3] x, float[2,3] z) { z = Neg(x) }",
+    "Reshape": "g (float[2,3] x) => (float[3,2] y) { y = Reshape(x, s) }",
+    "Flatten": "g (float[2,3] x) => (float[1,6] y) { y = Flatten <axis = 0> (x) }",
+    "Transpose": "g (float[2,3] x) => (float[2,3] y) { y = Transpose <perm = [0, 1]> (x) }",
+    "Identity twice": "g (float[2,3] x) => (float[2,3] y, float[2,3] z) {"
+    " a = Abs(x) y = Identity(a) z = Identity(a) }",
+    "one value in two shapes": "g (float[2,3] x) => (float[2,3] y, float[3,2] z) {"
+    " y = Abs(x) z = Reshape(y, s) }",
+    "two outputs": "g (float[2,3] x) => (float[2,3] y, float[2,3] z) { y = Abs(x) z = Neg(x) }",
+    "Split": "g (float[2,3] x) => (float[1,3] y, float[1,3] z) { y, z = Split <axis = 0> (x) }",
+}
+"""Models whose outputs invite a device to hand on memory of somebody else."""
+
+
+def _models(bench: Bench) -> list[Sample]:
+    """Those of the models that the device takes.
+
+    Raises:
+        NotApplicableError: None of them.
+    """
+    samples = []
+    for name, text in _TEXTS.items():
+        read = {name: array for name, array in _WEIGHTS.items() if re.search(rf"\b{name}\)", text)}
+        sample = Sample(name, parse(text, read))
+        if not bench.refusals(sample.proto):
+            samples.append(sample)
+    if not samples:
+        raise NotApplicableError("the device takes none of the models")
+    return samples
+
+
+def _arrays(tensors: Sequence[Any]) -> list[Array]:
+    return [tensor.numpy() for tensor in tensors]
+
+
+@check("sharing", values=True)
+def outputs_have_memory_of_their_own(bench: Bench) -> None:
+    """No output lies where an input, a weight or another output does; what is written stays."""
+    for sample in _models(bench):
+        compiled = bench.compile(sample.proto)
+        runner = compiled.create_runner()
+        feeds = sample.feeds(3)
+        expected = bench.expected(sample.proto, feeds)
+        arrays = [feeds[port.name].copy() for port in compiled.inputs]
+        outputs = _arrays(runner.run([partita.HostTensor(array) for array in arrays]))
+        compare(outputs, expected, sample.name)
+        for i, output in enumerate(outputs):
+            for array in arrays:
+                require(
+                    not np.shares_memory(output, array), f"{sample.name}: an output is an input."
+                )
+            for other in outputs[i + 1 :]:
+                require(not np.shares_memory(output, other), f"{sample.name}: two outputs are one.")
+        for array in arrays:
+            array[...] = -77
+        compare(outputs, expected, f"{sample.name}, after its inputs were overwritten")
+        for output in outputs:
+            if output.flags.writeable:
+                output[...] = 99
+        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        again = _arrays(runner.run(inputs))
+        compare(again, expected, f"{sample.name}, after its outputs were overwritten")
+        anew = _arrays(bench.compile(sample.proto).create_runner().run(inputs))
+        compare(anew, expected, f"{sample.name}, compiled anew")
+        runner.close()
+
+
+@check("sharing", values=True)
+def models_and_requests_do_not_share(bench: Bench) -> None:
+    """Results of several requests and models that one thread runs in turn stay as they were."""
+    sample = bench.sample("plain")
+    first = bench.compile(sample.proto)
+    runners = [c.create_runner() for c in (first, first, bench.compile(sample.proto))]
+    inputs = [sample.feeds(90 + i) for i in range(3)]
+    kept = []
+    for runner, feeds in zip(runners, inputs, strict=True):
+        tensors = [partita.HostTensor(feeds[port.name]) for port in first.inputs]
+        kept.append(_arrays(runner.run(tensors)))
+    for i, (outputs, feeds) in enumerate(zip(kept, inputs, strict=True)):
+        what = f"{sample.name}, request {i} after others ran"
+        compare(outputs, bench.expected(sample.proto, feeds), what)
+
+
+def _moved(array: Array, offset: int) -> Array:
+    """The array, its first byte ``offset`` bytes behind a multiple of 64."""
+    block = np.zeros(array.nbytes + 128, np.uint8)
+    start = -block.ctypes.data % 64 + offset
+    moved = block[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+@check("sharing", values=True)
+def inputs_may_lie_anywhere(bench: Bench) -> None:
+    """Inputs at any address, also at none that their type is aligned to, give the same results."""
+    for kind in ("plain", "large", "pair", "dynamic"):
+        sample = bench.sample(kind)
+        request = bench.compile(sample.proto).create_infer_request()
+        feeds = sample.feeds(12)
+        expected = bench.expected(sample.proto, feeds)
+        for offset in (0, 4, 8, 20, 32, 1, 2, 3):
+            moved = {name: _moved(array, offset) for name, array in feeds.items()}
+            for _ in range(2):
+                result = request.infer(moved).to_tuple()
+                compare(result, expected, f"{sample.name}, inputs at address 64 n + {offset}")
+
+
+@check("sharing", values=True)
+def the_same_question_has_one_answer(bench: Bench) -> None:
+    """Forty runs of one request, two inputs in turn, give the same numbers to the last digits."""
+    for kind in ("plain", "outputs"):
+        sample = bench.sample(kind)
+        request = bench.compile(sample.proto).create_infer_request()
+        inputs = [sample.feeds(seed) for seed in (70, 71)]
+        first = [[a.copy() for a in request.infer(feeds).to_tuple()] for feeds in inputs]
+        for have, feeds in zip(first, inputs, strict=True):
+            compare(have, bench.expected(sample.proto, feeds), sample.name)
+        for turn in range(2, 40):
+            result = request.infer(inputs[turn % 2]).to_tuple()
+            what = f"{sample.name}, run {turn + 1} beside run {turn % 2 + 1}"
+            compare(result, first[turn % 2], what, 1e-6, 1e-6, of_largest=0)
+
+
+_FREE = (
+    "g (float[N,M] x, float[M] c) => (float[N,M] y) { a = Mul(x, x) y = Add(a, c) }",
+    "g (float[N,M] x, float[K,M] c) => (float[P,M] y) { y = Concat <axis = 0> (x, c) }",
+    "g (float[N,M] x, float[M,K] c) => (float[N,K] y) { y = MatMul(x, c) }",
+    "g (float[N,M] x) => (float[M,N] y) { y = Transpose <perm = [1, 0]> (x) }",
+    "g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }",
+    "g (float[N,M] x) => (float[N,M] y) { y = Softmax <axis = -1> (x) }",
+    "g (float[N,M] x) => (float[N,1] y) { y = ReduceMax <axes = [1], keepdims = 1> (x) }",
+)
+_SIZES = ((4, 6, 3), (6, 4, 3), (2, 12, 6), (24, 1, 5), (4, 6, 2), (3, 8, 1), (1, 24, 4), (4, 6, 3))
+
+
+@check("sharing", values=True)
+def equal_sizes_in_other_shapes(bench: Bench) -> None:
+    """Shapes of as many elements, and as many rows beside other columns, are not mixed up."""
+    tried = 0
+    for text in _FREE:
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        sample = Sample("free", proto)
+        request = bench.compile(proto).create_infer_request()
+        for turn, (n, m, k) in enumerate((*_SIZES, (0, 5, 2), (5, 3, 2), *_SIZES[:3])):
+            feeds = sample.feeds(turn, N=n, M=m, K=k, P=n + k)
+            what = f"{text.rpartition('{')[2]} of {n} x {m}, run {turn + 1}"
+            compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+@check("sharing")
+def outputs_are_plain_arrays(bench: Bench) -> None:
+    """Outputs of every type and rank have their port's dtype and rank, in C order, as ndarrays."""
+    texts = (
+        "g (float[2,3] x) => (int64[2,1] y) { y = ArgMax <axis = 1> (x) }",
+        "g (float[2,3] x) => (bool[2,3] y) { y = Greater(x, x) }",
+        "g (float[2,3] x) => (int64[2] y) { y = Shape(x) }",
+        "g (float[2,3] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }",
+        "g (float[1] x) => (float[1] y) { y = Neg(x) }",
+        "g (float x) => (float y) { y = Neg(x) }",
+        "g (float[1,2,1,3,2] x) => (float[1,2,1,3,2] y) { y = Relu(x) }",
+        "g (float[1,2,1,3,2,1,2] x) => (float[1,2,1,3,2,1,2] y) { y = Relu(x) }",
+        "g (float[2,3] x) => (float[3,2] y) { y = Transpose(x) }",
+        "g (float16[2,3] x) => (float16[2,3] y) { y = Relu(x) }",
+        "g (double[2,3] x) => (double[2,3] y) { y = Relu(x) }",
+        "g (int32[2,3] x) => (int32[2,3] y) { y = Add(x, x) }",
+        "g (uint8[2,3] x) => (float[2,3] y) { y = Cast <to = 1> (x) }",
+        "g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }",
+    )
+    for text in texts:
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        compiled = bench.compile(proto)
+        feeds = Sample("", proto).feeds(2)
+        runner = compiled.create_runner()
+        expected = bench.expected(proto, feeds)
+        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        for tensor, due in zip(runner.run(inputs), expected, strict=True):
+            array = tensor.numpy()
+            what = f"The output of '{text.partition('{')[2]}'"
+            require(type(array) is np.ndarray, f"{what} is a {type(array).__name__}.")
+            require(tensor.dtype == array.dtype == due.dtype, f"{what} is of {array.dtype}.")
+            require(array.dtype.isnative, f"{what} is not in this machine's byte order.")
+            require(tuple(tensor.shape) == array.shape == due.shape, f"{what}: {array.shape}.")
+            require(array.flags.c_contiguous, f"{what} is not C-contiguous.")
+        runner.close()

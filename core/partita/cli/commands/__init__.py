@@ -1,0 +1,1 @@
+"""The commands of ``partita``: one module each, found by their names."""

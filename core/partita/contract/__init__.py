@@ -1,0 +1,1 @@
+"""What authors of device plugins implement, and what they are handed."""

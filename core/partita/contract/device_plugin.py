@@ -1,0 +1,216 @@
+"""What a plugin author writes: a subclass of :class:`DevicePlugin`, and nothing else."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from partita.tensors.host import HOST
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from partita.contract.query import QueryResult
+    from partita.model.model import Model
+    from partita.properties import DeviceProperties
+    from partita.runtime.compiled_model import CompiledModel
+    from partita.tensors.tensor import Tensor
+
+API_VERSION = 1
+"""Version of the plugin interface; a plugin built for another one is refused with both numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What a device is, for ``partita devices`` and for those who choose devices.
+
+    Attributes:
+        device: Name with id, e.g. ``"OPENCL.0"``.
+        full_name: What a person calls it, e.g. ``"NVIDIA H200"``.
+        kind: ``"cpu"``, ``"gpu"``, ``"accelerator"`` or ``"virtual"`` (made of other devices).
+        memory: Id of the memory its tensors lie in; ``"host"`` if they are ordinary arrays.
+        memory_bytes: Size of that memory, or ``None`` where it has no limit of its own.
+        driver: Driver or library with version.
+        details: More facts to show, in order.
+    """
+
+    device: str
+    full_name: str
+    kind: str = "accelerator"
+    memory: str = HOST
+    memory_bytes: int | None = None
+    driver: str = ""
+    details: Mapping[str, str] = field(default_factory=dict)
+
+
+class DevicePlugin(abc.ABC):
+    """One kind of device: says what it takes and compiles it.
+
+    Required are the name and the three abstract methods; each other method has the default that
+    its docstring tells. Methods are called from several threads at once. An instance is made once
+    per :class:`~partita.core.Core` and device name, when plugins are discovered: keep ``__init__``
+    cheap and import drivers only in the methods.
+    """
+
+    device_name: ClassVar[str]
+    """The name in device strings: upper case letters, digits and ``_``, e.g. ``"CPU"``."""
+
+    api_version: ClassVar[int] = API_VERSION
+
+    properties_type: ClassVar[type[DeviceProperties]]
+    """The pydantic model of this device's properties.
+
+    Pydantic takes longer to import than all of ``import partita``. What
+    :func:`~partita.properties.deferred.deferred_properties` returns stands for a class that is
+    imported when
+    a property is first looked at.
+    """
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """(optional) Other names for devices of one kind: ``{"GPU": "gpu"}`` lets ``GPU.n`` stand for
+    the n-th device whose ``DeviceInfo.kind`` is ``"gpu"`` (defaults to none)."""
+
+    @abc.abstractmethod
+    def device_info(self, device_id: str) -> DeviceInfo:
+        """(required) Describes one device. ``device_id`` is ``""`` for the default one."""
+
+    @abc.abstractmethod
+    def query_model(self, model: Model, properties: DeviceProperties) -> QueryResult:
+        """(required) Says which operations of ``model`` this device takes, and why not the others.
+
+        The answer must be truthful: what is claimed must compile, alone and together. Affinities
+        in the model are ignored. Every operation is either supported or has a reason.
+        """
+
+    @abc.abstractmethod
+    def compile_model(self, model: Model, properties: DeviceProperties) -> CompiledModel:
+        """(required) Compiles a model all of whose operations this device takes.
+
+        Raises:
+            CompileError: The model cannot be compiled; HETERO then tries the next device.
+        """
+
+    def device_ids(self) -> Sequence[str]:
+        """(optional) Ids of the devices there are, in stable order (defaults to one without id).
+
+        Raises:
+            DeviceUnavailableError: No device can be used; the message says why and what to do.
+        """
+        return ("",)
+
+    def unavailable_devices(self) -> Mapping[str, str]:
+        """(optional) What cannot be used beside :meth:`device_ids`, and why (defaults to nothing).
+
+        By name, as of a driver, with the reason and what to do. Asked after :meth:`device_ids`.
+        """
+        return {}
+
+    def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> CompiledModel:
+        """(optional) Restores what ``CompiledModel.export_model`` wrote, if that is overridden.
+
+        By default Core reads the blob and calls :meth:`restore_model`. ``blob`` may be a file of
+        ``CACHE_DIR``, mapped into memory.
+        """
+        from partita.errors import CompileError
+
+        raise CompileError(f"Device '{self.device_name}' cannot import compiled models.")
+
+    def restore_model(
+        self, model: Model, properties: DeviceProperties, state: Mapping[str, Any]
+    ) -> CompiledModel:
+        """(optional) Compiles a model faster by what it knows already (defaults to compiling).
+
+        Args:
+            model: The model.
+            properties: The properties.
+            state: What :meth:`CompiledModel.export_state` returned when a plugin of the same
+                :meth:`identity` had compiled the same model; read-only, perhaps a mapped file.
+                Empty if anything of it is another one.
+        """
+        return self.compile_model(model, properties)
+
+    def identity(self, properties: DeviceProperties) -> str:
+        """(optional) What compiled models hang on besides the model, as a key for caches.
+
+        Defaults to the plugin's code, the device's name and driver, and the properties.
+        """
+        from partita.storage.model_cache import identity_of
+
+        return identity_of(self, properties)
+
+    def can_share(self, memory: str, device_id: str = "") -> bool:
+        """(optional) Whether runners read tensors of this memory in place (defaults to host)."""
+        return memory == HOST
+
+    def transfer_to(self, tensor: Tensor, device_id: str = "") -> Tensor:
+        """(optional) Brings a tensor into this device's memory (defaults to the host).
+
+        Called for tensors whose memory the device cannot share. The result is a tensor that the
+        device's runners take; it stays valid until the caller drops it.
+        """
+        from partita.tensors.tensor import HostTensor
+
+        return HostTensor(tensor.numpy())
+
+    def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
+        """(optional) Host memory that is quick to copy from and to (defaults to ``None``: any is).
+
+        HETERO allocates a request's intermediate host tensors in it. The result is an array of
+        ``nbytes`` bytes (``uint8``) that stays valid as long as it is referred to.
+        """
+        return None
+
+
+class CoreAPI(Protocol):
+    """What a plugin that is made of other devices (HETERO) sees of the core."""
+
+    @property
+    def available_devices(self) -> list[str]:
+        """Names of all devices that can be used, with ids where there are several."""
+
+    def resolve_device(self, device: str) -> str:
+        """The canonical name of a device: aliases followed, existence checked."""
+
+    def query_model(
+        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
+    ) -> QueryResult:
+        """Asks one device which operations it takes."""
+
+    def compile_model(
+        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
+        """Compiles a model for one device."""
+
+    def restore_model(
+        self,
+        model: Model,
+        device_name: str,
+        config: Mapping[str, Any] | None,
+        state: Mapping[str, Any],
+    ) -> CompiledModel:
+        """Compiles a model for one device by the state of an earlier compile."""
+
+    def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
+        """What compiled models of one device hang on besides the model."""
+
+    def device_info(self, device: str) -> DeviceInfo:
+        """Describes one device."""
+
+    def fingerprint(
+        self, device: str, config: Mapping[str, Any] | None = None
+    ) -> Mapping[str, str]:
+        """What decides how fast a device is: equal answers mean that times can be shared."""
+
+    def can_share(self, device: str, memory: str) -> bool:
+        """Whether a device reads tensors of a memory in place."""
+
+    def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
+        """Brings a tensor into a device's memory."""
+
+    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
+
+    def accepts_property(self, device: str, key: str) -> bool:
+        """Whether a device has a writable property of that name."""

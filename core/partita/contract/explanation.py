@@ -1,0 +1,261 @@
+"""Where every operation runs and why: the data that ``explain()`` returns, as table and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING
+
+from partita.contract.query import Reason, ReasonCode
+from partita.printable import printable, printable_lines
+
+if TYPE_CHECKING:
+    from partita.model.model import Model
+
+
+@dataclass(frozen=True, slots=True)
+class OpPlacement:
+    """One operation.
+
+    Attributes:
+        name: The operation.
+        op_type: Its operator.
+        device: Where it runs; ``"-"`` if it needs no place of its own.
+        subgraph: Number of the submodel that holds it, from 1; ``None`` if it needs no place of its
+            own (constant, or unused).
+        reason: Why it is there.
+        refused: Device to its reason, for those asked before this one that did not take it.
+        own_us: What it takes there, with what is always computed along, where that is known.
+        alternative: The next best device that takes it, where that is known.
+        extra_us: What the whole run would take longer with it there, where that is known.
+        change: What would change its place.
+    """
+
+    name: str
+    op_type: str
+    device: str
+    subgraph: int | None
+    reason: Reason
+    refused: Mapping[str, Reason] = field(default_factory=dict)
+    own_us: float | None = None
+    alternative: str = ""
+    extra_us: float | None = None
+    change: str = ""
+
+    @property
+    def elsewhere(self) -> str:
+        """The next best device and what it would cost, in words."""
+        if self.extra_us is None:
+            return self.alternative
+        if abs(self.extra_us) >= 10_000:
+            return f"{self.alternative} {self.extra_us / 1e3:+.1f} ms"
+        return f"{self.alternative} {self.extra_us:+.1f} us"
+
+    @property
+    def why(self) -> str:
+        """Reason and refusals in one line."""
+        parts = [str(self.reason)]
+        parts += [f"not {device}: {reason}" for device, reason in self.refused.items()]
+        return "; ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One tensor that crosses between two submodels.
+
+    Attributes:
+        value: The tensor's name in the model.
+        source: Submodel that computes it, or ``None`` for an input of the model.
+        target: Submodel that reads it, or ``None`` for an output of the model.
+        how: ``"shared"`` (no copy), ``"upload"``, ``"download"``, or ``"host"`` (both).
+        nbytes: Size, or ``None`` while the shape is not known.
+        layout: The layout that both sides have agreed on; empty for C order of the tensor's type.
+        casts: Changes of the elements' type on the way, in order, with the device that makes them.
+    """
+
+    value: str
+    source: int | None
+    target: int | None
+    how: str
+    nbytes: int | None
+    layout: str = ""
+    casts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One placement that was considered.
+
+    Attributes:
+        name: ``"plan"``, ``"only CPU"``, ``"priority"``, or ``"CPU first"``: all that CPU takes.
+        ops: Device to the number of operations it runs.
+        submodels: How many submodels it has.
+        foreseen_us: What the cost model said before it was run, in microseconds; ``None`` if not
+            all costs were known then.
+        predicted_us: What it said once each submodel had been timed.
+        measured_us: Median of real runs, in turns with the other candidates.
+        failure: Why it was not run, or could not be.
+        spread_us: Half of these runs took a time within so much of the median: the noise.
+    """
+
+    name: str
+    ops: Mapping[str, int]
+    submodels: int
+    foreseen_us: float | None
+    predicted_us: float | None
+    measured_us: float | None
+    failure: str = ""
+    spread_us: float | None = None
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{device} {count} ops" for device, count in self.ops.items())
+        plural = "" if self.submodels == 1 else "s"
+        text = f"{self.name} ({where} in {self.submodels} subgraph{plural})"
+        if self.measured_us is not None:
+            text += f": measured {self.measured_us / 1e3:.3f} ms"
+            if self.spread_us is not None:
+                text += f" +- {self.spread_us / 1e3:.3f}"
+            if self.predicted_us is not None:
+                text += f", predicted {self.predicted_us / 1e3:.3f} ms"
+        return f"{text}: {self.failure}" if self.failure else text
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How measurements decided the placement (``HETERO_SCHEDULE=COST``).
+
+    Attributes:
+        objective: What was minimised: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
+            of one request, for ``"THROUGHPUT"`` the time between results.
+        chosen: Name of the candidate that was kept.
+        candidates: All that were considered.
+        gap: How far the plan's predicted time can at most be above the least that any placement
+            has by the table of costs from which it was made, as a share of it; ``None`` without a
+            plan. Costs that runs correct later make another table.
+        from_database: Whether everything was known from earlier compiles, so that nothing was run.
+        notes: What could not be measured or decided, and why.
+    """
+
+    objective: str
+    chosen: str
+    candidates: Sequence[Candidate]
+    gap: float | None
+    from_database: bool
+    notes: Sequence[str] = ()
+
+    def __getitem__(self, name: str) -> Candidate:
+        """The candidate of a name."""
+        for candidate in self.candidates:
+            if candidate.name == name:
+                return candidate
+        raise KeyError(name)
+
+    def lines(self) -> list[str]:
+        """For people, a candidate a line."""
+        source = "times of an earlier compile" if self.from_database else "measured now"
+        gap = (
+            ""
+            if self.gap is None
+            else f"; the plan was at most {self.gap:.1%} from the optimum of its table"
+        )
+        return [
+            f"HETERO_SCHEDULE=COST, {self.objective}: kept '{self.chosen}' ({source}{gap})",
+            *(f"  {candidate}" for candidate in self.candidates),
+            *(f"  {note}" for note in self.notes),
+        ]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The placement of a compiled model.
+
+    Attributes:
+        model: The model's name.
+        ops: Every operation, in the model's order.
+        subgraph_devices: Device of each submodel, by number.
+        boundaries: Tensors that cross between submodels.
+        notes: What else a person should know (failed devices, fallbacks), in order.
+        decision: How measurements decided it, if they did.
+    """
+
+    model: str
+    ops: Sequence[OpPlacement]
+    subgraph_devices: Sequence[str]
+    boundaries: Sequence[Boundary] = ()
+    notes: Sequence[str] = ()
+    decision: Decision | None = None
+
+    @classmethod
+    def single_device(cls, model: Model, device: str) -> Explanation:
+        """Everything on one device."""
+        reason = Reason(ReasonCode.PINNED, "the model was compiled for this device")
+        ops = [OpPlacement(op.name, op.op_type, device, 1, reason) for op in model.ops]
+        return cls(model.name, ops, [device])
+
+    def __getitem__(self, op_name: str) -> OpPlacement:
+        """The placement of one operation."""
+        for op in self.ops:
+            if op.name == op_name:
+                return op
+        raise KeyError(op_name)
+
+    @property
+    def ops_per_device(self) -> dict[str, int]:
+        """How many operations each device runs; constant operations are not counted."""
+        return dict(Counter(op.device for op in self.ops if op.subgraph is not None))
+
+    @property
+    def bytes_crossing(self) -> int:
+        """Known bytes copied between submodels (shared tensors cost none)."""
+        return sum(b.nbytes or 0 for b in self.boundaries if b.how != "shared")
+
+    def summary(self) -> str:
+        """One line: which device got how many operations, how many submodels, what crosses."""
+        counts = ", ".join(f"{device} {n} ops" for device, n in self.ops_per_device.items())
+        inner = [b for b in self.boundaries if b.source is not None and b.target is not None]
+        shared = sum(b.how == "shared" for b in inner)
+        unknown = sum(b.nbytes is None for b in inner)
+        copied = sum(b.nbytes or 0 for b in inner if b.how != "shared")
+        text = (
+            f"{printable(self.model)}: {counts or 'no operations'} in {len(self.subgraph_devices)} "
+            f"subgraph{'' if len(self.subgraph_devices) == 1 else 's'}; "
+            f"{len(inner)} tensors cross ({shared} shared, {copied / 1e6:.2f} MB copied"
+        )
+        casts = sum(len(b.casts) for b in self.boundaries)
+        text += f", {unknown} of unknown size" if unknown else ""
+        return text + (f", {casts} cast{'' if casts == 1 else 's'})" if casts else ")")
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]]
+        rows = [("op", "type", "device", "sub", "elsewhere", "what would change it", "why")]
+        rows += [
+            (
+                op.name,
+                op.op_type,
+                op.device,
+                "" if op.subgraph is None else str(op.subgraph),
+                op.elsewhere,
+                op.change,
+                op.why,
+            )
+            for op in self.ops
+        ]
+        shown = [i for i in range(7) if i < 4 or any(row[i] for row in rows[1:]) or i == 6]
+        rows = [tuple(printable(row[i]) for i in shown) for row in rows]
+        widths = [min(48, max(map(len, column))) for column in zip(*rows, strict=True)][:-1]
+        lines = [
+            "  ".join([*map(str.ljust, row, widths), row[-1]])  # the last column is not padded
+            for row in rows
+        ]
+        decided = self.decision.lines() if self.decision else []
+        return printable_lines("\n".join([*lines, "", self.summary(), *self.notes, *decided]))
+
+    def to_dict(self) -> dict[str, object]:
+        """The same as plain data for JSON."""
+        return {**asdict(self), "summary": self.summary()}
+
+    def to_json(self) -> str:
+        """The same as JSON text."""
+        return json.dumps(self.to_dict(), indent=2)

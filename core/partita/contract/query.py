@@ -1,0 +1,107 @@
+"""What a device answers when it is asked which operations of a model it takes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partita.errors import UnsupportedOpError
+
+if TYPE_CHECKING:
+    from partita.model.model import Model
+
+
+class ReasonCode(enum.StrEnum):
+    """Why an operation is, or is not, on a device."""
+
+    UNSUPPORTED_OP = "UNSUPPORTED_OP"
+    UNSUPPORTED_DTYPE = "UNSUPPORTED_DTYPE"
+    UNSUPPORTED_ATTRIBUTE = "UNSUPPORTED_ATTRIBUTE"
+    UNSUPPORTED_SHAPE = "UNSUPPORTED_SHAPE"
+    DYNAMIC_SHAPE = "DYNAMIC_SHAPE"
+    VALUE_DEPENDENT_SHAPE = "VALUE_DEPENDENT_SHAPE"
+    MEMORY_LIMIT = "MEMORY_LIMIT"
+    DRIVER_FAULT = "DRIVER_FAULT"
+    QUERY_FAILED = "QUERY_FAILED"
+    COMPILE_FAILED = "COMPILE_FAILED"
+    RUN_FAILED = "RUN_FAILED"
+    DRIFTED = "DRIFTED"
+    PRIORITY = "PRIORITY"
+    PINNED = "PINNED"
+    ACCURACY = "ACCURACY"
+    CHEAPER_BY = "CHEAPER_BY"
+    MERGED = "MERGED"
+    CONSTANT = "CONSTANT"
+    FALLBACK = "FALLBACK"
+    FOLLOWS = "FOLLOWS"
+    UNUSED = "UNUSED"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A reason code and a sentence for a person.
+
+    Attributes:
+        code: What kind of reason it is; programs test this.
+        detail: What exactly was found and what would be accepted, e.g. ``"dtype float64; takes
+            float32"``.
+    """
+
+    code: ReasonCode
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.detail}" if self.detail else str(self.code)
+
+
+class QueryResult(dict[str, str]):
+    """Which operations a device takes, and why not the others.
+
+    A dict from operation name to the device that takes it, as OpenVINO's ``query_model`` returns
+    it; operations that no device takes are absent. It may be edited and written back as affinities.
+
+    Attributes:
+        device: The device that answered, e.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``.
+        reasons: Operation name to the reason, for every operation that is not taken. Devices that
+            choose among others (HETERO) may give reasons for taken operations too.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        supported: Mapping[str, str],
+        reasons: Mapping[str, Reason] | None = None,
+    ) -> None:
+        super().__init__(supported)
+        self.device = device
+        self.reasons: Mapping[str, Reason] = {} if reasons is None else reasons
+
+    @classmethod
+    def of(cls, device: str, reasons: Mapping[str, Reason | None]) -> QueryResult:
+        """Builds a result from one verdict per operation: ``None`` means that it is taken."""
+        return cls(
+            device,
+            {name: device for name, reason in reasons.items() if reason is None},
+            {name: reason for name, reason in reasons.items() if reason is not None},
+        )
+
+    def require_all(self, model: Model) -> None:
+        """What plugins call before they compile.
+
+        Raises:
+            UnsupportedOpError: An operation is not taken; lists the first ones with their reasons.
+        """
+        missing = [op for op in model.ops if op.name not in self]
+        if missing:
+            lines = [f"'{op.name}' ({op.op_type}): {self.reasons.get(op.name)}" for op in missing]
+            raise UnsupportedOpError(
+                f"Device '{self.device}' does not take {len(missing)} of {len(model.ops)} "
+                f"operations of model '{model.name}': {'; '.join(lines[:10])}"
+                f"{f'; and {len(lines) - 10} more' if len(lines) > 10 else ''}. Put another device "
+                f"behind it: 'HETERO:{self.device},REFERENCE'."
+            )
+
+    def __repr__(self) -> str:
+        return f"QueryResult({self.device!r}, {dict(self)!r}, {dict(self.reasons)!r})"

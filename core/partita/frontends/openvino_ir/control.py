@@ -1,0 +1,230 @@
+"""Layers with bodies: If, Loop and TensorIterator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.frontends.openvino_ir.document import Layer, Network
+from partita.frontends.openvino_ir.translator import FULL, Site, translates
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from partita.frontends.openvino_ir.graph import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """An entry of a port map: a port of the layer and a layer of its body."""
+
+    port: str
+    inner: str
+    axis: int | None
+    stride: int
+    start: int
+    part: int
+    purpose: str
+
+
+def _links(at: Site, path: str) -> list[_Link]:
+    found = []
+    for element in at.layer.element.iterfind(path):
+        numbers = {key: element.get(key) for key in ("axis", "stride", "start", "part_size")}
+        try:
+            axis, stride, start, part = (
+                None if text is None else int(text) for text in numbers.values()
+            )
+        except ValueError as error:
+            raise at.error(f"the port map holds {numbers}, not whole numbers") from error
+        inner, port = element.get("internal_layer_id"), element.get("external_port_id")
+        if inner is None or port is None:
+            raise at.error("the port map has an entry without ids")
+        purpose = element.get("purpose", "")
+        found.append(_Link(port, inner, axis, stride or 1, start or 0, part or 1, purpose))
+    return found
+
+
+def _outer(at: Site, link: _Link) -> tuple[int, ir.Value]:
+    """The place and value of the layer's input port."""
+    for place, port in enumerate(at.layer.inputs):
+        if port.id == link.port:
+            return place, at.inputs[place]
+    raise at.error(f"the port map names input port {link.port}, which is not there")
+
+
+def _inner(at: Site, net: Network, identifier: str, kind: str) -> Layer:
+    layer = net.layers.get(identifier)
+    if layer is None or layer.type != kind:
+        raise at.error(f"the port map names {kind} {identifier}, which the body does not have")
+    return layer
+
+
+@translates("If")
+def if_(at: Site) -> Sequence[ir.Value]:
+    """One of two bodies; both read the values around them directly."""
+    branches = {}
+    for name in ("then", "else"):
+        scope = at.scope.body(f"{name}_body", at.layer)
+        net = scope.net
+        given = {
+            _inner(at, net, link.inner, "Parameter").id: _outer(at, link)[1]
+            for link in _links(at, f"{name}_port_map/input")
+        }
+        scope.follow(given)
+        by_port = {link.port: link.inner for link in _links(at, f"{name}_port_map/output")}
+        outputs = []
+        for port in at.layer.outputs:
+            if port.id not in by_port:
+                raise at.error(f"the {name} branch has nothing for output port {port.id}")
+            value = scope.result(_inner(at, net, by_port[port.id], "Result"))
+            outputs.append(scope.own(value))
+        branches[f"{name}_branch"] = scope.graph([], outputs, f"{at.layer.name}/{name}")
+    condition = at.emit("Reshape", at.inputs[0], at.const([], np.int64))
+    return at.emit_many("If", len(at.layer.outputs), condition, **branches)
+
+
+@translates("Loop", "TensorIterator")
+def loop(at: Site) -> Sequence[ir.Value]:
+    """A body run again and again, over slices of inputs and values that it hands on."""
+    scope = at.scope.body("body", at.layer)
+    net = scope.net
+    inputs, outputs = _links(at, "port_map/input"), _links(at, "port_map/output")
+    edges = {
+        edge.get("to-layer", ""): edge.get("from-layer", "")
+        for edge in at.layer.element.iterfind("back_edges/edge")
+    }
+    import onnx_ir as ir
+
+    count = ir.Value(
+        name=scope.fresh(f"{at.layer.name}/iteration"),
+        type=ir.TensorType(ir.DataType.INT64),
+        shape=ir.Shape([]),
+    )
+    running = ir.Value(
+        name=scope.fresh(f"{at.layer.name}/running"),
+        type=ir.TensorType(ir.DataType.BOOL),
+        shape=ir.Shape([]),
+    )
+    body = Site(at.layer, [], scope)
+    given: dict[str, ir.Value] = {}
+    carried: list[tuple[ir.Value, ir.Value, str]] = []  # inside, first, the result handed on
+    for link in inputs:
+        layer = _inner(at, net, link.inner, "Parameter")
+        if link.purpose == "current_iteration":
+            whole = layer.outputs[0].precision
+            inside = count if whole == "I64" else body.emit("Cast", count, to=6)
+            shape = body.const(np.ones(len(layer.outputs[0].dims)), np.int64)
+            given[layer.id] = body.emit("Reshape", inside, shape)
+            continue
+        _, value = _outer(at, link)
+        if layer.id in edges:
+            inside = scope.input_value(layer, scope.fresh(f"{at.layer.name}/{layer.name}"))
+            given[layer.id] = inside
+            carried.append((inside, value, edges[layer.id]))
+        elif link.axis is not None:
+            given[layer.id] = _part(body, value, link, link.axis, count)
+        else:
+            given[layer.id] = value
+    scope.follow(given)
+
+    handed = [scope.own(scope.result(_inner(at, net, end, "Result"))) for *_, end in carried]
+    finals = {end: place for place, (*_, end) in enumerate(carried)}
+    stacked = [link for link in outputs if link.port != "-1" and not _is_final(link, finals)]
+    scans = [scope.own(scope.result(_inner(at, net, link.inner, "Result"))) for link in stacked]
+    again = _condition(at, net, scope, outputs, running)
+    graph = scope.graph(
+        [count, running, *(inside for inside, *_ in carried)],
+        [again, *handed, *scans],
+        f"{at.layer.name}/body",
+    )
+    trips, first = _bounds(at, inputs)
+    values = at.emit_many(
+        "Loop",
+        len(handed) + len(scans),
+        trips,
+        first,
+        *(value for _, value, _ in carried),
+        body=graph,
+    )
+    by_port: dict[str, ir.Value] = {}
+    for link in outputs:
+        if _is_final(link, finals):
+            by_port[link.port] = values[finals[link.inner]]
+    for link, value in zip(stacked, values[len(handed) :], strict=True):
+        rank = len(_inner(at, net, link.inner, "Result").inputs[0].dims)
+        by_port[link.port] = _joined(at, value, link, rank)
+    missing = [port.id for port in at.layer.outputs if port.id not in by_port]
+    if missing:
+        raise at.error(f"the port map has nothing for output port {missing[0]}")
+    return [by_port[port.id] for port in at.layer.outputs]
+
+
+def _is_final(link: _Link, finals: dict[str, int]) -> bool:
+    """Whether an output is the last of a value that is handed on."""
+    return link.axis is None and link.inner in finals and link.port != "-1"
+
+
+def _bounds(at: Site, inputs: list[_Link]) -> tuple[ir.Value | None, ir.Value | None]:
+    """The number of iterations and the first condition; absent ones do not bound."""
+    scalar = at.const([], np.int64)
+    if at.layer.type == "Loop":
+        trips, first = at.indices(0), at.inputs[1]
+        trips = at.emit("Reshape", trips, scalar)
+        endless = at.emit("Less", trips, at.const(0, np.int64))
+        trips = at.emit("Where", endless, at.const(FULL, np.int64), trips)
+        return trips, at.emit("Reshape", first, scalar)
+    for link in inputs:
+        if link.axis is not None:
+            place, value = _outer(at, link)
+            axis = link.axis % at.rank(place)
+            size = at.emit("Reshape", at.size(value, axis), scalar)
+            return at.emit("Div", size, at.const(link.part, np.int64)), None
+    raise at.error("no input is taken in slices, so the number of iterations is not known")
+
+
+def _condition(
+    at: Site, net: Network, scope: Scope, outputs: list[_Link], running: ir.Value
+) -> ir.Value:
+    """Whether to go on: what the body says, or what was so before."""
+    for link in outputs:
+        if link.purpose == "execution_condition":
+            value = scope.result(_inner(at, net, link.inner, "Result"))
+            empty = scope.constant(np.array([], np.int64), at.layer.name)
+            return scope.write("Reshape", [value, empty], {}, 1, at.layer.name)[0]
+    return scope.write("Identity", [running], {}, 1, at.layer.name)[0]
+
+
+def _part(body: Site, value: ir.Value, link: _Link, axis: int, count: ir.Value) -> ir.Value:
+    """The slice of an iteration; a negative stride starts at the end."""
+    row = body.const([1], np.int64)
+    offset = body.emit("Reshape", count, row)
+    begin = body.emit("Mul", offset, body.const([abs(link.stride)], np.int64))
+    part = body.const([link.part], np.int64)
+    if link.stride > 0:
+        begin = body.emit("Add", begin, body.const([max(link.start, 0)], np.int64))
+    else:
+        size = body.size(value, axis)
+        last = body.emit("Sub", size, body.const([link.part + -1 - link.start], np.int64))
+        begin = body.emit("Sub", last, begin)
+    end = body.emit("Add", begin, part)
+    return body.emit("Slice", value, begin, end, body.const([axis], np.int64))
+
+
+def _joined(at: Site, value: ir.Value, link: _Link, rank: int) -> ir.Value:
+    """The results of all iterations along an axis, or the last one."""
+    if link.axis is None:
+        return at.emit("Gather", value, at.const(-1, np.int64), axis=0)
+    axis = link.axis % max(rank, 1)
+    if link.stride < 0:
+        value = at.reversed(value, 0)
+    order = [*range(1, axis + 1), 0, *range(axis + 1, rank + 1)]
+    moved = at.emit("Transpose", value, perm=order) if axis else value
+    sizes = [at.emit("Shape", moved, start=0, end=axis)] if axis else []
+    sizes.append(at.const([-1], np.int64))
+    if axis + 2 <= rank:
+        sizes.append(at.emit("Shape", moved, start=axis + 2))
+    return at.emit("Reshape", moved, at.emit("Concat", *sizes, axis=0))

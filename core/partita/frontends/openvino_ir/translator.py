@@ -1,0 +1,256 @@
+"""What a translator sees of one layer, and the table in which translators stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import ModelFormatError
+from partita.frontends.openvino_ir.document import Layer
+from partita.frontends.openvino_ir.weights import element_type
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from partita.frontends.openvino_ir.graph import Scope
+
+Array = np.ndarray[Any, Any]
+Translator = Callable[["Site"], "ir.Value | Sequence[ir.Value]"]
+
+TRANSLATORS: dict[str, Translator] = {}
+"""Layer type to what makes ONNX operations of it."""
+
+FULL = np.iinfo(np.int64).max
+"""As the end of a slice: up to the end of the axis."""
+
+
+def translates(*types: str) -> Callable[[Translator], Translator]:
+    """Enters a translator into the table; it returns the value of each output port."""
+
+    def enter(translator: Translator) -> Translator:
+        for kind in types:
+            TRANSLATORS[kind] = translator
+        return translator
+
+    return enter
+
+
+class Site:
+    """One layer with the values it reads, and the means to write operations in its place.
+
+    Attributes:
+        layer: The layer.
+        inputs: The values at its input ports, in order.
+        scope: The graph that is being made.
+    """
+
+    def __init__(self, layer: Layer, inputs: list[ir.Value], scope: Scope) -> None:
+        self.layer = layer
+        self.inputs = inputs
+        self.scope = scope
+
+    # ------------------------------------------------------------------ attributes
+
+    def text(self, key: str, default: str = "") -> str:
+        """An attribute, in lower case: files of different tools differ in that."""
+        return self.layer.data.get(key, default).strip().lower()
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A yes-or-no attribute."""
+        return self.text(key, str(default)) in ("true", "1", "yes")
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """A whole number."""
+        return int(self._number(key, default, int))
+
+    def real(self, key: str, default: float | None = None) -> float:
+        """A number."""
+        return float(self._number(key, default, float))
+
+    def ints(self, key: str, default: Sequence[int] = ()) -> list[int]:
+        """Whole numbers between commas."""
+        return self._numbers(key, default, int)
+
+    def floats(self, key: str) -> list[float]:
+        """Numbers between commas."""
+        return self._numbers(key, (), float)
+
+    def _number(self, key: str, default: Any, kind: type) -> Any:
+        found = self.layer.data.get(key)
+        if found is None and default is not None:
+            return default
+        try:
+            return kind(found)
+        except (TypeError, ValueError) as error:
+            raise self.error(f"attribute '{key}' is {found!r}, not a number") from error
+
+    def _numbers(self, key: str, default: Sequence[Any], kind: type) -> list[Any]:
+        found = self.layer.data.get(key)
+        if found is None:
+            return list(default)
+        try:
+            return [kind(part) for part in found.split(",") if part.strip()]
+        except ValueError as error:
+            raise self.error(f"attribute '{key}' is {found!r}, not numbers") from error
+
+    def one_of(self, key: str, default: str, known: Mapping[str, Any] | Sequence[str]) -> Any:
+        """What stands for an attribute's value, or the value; others are refused by name."""
+        found = self.text(key, default)
+        if found not in known:
+            raise self.error(f"{key} '{found}' is not known; known are {', '.join(known)}")
+        return known[found] if isinstance(known, Mapping) else found
+
+    def steps(self) -> dict[str, Any]:
+        """Strides and pads of windows, as ONNX's attributes."""
+        known = {"explicit": None, "valid": "VALID"}
+        known |= {"same_upper": "SAME_UPPER", "same_lower": "SAME_LOWER"}
+        auto = self.one_of("auto_pad", "explicit", known)
+        pads = [*self.ints("pads_begin"), *self.ints("pads_end")]
+        return {
+            "strides": self.ints("strides") or None,
+            "auto_pad": auto,
+            "pads": pads if auto is None and pads else None,
+        }
+
+    # ------------------------------------------------------------------ ports
+
+    def rank(self, index: int) -> int:
+        """The number of dimensions at an input port."""
+        return len(self.layer.inputs[index].dims)
+
+    def dims(self, index: int) -> tuple[int, ...]:
+        """The dimensions at an input port; -1 is unknown."""
+        return self.layer.inputs[index].dims
+
+    def precision(self, index: int) -> str:
+        """The element type at an input port, as ``FP32`` or ``I64``."""
+        return self.layer.inputs[index].precision
+
+    def dtype(self, index: int) -> np.dtype[Any]:
+        """The element type at an input port, as numpy's."""
+        return element_type(self.precision(index), self.layer).numpy()
+
+    def is_whole(self, index: int) -> bool:
+        """Whether an input port holds whole numbers."""
+        return self.precision(index)[:1] in ("I", "U")
+
+    def has(self, index: int) -> bool:
+        """Whether there is such an input port."""
+        return index < len(self.inputs)
+
+    def read(self, index: int) -> bool:
+        """Whether something reads an output port."""
+        return len(self.layer.outputs) > index and self.scope.is_read(
+            self.layer.id, self.layer.outputs[index].id
+        )
+
+    def axes(self, index: int, rank: int | None = None) -> list[int]:
+        """Constant axes at an input port, counted from the front where the rank is given."""
+        found = [int(axis) for axis in self.known(index).reshape(-1)]
+        return found if rank is None else [axis + rank if axis < 0 else axis for axis in found]
+
+    def known(self, index: int) -> Array:
+        """The constant at an input port.
+
+        Raises:
+            ModelFormatError: It is computed; the translation needs it beforehand.
+        """
+        array = self.constant(index)
+        if array is None:
+            raise self.error(f"input {index} must be a constant")
+        return array
+
+    def constant(self, index: int) -> Array | None:
+        """The constant at an input port, or ``None`` where it is computed.
+
+        One behind a Convert is a constant too: so are weights kept in a narrower type.
+        """
+        return _held(self.inputs[index])
+
+    def indices(self, index: int) -> ir.Value:
+        """An input as int64, which ONNX wants where OpenVINO takes any whole numbers."""
+        return self.as_int64(self.inputs[index], self.precision(index))
+
+    def row(self, index: int) -> ir.Value:
+        """Whole numbers as int64 of one dimension, which OpenVINO may give as a scalar."""
+        array = self.constant(index)
+        if array is not None:
+            return self.const(array.reshape(-1), np.int64)
+        value = self.indices(index)
+        return value if self.rank(index) else self.emit("Reshape", value, self.const([1], np.int64))
+
+    def as_int64(self, value: ir.Value, precision: str) -> ir.Value:
+        """A value of whole numbers as int64."""
+        if value.const_value is not None:
+            return self.const(value.const_value.numpy().astype(np.int64))
+        return value if precision == "I64" else self.emit("Cast", value, to=_int64())
+
+    # ------------------------------------------------------------------ writing
+
+    def emit(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Writes an operation of one output; attributes that are ``None`` are left out."""
+        return self.emit_many(op_type, 1, *inputs, **attributes)[0]
+
+    def emit_many(
+        self, op_type: str, outputs: int, *inputs: ir.Value | None, **attributes: Any
+    ) -> list[ir.Value]:
+        """Writes an operation of several outputs."""
+        given = {key: value for key, value in attributes.items() if value is not None}
+        return self.scope.write(op_type, inputs, given, outputs, self.layer.name)
+
+    def const(self, array: Any, dtype: Any = None) -> ir.Value:
+        """A constant."""
+        return self.scope.constant(np.asarray(array, dtype), self.layer.name)
+
+    def like(self, number: float, index: int = 0) -> ir.Value:
+        """A scalar constant of an input port's element type."""
+        return self.const(number, self.dtype(index))
+
+    def output_type(self, key: str, default: str = "i64") -> ir.DataType:
+        """The element type that an attribute names."""
+        return element_type(self.text(key, default), self.layer)
+
+    def as_indices(self, value: ir.Value, key: str) -> ir.Value:
+        """An int64 value as the index type that an attribute names."""
+        wanted = self.output_type(key)
+        return value if wanted == _int64() else self.emit("Cast", value, to=wanted)
+
+    def size(self, value: ir.Value, axis: int) -> ir.Value:
+        """The size of an axis, as int64[1]."""
+        return self.emit("Shape", value, start=axis, end=axis + 1 if axis != -1 else None)
+
+    def reversed(self, value: ir.Value, axis: int) -> ir.Value:
+        """A value with one axis the other way round."""
+        ends = [self.const([number], np.int64) for number in (-1, -FULL, axis, -1)]
+        return self.emit("Slice", value, *ends)
+
+    def error(self, what: str) -> ModelFormatError:
+        """The error of a layer that cannot be translated."""
+        return ModelFormatError(f"{self.layer}: {what}")
+
+
+def _held(value: ir.Value) -> Array | None:
+    """What a value holds, if it is a constant or a conversion of one."""
+    import onnx_ir as ir
+
+    types: list[ir.DataType] = []
+    while value.const_value is None:
+        node = value.producer()
+        source = node.inputs[0] if node is not None and node.op_type == "Cast" else None
+        if node is None or source is None:
+            return None
+        types.append(ir.DataType(node.attributes["to"].as_int()))
+        value = source
+    array = value.const_value.numpy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        for dtype in reversed(types):
+            array = array.astype(dtype.numpy())
+    return array
+
+
+def _int64() -> ir.DataType:
+    import onnx_ir as ir
+
+    return ir.DataType.INT64

@@ -1,0 +1,407 @@
+"""Reading: from a path, bytes or a protobuf to a checked, tidy model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
+from partita.frontends.onnx.external_data import (
+    beside,
+    check_weights,
+    densify,
+    put_weights,
+    tensors_of,
+)
+from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
+from partita.frontends.onnx.weight_splitter import without_weights
+from partita.model.model import Model
+from partita.model.operator_checks import check_attributes, check_inputs
+from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
+from partita.printable import printable
+from partita.system.gc_pause import few_collections
+from partita.system.memory_map import map_file
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+
+MOST_OPERATIONS = 1_000_000
+"""Operations that a model may have once its functions stand where they are called."""
+
+
+@few_collections()
+def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: bool = False) -> Model:
+    """Reads an ONNX model or an OpenVINO IR and makes it tidy.
+
+    Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
+    inputs become constants, operations get unique names and topological order, shapes are
+    inferred. Weights in external files are mapped into memory, not read.
+
+    Args:
+        source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
+            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml``.
+        tidy: Make it tidy; without it only the wiring is checked, which is right for what
+            :meth:`Model.to_onnx` made of a model that was read.
+        weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
+            one beside the ``.xml``.
+        isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it
+            reads, runs in a process of its own, with limits of time and memory.
+
+    Raises:
+        ModelNotFoundError: The path does not exist.
+        ModelFormatError: It is neither, damaged, or holds what is not known.
+    """
+    if isinstance(source, Model):
+        return source
+    import_onnx_ir()
+    import onnx
+    import onnx_ir as ir
+
+    if isinstance(source, ir.Model):
+        return _tidy(source, "the model", tidy, isolate)
+    path: Path | None = None
+    apart: Mapping[str, memoryview] = {}
+    if isinstance(source, onnx.ModelProto):
+        proto, origin = source, "the ModelProto"
+    elif isinstance(source, (bytes, bytearray, memoryview, str, os.PathLike)):
+        if isinstance(source, (str, os.PathLike)):
+            path = Path(source)
+            data, origin = _read(path), f"'{path}'"
+        else:
+            # What others may write to is copied.
+            data = memoryview(source if isinstance(source, bytes) else bytes(source))
+            origin = "the bytes"
+        if _is_ir(data):
+            return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy, isolate)
+        proto, apart = _parse(data, origin)
+    else:
+        raise ModelFormatError(
+            f"Cannot read a model from {type(source).__name__}; give a path, bytes or an "
+            "onnx.ModelProto."
+        )
+    if weights is not None:
+        raise ModelFormatError(
+            f"{origin} takes no 'weights': an ONNX model names its external files itself."
+        )
+    folder = None if path is None else path.parent
+    try:
+        _check_header(proto, origin)
+        check_weights(proto, folder, origin, apart)
+        ir_model = ir.from_proto(densify(proto, origin))
+        put_weights(ir_model.graph, apart)
+    except PartitaError:
+        raise
+    except Exception as error:  # damaged files make the parsers raise errors of any kind
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+    if folder is not None:
+        ir.external_data.set_base_dir(ir_model.graph, folder)
+    if not ir_model.graph.name:
+        ir_model.graph.name = "model" if path is None else path.stem
+    return _tidy(ir_model, origin, tidy, isolate)
+
+
+def _is_ir(data: bytes | memoryview) -> bool:
+    """Whether bytes are those of an IR's ``.xml`` file; an ONNX file cannot start like one."""
+    return bytes(data[:200]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"<?xml", b"<net"))
+
+
+def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
+    from partita.frontends.openvino_ir import read_ir
+
+    try:
+        return read_ir(data, weights, path, origin)
+    except PartitaError:
+        raise
+    except Exception as error:  # layers with too few inputs, axes that are not there, ...
+        raise ModelFormatError(f"{origin} is not a valid OpenVINO IR: {_root(error)}") from error
+
+
+def external_files(data: bytes, path: Path) -> list[Path]:
+    """The files beside a model that hold its weights, each once; sound or not.
+
+    What it names elsewhere is left out; no such model is read.
+    """
+    if _is_ir(data):
+        return [file] if (file := path.with_suffix(".bin")).is_file() else []
+    proto, _ = _parse(memoryview(data), f"'{path}'")
+    names = {
+        entry.value
+        for tensor in tensors_of(proto)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    files = []
+    for name in sorted(names):
+        with contextlib.suppress(ValueError, OSError):
+            target = beside(path.parent, name)
+            if target is not None and target.is_file():
+                files.append(target)
+    return files
+
+
+def _root(error: BaseException) -> str:
+    """What went wrong first: onnx-ir wraps its errors once per level of the model."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"{type(error).__name__}: {error}"
+
+
+def _read(path: Path) -> memoryview:
+    try:
+        return map_file(path)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(
+            f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
+        ) from error
+    except OSError as error:
+        raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error
+
+
+def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str, memoryview]]:
+    """The model without the elements of its large weights, and these by name."""
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    proto = onnx.ModelProto()
+    rest, weights = without_weights(data)
+    try:
+        proto.ParseFromString(rest)
+    except DecodeError as error:
+        raise ModelFormatError(
+            f"{origin} is not an ONNX model or is damaged ({len(data)} bytes, starting with "
+            f"{bytes(data[:8])!r})."
+        ) from error
+    return proto, weights
+
+
+def _check_header(proto: onnx.ModelProto, origin: str) -> None:
+    """Refuses what parses as protobuf but is no model, and opsets from the future."""
+    import onnx.defs
+
+    if not proto.HasField("graph"):
+        raise ModelFormatError(f"{origin} is not an ONNX model: it holds no graph.")
+    if not proto.graph.output:
+        raise ModelFormatError(f"{origin} is not an ONNX model: its graph has no output.")
+    for value in (*proto.graph.input, *proto.graph.output):
+        if _is_map(value.type):
+            raise ModelFormatError(
+                f"{origin}: '{value.name}' is made of maps, which are not supported; convert from "
+                "scikit-learn with options={'zipmap': False}."
+            )
+    newest = onnx.defs.onnx_opset_version()
+    versions = [entry.version for entry in proto.opset_import if entry.domain in ("", "ai.onnx")]
+    if not versions and any(node.domain in ("", "ai.onnx") for node in proto.graph.node):
+        if proto.ir_version >= 3:
+            raise ModelFormatError(f"{origin} names no opset version for the ONNX operators.")
+        versions = [1]
+    for version in versions:
+        if not 1 <= version <= newest:
+            raise ModelFormatError(
+                f"{origin} uses opset {version}; supported are 1 to {newest}. Export it with an "
+                "older opset, or upgrade the 'onnx' package."
+            )
+
+
+def _is_map(kind: onnx.TypeProto) -> bool:
+    which = kind.WhichOneof("value")
+    if which in ("sequence_type", "optional_type"):
+        return _is_map(getattr(kind, which).elem_type)
+    return bool(which == "map_type")
+
+
+def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
+    try:
+        check_attributes(ir_model)
+        if tidy:
+            _simplify(ir_model)
+        nodes, bodies = _operations(ir_model.graph)
+        check_inputs(nodes, ir_model.opset_imports.get(""))
+        _check_wiring(ir_model.graph, nodes, bodies, origin)
+        if not tidy:
+            return Model(ir_model)
+        if not _are_in_order(nodes):
+            _sort(ir_model.graph, origin)
+            nodes, _ = _operations(ir_model.graph)
+        forget_meaningless_dims(ir_model.graph, nodes)
+        _name_nodes(nodes)
+        infer_shapes(ir_model, isolate)
+    except PartitaError:
+        raise
+    except Exception as error:  # onnx-ir's passes trust their input
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+    return Model(ir_model)
+
+
+def _simplify(ir_model: ir.Model) -> None:
+    """Leaves operations on values: no functions, no constants that are nodes or inputs."""
+    from onnx_ir.passes.common import (
+        InlinePass,
+        LiftConstantsToInitializersPass,
+        RemoveInitializersFromInputsPass,
+    )
+
+    functions = ir_model.functions.values()
+    for imports in (ir_model.graph.opset_imports, *(f.opset_imports for f in functions)):
+        if "ai.onnx" in imports:
+            imports[""] = imports.pop("ai.onnx")
+    if ir_model.functions:
+        _check_inlined_size(ir_model)
+        InlinePass()(ir_model)
+    nodes, bodies = _operations(ir_model.graph)
+    for domain in dict.fromkeys(node.domain for node in nodes):
+        ir_model.graph.opset_imports.setdefault(domain, 1)  # files forget their own domains
+    constants = [node for node in nodes if node.op_type == "Constant" and node.domain == ""]
+    for node in constants:
+        _encode_strings(node)
+    if constants:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(ir_model)
+    if any(value.is_initializer() for g in (ir_model.graph, *bodies) for value in g.inputs):
+        RemoveInitializersFromInputsPass()(ir_model)
+
+
+def _check_inlined_size(ir_model: ir.Model) -> None:
+    """Refuses functions that would become too many operations, or call themselves.
+
+    Twenty-eight functions of two calls each are 3 KB of a file and 2**28 operations.
+
+    Raises:
+        ModelFormatError: They would.
+    """
+    functions = ir_model.functions
+    sizes: dict[Any, int] = {}
+    open_calls: list[Any] = [None]
+    callees: dict[Any, tuple[int, list[Any]]] = {
+        key: _calls(function, functions) for key, function in functions.items()
+    }
+    callees[None] = _calls(ir_model.graph, functions)
+    while open_calls:
+        key = open_calls[-1]
+        own, called = callees[key]
+        waiting = [one for one in called if one not in sizes]
+        if not waiting:
+            sizes[key] = min(own + sum(sizes[one] for one in called), MOST_OPERATIONS + 1)
+            open_calls.pop()
+        elif len(open_calls) > len(callees):
+            raise ModelFormatError(f"Function '{key[1]}' of the model calls itself.")
+        else:
+            open_calls.append(waiting[0])
+    if sizes[None] > MOST_OPERATIONS:
+        raise ModelFormatError(
+            f"The model's functions would become more than {MOST_OPERATIONS:,} operations where "
+            "they are called; export it with fewer functions that call one another."
+        )
+
+
+def _calls(graph: Any, functions: Mapping[Any, Any]) -> tuple[int, list[Any]]:
+    """How many operations a graph has that call no function, and which functions it calls."""
+    import onnx_ir as ir
+
+    keys = [node.op_identifier() for node in ir.traversal.RecursiveGraphIterator(graph)]
+    called = [key for key in keys if key in functions]
+    return len(keys) - len(called), called
+
+
+def _encode_strings(node: ir.Node) -> None:
+    """Turns string attributes of a Constant into a tensor; onnx-ir would only take ASCII."""
+    import onnx_ir as ir
+
+    for name in ("value_string", "value_strings"):
+        if name in node.attributes:
+            attribute = node.attributes.pop(name)
+            scalar = name == "value_string"
+            texts = [attribute.as_string()] if scalar else list(attribute.as_strings())
+            tensor = ir.StringTensor(
+                [text.encode() for text in texts], shape=ir.Shape([] if scalar else [len(texts)])
+            )
+            node.attributes["value"] = ir.AttrTensor("value", tensor)
+
+
+def _operations(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Graph]]:
+    """All operations in order, those in bodies behind the one that holds the body; the bodies."""
+    nodes: list[ir.Node] = []
+    bodies: list[ir.Graph] = []
+    for node in graph:
+        nodes.append(node)
+        for attribute in node.attributes.values():
+            kind = attribute.type.name
+            if kind in ("GRAPH", "GRAPHS"):
+                for body in [attribute.value] if kind == "GRAPH" else attribute.value:
+                    inner = _operations(body)
+                    nodes += inner[0]
+                    bodies += [body, *inner[1]]
+    return nodes, bodies
+
+
+def _are_in_order(nodes: Sequence[ir.Node]) -> bool:
+    """Whether every operation comes behind those whose results it or its bodies read."""
+    seen: set[ir.Node | None] = {None}
+    for node in nodes:
+        if any(value is not None and value.producer() not in seen for value in node.inputs):
+            return False
+        seen.add(node)
+    return True
+
+
+def _sort(graph: ir.Graph, origin: str) -> None:
+    try:
+        graph.sort()
+    except ValueError as error:
+        raise ModelFormatError(f"{origin} has a cycle: {error}") from error
+
+
+def _check_wiring(
+    graph: ir.Graph, nodes: Sequence[ir.Node], bodies: Sequence[ir.Graph], origin: str
+) -> None:
+    """Every value that is read or returned must come from somewhere."""
+    for node in nodes:
+        for value in node.inputs:
+            if value is not None and value.producer() is None and not _is_source(value):
+                raise ModelFormatError(
+                    f"{origin}: operation '{node.name or node.op_type}' reads '{value.name}', "
+                    "which nothing produces."
+                )
+    for kind, values in (("input", graph.inputs), ("output", graph.outputs)):
+        names: set[str] = set()
+        for index, value in enumerate(values):
+            if not value.name:
+                raise ModelFormatError(f"{origin}: {kind} {index} has no name.")
+            if value.name in names:
+                raise ModelFormatError(f"{origin} lists {kind} '{value.name}' twice.")
+            names.add(value.name)
+    for value in graph.outputs:
+        if value.producer() is None and not _is_source(value):
+            raise ModelFormatError(f"{origin}: nothing produces output '{value.name}'.")
+    for body in bodies:
+        for value in body.outputs:
+            if value.producer() is None and not _is_source(value):
+                raise ModelFormatError(
+                    f"{origin}: nothing in body '{body.name}' produces its output '{value.name}'; "
+                    "a value from outside is returned through an Identity."
+                )
+
+
+def _is_source(value: ir.Value) -> bool:
+    return bool(value.is_graph_input() or value.is_initializer())
+
+
+def _name_nodes(nodes: Sequence[ir.Node]) -> None:
+    """Gives every operation, those in bodies included, a name of its own that can be printed."""
+    taken = {printable(node.name) for node in nodes if node.name}
+    used: set[str] = set()
+    counts: Counter[str] = Counter()
+    for node in nodes:
+        name = printable(node.name or "")
+        if not name or name in used:
+            stem = name or node.op_type
+            while not name or name in taken:
+                name = f"{stem}_{counts[stem]}"
+                counts[stem] += 1
+            taken.add(name)
+        node.name = name
+        used.add(name)

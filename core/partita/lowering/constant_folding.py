@@ -1,0 +1,106 @@
+"""Constant folding before any shape is known: what hangs on weights alone is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.blame import blamed_on
+from partita.lowering.builder import Builder
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.node_proto import model_proto, node_proto
+from partita.lowering.program import Array, Operand, plain
+from partita.lowering.specialize import Specialiser, Target
+
+
+def fold_constants(graph: Graph, target: Target) -> None:
+    """Replaces nodes whose inputs are all constants by constants, and Ifs on them by a branch.
+
+    Works on the graph in place, bodies included. Nodes that the target has no emitter for stay.
+    """
+    kept: list[Node] = []
+    queue = list(reversed(graph.nodes))
+    while queue:
+        node = queue.pop()
+        for body in node.graphs():
+            fold_constants(body, target)
+        if any(value is not None and value.const is None for value in node.inputs):
+            kept.append(node)
+        elif node.kind == "If":
+            queue.extend(reversed(_taken(node)))
+        elif not _fold(node, target):
+            kept.append(node)
+    graph.nodes = kept
+
+
+def _taken(node: Node) -> list[Node]:
+    """The nodes of the branch that an If on a constant takes, and names for their outputs."""
+    condition = node.inputs[0]
+    if condition is None or condition.const is None:
+        return [node]
+    taken = bool(condition.const.reshape(-1)[0])
+    branch: Graph = node.attrs["then_branch" if taken else "else_branch"]
+    names = [
+        Node("Identity", [source], [target], name=node.name, origins=node.origins)
+        for source, target in zip(branch.outputs, node.outputs, strict=False)
+        if target is not None
+    ]
+    return [*branch.nodes, *names]
+
+
+def _fold(node: Node, target: Target) -> bool:
+    """Computes a node of constants into its output values; false if that is not possible."""
+    if node.kind == "Identity":
+        results: Sequence[Any] = [node.inputs[0]]
+    else:
+        operands = [None if value is None else _operand(value) for value in node.inputs]
+        try:
+            with blamed_on(node):
+                emitter = target.find(node, operands)
+        except CompileError:
+            return False
+        if not emitter.folds:
+            return False
+        with blamed_on(node):
+            if target.fold is not None:
+                computed = target.fold(node, [None if o is None else o.const for o in operands])
+                results = [plain(np.asarray(array)) for array in computed]
+            else:
+                builder = Builder(_operand, target.prepacked, _no_body)
+                builder.begin(node, True)
+                emitted = emitter.emit(builder, node, *operands)
+                results = emitted if isinstance(emitted, (tuple, list)) else (emitted,)
+    for position, value in enumerate(node.outputs):
+        if value is None:
+            continue
+        result = results[position] if position < len(results) else None
+        if result is None:
+            return False
+        value.const = result if isinstance(result, np.ndarray) else result.const
+        value.dtype, value.shape = value.const.dtype, value.const.shape
+    return True
+
+
+def _operand(value: Value) -> Operand:
+    if value.const is None:
+        raise CompileError(f"Value '{value.name}' is not constant.")
+    array = plain(value.const)
+    return Operand(array.shape, array.dtype, array, lasting=True)
+
+
+def _no_body(graph: Graph, captures: Sequence[Value]) -> Specialiser:
+    raise CompileError("Operators with bodies are not folded.")
+
+
+def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
+    """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device."""
+    from onnx.reference import ReferenceEvaluator
+
+    proto = node_proto(node)
+    model = model_proto(node, proto, [(node.domain, node.version)])
+    feeds = {name: array for name, array in zip(proto.input, arrays, strict=True) if name}
+    computed = iter(ReferenceEvaluator(model).run(None, feeds))
+    return [np.asarray(next(computed)) if name else np.empty(0) for name in proto.output]

@@ -1,0 +1,1 @@
+"""Where windows and resampled axes of an operator lie, in numbers."""

@@ -1,0 +1,208 @@
+"""The kernel table of a back-end: which operator is computed by which emitter, for which types.
+
+A back-end makes one table, its emitter modules register functions in it::
+
+    TABLE = KernelTable("mydevice.kernels")      # a package; its modules are imported on first use
+
+    @TABLE.register("Relu", dtypes=FLOATS)
+    def relu(b, node, x):
+        y = b.empty(x.shape, x.dtype)
+        b.call(relu_kernel, x, y)
+        return y
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import ml_dtypes
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering.graph import Node
+
+DTypes = frozenset[np.dtype[Any]]
+
+F32: DTypes = frozenset({np.dtype(np.float32)})
+FLOATS: DTypes = frozenset({np.dtype(np.float32), np.dtype(np.float64)})
+HALVES: DTypes = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
+ALL_FLOATS: DTypes = FLOATS | HALVES
+SIGNED: DTypes = frozenset(np.dtype(t) for t in (np.int8, np.int16, np.int32, np.int64))
+UNSIGNED: DTypes = frozenset(np.dtype(t) for t in (np.uint8, np.uint16, np.uint32, np.uint64))
+INTS: DTypes = SIGNED | UNSIGNED
+INT64: DTypes = frozenset({np.dtype(np.int64)})
+INDICES: DTypes = frozenset({np.dtype(np.int32), np.dtype(np.int64)})
+BOOL: DTypes = frozenset({np.dtype(np.bool_)})
+
+Check = Callable[[Node], Reason | None]
+"""Refuses attributes or shapes by returning a reason; what is unknown is to be accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of a table.
+
+    Attributes:
+        op_type: The operator.
+        domain: Its domain; ``"partita"`` for what fusion makes.
+        emit: The emitter.
+        dtypes: Allowed element types: one set for all inputs, or a set per input position (inputs
+            that are not named take anything).
+        check: Refuses attributes or shapes.
+        since: First opset version it is right for.
+        until: Last opset version it is right for, or ``None``.
+        folds: Whether it may run at compile time on constants.
+        values: Positions of inputs whose elements must be known when the shapes are.
+        outputs: Most outputs that are computed, or ``None`` for any number.
+        arity: Fewest and most inputs that the emitter takes; most is ``None`` for any number.
+    """
+
+    op_type: str
+    domain: str
+    emit: Callable[..., Any]
+    dtypes: DTypes | Mapping[int, DTypes]
+    check: Check | None
+    since: int
+    until: int | None
+    folds: bool
+    values: tuple[int, ...]
+    outputs: int | None
+    arity: tuple[int, int | None]
+
+    def refuse(self, node: Node, dtypes: Sequence[np.dtype[Any] | None]) -> Reason | None:
+        """Why the emitter cannot compute the node for inputs of these types, or ``None``.
+
+        A type of ``None`` is unknown (or the input absent) and accepted.
+        """
+        fewest, most = self.arity
+        if len(dtypes) < fewest or (most is not None and len(dtypes) > most):
+            upper = "any number" if most is None else most
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"{len(dtypes)} inputs; takes {fewest} to {upper}",
+            )
+        used = [i for i, value in enumerate(node.outputs) if value is not None]
+        if self.outputs is not None and used and used[-1] >= self.outputs:
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"output {used[-1]} is used; computes the first {self.outputs} only",
+            )
+        for position, dtype in enumerate(dtypes):
+            allowed = self.allowed(position)
+            if dtype is not None and allowed is not None and dtype not in allowed:
+                names = ", ".join(sorted(kind.name for kind in allowed))
+                return Reason(
+                    ReasonCode.UNSUPPORTED_DTYPE, f"input {position} is {dtype}; takes {names}"
+                )
+        if self.check is None:
+            return None
+        try:
+            return self.check(node)
+        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+            return Reason(
+                ReasonCode.UNSUPPORTED_ATTRIBUTE,
+                f"its attributes cannot be understood ({type(error).__name__}: {error})",
+            )
+
+    def allowed(self, position: int) -> DTypes | None:
+        """Element types taken at an input position; ``None`` is all."""
+        return self.dtypes.get(position) if isinstance(self.dtypes, Mapping) else self.dtypes
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class KernelTable:
+    """Emitters by operator. Thread-safe.
+
+    Args:
+        package: Name of the package whose modules register emitters; imported when the table is
+            first asked, so that a new module needs no further entry.
+    """
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+        self._entries: dict[tuple[str, str], list[Entry]] = {}
+        self._lock = threading.Lock()
+        self._loaded = False
+
+    def register(
+        self,
+        *op_types: str,
+        domain: str = "",
+        dtypes: DTypes | Mapping[int, DTypes] = FLOATS,
+        check: Check | None = None,
+        since: int = 1,
+        until: int | None = None,
+        folds: bool = True,
+        values: Sequence[int] = (),
+        outputs: int | None = None,
+    ) -> Callable[[F], F]:
+        """Registers an emitter ``emit(builder, node, *operands)`` for operators of one domain.
+
+        The emitter's signature tells how many inputs it takes. See :class:`Entry` for the
+        arguments; with several operators the emitter tells them apart by ``node.op_type``.
+        """
+
+        def add(emit: F) -> F:
+            parameters = list(inspect.signature(emit).parameters.values())[2:]
+            several = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+            fewest = sum(
+                p.kind is p.POSITIONAL_OR_KEYWORD and p.default is p.empty for p in parameters
+            )
+            arity = (fewest, None if several else len(parameters))
+            for op_type in op_types:
+                entry = Entry(
+                    op_type,
+                    domain,
+                    emit,
+                    dtypes,
+                    check,
+                    since,
+                    until,
+                    folds,
+                    tuple(values),
+                    outputs,
+                    arity,
+                )
+                self._entries.setdefault((domain, op_type), []).append(entry)
+            return emit
+
+        return add
+
+    def find(self, domain: str, op_type: str, version: int) -> Entry | None:
+        """The entry for an operator of an opset version, or ``None``."""
+        self.load()
+        for entry in self._entries.get((domain, op_type), ()):
+            if entry.since <= version and (entry.until is None or version <= entry.until):
+                return entry
+        return None
+
+    def missing(self, node: Node) -> Reason:
+        """Why :meth:`find` found nothing for a node: no such operator, or not of this opset."""
+        self.load()
+        known = self._entries.get((node.domain, node.op_type), ())
+        if not known:
+            return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
+        ranges = ", ".join(f"{entry.since} to {entry.until or 'latest'}" for entry in known)
+        return Reason(
+            ReasonCode.UNSUPPORTED_OP, f"{node.kind} of opset {node.version}; takes opsets {ranges}"
+        )
+
+    def load(self) -> None:
+        """Imports the package's modules, once."""
+        if self._loaded:
+            return
+        with self._lock:
+            if not self._loaded:
+                package = importlib.import_module(self._package)
+                found = pkgutil.walk_packages(package.__path__, f"{self._package}.")
+                for module in sorted(m.name for m in found):
+                    importlib.import_module(module)
+                self._loaded = True

@@ -1,0 +1,218 @@
+"""From a graph and concrete shapes to a flat program of steps.
+
+Constants fold. Where an operator needs the *value* of a tensor (the shape of a Reshape, the
+condition of an If), there are two ways. If the value derives from small integer inputs only, these
+inputs become value inputs: their elements join the key of the program and everything folds.
+Otherwise the program is split: the operators that hang on the value wait in a rest, which is
+specialised when the first part has run, once for each value that occurs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.builder import Emitter
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array, Operand, Program, plain
+from partita.lowering.transformed_weights import Prepacked
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Walk
+from partita.model.model import is_static
+
+_log = logging.getLogger(__name__)
+
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and element type of one input."""
+
+PROGRAMS = 32
+"""Programs kept per graph; the least recently used one goes first."""
+
+
+@dataclass
+class Target:
+    """What a back-end brings to specialisation; shared by a graph, its rests and its bodies.
+
+    Attributes:
+        find: The emitter of a node for operands of these types.
+            Raises :class:`~partita.errors.CompileError` where there is none.
+        allow_split: Whether programs may be split at values only known at run time. Back-ends
+            that cannot read back values in the middle set it to false; then such models do not
+            compile.
+        fold: Computes a node whose inputs are all constants, for back-ends whose steps cannot
+            run on numpy arrays at compile time. ``None``: its own kernels compute it.
+        refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
+            is made; for fusion that is only right for certain shapes. Called with the graph,
+            whose node list it may change, and the shapes of its values. Branches that are taken
+            stand in the place of their If. ``None``: nothing.
+        options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
+        prepacked: Transformed weights; see :meth:`Builder.prepack`.
+    """
+
+    find: Callable[[Node, Sequence[Operand | None]], Emitter]
+    allow_split: bool = True
+    fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
+    refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
+    options: Any = None
+    prepacked: Prepacked = field(default_factory=Prepacked)
+
+
+class Specialiser:
+    """Makes and keeps the programs of one graph. Thread-safe.
+
+    Args:
+        graph: The graph; not changed, and not to be changed while this lives.
+        target: The back-end's part.
+        known: Constants beyond those in the graph, for values that the graph reads.
+        value_inputs: Indices of inputs whose elements belong to the key from the start.
+        derive_value_inputs: Whether more inputs may become value inputs.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        *,
+        known: Mapping[Value, Array] | None = None,
+        value_inputs: Sequence[int] = (),
+        derive_value_inputs: bool = True,
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self.known = dict(known or {})
+        self.value_inputs = tuple(sorted(value_inputs))
+        self._fixed_value_inputs = self.value_inputs
+        self.derives = derive_value_inputs
+        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
+        """The program for inputs of these shapes and types.
+
+        Args:
+            specs: Shape and type of every graph input.
+            value_of: Gives the elements of an input on the host; called for value inputs only.
+
+        Raises:
+            CompileError: The graph cannot be compiled for these inputs.
+        """
+        key = self.key(specs, value_of)
+        with self._lock:
+            found = self._programs.get(key)
+            if found is not None:
+                self._programs.move_to_end(key)
+                return found
+            if len(self._programs) >= PROGRAMS:
+                self._make_room()
+            made = self._build(specs, value_of)
+            self._programs[self.key(specs, value_of)] = made
+            return made
+
+    def program_for(self, arrays: Sequence[Array]) -> Program:
+        """The program for these inputs."""
+        return self.program([(a.shape, a.dtype) for a in arrays], lambda index: arrays[index])
+
+    def nested(
+        self,
+        graph: Graph,
+        known: Mapping[Value, Array],
+        value_inputs: Sequence[int] = (),
+        derive_value_inputs: bool = False,
+    ) -> Specialiser:
+        """A specialiser for a body of this graph, or for the rest of it."""
+        return Specialiser(
+            graph,
+            self.target,
+            known=known,
+            value_inputs=value_inputs,
+            derive_value_inputs=derive_value_inputs,
+        )
+
+    def key(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Any:
+        """What tells programs apart; compares equal for inputs that have the same program."""
+        shapes = tuple(specs)
+        if not self.value_inputs:
+            return shapes
+        return shapes, tuple(value_of(index).tobytes() for index in self.value_inputs)
+
+    def _make_room(self) -> None:
+        """Forgets the oldest program, or all value inputs if it is their values that flood."""
+        if self.value_inputs != self._fixed_value_inputs and self.target.allow_split:
+            self.value_inputs = self._fixed_value_inputs
+            self.derives = False
+            self._programs.clear()
+        else:
+            self._programs.popitem(last=False)
+
+    def _build(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
+        while True:
+            values = {index: plain(np.array(value_of(index))) for index in self.value_inputs}
+            try:
+                return self._refined(specs, values)
+            except MoreValueInputs as more:
+                self.value_inputs = tuple(sorted({*self.value_inputs, *more.indices}))
+
+    def _refined(self, specs: Sequence[Spec], values: Mapping[int, Array]) -> Program:
+        """The program; if knowing the shapes lets the graph be rewritten, that of the new one."""
+        refine = self.target.refine
+        declared = None if refine is None else self._declared(specs)
+        if refine is not None and declared is not None:
+            try:
+                with _producers_kept(self.graph.nodes):
+                    graph = self._graph_of(self.graph.nodes)
+                    refine(graph, declared)
+                    return Walk(self, graph, specs, values, as_declared=True).run()
+            except (OtherShapes, CompileError) as error:
+                _log.debug("the shapes of '%s' are found by a walk: %s", self.graph.name, error)
+        first = Walk(self, self.graph, specs, values)
+        first.emit()
+        if refine is None:
+            return first.finish()
+        with _producers_kept(first.walked):
+            graph = self._graph_of(first.walked)
+            refine(graph, first.shapes())
+            changed = graph.nodes != first.walked
+            return Walk(self, graph, specs, values).run() if changed else first.finish()
+
+    def _graph_of(self, nodes: Sequence[Node]) -> Graph:
+        return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)
+
+    def _declared(self, specs: Sequence[Spec]) -> dict[Value, tuple[int, ...]] | None:
+        """The shapes that the graph's values have by its own account, if it tells all of them.
+
+        They save the walk that finds them out; the walk that makes the program checks them.
+        """
+        if self.known or any(node.kind == "If" for node in self.graph.nodes):
+            return None
+        if any(v.shape != shape for v, (shape, _) in zip(self.graph.inputs, specs, strict=True)):
+            return None
+        nodes = self.graph.nodes
+        values = (value for node in nodes for value in (*node.inputs, *node.outputs))
+        shapes: dict[Value, tuple[int, ...]] = {}
+        for value in [*self.graph.inputs, *values]:
+            if value is None or value in shapes:
+                continue
+            shape = value.shape if value.const is None else value.const.shape
+            if not is_static(shape):
+                return None
+            shapes[value] = shape
+        return shapes
+
+
+@contextlib.contextmanager
+def _producers_kept(nodes: Sequence[Node]) -> Iterator[None]:
+    """Nodes that take the places of these for a while leave values their producers."""
+    made = [value for node in nodes for value in node.outputs if value is not None]
+    producers = [value.producer for value in made]
+    try:
+        yield
+    finally:
+        for value, producer in zip(made, producers, strict=True):
+            value.producer = producer

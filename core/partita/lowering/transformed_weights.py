@@ -1,0 +1,132 @@
+"""Transformed weights: made once per compiled model, or taken from an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.lowering.program import Array, may_wait, plain
+from partita.storage.content_hash import array_fingerprint
+from partita.system.memory_map import give_back
+
+_WORTH_KEEPING = 16 * 1024
+"""Smaller results are computed as fast as they are looked up."""
+
+
+class Form(NamedTuple):
+    """What a transformation makes, stated before it is made.
+
+    Kernels compute addresses from these sizes. What comes out of a file is used if it is of this
+    form, and made anew if it is not.
+
+    Attributes:
+        dtype: Element type.
+        shape: Sizes.
+        or_none: Whether it may also be empty, of one dimension.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...]
+    or_none: bool = False
+
+    def fits(self, array: Array) -> bool:
+        """Whether an array is of this form."""
+        same = array.shape == tuple(self.shape) or (self.or_none and array.shape == (0,))
+        return same and array.dtype == self.dtype
+
+
+class Prepacked:
+    """Results of transformations of constants.
+
+    Args:
+        restored: What :meth:`state` of an earlier compile of the same model returned. A result is
+            found by the content of the constant and by the key of the transformation, and used if
+            it is of the form that the transformation states.
+    """
+
+    def __init__(self, restored: Mapping[str, Array] | None = None) -> None:
+        self._restored = restored or {}
+        self._made: dict[Any, tuple[Array, Array]] = {}
+        self._names: dict[Any, str] = {}
+        self._stated: set[Any] = set()
+
+    def get(
+        self,
+        array: Array,
+        key: Any,
+        fn: Callable[[Array], Array],
+        anywhere: bool = False,
+        form: Form | None = None,
+    ) -> Array:
+        """``fn(array)``, computed at the first call.
+
+        Args:
+            array: A constant that lasts as long as the compiled model; its address is its name.
+            key: Tells one transformation of it from another.
+            fn: The transformation.
+            anywhere: Whether ``fn`` takes elements at odd addresses too, which saves a copy.
+            form: What it makes; ``None`` for what is made again in every process.
+
+        Raises:
+            RuntimeError: It made something else than was stated.
+        """
+        full_key = (array.ctypes.data, array.shape, array.dtype, key)
+        found = self._made.get(full_key)
+        if found is None:
+            result = None if form is None else self._restore(array, full_key, form)
+            if result is None:
+                source = array if anywhere and may_wait(array) else plain(array)
+                result = plain(np.asarray(fn(source)))
+                if form is not None and not form.fits(result):
+                    raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
+            if form is not None:
+                self._stated.add(full_key)
+            # The source is kept beside the result: its address is the key.
+            found = self._made[full_key] = (array, result)
+        give_back(array)  # whoever asks has looked at it
+        return found[1]
+
+    def state(self) -> dict[str, Array]:
+        """Results that are worth keeping, by names that hold in other processes too."""
+        return {
+            self._name(source, full_key): result
+            for full_key, (source, result) in list(self._made.items())
+            if result.nbytes >= _WORTH_KEEPING
+            and full_key in self._stated
+            and _can_be_named(full_key[3])
+        }
+
+    def _restore(self, array: Array, full_key: Any, form: Form) -> Array | None:
+        if not self._restored or array.dtype.hasobject or not _can_be_named(full_key[3]):
+            return None
+        found = self._restored.get(self._name(array, full_key))
+        if found is None or not form.fits(found):
+            return None
+        return plain(_aligned(found))
+
+    def _name(self, array: Array, full_key: Any) -> str:
+        of_source = full_key[:3]
+        if of_source not in self._names:
+            self._names[of_source] = array_fingerprint(array)
+        return f"{self._names[of_source]} {full_key[3]!r}"
+
+
+def _can_be_named(key: Any) -> bool:
+    """Whether a key says the same in every process."""
+    if isinstance(key, tuple):
+        return all(map(_can_be_named, key))
+    return key is None or isinstance(key, (str, int, float))
+
+
+def _aligned(array: Array) -> Array:
+    """The array, or a copy of it that starts at a cache line, as kernels like it."""
+    if array.ctypes.data % ALIGNMENT == 0:
+        return array
+    raw = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy

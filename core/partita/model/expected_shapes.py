@@ -1,0 +1,70 @@
+"""The shape that a value must have for inputs of known shapes, to tell wrong answers from right.
+
+Symbols in a model's shapes say which sizes are equal. A device's answer that contradicts them is
+looked at closely: shape inference is run for the very input shapes, since symbols that come from a
+model's file (rather than from inference) are sometimes wrong.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from partita.model.model import Model, is_static, value_shape
+
+_KEPT = 16
+"""Sets of input shapes that are remembered."""
+
+Shape = tuple[int, ...]
+InputShapes = tuple[Shape, ...]
+
+
+class DueShapes:
+    """Shapes of a model's values for given input shapes, inferred when first asked for.
+
+    Args:
+        model: The whole model; it is not changed.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._known: OrderedDict[InputShapes, dict[str, Shape]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.symbols = tuple(
+            (index, axis, dim)
+            for index, port in enumerate(model.inputs)
+            for axis, dim in enumerate(port.shape or ())
+            if isinstance(dim, str)
+        )
+
+    def sizes(self, shapes: Sequence[Shape]) -> dict[str, int]:
+        """The size of every symbol of the inputs, but of those that inputs disagree about."""
+        sizes: dict[str, int] = {}
+        for index, axis, symbol in self.symbols:
+            size = shapes[index][axis]
+            if sizes.setdefault(symbol, size) != size:
+                sizes[symbol] = -1
+        return {symbol: size for symbol, size in sizes.items() if size >= 0}
+
+    def infer(self, name: str, shapes: Sequence[Shape]) -> Shape | None:
+        """The shape of a value, or ``None`` where inference does not find it."""
+        key = tuple(shapes)
+        with self._lock:
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = _infer_all(self._model, key)
+                if len(self._known) > _KEPT:
+                    self._known.popitem(last=False)
+            return found.get(name)
+
+
+def _infer_all(model: Model, shapes: InputShapes) -> dict[str, Shape]:
+    fixed = model.clone().reshape(dict(enumerate(shapes)))
+    found: dict[str, Shape] = {}
+    for node in fixed.ir.graph:
+        for value in node.outputs:
+            shape = value_shape(value)
+            if value.name and is_static(shape):
+                found[value.name] = shape
+    return found

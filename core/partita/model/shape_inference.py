@@ -1,0 +1,317 @@
+"""Shapes: what ONNX's inference finds out, and the model's own claims where it finds nothing."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from partita.errors import ModelFormatError
+from partita.model.inference_process import inferred_apart
+from partita.model.operator_checks import MOST_DIMENSIONS
+from partita.model.pool_shapes import settle_rounding
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+_log = logging.getLogger(__name__)
+
+_SMALL_BYTES = 1024
+"""Weights up to this size take part in inference, since shapes are computed from them."""
+
+_MOST_VALUES = 1 << 16
+"""Elements of one value that inference follows; shapes are computed from few."""
+
+_FREE_INITIALIZERS = 4
+"""In models of older IR versions onnx's inference sees only initializers that are inputs too."""
+
+_MADE_UP = "unk__"
+"""How onnx names dimensions that it does not know; to anyone else these names mean nothing."""
+
+
+def forget_meaningless_dims(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
+    """Drops dimensions such as -1, "" and "?": as symbols they would even claim equality.
+
+    Args:
+        graph: The graph.
+        nodes: All its operations, those in bodies included.
+    """
+    import onnx_ir as ir
+
+    for value in [*graph.inputs, *(value for node in nodes for value in node.outputs)]:
+        if value.shape is not None and any(map(_says_nothing, value.shape)):
+            value.shape = ir.Shape([None if _says_nothing(dim) else dim for dim in value.shape])
+
+
+def adapt_claims(graph: ir.Graph, sizes: Mapping[str, ir.SymbolicDim | int | str | None]) -> None:
+    """Keeps of the shapes of everything computed what holds for inputs of other shapes.
+
+    Inference finds most of them anew; behind operators that it does not know these are all there
+    is. A symbol of an input stands for that input's new size; of a shape that holds numbers only,
+    nobody knows which of them came from the inputs, so just its rank is kept.
+
+    Args:
+        graph: The graph.
+        sizes: What symbols of the inputs stand for now; ``None`` where that is not known.
+    """
+    import onnx_ir as ir
+
+    for value in computed_values(graph):
+        if value.shape is None:
+            continue
+        if all(isinstance(dim, int) for dim in value.shape):
+            value.shape = ir.Shape([None] * len(value.shape))
+            continue
+        names = [None if isinstance(dim, int) else dim.value for dim in value.shape]
+        value.shape = ir.Shape(
+            [
+                dim if name is None else sizes.get(name, dim)
+                for dim, name in zip(value.shape, names, strict=True)
+            ]
+        )
+
+
+def computed_values(graph: ir.Graph) -> Iterator[ir.Value]:
+    """The values that operations compute, those in bodies included."""
+    import onnx_ir as ir
+
+    for node in ir.traversal.RecursiveGraphIterator(graph):
+        yield from node.outputs
+
+
+def infer_shapes(ir_model: ir.Model, isolate: bool = False) -> None:
+    """Infers types and shapes in place; what cannot be inferred stays unknown.
+
+    What a model claims about computed values is often stale (it was exported for another batch
+    size). So inference starts from the inputs and weights alone, and claims count only for values
+    whose rank it does not find, such as those behind operators that onnx does not know. Of a claim
+    that holds numbers only, though the inputs do not, just the rank counts.
+
+    Args:
+        ir_model: The model, whose attributes :mod:`partita.model.operator_checks` has checked.
+        isolate: Let onnx infer in a process of its own, which takes most of a second more.
+
+    Raises:
+        ModelFormatError: That process does not survive.
+    """
+    from onnx_ir import serde
+
+    proto = _for_inference(ir_model)
+    inferred = _infer(proto, isolate)
+    if inferred is None:
+        return
+    known = {
+        info.name
+        for info in (*inferred.graph.value_info, *inferred.graph.output)
+        if info.type.tensor_type.HasField("shape")
+        or info.type.WhichOneof("value") not in (None, "tensor_type")
+    }
+    computed = {value.name: value for node in ir_model.graph for value in node.outputs}
+    lost = {
+        name: serde.serialize_value(value)
+        for name, value in computed.items()
+        if name and name not in known and (value.type is not None or value.shape is not None)
+    }
+    if not all(
+        value.shape is not None and value.shape.is_static() for value in ir_model.graph.inputs
+    ):
+        for info in lost.values():
+            _doubt(info)
+    if lost:
+        for output in proto.graph.output:
+            if output.name in lost:
+                output.CopyFrom(lost.pop(output.name))
+        proto.graph.value_info.extend(lost.values())
+        inferred = _infer(proto, isolate) or inferred
+    _take_over(ir_model, inferred)
+
+
+def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
+    """What inference needs of a model: no claims, and large weights as inputs of their shape."""
+    import onnx
+    from onnx_ir import serde
+
+    proto = onnx.ModelProto(ir_version=max(ir_model.ir_version or 0, _FREE_INITIALIZERS))
+    for domain, version in ir_model.graph.opset_imports.items():
+        proto.opset_import.add(domain=domain, version=version)
+    for function in ir_model.functions.values():
+        serde.serialize_function_into(proto.functions.add(), function)
+    graph = proto.graph
+    graph.name = ir_model.graph.name or "model"
+    for value in ir_model.graph.inputs:
+        serde.serialize_value_into(graph.input.add(), value)
+    for name, value in ir_model.graph.initializers.items():
+        weight = value.const_value
+        if weight is None:
+            continue
+        if weight.nbytes > _SMALL_BYTES:
+            kind = graph.input.add(name=name).type.tensor_type
+            kind.elem_type = weight.dtype
+            for size in weight.shape.numpy():
+                kind.shape.dim.add(dim_value=size)
+        else:
+            tensor = graph.initializer.add()
+            serde.serialize_tensor_into(tensor, weight)
+            tensor.name = name
+    for node in ir_model.graph:
+        serde.serialize_node_into(graph.node.add(), node)
+    for value in ir_model.graph.outputs:
+        graph.output.add(name=value.name)
+    return proto
+
+
+def without_large_weights(ir_model: ir.Model) -> onnx.ModelProto:
+    """The model as a protobuf in which large weights of the main graph are inputs instead."""
+    import onnx_ir as ir
+
+    copy = ir_model.clone()
+    copy.ir_version = max(copy.ir_version, _FREE_INITIALIZERS)
+    graph = copy.graph
+    for name, value in list(graph.initializers.items()):
+        weight = value.const_value
+        if weight is not None and weight.nbytes > _SMALL_BYTES:
+            value.shape, value.dtype = ir.Shape(weight.shape.numpy()), weight.dtype
+            del graph.initializers[name]
+            value.const_value = None
+            graph.inputs.append(value)
+    return ir.to_proto(copy)
+
+
+def _infer(proto: onnx.ModelProto, isolate: bool) -> onnx.ModelProto | None:
+    from onnx import shape_inference
+
+    values = propagates(proto.graph)
+    try:
+        inferred = _infer_once(proto, values, isolate)
+        while settle_rounding(proto, inferred):
+            inferred = _infer_once(proto, values, isolate)
+        return inferred
+    except ModelFormatError:
+        raise
+    except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
+        _log.warning("Shapes of model '%s' could not be inferred: %s", proto.graph.name, error)
+        return None
+
+
+def _infer_once(proto: onnx.ModelProto, values: bool, isolate: bool) -> onnx.ModelProto:
+    """What onnx finds, in a process of its own or in this one."""
+    import onnx
+    from onnx import shape_inference
+
+    if not isolate:
+        return shape_inference.infer_shapes(proto, data_prop=values)
+    inferred = onnx.ModelProto()
+    inferred.ParseFromString(inferred_apart(proto.SerializeToString(), values))
+    return inferred
+
+
+def propagates(graph: onnx.GraphProto) -> bool:
+    """Whether inference may follow values, not only shapes, without drowning in them.
+
+    It keeps what shapes are computed from, element by element; thirty Concats of a value with
+    itself are 900 bytes of a file and 2**30 elements. Concat is the one operator whose value is
+    longer than each of those that it reads.
+    """
+    lengths = {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
+    return _longest(graph, lengths) <= _MOST_VALUES
+
+
+def _longest(graph: onnx.GraphProto, outer: Mapping[str, int]) -> int:
+    lengths, longest = dict(outer), 0
+    for node in graph.node:
+        known = [lengths.get(name, MOST_DIMENSIONS) for name in node.input]
+        length = sum(known) if node.op_type == "Concat" else max(known, default=MOST_DIMENSIONS)
+        length = min(length, _MOST_VALUES + 1)
+        lengths.update(dict.fromkeys(node.output, length))
+        longest = max(longest, length)
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                longest = max(longest, _longest(body, lengths))
+    return longest
+
+
+def _take_over(ir_model: ir.Model, inferred: onnx.ModelProto) -> None:
+    """Copies types and shapes of computed values, graph by graph as names may recur in bodies."""
+    import onnx_ir as ir
+
+    symbols = {
+        dim.value
+        for value in ir_model.graph.inputs
+        for dim in value.shape or ()
+        if isinstance(dim, ir.SymbolicDim)
+    }
+    _take_over_main(ir_model.graph, inferred.graph, symbols)
+    bodies = [graph for graph in ir_model.graphs() if graph is not ir_model.graph]
+    if not bodies:
+        return
+    others = list(ir.from_proto(inferred).graphs())[1:]
+    for graph, other in zip(bodies, others, strict=True):
+        found = {value.name: value for node in other for value in node.outputs}
+        for node in graph:
+            for value in node.outputs:
+                source = found.get(value.name)
+                if source is None or source.type is None:
+                    continue
+                value.type = source.type
+                value.shape = None
+                if source.shape is not None:
+                    value.shape = ir.Shape(
+                        None if _is_made_up(dim, symbols) else dim for dim in source.shape
+                    )
+
+
+def _take_over_main(
+    graph: ir.Graph, inferred: onnx.GraphProto, symbols: Container[str | None]
+) -> None:
+    """Copies types and shapes of the main graph's values straight from the protobuf."""
+    import onnx_ir as ir
+    from onnx_ir import serde
+
+    found = {info.name: info.type for info in (*inferred.value_info, *inferred.output)}
+    for node in graph:
+        for value in node.outputs:
+            kind = found.get(value.name or "")
+            if kind is None:
+                continue
+            if kind.HasField("tensor_type") and kind.tensor_type.elem_type:
+                # Nearly all are tensors, and onnx-ir takes four times as long to read their types.
+                tensor = kind.tensor_type
+                value.type = ir.TensorType(ir.DataType(tensor.elem_type))
+                dims = [_dim(dim, symbols) for dim in tensor.shape.dim]
+                value.shape = ir.Shape(dims) if tensor.HasField("shape") else None
+                continue
+            source = serde.deserialize_type_proto_for_type(kind)
+            if source is None:
+                continue
+            value.type = source
+            shape = serde.deserialize_type_proto_for_shape(kind)
+            value.shape = None
+            if shape is not None:
+                value.shape = ir.Shape(None if _is_made_up(dim, symbols) else dim for dim in shape)
+
+
+def _dim(dim: onnx.TensorShapeProto.Dimension, own: Container[str | None]) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return dim.dim_value
+    name = dim.dim_param
+    return None if not name or (name.startswith(_MADE_UP) and name not in own) else name
+
+
+def _doubt(claim: onnx.ValueInfoProto) -> None:
+    """Forgets the sizes if they are all that is claimed; symbols show that somebody took care."""
+    dims = claim.type.tensor_type.shape.dim
+    if all(dim.HasField("dim_value") for dim in dims):
+        for dim in dims:
+            dim.ClearField("dim_value")
+
+
+def _says_nothing(dim: int | ir.SymbolicDim) -> bool:
+    if isinstance(dim, int):
+        return dim < 0
+    return dim.value in ("", "?", "-1")
+
+
+def _is_made_up(dim: int | ir.SymbolicDim, own: Container[str | None]) -> bool:
+    return not isinstance(dim, int) and dim.value not in own and str(dim.value).startswith(_MADE_UP)

@@ -1,0 +1,1 @@
+"""What applications hold: compiled models, requests, queues, and the registry of devices."""

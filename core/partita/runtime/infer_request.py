@@ -1,0 +1,433 @@
+"""Infer requests: checked inputs in, named results out, in the same thread or beside it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from partita.contract.profiling import ProfilingInfo
+from partita.errors import (
+    DeviceMemoryError,
+    InferCancelledError,
+    InferError,
+    InputError,
+    PartitaError,
+    RepetitionEndedError,
+    RequestBusyError,
+)
+from partita.model.model import Port, find_port, is_static
+from partita.model.variables import RequestState, Variable, VariableState
+from partita.runtime.infer_result import InferResult
+from partita.runtime.input_binding import Inputs, RequestInputs
+from partita.runtime.output_binding import RequestOutputs
+from partita.system.thread_pool import LazyPool
+from partita.tensors.tensor import HostTensor, Tensor
+
+if TYPE_CHECKING:
+    from partita.runtime.compiled_model import CompiledModel
+
+_pool = LazyPool("partita-infer", 64)
+
+Result = TypeVar("Result")
+
+
+class _AsyncRun:
+    """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
+
+    __slots__ = ("calling_back", "cancelled", "end")
+
+    def __init__(self) -> None:
+        self.cancelled = False
+        self.calling_back = 0
+        self.end: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+
+class InferRequest:
+    """One inference at a time on a compiled model, with buffers of its own.
+
+    Make it with :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per
+    thread, or an :class:`AsyncInferQueue`.
+    """
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        self.compiled_model = compiled
+        self.model_inputs = compiled.inputs
+        self.model_outputs = compiled.outputs
+        self._inputs = RequestInputs(compiled)
+        self._runner = compiled.create_runner()
+        self._outputs = RequestOutputs(compiled)
+        self._has_results = False
+        self._busy = threading.Lock()
+        self._async: _AsyncRun | None = None
+        self._callback: Callable[[Any], None] | None = None
+        self._userdata: Any = None
+        self._latency_s = 0.0
+        self._state = self._begin(compiled.model.variables)
+
+    # ----------------------------------------------------------------- synchronous
+
+    def infer(
+        self, inputs: Inputs = None, share_inputs: bool = True, share_outputs: bool = False
+    ) -> InferResult:
+        """Computes the outputs and returns them.
+
+        Args:
+            inputs: Arrays (anything with ``__array__``), lists or tensors, by name, index or port,
+                or in order. Contiguous arrays of the right type are read in place.
+            share_inputs: Accepted for OpenVINO's sake; inputs are only read while this call runs.
+            share_outputs: Return views of the request's buffers, which its next run overwrites,
+                instead of copies.
+
+        Raises:
+            InputError: A wrong name, dtype or shape, or a missing input; says what is expected.
+            RequestBusyError: The request is running asynchronously.
+            InferError: A device failed.
+        """
+        self._acquire()
+        try:
+            if self._async is not None and self._async.end.done():
+                self._async = None  # wait() is about the last run
+            if inputs is not None:
+                self._bind(inputs, copy=False)
+            self._compute()
+            return self._outputs.collect(copy=not share_outputs)
+        finally:
+            self._busy.release()
+
+    # ---------------------------------------------------------------- asynchronous
+
+    def start_async(
+        self, inputs: Inputs = None, userdata: Any = None, share_inputs: bool = False
+    ) -> None:
+        """Starts to compute the outputs on another thread; :meth:`wait` ends it.
+
+        Args:
+            inputs: As for :meth:`infer`.
+            userdata: Handed to the callback.
+            share_inputs: Read the arrays in place (they must not change until the end) instead of
+                copying them first.
+
+        Raises:
+            InputError: As for :meth:`infer`.
+            RequestBusyError: The request is running already.
+        """
+
+        def ended(error: BaseException | None) -> None:
+            if self._callback is not None:
+                self._callback(self._userdata)
+
+        self._launch(inputs, userdata, share_inputs, ended)
+
+    def _launch(
+        self,
+        inputs: Inputs,
+        userdata: Any,
+        share_inputs: bool,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        """Starts a run; ``ended`` is called on its thread with what it raised, if anything."""
+        self._acquire()
+        before = self._async
+        try:
+            if inputs is not None:
+                self._bind(inputs, copy=not share_inputs)
+            if userdata is not None:
+                self._userdata = userdata
+            self._async = _AsyncRun()
+            _pool.submit(self._work, self._async, ended)
+        except BaseException:
+            self._async = before
+            self._busy.release()
+            raise
+
+    def _work(self, run: _AsyncRun, ended: Callable[[BaseException | None], None]) -> None:
+        failure: BaseException | None = None
+        try:
+            self._compute(run)
+        except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            failure = error
+        self._busy.release()
+        run.calling_back = threading.get_ident()
+        try:
+            ended(failure)
+        except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            failure = failure or error
+        if failure is None:
+            run.end.set_result(None)
+        else:
+            run.end.set_exception(failure)
+
+    def wait(self) -> None:
+        """Waits for the end of the asynchronous run and its callback.
+
+        Returns at once if there is none, or if :meth:`infer` has run since.
+
+        Raises:
+            InferError: What the run or the callback raised, or it is the callback that waits.
+            InferCancelledError: The run was cancelled.
+        """
+        run = self._async
+        if run is None:
+            return
+        if run.calling_back == threading.get_ident() and not run.end.done():
+            raise InferError(
+                "wait() was called in the request's own callback, whose end it would wait for; the "
+                "run is over, so read its results without waiting."
+            )
+        run.end.result()
+
+    def wait_for(self, timeout: float) -> bool:
+        """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
+
+        Raises:
+            InferError: As :meth:`wait`, if it has ended.
+        """
+        run = self._async
+        if run is None:
+            return True
+        if not concurrent.futures.wait([run.end], timeout / 1000).done:
+            return False
+        run.end.result()
+        return True
+
+    def cancel(self) -> None:
+        """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``."""
+        run = self._async
+        if run is not None and not run.end.done():
+            run.cancelled = True
+            self._runner.cancel()
+
+    def set_callback(self, callback: Callable[[Any], None] | None, userdata: Any = None) -> None:
+        """Sets what is called as ``callback(userdata)`` after each asynchronous run.
+
+        It runs on the thread that computed, after the request is free again, also if the run
+        failed or was cancelled; what it raises, :meth:`wait` raises.
+        """
+        self._callback = callback
+        self._userdata = userdata
+
+    # --------------------------------------------------------------------- tensors
+
+    def set_tensor(self, key: int | str | Port, tensor: Any) -> None:
+        """Sets one input (or, by name or port, output); see :meth:`set_output_tensor`."""
+        if isinstance(key, Port) and not key.is_input:
+            self.set_output_tensor(key.name, tensor)
+        elif isinstance(key, str) and key not in self._inputs:
+            self.set_output_tensor(key, tensor)
+        else:
+            self.set_input_tensor(key, tensor)
+
+    def set_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets several tensors, as :meth:`set_tensor` does one."""
+        for key, tensor in tensors.items():
+            self.set_tensor(key, tensor)
+
+    def set_input_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets several inputs, all or none: index, name or port to tensor."""
+        with self._idle():
+            self._bind(tensors, copy=False)
+
+    def set_output_tensors(self, tensors: Mapping[Any, Any]) -> None:
+        """Sets where several outputs go: index, name or port to tensor."""
+        for key, tensor in tensors.items():
+            self.set_output_tensor(key, tensor)
+
+    def set_input_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets one input: ``(index, tensor)``, or ``(tensor)`` for a model of one input.
+
+        It is kept until it is replaced, and not copied if it is contiguous. An output of this
+        request's last run may be set (state that is carried on): from the second time on it is not
+        copied either, if the output's shape hangs on the inputs' shapes alone.
+
+        Raises:
+            InputError: No such input, or a wrong dtype or shape.
+            RequestBusyError: The request is running.
+        """
+        given = key_and_tensor[0] if len(key_and_tensor) == 1 else dict([key_and_tensor])
+        with self._idle():
+            self._bind(given, copy=False)
+
+    def set_output_tensor(self, *key_and_tensor: Any) -> None:
+        """Sets where one output goes from now on: ``(index, tensor)``, or ``(tensor)``.
+
+        Args:
+            key_and_tensor: The output (may be left out if there is one), and a host tensor or
+                array that can be written.
+
+        Raises:
+            InputError: A wrong dtype or shape, or memory that cannot be written.
+            RequestBusyError: The request is running.
+        """
+        *key, target = key_and_tensor
+        port = find_port(self.model_outputs, key[0] if key else 0, repr(self.compiled_model))
+        with self._idle():
+            self._outputs.set(port, target)
+            self._inputs.forget_arrays()
+
+    def get_tensor(self, key: int | str | Port) -> Tensor:
+        """The tensor of an input (as set) or, by name or port, output (of the last run)."""
+        is_output = isinstance(key, Port) and not key.is_input
+        is_output |= isinstance(key, str) and key not in self._inputs
+        return self.get_output_tensor(key) if is_output else self.get_input_tensor(key)
+
+    def get_input_tensor(self, key: int | str | Port = 0) -> Tensor:
+        """The tensor of an input, made of zeros where none was set and the shape is known."""
+        port = find_port(self.model_inputs, key, repr(self.compiled_model))
+        self._inputs.settle()
+        tensor = self._inputs.tensors[port.index]
+        if tensor is None:
+            if not is_static(port.shape) or port.dtype is None:
+                raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
+            tensor = HostTensor(np.zeros(port.shape, port.dtype))
+            self._inputs.tensors[port.index] = tensor
+        return tensor
+
+    def get_output_tensor(self, key: int | str | Port = 0) -> Tensor:
+        """The tensor of an output of the last run; the next run overwrites it."""
+        port = find_port(self.model_outputs, key, repr(self.compiled_model))
+        if not self._has_results:
+            raise InferError(f"Output '{port.name}' is not there: no run of the request has ended.")
+        return self._outputs.results[port.index]
+
+    @property
+    def input_tensors(self) -> list[Tensor]:
+        """All input tensors in order."""
+        return [self.get_input_tensor(port) for port in self.model_inputs]
+
+    @property
+    def output_tensors(self) -> list[Tensor]:
+        """All output tensors of the last run in order."""
+        return [self.get_output_tensor(port) for port in self.model_outputs]
+
+    @property
+    def results(self) -> InferResult:
+        """The outputs of the last run, not copied: the next run overwrites them."""
+        self.get_output_tensor(0)
+        return self._outputs.collect(copy=False)
+
+    @property
+    def userdata(self) -> Any:
+        """What was handed to ``start_async`` or ``set_callback``."""
+        return self._userdata
+
+    @property
+    def latency(self) -> float:
+        """Duration of the last run in milliseconds."""
+        return self._latency_s * 1e3
+
+    def query_state(self) -> list[VariableState]:
+        """The variables that the model keeps from run to run, each to be read, set and reset.
+
+        Those of an OpenVINO IR; ONNX has none: there state is an input and an output of the model,
+        see :meth:`set_input_tensor`.
+        """
+        return [] if self._state is None else self._state.all()
+
+    def reset_state(self) -> None:
+        """Lets all variables begin anew with the next run.
+
+        Raises:
+            RequestBusyError: The request is running.
+        """
+        for variable in self.query_state():
+            variable.reset()
+
+    def get_profiling_info(self) -> Sequence[ProfilingInfo]:
+        """Counters of the last run; empty unless PERF_COUNT is set."""
+        return self._runner.profiling_info()
+
+    @property
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """Counters of the last run (OpenVINO's spelling)."""
+        return self.get_profiling_info()
+
+    def get_compiled_model(self) -> CompiledModel:
+        """The compiled model (OpenVINO's spelling)."""
+        return self.compiled_model
+
+    # -------------------------------------------------------------------- internals
+
+    def _acquire(self) -> None:
+        if not self._busy.acquire(blocking=False):
+            raise RequestBusyError(
+                "The request is running; wait() for it, or use another request for this call."
+            )
+
+    def _compute(self, run: _AsyncRun | None = None) -> None:
+        inputs, outputs = self._inputs, self._outputs
+        again = None
+        if run is None and inputs.again is not None:
+            again = inputs.bound_calls(outputs.still_there())
+        if again is None:
+            tensors = inputs.complete()
+        self._has_results = False
+        start = time.perf_counter()
+        if again is not None:
+            try:
+                self._guarded(again)
+            except RepetitionEndedError:
+                inputs.start_anew()
+                again, tensors = None, inputs.complete()
+        if again is None and (run is None or not run.cancelled):
+            results = self._guarded(self._runner.run, tensors, outputs.targets(tensors))
+            written = outputs.take(results, tensors)
+        if run is not None and run.cancelled:
+            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
+        self._latency_s = time.perf_counter() - start
+        self._has_results = True
+        if again is None:
+            if self._state is None:
+                inputs.repeat_from_now_on(self._runner, written)
+            else:
+                self._state.advance(outputs.results)
+
+    def _guarded(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Calls the device; whatever it raises becomes an InferError that names it."""
+        try:
+            return call(*args)
+        except PartitaError:
+            raise
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"Device '{self.compiled_model.device}' has no room to run: {error}"
+            ) from error
+        except Exception as error:
+            raise InferError(
+                f"Device '{self.compiled_model.device}' failed on model "
+                f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
+            ) from error
+
+    def _bind(self, inputs: Inputs, copy: bool) -> None:
+        """Sets inputs: all that are given, or none if one of them is wrong."""
+        if self._state is not None and isinstance(inputs, Mapping):
+            inputs = self._state.completed(inputs)
+        if copy or not self._inputs.take(inputs):
+            self._inputs.bind(inputs, copy, self._outputs.own)
+
+    def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
+        """The model's variables at their beginning."""
+        if not variables:
+            return None
+        return RequestState(
+            variables,
+            self.model_inputs,
+            self.model_outputs,
+            lambda tensors, copy: self._inputs.bind(tensors, copy, self._outputs.own),
+            self.get_input_tensor,
+            self._idle,
+        )
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Keeps the request from running meanwhile."""
+        self._acquire()
+        try:
+            yield
+        finally:
+            self._busy.release()

@@ -1,0 +1,150 @@
+"""From what a caller hands in to what a runner takes: checked, contiguous host tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.errors import InputError
+from partita.model.model import Port
+from partita.tensors.tensor import HOST, HostTensor, Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
+    """Makes an input tensor of anything that an application may hold.
+
+    Args:
+        port: The input that it is for.
+        data: A ``Tensor``, an array, an object with ``__array__`` or ``__dlpack__``, a list or a
+            number.
+        copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
+            right type is wrapped as it is. Tensors are handed over, and copied only if their
+            array is not contiguous or not aligned.
+
+    Raises:
+        InputError: Wrong dtype or shape; says what was found and what is expected.
+    """
+    if isinstance(data, Tensor):
+        check(port, data.dtype, data.shape)
+        if data.memory == HOST and not is_plain(data.numpy()):
+            return HostTensor(np.array(data.numpy(), order="C"))
+        return data
+    array = data if type(data) is np.ndarray else _as_array(port, data)
+    if array.dtype != port.dtype:
+        array = _matching_dtype(port, array)
+    check(port, array.dtype, array.shape)
+    if copy or not is_plain(array):
+        array = np.array(array, order="C")
+    return HostTensor(array)
+
+
+def is_plain(array: Array) -> bool:
+    """Whether devices can read an array as it is: in C order, elements where processors want them.
+
+    Arrays made of bytes at odd addresses (``np.frombuffer``, fields of records) are not aligned.
+    """
+    flags = array.flags
+    return flags.c_contiguous and flags.aligned
+
+
+def check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Compares type and shape with what a port takes.
+
+    Raises:
+        InputError: They do not fit.
+    """
+    fits = port.dtype is None or dtype == port.dtype
+    if fits and port.shape is not None and shape != port.shape:
+        fits = len(shape) == len(port.shape) and all(
+            have == want or not isinstance(want, int)
+            for have, want in zip(shape, port.shape, strict=True)
+        )
+    if not fits:
+        dims = ", ".join(map(str, shape))
+        kind = "Input" if port.is_input else "Output"
+        message = f"{kind} '{port.name}' takes {port.describe()}; found {dtype}[{dims}]."
+        if port.dtype not in (None, dtype):
+            message += f" Convert it with .astype({str(port.dtype)!r})."
+        raise InputError(message)
+
+
+def _as_array(port: Port, data: Any) -> Array:
+    try:
+        if hasattr(data, "__array__"):
+            return np.asarray(data)
+        if hasattr(data, "__dlpack__"):
+            return np.from_dlpack(data)
+        array = np.asarray(data)
+        if array.size and not _converts(array.dtype, port.dtype):
+            raise TypeError(f"its elements are {array.dtype}")
+        return np.asarray(data, dtype=port.dtype)  # lists and numbers have no type of their own
+    except (TypeError, ValueError, OverflowError, RuntimeError, BufferError) as error:
+        raise InputError(
+            f"Input '{port.name}' takes {port.describe()}; {type(data).__name__} cannot be made "
+            f"one: {error}"
+        ) from error
+
+
+def _converts(found: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
+    """Whether elements of a list may become a type: never text to numbers, nor 1.5 to 1."""
+    if wanted is None or wanted == found:
+        return True
+    if wanted == np.dtype(object):
+        return found.kind in "UT"
+    if wanted.kind in "biu":
+        return found.kind in "biu"
+    return found.kind in ("biufc" if wanted.kind == "c" else "biuf")
+
+
+def _matching_dtype(port: Port, array: Array) -> Array:
+    """Accepts other byte orders and numpy's string types; leaves the rest to the check."""
+    if port.dtype == np.dtype(object) and array.dtype.kind in "UST":
+        return array.astype(object)
+    if port.dtype is not None and array.dtype.newbyteorder("=") == port.dtype:
+        return array.astype(port.dtype)
+    return array
+
+
+def random_array(port: Port, generator: np.random.Generator) -> Array:
+    """Made-up elements for an input: normal numbers; 0 and 1 where integers are mostly indices.
+
+    Args:
+        port: The input; dimensions that are not fixed are taken as 1.
+        generator: Where they come from.
+
+    Raises:
+        InputError: The input is no tensor, or of unknown rank.
+    """
+    shape, dtype = concrete_shape(port), tensor_dtype(port)
+    if dtype.kind == "O":
+        return np.full(shape, "partita", object)
+    if dtype.kind in "biu":
+        return np.asarray(generator.integers(0, 2, shape)).astype(dtype)
+    return np.asarray(generator.standard_normal(shape)).astype(dtype)
+
+
+def concrete_shape(port: Port) -> tuple[int, ...]:
+    """The shape, with 1 for what is not fixed.
+
+    Raises:
+        InputError: The rank is not known.
+    """
+    if port.shape is None:
+        raise InputError(
+            f"Input '{port.name}' has no known rank; give it as --input {port.name}=file.npy."
+        )
+    return tuple(dim if isinstance(dim, int) else 1 for dim in port.shape)
+
+
+def tensor_dtype(port: Port) -> np.dtype[Any]:
+    """The element type.
+
+    Raises:
+        InputError: It is no tensor.
+    """
+    if port.dtype is None:
+        raise InputError(f"Input '{port.name}' is no tensor; only tensors can be given here.")
+    return port.dtype

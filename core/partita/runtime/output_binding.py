@@ -1,0 +1,156 @@
+"""What a request writes: results, where the application wants them, and what is fed back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import InferError, InputError, PluginError
+from partita.model.expected_shapes import DueShapes
+from partita.model.model import Port
+from partita.runtime.infer_result import InferResult
+from partita.runtime.input_conversion import check, is_plain
+from partita.runtime.result_check import ResultCheck
+from partita.runtime.state_buffers import Carrier, owner_of
+from partita.tensors.array_state import ArrayState
+from partita.tensors.tensor import HOST, HostTensor, Tensor
+
+if TYPE_CHECKING:
+    from partita.runtime.compiled_model import CompiledModel
+
+
+class RequestOutputs:
+    """The outputs of one request.
+
+    Args:
+        compiled: The request's model.
+
+    Attributes:
+        results: Of the last run, where the application wants them.
+    """
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        self._compiled = compiled
+        self._ports = compiled.outputs
+        self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))
+        self._targets: list[ArrayState | None] | None = None
+        self._carrier: Carrier | None = None
+        self.results: Sequence[Tensor] = ()
+
+    def set(self, port: Port, target: Any) -> None:
+        """Sets where an output goes.
+
+        Raises:
+            InputError: A wrong type or shape, or memory that cannot be written.
+        """
+        state = _writable(port, target if isinstance(target, Tensor) else np.asarray(target))
+        if self._targets is None:
+            self._targets = [None] * len(self._ports)
+        self._targets[port.index] = state
+
+    def still_there(self) -> bool:
+        """Whether the arrays that results go to are what they were when they were set."""
+        return self._targets is None or all(s is None or s.holds() for s in self._targets)
+
+    def targets(self, tensors: Sequence[Tensor]) -> Sequence[Tensor | None] | None:
+        """What the runner is to write to, in a run on these inputs.
+
+        Raises:
+            InputError: An array that was set as an output does not fit any more.
+        """
+        states = self._targets
+        given: list[Tensor | None] | None = None
+        if states is not None:
+            for index, state in enumerate(states):
+                if state is not None and not state.holds():
+                    states[index] = _writable(self._ports[index], state.tensor)
+            given = [None if s is None or not is_plain(s.array) else s.view for s in states]
+        return given if self._carrier is None else self._carrier.targets(tensors, given)
+
+    def take(self, results: Sequence[Tensor], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Takes what a run returned, and copies what the application wants elsewhere.
+
+        Args:
+            results: What the runner returned.
+            inputs: What it was given.
+
+        Returns:
+            The tensors that calls of this run would write to, if they were bound.
+
+        Raises:
+            PluginError: They are not what the outputs promise.
+        """
+        if not self._check.is_plain(results):
+            fault = self._check.fault(results, [tensor.shape for tensor in inputs])
+            if fault:
+                raise PluginError(
+                    f"Device '{self._compiled.device}' {fault} (model "
+                    f"'{self._compiled.model.name}'). Its plugin is at fault: tell its author, and "
+                    "use another device meanwhile."
+                )
+        self.results = results
+        if self._targets is None:
+            return results
+        written, delivered = [], []
+        for port, result, state in zip(self._ports, results, self._targets, strict=True):
+            if state is not None and result is not state.view:
+                if result.shape != state.array.shape:
+                    raise InferError(
+                        f"Output '{port.name}' has shape {list(result.shape)}; the tensor set for "
+                        f"it has {list(state.array.shape)}."
+                    )
+                np.copyto(state.array, result.numpy())
+            written.append(result if state is None else state.view)
+            delivered.append(result if state is None else state.tensor)
+        self.results = delivered
+        return written
+
+    def collect(self, copy: bool) -> InferResult:
+        """The results as arrays.
+
+        Args:
+            copy: Copies of them, instead of what the next run overwrites.
+        """
+        arrays = [
+            np.array(tensor.numpy()) if copy and tensor.memory == HOST else tensor.numpy()
+            for tensor in self.results
+        ]
+        return InferResult(self._ports, arrays)
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """An input, or a copy where the runner cannot read it in place or would overwrite it."""
+        if tensor.memory != HOST:
+            takes = self._compiled.takes_memory(tensor.memory)
+            return tensor if takes else HostTensor(tensor.numpy())
+        if not self.results:
+            return tensor
+        array = tensor.numpy()
+        owner = owner_of(array)
+        if self._carrier is not None and self._carrier.owns(owner):
+            return tensor
+        for index, result in enumerate(self.results):
+            if result.memory == HOST and owner_of(result.numpy()) is owner:
+                if np.may_share_memory(array, result.numpy()):
+                    self._carry(index)
+                tensor = HostTensor(array.copy())
+        return tensor
+
+    def _carry(self, output: int) -> None:
+        """Spares an output that is fed back the copy, from the next run on."""
+        if self._carrier is None:
+            self._carrier = Carrier(self._compiled.inputs, self._ports)
+        self._carrier.add(output)
+
+
+def _writable(port: Port, target: Tensor | np.ndarray[Any, Any]) -> ArrayState:
+    """A tensor or array that an output can go to, as it is now."""
+    if isinstance(target, np.ndarray):
+        target = HostTensor(target)
+    elif isinstance(target, HostTensor):
+        check(port, target.numpy().dtype, target.numpy().shape)
+    check(port, target.dtype, target.shape)
+    if not isinstance(target, HostTensor) or not target.numpy().flags.writeable:
+        raise InputError(f"Output '{port.name}' needs host memory that can be written.")
+    return ArrayState(target)

@@ -1,0 +1,463 @@
+"""The registry: finds device plugins by entry point, and devices by device string."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+import pluggy
+
+from partita.contract import hookspecs
+from partita.contract.device_plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
+from partita.errors import (
+    DeviceError,
+    DeviceNotFoundError,
+    DeviceStringError,
+    DeviceUnavailableError,
+    PluginError,
+)
+from partita.properties.deferred import DeferredProperties
+from partita.runtime import device_string
+from partita.runtime.device_string import DeviceString, is_device_id, is_device_name
+
+_log = logging.getLogger(__name__)
+
+PRIORITIES = "MULTI_DEVICE_PRIORITIES"
+"""The property that a device list behind a colon sets."""
+
+DISABLE_VARIABLE = "PARTITA_DISABLE_PLUGINS"
+"""Environment variable: comma-separated entry-point names that are not loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A plugin that did not load.
+
+    Attributes:
+        plugin: Entry-point name.
+        distribution: The package that brings it.
+        cause: What went wrong, in a sentence.
+    """
+
+    plugin: str
+    distribution: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"plugin '{self.plugin}' of '{self.distribution}': {self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a device string names.
+
+    Attributes:
+        plugin: The plugin.
+        ids: The devices of it that are meant, the preferred one first; all if there is no id.
+        explicit: Whether an id or an alias singles them out.
+        settings: What the string itself sets.
+    """
+
+    plugin: DevicePlugin
+    ids: list[str]
+    explicit: bool
+    settings: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The plugin's device name."""
+        return self.plugin.device_name
+
+    @property
+    def device(self) -> str:
+        """The canonical name of the preferred device."""
+        return join(self.name, self.ids[0])
+
+
+class Registry:
+    """The devices that plugins provide, by name.
+
+    Args:
+        core: Handed to plugins that ask for it.
+    """
+
+    def __init__(self, core: CoreAPI) -> None:
+        self._core = core
+        self._plugins: dict[str, DevicePlugin] = {}
+        self._origin: dict[str, str] = {}
+        self._release: dict[str, str] = {}
+        self._clashes: dict[str, str] = {}
+        self._ids: dict[str, list[str]] = {}
+        self._named: dict[str, Named] = {}
+        self.failures: list[Failure] = []
+        self._discover()
+
+    @property
+    def names(self) -> list[str]:
+        """All device names, sorted; those that clash are left out."""
+        return sorted(self._plugins)
+
+    def plugin(self, name: str) -> DevicePlugin:
+        """The plugin of a device name.
+
+        Raises:
+            PluginError: Two plugins claim the name.
+            DeviceNotFoundError: None provides it; says what there is and what failed to load.
+        """
+        if name in self._clashes:
+            raise PluginError(self._clashes[name])
+        if name in self._plugins:
+            return self._plugins[name]
+        message = f"There is no device '{name}'; there are {', '.join(self.names) or 'none'}."
+        close = difflib.get_close_matches(name, self.names, n=1)
+        if close:
+            message += f" Did you mean '{close[0]}'?"
+        for failure in self.failures:
+            message += f" Not loaded: {failure}."
+        raise DeviceNotFoundError(message)
+
+    def release(self, name: str) -> str:
+        """Distribution and version that a device's plugin comes from; empty if it is none's."""
+        return self._release.get(name, "")
+
+    def property_names(self) -> set[str]:
+        """Names of all properties that some plugin has; of one whose class does not load, none."""
+        names: set[str] = set()
+        for plugin in self._plugins.values():
+            try:
+                names.update(plugin.properties_type.model_fields)
+            except PluginError as error:
+                _log.info("%s", error)
+        return names
+
+    def _owner_of_alias(self, alias: str) -> tuple[DevicePlugin, str] | None:
+        """The plugin that declares an alias, and the kind of device that the alias means.
+
+        A device of that very name hides the alias.
+        """
+        if alias in self._plugins:
+            return None
+        for name in self.names:
+            plugin = self._plugins[name]
+            if alias in plugin.aliases:
+                return plugin, plugin.aliases[alias]
+        return None
+
+    def add(
+        self, plugin: DevicePlugin, origin: str, device_name: str | None = None, release: str = ""
+    ) -> None:
+        """Registers a plugin object, or a renamed copy of it.
+
+        Raises:
+            PluginError: It breaks the contract, or its device name is taken.
+        """
+        if device_name is not None and isinstance(plugin, DevicePlugin):
+            plugin = copy.copy(plugin)
+            plugin.device_name = device_name  # type: ignore[misc]  # of this instance alone
+        _check(plugin, origin)
+        name = plugin.device_name
+        if name in self._plugins or name in self._clashes:
+            raise PluginError(
+                f"Device name '{name}' is claimed by '{self._origin[name]}' and by '{origin}'; "
+                f"uninstall one, or disable one by {DISABLE_VARIABLE}=<entry point>."
+            )
+        self._plugins[name] = plugin
+        self._origin[name] = origin
+        self._release[name] = release
+        self._named.clear()  # the new name may hide an alias
+
+    def add_again(self, source: str, device_name: str) -> None:
+        """Registers the plugin of an entry point or module once more, under another device name.
+
+        Raises:
+            PluginError: The source provides no plugin, or several; or the name is taken or bad.
+        """
+        try:
+            module, release = self._find_module(source)
+            plugins = self._provided(module, source)
+        except PluginError:
+            raise
+        except Exception as error:
+            raise PluginError(
+                f"Plugin '{source}' did not load: {type(error).__name__}: {error}"
+            ) from error
+        if len(plugins) != 1:
+            raise PluginError(
+                f"'{source}' provides {len(plugins)} device plugins; only a module that provides "
+                "one can be registered under another device name."
+            )
+        self.add(plugins[0], source, device_name, release)
+
+    def ids(self, name: str) -> list[str]:
+        """The ids of a plugin's devices; asked of the plugin until it has an answer.
+
+        Raises:
+            DeviceError: It has no usable device, or does not exist.
+        """
+        if name not in self._ids:
+            self._ids[name] = _usable_ids(self.plugin(name))
+        return self._ids[name]
+
+    def resolve(self, device: str) -> Named:
+        """Finds what a device string names; remembers it, as HETERO asks in every request.
+
+        Raises:
+            DeviceError: There is no such device, or it cannot be used.
+        """
+        named = self._named.get(device) if isinstance(device, str) else None
+        if named is None:
+            named = self._named[device] = self._find(device_string.parse(device))
+        return named
+
+    def _find(self, parsed: DeviceString) -> Named:
+        alias = self._owner_of_alias(parsed.name)
+        if alias is not None:
+            plugin, kind = alias
+            ids = self._ids_of_kind(parsed, plugin, kind)
+        else:
+            plugin = self.plugin(parsed.name)
+            ids = self.ids(plugin.device_name)
+            if parsed.device_id and parsed.device_id not in ids:
+                shown = ", ".join(join(plugin.device_name, known) for known in ids)
+                raise DeviceNotFoundError(
+                    f"There is no device '{parsed.device}'; '{plugin.device_name}' has {shown}."
+                )
+            ids = [parsed.device_id] if parsed.device_id else ids
+        settings = {}
+        if parsed.priorities is not None:
+            if PRIORITIES not in plugin.properties_type.model_fields:
+                raise DeviceStringError(
+                    f"Device '{plugin.device_name}' takes no device list; write "
+                    f"'HETERO:{parsed.device},{','.join(parsed.priorities)}' for several devices."
+                )
+            settings[PRIORITIES] = ",".join(parsed.priorities)
+        return Named(plugin, ids, bool(parsed.device_id) or alias is not None, settings)
+
+    def _ids_of_kind(self, parsed: DeviceString, plugin: DevicePlugin, kind: str) -> list[str]:
+        """The devices that an alias stands for: the n-th of the kind, or all of it."""
+        try:
+            infos = {i: describe(plugin, i) for i in self.ids(plugin.device_name)}
+        except DeviceError as error:
+            raise DeviceUnavailableError(
+                f"Device '{parsed.name}' is unavailable: {error}"
+            ) from error
+        fitting = [i for i, info in infos.items() if info.kind == kind]
+        if not parsed.device_id and fitting:
+            return fitting
+        if parsed.device_id in map(str, range(len(fitting))):
+            return [fitting[int(parsed.device_id)]]
+        shown = ", ".join(
+            f"{join(plugin.device_name, i)} ({info.kind}, {info.full_name})"
+            for i, info in infos.items()
+        )
+        raise DeviceNotFoundError(
+            f"There is no device '{parsed.device}': '{plugin.device_name}' has {len(fitting)} of "
+            f"kind '{kind}'. It has {shown}."
+        )
+
+    # ------------------------------------------------------------------- discovery
+
+    def _discover(self) -> None:
+        disabled = _disabled()
+        releases: dict[metadata.Distribution, tuple[str, str]] = {}
+        for entry in metadata.entry_points(group=hookspecs.PROJECT):
+            distribution, release = "unknown", ""
+            if entry.dist is not None:
+                if entry.dist not in releases:
+                    releases[entry.dist] = _release(entry.dist)
+                distribution, release = releases[entry.dist]
+            if entry.name in disabled:
+                cause = f"disabled by {DISABLE_VARIABLE}"
+                self.failures.append(Failure(entry.name, distribution, cause))
+            else:
+                self._load(entry.name, distribution, entry.load, release)
+
+    def _load(
+        self, name: str, distribution: str, load: Callable[[], object], release: str = ""
+    ) -> None:
+        """Loads one entry point; whatever it raises is recorded, so that it costs only itself."""
+        try:
+            plugins = self._provided(load(), name)
+            for plugin in plugins:
+                _check(plugin, distribution)
+        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+            known = isinstance(error, PluginError)
+            self._fail(
+                name, distribution, str(error) if known else f"{type(error).__name__}: {error}"
+            )
+            return
+        for plugin in plugins:
+            try:
+                self.add(plugin, f"{distribution}:{name}", release=release)
+            except PluginError as error:  # neither gets the name: which one is meant is not known
+                self._clashes.setdefault(plugin.device_name, str(error))
+                self._plugins.pop(plugin.device_name, None)
+                self._fail(name, distribution, str(error))
+
+    def _fail(self, name: str, distribution: str, cause: str) -> None:
+        _log.warning("Plugin '%s' of '%s' did not load: %s", name, distribution, cause)
+        self.failures.append(Failure(name, distribution, cause))
+
+    def _provided(self, module: object, name: str) -> list[DevicePlugin]:
+        """Calls a module's hook through pluggy, which checks its signature."""
+        manager = pluggy.PluginManager(hookspecs.PROJECT)
+        manager.add_hookspecs(hookspecs)
+        try:
+            manager.register(module, name=name)
+        except pluggy.PluginValidationError as error:
+            raise PluginError(f"'{name}' has a hook with a wrong signature: {error}") from error
+        if not manager.hook.device_plugins.get_hookimpls():
+            raise PluginError(
+                f"'{name}' implements no hook; it needs a function 'device_plugins' decorated with "
+                "@partita.hookimpl"
+            )
+        provided = manager.hook.device_plugins(core=self._core)
+        if not provided or not isinstance(provided[0], Iterable):
+            found = type(provided[0]).__name__ if provided else "None"
+            raise PluginError(
+                f"The hook 'device_plugins' of '{name}' returned {found}; a list of device plugins "
+                "is due"
+            )
+        return list(provided[0])
+
+    def _find_module(self, source: str) -> tuple[object, str]:
+        for entry in metadata.entry_points(group=hookspecs.PROJECT):
+            if source in (entry.name, entry.module, entry.module.partition(".")[0]):
+                return entry.load(), _release(entry.dist)[1] if entry.dist else ""
+        try:
+            return importlib.import_module(source), ""
+        except ModuleNotFoundError as error:
+            raise PluginError(
+                f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
+                f"that can be imported: {error}"
+            ) from error
+
+
+def _release(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Name, and name with version, of what was installed; its metadata are read only once."""
+    told = distribution.metadata
+    return told["Name"], f"{told['Name']} {told['Version']}"
+
+
+def command_modules() -> list[str]:
+    """Modules with commands that plugins bring; Core says which plugins do not load.
+
+    Raises:
+        PluginError: A hook returns something else than names.
+    """
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    for entry in metadata.entry_points(group=hookspecs.PROJECT):
+        if entry.name in _disabled():
+            continue
+        try:
+            manager.register(entry.load(), name=entry.name)
+        except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
+            _log.info("Plugin '%s' brings no commands: %s", entry.name, error)
+    found = [name for names in manager.hook.command_modules() for name in names]
+    strays = [name for name in found if not isinstance(name, str)]
+    if strays:
+        raise PluginError(f"A hook 'command_modules' returned {strays[0]!r}; module names are due.")
+    return found
+
+
+def _disabled() -> set[str]:
+    return {name.strip() for name in os.environ.get(DISABLE_VARIABLE, "").split(",")}
+
+
+def _check(plugin: object, origin: str) -> None:
+    """Blames the plugin, precisely, for what it lacks."""
+    if not isinstance(plugin, DevicePlugin):
+        raise PluginError(f"'{origin}' provides {plugin!r}, which is no partita.DevicePlugin.")
+    name = getattr(plugin, "device_name", None)
+    if not isinstance(name, str) or not is_device_name(name):
+        raise PluginError(
+            f"'{origin}' names its device {name!r}; a device name is capitals, digits and '_', "
+            "e.g. 'MYDEV'."
+        )
+    if plugin.api_version != API_VERSION:
+        raise PluginError(
+            f"Device '{name}' of '{origin}' is made for plugin interface {plugin.api_version}; "
+            f"this Partita has {API_VERSION}. Install a matching version."
+        )
+    if isinstance(inspect.getattr_static(plugin, "properties_type", None), DeferredProperties):
+        return  # checked as it is imported
+    from partita.properties.schema import DeviceProperties
+
+    schema = getattr(plugin, "properties_type", None)
+    if not (isinstance(schema, type) and issubclass(schema, DeviceProperties)):
+        raise PluginError(
+            f"Device '{name}' of '{origin}' needs 'properties_type', a subclass of "
+            f"partita.DeviceProperties; found {schema!r}."
+        )
+
+
+def _usable_ids(plugin: DevicePlugin) -> list[str]:
+    """The ids of a plugin's devices; what it raises, whatever it is, becomes a DeviceError.
+
+    Raises:
+        DeviceUnavailableError: The plugin has no usable device.
+    """
+    try:
+        ids = list(plugin.device_ids())
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    if not ids:
+        raise DeviceUnavailableError(f"Device '{plugin.device_name}' found no hardware.")
+    if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' answered device_ids with {ids!r}; different strings of "
+            "letters, digits, '_' and '-' are due."
+        )
+    return ids
+
+
+def unavailable_beside(plugin: DevicePlugin) -> Mapping[str, str]:
+    """What a plugin cannot use beside its devices, and why.
+
+    Raises:
+        DeviceError: It fails to say.
+    """
+    try:
+        return {str(name): str(why) for name, why in plugin.unavailable_devices().items()}
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{plugin.device_name}' cannot say what is unavailable: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
+    """Describes one device.
+
+    Raises:
+        DeviceError: Its driver fails to.
+    """
+    try:
+        return plugin.device_info(device_id)
+    except DeviceError:
+        raise
+    except Exception as error:
+        raise DeviceUnavailableError(
+            f"Device '{join(plugin.device_name, device_id)}' cannot be described: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def join(name: str, device_id: str) -> str:
+    """The device string of a name and an id."""
+    return f"{name}.{device_id}" if device_id else name

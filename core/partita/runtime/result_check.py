@@ -1,0 +1,99 @@
+"""Whether what a device returned is what its ports promise: tensors, their types and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.model.expected_shapes import DueShapes, Shape
+from partita.model.model import Port, is_static
+from partita.tensors.tensor import HostTensor, Tensor
+
+
+class ResultCheck:
+    """Looks at the results of runs; where ports have fixed shapes, in some tenths of a microsecond.
+
+    Args:
+        ports: The outputs of what ran, a model or a submodel of it.
+        due: The shapes that the values of the whole model have; judges symbols.
+    """
+
+    def __init__(self, ports: Sequence[Port], due: DueShapes) -> None:
+        self._ports = ports
+        self._due = due
+        self._fixed = _fixed(ports)
+
+    def is_plain(self, results: Sequence[Tensor]) -> bool:
+        """Whether they are host tensors of fixed types and shapes; others may be right as well."""
+        fixed = self._fixed
+        if fixed is None or type(results) not in (list, tuple) or len(results) != len(fixed):
+            return False
+        for tensor, (dtype, shape) in zip(results, fixed, strict=True):
+            if type(tensor) is not HostTensor or tensor.dtype is not dtype or tensor.shape != shape:
+                return False
+        return True
+
+    def fault(
+        self,
+        results: Sequence[Tensor],
+        shapes: Sequence[Shape],
+        sizes: Mapping[str, int] | None = None,
+    ) -> str:
+        """What is wrong with results, as the end of a sentence about their device; or nothing.
+
+        Args:
+            results: What the device returned.
+            shapes: The shapes of the whole model's inputs in this run.
+            sizes: What :meth:`DueShapes.sizes` finds of them, if that is known already.
+        """
+        ports = self._ports
+        if not isinstance(results, Sequence):
+            return f"returned {type(results).__name__}; a list of {len(ports)} tensors is due"
+        if len(results) != len(ports):
+            return f"returned {len(results)} tensors; {len(ports)} are due"
+        for port, tensor in zip(ports, results, strict=True):
+            if not isinstance(tensor, Tensor):
+                return f"returned {type(tensor).__name__} for '{port.name}'; a tensor is due"
+            wrong_type = port.dtype not in (None, tensor.dtype)
+            if wrong_type or not self._fits(port, tensor.shape, shapes, sizes):
+                found = ", ".join(map(str, tensor.shape))
+                return (
+                    f"returned {tensor.dtype}[{found}] as '{port.name}'; {port.describe()} is due"
+                )
+        return ""
+
+    def _fits(
+        self,
+        port: Port,
+        shape: Shape,
+        shapes: Sequence[Shape],
+        sizes: Mapping[str, int] | None,
+    ) -> bool:
+        """Whether a shape is the port's; a symbol stands for its size in this run's inputs."""
+        due = port.shape
+        if due is None or due == shape:
+            return True
+        if len(due) != len(shape):
+            return False
+        if sizes is None:
+            sizes = self._due.sizes(shapes)
+        doubtful = False
+        for have, want in zip(shape, due, strict=True):
+            if isinstance(want, int):
+                if have != want:
+                    return False
+            elif want is not None and sizes.get(want, have) != have:
+                doubtful = True
+        return not doubtful or self._due.infer(port.name, shapes) in (None, shape)
+
+
+def _fixed(ports: Sequence[Port]) -> list[tuple[np.dtype[Any], Shape]] | None:
+    """Types and shapes of ports; ``None`` if one of them is not fixed."""
+    fixed = []
+    for port in ports:
+        if port.dtype is None or not is_static(port.shape):
+            return None
+        fixed.append((port.dtype, port.shape))
+    return fixed

@@ -1,0 +1,94 @@
+"""Settings: what ``set_property`` was told, laid over one another for each call."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import PropertyError
+from partita.properties.values import Config, merge, normalise
+from partita.runtime.registry import Named, join
+
+if TYPE_CHECKING:
+    from partita.contract.device_plugin import DevicePlugin
+    from partita.properties import DeviceProperties
+
+_DEVICE_PROPERTIES = "DEVICE_PROPERTIES"
+
+
+class Settings:
+    """The properties set so far, by plugin (``"OPENCL"``) and by device (``"OPENCL.1"``)."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, DeviceProperties] = {}
+
+    def set(self, named: Named, values: Mapping[str, Any], known: Container[str]) -> None:
+        """Sets properties for a plugin, or for the devices that are named; all or none.
+
+        Args:
+            named: Whose they are.
+            values: What to set.
+            known: Names of properties that some plugin has; others are refused at once.
+
+        Raises:
+            PropertyError: Unknown or read-only key, or a wrong value.
+        """
+        values = merge(values, named.settings)
+        self._validated(named.plugin, {key: values[key] for key in values if key not in known})
+        values = _own_keys(named.plugin, values)
+        if "DEVICE_ID" in values:
+            values["DEVICE_ID"] = _device_id(named, values)
+        keys = [join(named.name, i) for i in named.ids] if named.explicit else [named.name]
+        self._of |= {key: self._validated(named.plugin, values, key) for key in keys}
+
+    def of_call(self, named: Named, config: Config) -> DeviceProperties:
+        """The complete properties for one call.
+
+        Each overrides the ones before: what is set for the plugin, what is set for the device, the
+        configuration of the call, the device string itself.
+        """
+        call = _own_keys(named.plugin, merge(normalise(config), named.settings))
+        common = self._stored(named.name)
+        device_id = _device_id(named, merge(common, call) if not named.explicit else call)
+        values = merge(common, self._stored(join(named.name, device_id)), call)
+        if device_id:
+            values["DEVICE_ID"] = device_id
+        return self._validated(named.plugin, values)
+
+    def _stored(self, key: str) -> dict[str, Any]:
+        """What :meth:`set_property` was told about a plugin, or about a device."""
+        properties = self._of.get(key)
+        return {} if properties is None else properties.model_dump(exclude_unset=True)
+
+    def _validated(
+        self, plugin: DevicePlugin, values: dict[str, Any], base: str = ""
+    ) -> DeviceProperties:
+        from partita.properties.schema import validate
+
+        owner = f"Device '{plugin.device_name}'"
+        return validate(plugin.properties_type, values, owner, self._of.get(base))
+
+
+def _device_id(named: Named, values: dict[str, Any]) -> str:
+    """The one device that is meant, by its string or by DEVICE_ID.
+
+    Raises:
+        PropertyError: DEVICE_ID names none, or another one than the string.
+    """
+    wanted = str(values.get("DEVICE_ID", "")) or named.ids[0]
+    if wanted not in named.ids:
+        raise PropertyError(
+            f"DEVICE_ID of device '{named.name}' cannot be '{wanted}' here; it can be "
+            f"{', '.join(map(repr, named.ids))}."
+        )
+    return wanted
+
+
+def _own_keys(plugin: DevicePlugin, values: dict[str, Any]) -> dict[str, Any]:
+    """Moves keys that a plugin of plugins does not know itself to where it looks for them."""
+    own = plugin.properties_type.model_fields
+    if _DEVICE_PROPERTIES not in own:
+        return values
+    foreign = {key: value for key, value in values.items() if key not in own}
+    rest = {key: value for key, value in values.items() if key in own}
+    return merge(rest, {_DEVICE_PROPERTIES: {"*": foreign}}) if foreign else rest

@@ -1,0 +1,90 @@
+"""State that goes from an output of one run to an input of the next: two buffers, by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.model.model import Port
+from partita.tensors.tensor import HOST, HostTensor, Tensor
+
+
+class Carrier:
+    """Lends an output that is fed back a buffer of the request's own, never the one being read.
+
+    The first time that an application feeds an output back, its elements are copied, since the
+    runner would overwrite them. From then on the runner is given one of two buffers to write to,
+    and the other one is what it reads. Buffers are lent only where the shape is known before the
+    run: from the port, or from the sizes of symbols in the inputs' shapes.
+
+    Args:
+        inputs: The input ports.
+        outputs: The output ports.
+    """
+
+    def __init__(self, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
+        self._outputs = outputs
+        self._symbols = [
+            (dim, index, axis)
+            for index, port in enumerate(inputs)
+            for axis, dim in enumerate(port.shape or ())
+            if isinstance(dim, str)
+        ]
+        self._buffers: dict[int, list[HostTensor]] = {}
+
+    def add(self, output: int) -> None:
+        """Lends this output buffers from the next run on."""
+        port = self._outputs[output]
+        if port.dtype is not None and not port.dtype.hasobject and port.shape is not None:
+            self._buffers.setdefault(output, [])
+
+    def owns(self, memory: Any) -> bool:
+        """Whether an array is one of the buffers."""
+        return any(buffer.numpy() is memory for both in self._buffers.values() for buffer in both)
+
+    def targets(
+        self, tensors: Sequence[Tensor], given: Sequence[Tensor | None] | None
+    ) -> Sequence[Tensor | None] | None:
+        """What the runner is to write to.
+
+        Args:
+            tensors: The inputs of the coming run.
+            given: What the application wants written; comes first.
+        """
+        if not self._buffers:
+            return given
+        read = [owner_of(tensor.numpy()) for tensor in tensors if tensor.memory == HOST]
+        targets: list[Tensor | None] = list(given or [None] * len(self._outputs))
+        for output in self._buffers:
+            shape = self._shape(output, tensors)
+            if targets[output] is None and shape is not None:
+                targets[output] = self._free(output, shape, read)
+        return targets
+
+    def _free(self, output: int, shape: tuple[int, ...], read: Sequence[Any]) -> HostTensor:
+        """A buffer that no input lies in."""
+        buffers = [buffer for buffer in self._buffers[output] if buffer.shape == shape]
+        for buffer in buffers:
+            if not any(buffer.numpy() is memory for memory in read):
+                return buffer
+        fresh = HostTensor(np.empty(shape, self._outputs[output].dtype))
+        self._buffers[output] = [*buffers[-1:], fresh]
+        return fresh
+
+    def _shape(self, output: int, tensors: Sequence[Tensor]) -> tuple[int, ...] | None:
+        """The shape that an output will have, or ``None`` if only the run will tell."""
+        sizes: dict[str, int] = {}
+        for symbol, index, axis in self._symbols:
+            size = tensors[index].shape[axis]
+            if sizes.setdefault(symbol, size) != size:
+                return None
+        dims = self._outputs[output].shape or ()
+        known = [sizes.get(dim) if isinstance(dim, str) else dim for dim in dims]
+        return None if None in known else tuple(known)  # type: ignore[arg-type]  # none is None
+
+
+def owner_of(array: np.ndarray[Any, Any]) -> Any:
+    """The object that owns an array's memory: itself unless it is a view."""
+    return array if array.base is None else array.base

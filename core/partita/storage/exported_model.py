@@ -1,0 +1,135 @@
+"""The file form of a compiled model: a checked container of a JSON header, the model and arrays."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import BlobError, ModelError
+from partita.storage.content_hash import fingerprint
+from partita.storage.model_cache import code_stamp
+
+if TYPE_CHECKING:
+    from partita.model.model import Model
+
+_MAGIC = b"PARTITA\x00"
+_FORMAT = 2
+_PREFIX = struct.Struct("<8sII32sQ")  # magic, format, header bytes, fingerprint, bytes that follow
+_ALIGNMENT = 64
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Blob:
+    """What a blob holds.
+
+    Attributes:
+        header: What the writer put there, with the device that wrote it under ``"device"``.
+        model: The model.
+        arrays: What a device computed from the model; views of the blob, not to be written.
+    """
+
+    header: dict[str, Any]
+    model: Model
+    arrays: dict[str, Array]
+
+
+def pack(
+    device: str, header: dict[str, Any], model: Model, arrays: Mapping[str, Array] | None = None
+) -> bytes:
+    """Writes a blob.
+
+    Args:
+        device: Name of the plugin's device; ``unpack`` checks it.
+        header: Anything JSON can hold.
+        model: The model, stored as ONNX.
+        arrays: Arrays of numbers by name.
+
+    Raises:
+        BlobError: The model does not fit one protobuf (2 GiB).
+    """
+    if not model.fits_protobuf:
+        raise BlobError(
+            f"Model '{model.name}' cannot be exported: it has {model.weight_bytes / 2**30:.1f} GiB "
+            "of weights, and a blob holds 2. Save the model, and compile it where it is needed."
+        )
+    parts: list[Any] = [model.to_onnx().SerializeToString()]
+    directory = []
+    size = _padded(len(parts[0]))
+    for name, array in (arrays or {}).items():
+        flat = np.ascontiguousarray(array)
+        directory.append([name, str(flat.dtype), list(flat.shape), size])
+        parts.append(flat.reshape(-1).view(np.uint8).data)
+        size += _padded(flat.nbytes)
+    content = {"model": len(parts[0]), "arrays": directory, "code": code_stamp("partita")}
+    head = json.dumps({"header": {**header, "device": device}, **content}).encode()
+    head += b" " * (-(_PREFIX.size + len(head)) % _ALIGNMENT)  # so that arrays are aligned in files
+    padding = [b"\0" * (_padded(len(part)) - len(part)) for part in parts]
+    body = b"".join(piece for pair in zip(parts, padding, strict=True) for piece in pair)
+    digest = fingerprint(head + fingerprint(body))
+    return b"".join([_PREFIX.pack(_MAGIC, _FORMAT, len(head), digest, len(body)), head, body])
+
+
+def unpack(blob: Any, device: str) -> Blob:
+    """Reads a blob back, trusting nothing.
+
+    Args:
+        blob: Bytes, or a buffer such as a mapped file, which the arrays then keep alive.
+        device: The device that is to take it.
+
+    Raises:
+        BlobError: Not a blob, damaged, of another format version, or of another device.
+    """
+    from partita.frontends.reader import read_model
+
+    if not isinstance(blob, (bytes, bytearray, memoryview)):
+        raise BlobError(f"An exported model is bytes; found {type(blob).__name__}.")
+    data = memoryview(blob).cast("B")
+    if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
+        raise BlobError("These bytes are no exported Partita model.")
+    _, version, head_size, digest, body_size = _PREFIX.unpack_from(data)
+    if version != _FORMAT:
+        raise BlobError(
+            f"The exported model has format {version}; this version reads {_FORMAT}. Export it "
+            "again."
+        )
+    if len(data) != _PREFIX.size + head_size + body_size:
+        raise BlobError("The exported model is cut short or has bytes too many.")
+    head, body = data[_PREFIX.size :][:head_size], data[_PREFIX.size + head_size :]
+    if fingerprint(bytes(head) + fingerprint(body)) != digest:
+        raise BlobError("The exported model is damaged: its checksum does not match.")
+    try:
+        content = json.loads(bytes(head))
+        header = content["header"]
+        payload = bytes(body[: int(content["model"])])
+        arrays = {entry[0]: _array(body, *entry[1:]) for entry in content["arrays"]}
+    except (ValueError, RecursionError, KeyError, TypeError, IndexError) as error:
+        raise BlobError(f"The exported model's header is damaged: {error}") from error
+    if not isinstance(header, dict) or header.get("device") != device:
+        found = header.get("device") if isinstance(header, dict) else header
+        raise BlobError(f"The model was exported from device '{found}', not from '{device}'.")
+    try:
+        stale = content.get("code") != code_stamp("partita")  # then it may not be tidy any more
+        return Blob(header, read_model(payload, tidy=stale), arrays)
+    except ModelError as error:
+        raise BlobError(f"The exported model is damaged: {error}") from error
+
+
+def _array(body: memoryview, kind: str, shape: list[int], offset: int) -> Array:
+    """One array of the directory, which may claim anything."""
+    dtype = np.dtype(kind)
+    if dtype.hasobject or any(dim < 0 for dim in shape) or offset < 0:
+        raise ValueError(f"an array of {kind}{shape} at {offset}")
+    end = offset + dtype.itemsize * math.prod(shape)
+    return np.frombuffer(body[offset:end], np.uint8).view(dtype).reshape(shape)
+
+
+def _padded(size: int) -> int:
+    return size + -size % _ALIGNMENT

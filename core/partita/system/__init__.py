@@ -1,0 +1,1 @@
+"""What the machine and the operating system offer: processors, mapped files, threads."""

@@ -1,0 +1,1 @@
+"""Tensors, their element types and layouts."""

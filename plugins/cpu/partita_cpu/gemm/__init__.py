@@ -1,0 +1,1 @@
+"""Matrix products with packed weights: blocking, packing, the loops over tiles."""

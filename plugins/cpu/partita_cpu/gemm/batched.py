@@ -1,0 +1,141 @@
+"""Products of matrices that are both only known at run time, one after another: attention.
+
+The right matrix is packed when it is met; the rows of all products are shared among the threads.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
+from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
+from partita_cpu.jit.kernel import jit
+
+PACKED_BYTES = 4 << 20
+"""Right matrices larger than this are left to BLAS: every thread packs them for itself."""
+
+_ROOM = 4096 + 256 + 128
+
+
+@jit
+def multiply_batches(
+    x: Array,
+    w: Array,
+    y: Array,
+    scratch: Array,
+    offsets: Array,
+    kernels: Array,
+    x_step: int,
+    w_step: int,
+    m: int,
+    k: int,
+    n: int,
+    most: int,
+    wide: int,
+    thread_bytes: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y[i] = x[i] @ w[i]`` for matrices one behind another.
+
+    Args:
+        x: Left matrices (m, k), flat.
+        w: Right matrices (k, n), flat.
+        y: Results (m, n), flat.
+        scratch: Bytes; `thread_bytes` for each thread.
+        offsets: One zero.
+        kernels: `table.tile_kernels` for float32.
+        x_step: Elements from one left matrix to the next; 0 if there is one only.
+        w_step: The same for the right ones.
+        m: Rows.
+        k: Length of sums.
+        n: Columns.
+        most: Rows of a tile.
+        wide: Columns of a tile.
+        thread_bytes: Scratch memory of a thread.
+        tid: This thread.
+        nt: All threads.
+    """
+    threads = min(nt, scratch.size // thread_bytes)
+    if tid >= threads:
+        return
+    base = address(scratch) + tid * thread_bytes
+    base += -base % 64
+    blocks = -(-n // wide)
+    tile = base + blocks * k * wide * 4
+    zeros = tile + 4096
+    call_narrow(kernels[NARROW], (base, 0, zeros, 0, wide))
+    tiles = -(-m // most)
+    batches = y.size // (m * n)
+    packed = -1
+    unit, end = batches * tiles * tid // threads, batches * tiles * (tid + 1) // threads
+    low, high = np.float32(-np.inf), np.float32(np.inf)
+    while unit < end:
+        batch = unit // tiles
+        first = unit - batch * tiles
+        last = min(tiles, first + end - unit)
+        source = address(w) + 4 * batch * w_step
+        if packed < 0 or w_step:
+            for block in range(blocks):
+                width = min(wide, n - block * wide)
+                to = base + block * k * wide * 4
+                for row in range(k):
+                    at = source + 4 * (row * n + block * wide)
+                    call_narrow(kernels[NARROW], (at, width, to + 4 * row * wide, 0, wide))
+            packed = batch
+        for block in range(blocks):
+            width = min(wide, n - block * wide)
+            for t in range(first, last):
+                row = m * t // tiles
+                rows = m * (t + 1) // tiles - row
+                a = address(x) + 4 * (batch * x_step + row * k)
+                b = base + block * k * wide * 4
+                to = address(y) + 4 * ((batch * m + row) * n + block * wide)
+                finish = (tile, zeros, 0, to, 4 * n, width, low, high, 0)
+                call_tile(
+                    kernels[rows], (a, 4 * k, address(offsets), 1, k, b, 0, rows, 0, b, *finish)
+                )
+        unit += last - first
+
+
+def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
+    """Records ``y = x @ w`` for float32 matrices with equal leading dimensions, or none.
+
+    Returns:
+        Whether it was done; otherwise nothing was recorded.
+    """
+    choice = native_choice(b.options)
+    if choice is None or b.folding or not x.dtype == w.dtype == np.float32:
+        return False
+    (m, k), n = x.shape[-2:], w.shape[-1]
+    many = y.size // (m * n)
+    counts = math.prod(x.shape[:-2]), math.prod(w.shape[:-2])
+    columns = tile_columns(choice.level)
+    packed = -(-n // columns) * columns * k * 4
+    if not k or any(count not in (1, many) for count in counts) or packed > PACKED_BYTES:
+        return False
+    thread_bytes = packed + _ROOM
+    b.call(
+        multiply_batches,
+        b.flat(x),
+        b.flat(w),
+        b.flat(y),
+        b.empty((choice.threads * thread_bytes,), "uint8"),
+        b.constant(np.zeros(1, np.int64)),
+        b.constant(tile_kernels(choice.level, Arithmetic.F32)),
+        m * k if counts[0] > 1 else 0,
+        k * n if counts[1] > 1 else 0,
+        m,
+        k,
+        n,
+        tile_rows(choice.level, Arithmetic.F32),
+        columns,
+        thread_bytes,
+        work=y.size * k,
+        exec_type=Arithmetic.F32.exec_type(choice.level),
+    )
+    return True

@@ -1,0 +1,493 @@
+"""How a matrix product or convolution is cut into tiles: sizes that drivers read from one array."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
+from partita_cpu.llvm.levels import Level
+
+PANEL_BYTES = 384 << 10
+"""Size of the piece of the input that is laid out at a time, so that it stays in the cache."""
+
+LARGE_PANEL_BYTES = 1 << 20
+"""The same where weights do not stay in the cache anyway, so that they are read less often."""
+
+UNEVEN = 1.1
+"""How much longer the longest share may take than the mean one without being avoided."""
+
+PICTURE = 3
+"""Channels of a picture."""
+
+PIECE_BYTES = 32 << 10
+"""Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
+
+
+PAIR = 2
+"""Elements along k that vectors of bfloat16 take at a time."""
+
+LINE_BYTES = 64
+"""A line of the caches."""
+
+SET_BYTES = 512
+"""Rows that lie a multiple of this apart share few places of the first-level cache."""
+
+
+FULLEST = 2
+"""Cells of so many times as many elements as a pixel has still are better than columns."""
+
+
+class Source(enum.IntEnum):
+    """Where tile kernels read rows of the left matrix."""
+
+    DIRECT = 0  # in the tensor itself
+    HALO = 1  # in a copy of image rows with their padding; a row of the kernel is one run
+    COLUMNS = 2  # in a copy where every output pixel has all it needs in one run
+
+
+@dataclass(frozen=True)
+class Images:
+    """Sizes of a convolution over images with channels last; a matrix product is a 1x1 one.
+
+    Attributes:
+        batch: Images.
+        height: Of the input.
+        width: Of the input.
+        channels: Of the input.
+        outputs: Channels of the output.
+        groups: Each connects its share of the channels with its share of the outputs.
+        kernel: Taps down and across.
+        stride: Between output pixels.
+        dilation: Between taps.
+        begin: Padding above and to the left.
+        end: Padding below and to the right.
+        out_height: Output pixels down.
+        out_width: Output pixels across.
+    """
+
+    batch: int
+    height: int
+    width: int
+    channels: int
+    outputs: int
+    groups: int = 1
+    kernel: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    dilation: tuple[int, int] = (1, 1)
+    begin: tuple[int, int] = (0, 0)
+    end: tuple[int, int] = (0, 0)
+    out_height: int = 1
+    out_width: int = 1
+
+    @classmethod
+    def matrix(cls, rows: int, depth: int, columns: int) -> Images:
+        """A product of (rows, depth) by (depth, columns)."""
+        return cls(1, 1, rows, depth, columns, out_width=rows)
+
+    @property
+    def pixels(self) -> int:
+        """Rows of the result."""
+        return self.batch * self.out_height * self.out_width
+
+    @property
+    def depth(self) -> int:
+        """Products that one element of the result adds up."""
+        return self.kernel[0] * self.kernel[1] * self.channels // self.groups
+
+    @property
+    def work(self) -> int:
+        """Multiplications."""
+        return self.pixels * self.outputs * self.depth
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether output pixels are input pixels, in order."""
+        return (
+            self.kernel == (1, 1)
+            and self.stride == (1, 1)
+            and not any(self.begin + self.end)
+            and (self.out_height, self.out_width) == (self.height, self.width)
+        )
+
+
+@dataclass(frozen=True)
+class Storage:
+    """How the input and output of a problem lie in memory.
+
+    Attributes:
+        half_in: Whether the input has 16 bits: bfloat16 for arithmetic in bfloat16, float16 for
+            arithmetic in float16.
+        half_out: Whether output and residual are; likewise.
+        x_pitch: Elements from one input pixel to the next, or 0 for as many as channels.
+        x_first: Channel of these that is the problem's first.
+        y_pitch: Elements from one output pixel to the next, or 0 for as many as outputs.
+        y_first: Channel of these that the first output is written to.
+        scaled: Whether the input is multiplied and shifted on its way.
+        planar: Whether the input is a picture whose channels lie apart; only for `Source.HALO`.
+        computed: Whether the input is computed piece by piece, where tiles read it.
+    """
+
+    half_in: bool = False
+    half_out: bool = False
+    x_pitch: int = 0
+    x_first: int = 0
+    y_pitch: int = 0
+    y_first: int = 0
+    scaled: bool = False
+    planar: bool = False
+    computed: bool = False
+
+
+PLAIN = Storage()
+"""Float32 images that fill their memory."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A cut problem.
+
+    Attributes:
+        images: The problem.
+        level: Whose kernels.
+        arithmetic: What products are computed in.
+        source: Where rows are read.
+        merged: Whether all taps of one row of the kernel are one run.
+        taps: Runs per output pixel.
+        run: Elements of a run that count.
+        padded: Elements of a run, with the zeros that the arithmetic needs.
+        columns: Columns of a tile.
+        blocks: Tiles across, per group.
+        offsets: Place of each run in bytes, from the first.
+        table: The array for the drivers; see `FIELDS`.
+        storage: How input and output lie in memory.
+        step: Elements along k that AMX takes at a time; `PAIR` where vectors compute in bfloat16.
+    """
+
+    images: Images
+    level: Level
+    arithmetic: Arithmetic
+    source: Source
+    merged: bool
+    taps: int
+    run: int
+    padded: int
+    columns: int
+    blocks: int
+    offsets: Array
+    table: Array
+    storage: Storage
+    step: int
+
+    @property
+    def thread_bytes(self) -> int:
+        """Scratch memory that each thread needs."""
+        return int(self.table[THREAD_BYTES])
+
+    @property
+    def packing(self) -> tuple[int, ...]:
+        """What the layout of packed weights hangs on."""
+        return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
+
+
+def plan(
+    images: Images,
+    level: Level,
+    arithmetic: Arithmetic,
+    threads: int,
+    storage: Storage = PLAIN,
+) -> Plan:
+    """Decides how to cut a problem for so many threads.
+
+    Args:
+        images: The problem.
+        level: Whose kernels.
+        arithmetic: What products are computed in.
+        threads: Threads that share it.
+        storage: How input and output lie in memory.
+    """
+    return _Planner(images, level, arithmetic, threads, storage).plan()
+
+
+class _Planner:
+    def __init__(
+        self,
+        images: Images,
+        level: Level,
+        arithmetic: Arithmetic,
+        threads: int,
+        storage: Storage,
+    ) -> None:
+        self.storage = storage
+        self.x_pitch = storage.x_pitch or images.channels
+        self.images, self.arithmetic, self.threads = images, arithmetic, threads
+        self.level = level
+        self.columns = tile_columns(level)
+        self.rows = tile_rows(level, arithmetic)
+        self.short = arithmetic.in_bfloat16
+        self.tiles = on_tiles(level, arithmetic)
+        self.step = PAIR if self.short and not self.tiles else STEP
+        self.group_channels = images.channels // images.groups
+        self.group_outputs = images.outputs // images.groups
+        self.blocks = -(-self.group_outputs // self.columns)
+        # A cell is the place of one input pixel in a copy with halo.
+        self.cell = self._cell()
+        self.pitch = images.width + max(images.begin[1], images.end[1])
+        self.source = self._source()
+
+    def _cell(self) -> int:
+        """Elements of a cell; few channels stay as they are, and runs of cells are padded."""
+        i = self.images
+        even = i.channels % 4 == 0 or i.channels == PICTURE
+        if i.groups == 1 and i.dilation[1] == 1 and i.kernel[1] > 1 and even:
+            run = i.kernel[1] * i.channels
+            # Pictures: laying out every pixel by itself takes longer than multiplying zeros.
+            if i.channels < STEP and (self._up(run) * 4 <= run * 5 or i.channels <= 4):
+                return i.channels
+        return self._up(self.group_channels)
+
+    def _up(self, n: int) -> int:
+        return -(-n // self.step) * self.step if self.short else n
+
+    def _source(self) -> Source:
+        i = self.images
+        in_place = i.is_pointwise and not self.storage.scaled and not self.storage.computed
+        # Rows for float16 are rounded or widened where they are laid out.
+        as_it_is = self.arithmetic is Arithmetic.F32
+        if in_place and (as_it_is or (self.short and self._reads_halves())):
+            return Source.DIRECT
+        if as_it_is and self._is_one_line():
+            return Source.DIRECT
+        overhang = (i.kernel[1] - 1) * i.dilation[1]
+        fits = (
+            i.kernel != (1, 1)
+            and (i.stride == (1, 1) or self._strided_lines())
+            and min(i.begin + i.end) >= 0
+            and min(i.begin[1], i.end[1]) <= overhang
+            and self.cell <= self.group_channels * FULLEST
+        )
+        if not self.tiles:
+            fits = fits and i.out_width >= self.rows // 2
+        return Source.HALO if fits else Source.COLUMNS
+
+    def _is_one_line(self) -> bool:
+        """Whether windows are runs of one line of pixels, that may overlap, without padding."""
+        i, kept = self.images, self.storage
+        reach = (i.out_width - 1) * i.stride[1] + i.kernel[1]
+        return (
+            i.batch == i.height == i.out_height == i.kernel[0] == i.groups == i.dilation[1] == 1
+            and not any(i.begin)
+            and reach <= i.width
+            and self.x_pitch == i.channels
+            and not (kept.scaled or kept.planar or kept.computed)
+        )
+
+    def _reads_halves(self) -> bool:
+        """Whether whole steps can be read from the input: it is in bfloat16.
+
+        For tiles it must be large enough; then a step is as wide as fits evenly.
+        """
+        if not self.tiles:
+            return self.storage.half_in and self.group_channels % PAIR == 0
+        if not self.storage.half_in or self.images.pixels < 16:
+            return False
+        fitting = (n for n in range(STEP, STEP // 2 - 1, -2) if self.group_channels % n == 0)
+        step = next(fitting, 0)
+        if not step:
+            return False
+        self.step = step
+        if self.images.pixels < self.rows:
+            self.rows = 16
+        return True
+
+    def _strided_lines(self) -> bool:
+        """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
+        return self.cell == self.group_channels and self.images.out_width >= 14
+
+    def plan(self) -> Plan:
+        i, unit = self.images, self.arithmetic.element_bytes
+        halo = self.source is Source.HALO
+        merged = halo and i.dilation[1] == 1 and self.cell == self.group_channels
+        down, across = i.kernel
+        if halo and merged:
+            taps, run = down, across * self.cell
+            cells = [y * i.dilation[0] * self.pitch for y in range(down)]
+        elif halo:
+            taps, run = down * across, self.group_channels
+            cells = [
+                y * i.dilation[0] * self.pitch + x * i.dilation[1]
+                for y in range(down)
+                for x in range(across)
+            ]
+        else:
+            taps, run, cells = 1, i.depth, [0]
+        padded = run if self.source is Source.DIRECT else self._up(run)
+        if self.source is Source.DIRECT:
+            row = i.stride[1] * self.x_pitch * (2 if self.storage.half_in else 4)
+        else:
+            row = (self.cell * i.stride[1] if halo else padded) * unit
+            if not halo and self.tiles and row % SET_BYTES == 0:
+                row += LINE_BYTES
+        pieces = self._pieces(run, padded)
+        within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
+        offsets = (np.array(cells, np.int64)[:, None] * (self.cell * unit) + within).reshape(-1)
+        weight = self.arithmetic.weight_bytes * self.arithmetic.planes
+        block = taps * padded * self.columns * weight
+        # What tiles read behind a run is multiplied by zeros, and must be numbers.
+        self.spare = -(-(padded - run) // self.cell) if halo else 0
+        values = self._cut(row, block)
+        piece = block // (taps * pieces)
+        chunks = -(-block // PIECE_BYTES)
+        chunk = -(-taps * pieces // chunks)
+        partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
+        values |= {
+            "TAPS": taps * pieces,
+            "DEPTH": padded // pieces // (self.step if self.short else 1),
+            "ROW": row,
+            "RUN": run // pieces,
+            "PADDED": padded,
+            "BLOCK_BYTES": block,
+            "TAP_BYTES": piece,
+            "CHUNK": chunk,
+            **self._places(),
+        }
+        values["THREAD_BYTES"] += partial
+        table = np.array([values[name] for name in FIELDS], np.int64)
+        return Plan(
+            i,
+            self.level,
+            self.arithmetic,
+            self.source,
+            merged,
+            taps,
+            run,
+            padded,
+            self.columns,
+            self.blocks,
+            offsets,
+            table,
+            self.storage,
+            self.step,
+        )
+
+    def _places(self) -> dict[str, int]:
+        """Where the driver finds input and output."""
+        kept = self.storage
+        return {
+            "X_BYTES": 2 if kept.half_in else 4,
+            "Y_BYTES": 2 if kept.half_out else 4,
+            "X_PITCH": self.x_pitch,
+            "X_FIRST": kept.x_first,
+            "Y_PITCH": kept.y_pitch or self.images.outputs,
+            "Y_FIRST": kept.y_first,
+            "SOLID": int(self.x_pitch == self.images.channels and not kept.scaled),
+            "SCALED": int(kept.scaled),
+            "STEP_BYTES": 2 * self.step,
+            "PLANAR": int(kept.planar),
+        }
+
+    def _pieces(self, run: int, padded: int) -> int:
+        """Into how many equal pieces runs are cut, so that sums can stop between them."""
+        step = self.step if self.tiles else 4 * PAIR if self.short else 4
+        row_bytes = self.columns * self.arithmetic.weight_bytes * self.arithmetic.planes
+        if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
+            return 1
+        steps = padded // step
+        fewest = -(-padded * row_bytes // PIECE_BYTES)
+        return next(n for n in range(fewest, steps + 1) if steps % n == 0)
+
+    def _cut(self, row: int, block: int) -> dict[str, int]:
+        """Everything that the drivers read, but for what hangs on the runs."""
+        i, planes = self.images, self.arithmetic.planes
+        halo = self.source is Source.HALO
+        flat = halo and i.stride == (1, 1) and (self.tiles or self._flat_is_better())
+        units = i.batch * i.out_height if halo else i.pixels
+        cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
+        unit_bytes = cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
+        extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
+        grain = 1 if halo else self.rows
+        weights = block * self.blocks * i.groups
+        room = LARGE_PANEL_BYTES if weights > LARGE_PANEL_BYTES else PANEL_BYTES
+        panel = max(1, room // max(1, unit_bytes) - extra)
+        panel = max(grain, panel // grain * grain)
+        moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
+        by_columns = (weights > moved or units < self.threads * grain) and self._even_columns(
+            -(-units // grain)
+        )
+        if not by_columns:
+            share = -(-units // self.threads)
+            panel = min(panel, -(-share // grain) * grain)
+        else:
+            panel = min(panel, -(-units // grain) * grain)
+        if flat:
+            tiles = -(-((panel - 1) * self.pitch + i.out_width) // self.rows)
+        elif halo:
+            tiles = panel * -(-i.out_width // self.rows)
+        else:
+            tiles = -(-panel // self.rows)
+        plane = 0
+        if self.source is not Source.DIRECT:
+            lines = (panel - 1) * i.stride[0] + 1 + extra
+            rows = lines * self.pitch + i.begin[1] + self.spare if halo else panel
+            # Tiles of AMX read whole rows and whole steps: the last may lie behind the panel.
+            beyond = self.rows * row + ((i.kernel[1] - 1) * i.dilation[1] + 1) * cell_bytes
+            plane = -(-(rows * cell_bytes + beyond + 2 * STEP) // 64) * 64
+        (down, across), (top, left) = i.kernel, i.begin
+        return {
+            "SOURCE": int(self.source),
+            "ARITHMETIC": int(self.arithmetic) if self.short else 0,
+            "BATCH": i.batch,
+            "HEIGHT": i.height,
+            "WIDTH": i.width,
+            "CHANNELS": i.channels,
+            "GROUP_CHANNELS": self.group_channels,
+            "CELL": self.cell,
+            "TAPS_DOWN": down,
+            "TAPS_ACROSS": across,
+            "STRIDE_DOWN": i.stride[0],
+            "STRIDE_ACROSS": i.stride[1],
+            "DILATION_DOWN": i.dilation[0],
+            "DILATION_ACROSS": i.dilation[1],
+            "TOP": top,
+            "LEFT": left,
+            "OUT_HEIGHT": i.out_height,
+            "OUT_WIDTH": i.out_width,
+            "OUTPUTS": i.outputs,
+            "GROUP_OUTPUTS": self.group_outputs,
+            "TILE_COLUMNS": self.columns,
+            "TILE_ROWS": self.rows,
+            "BLOCKS": self.blocks,
+            "PITCH": self.pitch,
+            "TRAIL": min(i.begin[1], i.end[1]) + self.spare if halo else 0,
+            "FLAT": int(flat),
+            "UNITS": units,
+            "GRAIN": grain,
+            "PANEL_UNITS": panel,
+            "BY_COLUMNS": int(by_columns),
+            "PLANE_BYTES": plane,
+            "TILES": tiles,
+            "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
+            "EVEN": int(not self.tiles),
+        }
+
+    def _even_columns(self, grains: int) -> bool:
+        """Whether tiles across can be shared as evenly as `grains` of rows can."""
+        blocks = self.blocks * self.images.groups
+        if blocks < 2 * self.threads:
+            return False
+
+        def waste(count: int) -> float:
+            return -(-count // self.threads) * self.threads / count
+
+        return waste(blocks) <= max(waste(grains), UNEVEN)
+
+    def _flat_is_better(self) -> bool:
+        """Whether rows of tiles should run on over the ends of image rows."""
+        i = self.images
+        lines = -(-i.out_width // self.rows) * i.out_height
+        across = -(-i.out_height * self.pitch // self.rows)
+        return across * self.rows < i.out_width * i.out_height * 1.02 and across < lines

@@ -1,0 +1,214 @@
+"""Input pixels laid out for the tile kernels: padded, and in the arithmetic that they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.lowering import Array
+from partita_cpu.gemm.tile_fields import (
+    ARITHMETIC,
+    CELL,
+    CHANNELS,
+    DILATION_ACROSS,
+    DILATION_DOWN,
+    GROUP_CHANNELS,
+    HEIGHT,
+    LEFT,
+    OUT_HEIGHT,
+    OUT_WIDTH,
+    PADDED,
+    PITCH,
+    PLANAR,
+    PLANE_BYTES,
+    ROW,
+    SCALED,
+    SOLID,
+    STRIDE_ACROSS,
+    STRIDE_DOWN,
+    TAPS_ACROSS,
+    TAPS_DOWN,
+    TOP,
+    TRAIL,
+    WIDTH,
+    X_BYTES,
+    X_FIRST,
+    X_PITCH,
+)
+from partita_cpu.gemm.tile_kernels import DEAL, NARROW, SCALE
+from partita_cpu.jit.intrinsics.address_call import call_deal, call_narrow, call_scale
+from partita_cpu.jit.kernel import jit
+
+# Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
+# references, which takes longer than to copy a short run.
+
+Scaling = tuple[int, int, Any, Any]
+
+
+@jit(inline=True)
+def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
+    """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
+    if padded <= 0:
+        return 0
+    return call_narrow(copy, (x, n, to, plane, padded))
+
+
+@jit(inline=True)
+def _put_channels(
+    kernels: Array,
+    p: Array,
+    x: int,
+    n: int,
+    to: int,
+    padded: int,
+    scaling: Scaling,
+    channel: int,
+) -> Any:
+    """`n` channels of one pixel, scaled if the plan says so, then zeros up to `padded`."""
+    if not p[SCALED]:
+        return _put(kernels[NARROW], x, n, to, p[PLANE_BYTES], padded)
+    if padded <= 0:
+        return 0
+    factor, shift, low, high = scaling
+    place = 4 * channel
+    run = (x, n, to, p[PLANE_BYTES], padded, factor + place, shift + place, low, high)
+    return call_scale(kernels[SCALE], run)
+
+
+@jit
+def lay_halo(
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    first: int,
+    stop: int,
+) -> Any:
+    """Image rows that the output rows `first` to `stop` need, padding included.
+
+    Args:
+        x: Address of the input.
+        panel: Address to write to.
+        kernels: `table.tile_kernels`.
+        p: `Plan.table`.
+        scaling: Addresses of a factor and a summand per channel, and bounds; read if the plan says
+            so.
+        group: The group whose channels are taken.
+        first: First output row, counted through all images.
+        stop: Behind the last one, which is of the same image.
+
+    Returns:
+        The largest absolute value, as bits; 0 in float32.
+    """
+    height, width, channels, pixel = p[HEIGHT], p[WIDTH], p[CHANNELS], p[X_PITCH]
+    cell, pitch, left, taken = p[CELL], p[PITCH], p[LEFT], p[GROUP_CHANNELS]
+    copy, plane = kernels[NARROW], p[PLANE_BYTES]
+    unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
+    image = first // p[OUT_HEIGHT]
+    top = (first - image * p[OUT_HEIGHT]) * p[STRIDE_DOWN] - p[TOP]
+    rows = (stop - first - 1) * p[STRIDE_DOWN] + 1 + (p[TAPS_DOWN] - 1) * p[DILATION_DOWN]
+    largest = 0
+    to = panel
+    for r in range(rows):
+        row = top + r
+        if row < 0 or row >= height:
+            _put(copy, x, 0, to, plane, pitch * cell)
+            to += pitch * cell * unit
+            continue
+        _put(copy, x, 0, to, plane, left * cell)
+        to += left * cell * unit
+        source = x + wide * ((image * height + row) * width * pixel + p[X_FIRST] + group * taken)
+        if p[PLANAR]:
+            apart = 4 * height * width
+            source = x + image * channels * apart + 4 * row * width
+            largest = max(largest, call_deal(kernels[DEAL], (source, apart, width, to, plane)))
+        elif cell == taken == channels and p[SOLID]:
+            found = _put(copy, source, width * cell, to, plane, width * cell)
+            largest = max(largest, found)
+        else:
+            for i in range(width):
+                at, place = source + wide * i * pixel, to + i * cell * unit
+                found = _put_channels(kernels, p, at, taken, place, cell, scaling, group * taken)
+                largest = max(largest, found)
+        to += width * cell * unit
+        _put(copy, x, 0, to, plane, (pitch - left - width) * cell)
+        to += (pitch - left - width) * cell * unit
+    _put(copy, x, 0, to, plane, p[TRAIL] * cell)
+    return largest
+
+
+@jit
+def lay_columns(
+    x: int,
+    panel: int,
+    kernels: Array,
+    p: Array,
+    scaling: Scaling,
+    group: int,
+    first: int,
+    stop: int,
+) -> Any:
+    """For each output pixel from `first` to `stop` all the elements that its sums are made of.
+
+    Takes and returns what `lay_halo` does, but for pixels.
+    """
+    height, width, pixel, taken = p[HEIGHT], p[WIDTH], p[X_PITCH], p[GROUP_CHANNELS]
+    down, across = p[TAPS_DOWN], p[TAPS_ACROSS]
+    dilation, dilation_down = p[DILATION_ACROSS], p[DILATION_DOWN]
+    copy, plane = kernels[NARROW], p[PLANE_BYTES]
+    unit, wide = 2 if p[ARITHMETIC] else 4, p[X_BYTES]
+    run = down * across * taken
+    padded = p[PADDED]
+    together = dilation == 1 and taken == p[CHANNELS] and p[SOLID]
+    line = first // p[OUT_WIDTH]
+    column = first - line * p[OUT_WIDTH]
+    image = line // p[OUT_HEIGHT]
+    line -= image * p[OUT_HEIGHT]
+    largest = 0
+    for pixel_number in range(stop - first):
+        to = panel + pixel_number * p[ROW]
+        top = line * p[STRIDE_DOWN] - p[TOP]
+        left = column * p[STRIDE_ACROSS] - p[LEFT]
+        low = min(max(0, -left), across)
+        high = max(min(across, width - left), low)
+        for a in range(down):
+            row = top + a * dilation_down
+            if row < 0 or row >= height:
+                _put(copy, x, 0, to, plane, across * taken)
+                to += across * taken * unit
+                continue
+            line_start = (image * height + row) * width * pixel
+            source = x + wide * (line_start + p[X_FIRST] + group * taken)
+            if together:
+                _put(copy, x, 0, to, plane, low * taken)
+                to += low * taken * unit
+                at = source + wide * (left + low) * pixel
+                n, rest = (high - low) * taken, (across - low) * taken
+                if a == down - 1:
+                    rest += padded - run
+                found = _put(copy, at, n, to, plane, rest)
+                largest = max(largest, found)
+                to += (across - low) * taken * unit
+                continue
+            for b in range(across):
+                place = left + b * dilation
+                n = taken if 0 <= place < width else 0
+                at = source + wide * place * pixel
+                if n:
+                    found = _put_channels(kernels, p, at, n, to, taken, scaling, group * taken)
+                else:
+                    found = _put(copy, x, 0, to, plane, taken)
+                largest = max(largest, found)
+                to += taken * unit
+        lowest = top + (down - 1) * dilation_down
+        if not together or not 0 <= lowest < height:
+            _put(copy, x, 0, to, plane, padded - run)
+        column += 1
+        if column == p[OUT_WIDTH]:
+            column = 0
+            line += 1
+            if line == p[OUT_HEIGHT]:
+                line = 0
+                image += 1
+    return largest

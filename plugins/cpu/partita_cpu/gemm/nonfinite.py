@@ -1,0 +1,50 @@
+"""Float32 numbers out of their bfloat16 parts, where these may be infinite or NaN.
+
+Infinity minus infinity, which would be its lower part, is NaN; so is infinity times a zero that
+fills up a tile. Where such numbers come, terms are computed from whole numbers, one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.jit.intrinsics.address_call import float_bits
+from partita_cpu.jit.kernel import register_jitable
+
+LARGEST = 0x7F7F8000
+"""The first float32 that rounds to an infinite bfloat16, as bits."""
+
+_EXPONENT = 0x7F80
+"""All ones in a bfloat16 that is infinite or NaN."""
+
+_PLANE = 2 * 16 * STEP
+"""Numbers from one part of the packed weights of a step to the next."""
+
+
+@register_jitable
+def whole_term(x: Array, at: int, plane: int, w: Array, index: int, parts: int) -> Any:
+    """The product of two numbers that are kept in parts.
+
+    Args:
+        x: Numbers that are laid out, as uint16.
+        at: The first part of one of them.
+        plane: From one part to the next.
+        w: Packed weights, as uint16.
+        index: The first part of one of them.
+        parts: How many there are.
+    """
+    value, weight = _float(x[at]), _float(w[index])
+    for part in range(1, parts):
+        weight += _float(w[index + _PLANE * part])
+        if np.int64(x[at]) & _EXPONENT != _EXPONENT:
+            value += _float(x[at + plane * part])
+    return value * weight
+
+
+@register_jitable
+def _float(bits: Any) -> Any:
+    return float_bits(np.int64(bits) << 16)

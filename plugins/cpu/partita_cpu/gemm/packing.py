@@ -1,0 +1,372 @@
+"""Weights in the order in which tile kernels read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita.system.memory_map import give_back
+from partita_cpu.gemm.blocking import PAIR, Plan
+from partita_cpu.gemm.tile_fields import STEP as WHOLE_STEP
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.intrinsics.address_call import address, call_lay_tile, call_turn, float_at
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.copies.transpose_block import SIDE
+from partita_cpu.scalar.math import bits
+from partita_cpu.threads.step_team import team_of
+
+LARGEST = 0x7F7F8000
+"""Bits of the first float32 that rounds to an infinite bfloat16."""
+
+_SHARED_BYTES = 1 << 19
+"""Smaller results are there before another thread has begun."""
+
+_TILE = SIDE * WHOLE_STEP
+"""Elements of a piece: of half a block, as many rows as AMX takes at a time."""
+
+(
+    GROUPS,
+    OUTPUTS,
+    CHANNELS,
+    DOWN,
+    ACROSS,
+    GROUP_STEP,
+    OUTPUT_STEP,
+    CHANNEL_STEP,
+    DOWN_STEP,
+    ACROSS_STEP,
+    ROWS,
+    RUN,
+    PADDED,
+    BLOCKS,
+    COLUMNS,
+    PLANES,
+    STEP,
+    TURN,
+    LAY,
+    PAIRS,
+) = range(20)
+"""What the table of the packing kernel holds: sizes of a group, elements from one neighbour to the
+next in the weights, rows of a block, elements of a run with and without the zeros behind it, tiles
+across, their columns, in how many parts elements are stored, elements along k of a piece, the
+addresses of the kernels that turn a block and that lay floats out as bfloat16, and whether vectors
+and not AMX compute with these.
+"""
+
+
+def pack(plan: Plan, w: Array, threads: int = 1) -> Array:
+    """Weights of a convolution, (outputs, channels of a group, down, across), packed.
+
+    The result holds the bits of float32, float16 or bfloat16 numbers, as flat uint16. It is empty
+    where some would be infinite in bfloat16.
+    """
+    _, channels, down, across = w.shape
+    size = channels * down * across
+    steps = (plan.images.outputs // plan.images.groups * size, size, down * across, across, 1)
+    return _packed(plan, w, (channels, down, across), steps, threads)
+
+
+def packed_size(plan: Plan) -> int:
+    """How many uint16 packed weights take, if they can be packed so."""
+    elements = plan.images.groups * plan.blocks * plan.taps * plan.padded * plan.columns
+    return elements * plan.arithmetic.planes * plan.arithmetic.weight_bytes // 2
+
+
+def pack_matrix(plan: Plan, w: Array, threads: int = 1) -> Array:
+    """A matrix (depth, columns), packed."""
+    depth, columns = w.shape
+    steps = (0, 1, columns, 0, 0)
+    if w.flags.f_contiguous and not w.flags.c_contiguous:
+        w, steps = w.T, (0, depth, 1, 0, 0)
+    return _packed(plan, w, (depth, 1, 1), steps, threads)
+
+
+def pack_bias(plan: Plan, bias: Array | None) -> Array:
+    """A bias per output with zeros for the columns that tiles have too many."""
+    groups, width = plan.images.groups, plan.blocks * plan.columns
+    padded = np.zeros((groups, width), np.float32)
+    if bias is not None:
+        padded[:, : plan.images.outputs // groups] = bias.reshape(groups, -1)
+    return padded.reshape(-1)
+
+
+def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
+    """Whether some float32 weights are not finite, or would not be in bfloat16."""
+    flat = np.ravel(np.asarray(w, np.float32), order="K")
+    threads = threads if flat.nbytes >= _SHARED_BYTES else 1
+    found = np.zeros(threads, np.int64)
+    _shared(threads, _largest, flat.ctypes.data, flat.size, found)
+    give_back(w)  # many are looked at before the first one is packed
+    return bool(found.max() >= LARGEST)
+
+
+def _packed(
+    plan: Plan, w: Array, sizes: tuple[int, ...], steps: tuple[int, ...], threads: int
+) -> Array:
+    groups, arithmetic = plan.images.groups, plan.arithmetic
+    outputs = plan.images.outputs // groups
+    rows, planes = plan.taps * plan.padded, arithmetic.planes
+    pairs = plan.step == PAIR
+    step = WHOLE_STEP if pairs else plan.step
+    layout = (rows, plan.run, plan.padded, plan.blocks, plan.columns, planes, step)
+    kernels = (*_kernels(plan), pairs)
+    table = np.array([groups, outputs, *sizes, *steps, *layout, *kernels], np.int64)
+    count = groups * plan.blocks * rows * plan.columns * planes
+    out = _aligned(packed_size(plan))
+    if w.dtype != np.float32 or not w.flags.c_contiguous:
+        w = np.ascontiguousarray(w, np.float32)
+    threads = threads if out.nbytes >= _SHARED_BYTES else 1
+    if arithmetic is Arithmetic.F16:
+        whole = np.empty(2 * count, np.uint16)
+        _run(threads, w, whole, table)
+        with np.errstate(over="ignore"):  # what is too large becomes infinite
+            out.view(np.float16)[...] = whole.view(np.float32)
+        return out
+    return out if _run(threads, w, out, table) < LARGEST else out[:0]
+
+
+def _kernels(plan: Plan) -> tuple[int, int]:
+    """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
+    known = llvm_kernel.addresses(plan.level)
+    turn = known["turn_32"]
+    if not plan.arithmetic.in_bfloat16:
+        return turn, 0
+    if plan.arithmetic is Arithmetic.F16_SPLIT:
+        return turn, llvm_kernel.addresses(plan.level, "_f16")["lay_f16"]
+    return turn, known[f"lay_{plan.arithmetic.name.lower()}"]
+
+
+def _run(threads: int, w: Array, out: Array, table: Array) -> int:
+    """Packs; returns the largest bit pattern of an absolute value that became bfloat16."""
+    found, places = np.zeros(threads, np.int64), np.empty((threads, WHOLE_STEP), np.int64)
+    floats, parts = (
+        np.empty((threads, _TILE), np.float32),
+        np.empty((threads, 3 * _TILE), np.uint16),
+    )
+    args = (out.view(np.float32), out, places, floats, parts, found, table)
+    _shared(threads, _pack_blocks, w.ctypes.data, *args)
+    return int(found.max())
+
+
+def _shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
+    if threads > 1:
+        team_of(threads, 0).run(kernel, *args)
+    else:
+        kernel(*args, 0, 1)
+
+
+def _aligned(count: int) -> Array:
+    """Flat uint16, the first at the start of a cache line."""
+    raw = np.empty(2 * count + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + 2 * count].view(np.uint16)
+
+
+@loop
+def _pack_blocks(
+    w: int,
+    whole: Array,
+    halves: Array,
+    places: Array,
+    floats: Array,
+    parts: Array,
+    found: Array,
+    p: Array,
+    tid: int,
+    nt: int,
+) -> None:
+    """Blocks of columns, piece by piece: as many rows of half a block as are one step of AMX.
+
+    Args:
+        w: Address of the weights, float32 in any order; it need not be a multiple of four.
+        whole: The result as floats (block, row, column), if they are kept whole.
+        halves: The same memory, as `ir.amx` says, if they are not: (block, step, part, half of the
+            columns, pair of rows, column, 2); for vectors (block, pair of rows, column, 2).
+        places: For each thread room for where the rows of a piece are.
+        floats: For each thread room for its elements.
+        parts: For each thread room for their parts.
+        found: For each thread, the largest bit pattern of an absolute value that it laid out.
+        p: See above.
+        tid: This thread.
+        nt: All threads; they share blocks.
+    """
+    blocks, rows, padded = p[BLOCKS], p[ROWS], p[PADDED]
+    units = p[GROUPS] * blocks
+    side = min(SIDE, p[COLUMNS])
+    at_row, piece, split = places[tid], floats[tid], parts[tid]
+    begin, end = units * tid // nt, units * (tid + 1) // nt
+    # Memory is read in order: column by column, or where rows lie together all blocks row by row.
+    together = max(1, end - begin) if p[OUTPUT_STEP] == 1 else 1
+    for start in range(begin, end, together):
+        y, x, c, row = 0, 0, 0, 0
+        while row < rows:
+            count = min(p[STEP], padded - row % padded)
+            there = max(0, min(count, p[RUN] - row % padded))
+            for k in range(there):
+                at_row[k] = y * p[DOWN_STEP] + x * p[ACROSS_STEP] + c * p[CHANNEL_STEP]
+                y, x, c = _next(y, x, c, p)
+            for unit in range(start, start + together):
+                group = unit // blocks
+                first = (unit - group * blocks) * p[COLUMNS]
+                origin = w + 4 * (group * p[GROUP_STEP] + first * p[OUTPUT_STEP])
+                for half in range(p[COLUMNS] // side):
+                    exist = max(0, min(side, p[OUTPUTS] - first - half * side))
+                    at = origin + 4 * half * side * p[OUTPUT_STEP]
+                    source, across, down = _piece(at, piece, at_row, p, there, exist)
+                    if p[PAIRS]:
+                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * SIDE
+                        size = (count, there, exist)
+                        largest = _lay_pairs(source, across, halves, split, p, place, size)
+                        found[tid] = max(found[tid], largest)
+                    elif p[LAY]:
+                        step = (unit * rows + row) // p[STEP]
+                        largest = _lay(source, across, halves, split, p, step, half, there, exist)
+                        found[tid] = max(found[tid], largest)
+                    else:
+                        place = (unit * rows + row) * p[COLUMNS] + half * side
+                        _copy(source, across, down, whole, p, place, count, there, exist)
+            row += count
+
+
+@loop
+def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist: int) -> Any:
+    """Where a piece begins, and bytes from column to column and from row to row.
+
+    It is where it was if one of the two lies close together, as they are wanted; else in `floats`.
+    """
+    wide = 4 * WHOLE_STEP
+    beside = 4 * p[CHANNEL_STEP]
+    if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[LAY]):
+        return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
+    if p[OUTPUT_STEP] == 1 and exist == SIDE and there == WHOLE_STEP:
+        for k in range(0, WHOLE_STEP, SIDE):
+            target = address(floats) + 4 * k
+            call_turn(p[TURN], (start + 4 * places[k], beside, target, wide))
+    else:
+        for j in range(exist):
+            column = start + 4 * j * p[OUTPUT_STEP]
+            for k in range(there):
+                floats[j * WHOLE_STEP + k] = float_at(column + 4 * places[k])
+    return address(floats), wide, 4
+
+
+@loop
+def _lay(
+    source: int,
+    across: int,
+    out: Array,
+    parts: Array,
+    p: Array,
+    step: int,
+    half: int,
+    there: int,
+    exist: int,
+) -> Any:
+    """Writes a piece in pairs of rows, its parts apart from each other.
+
+    Returns the largest bit pattern of an absolute value.
+    """
+    size = SIDE * p[STEP]
+    largest = 0
+    if exist < SIDE:
+        for i in range(parts.size):
+            parts[i] = 0
+    if exist:
+        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+    for part in range(p[PLANES]):
+        tile = part * _TILE
+        place = ((step * p[PLANES] + part) * 2 + half) * size
+        if p[STEP] == WHOLE_STEP:
+            source = address(parts) + 2 * tile
+            call_turn(p[TURN], (source, 4 * SIDE, address(out) + 2 * place, 4 * SIDE))
+            continue
+        for j in range(SIDE):
+            for k in range(p[STEP]):
+                out[place + k // 2 * 2 * SIDE + 2 * j + k % 2] = parts[tile + j * WHOLE_STEP + k]
+    return largest
+
+
+@loop
+def _lay_pairs(
+    source: int, across: int, out: Array, parts: Array, p: Array, place: int, size: Any
+) -> Any:
+    """Writes a piece in pairs of rows, each as wide as the block; `size`: as `_lay` and `_copy`.
+
+    Returns the largest bit pattern of an absolute value.
+    """
+    count, there, exist = size
+    largest, pair = 0, 2 * p[COLUMNS]
+    if exist < SIDE:
+        for i in range(_TILE):
+            parts[i] = 0
+    if exist:
+        largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
+    if count == WHOLE_STEP:
+        call_turn(p[TURN], (address(parts), 4 * SIDE, address(out) + 2 * place, 2 * pair))
+        return largest
+    for k in range(count):
+        for j in range(SIDE):
+            out[place + k // 2 * pair + 2 * j + k % 2] = parts[j * WHOLE_STEP + k]
+    return largest
+
+
+@loop
+def _copy(
+    source: int,
+    across: int,
+    down: int,
+    out: Array,
+    p: Array,
+    place: int,
+    count: int,
+    there: int,
+    exist: int,
+) -> None:
+    """Writes a piece as floats, zeros where there are none."""
+    columns = p[COLUMNS]
+    done = 0
+    if down == 4 and exist == SIDE:
+        for k in range(0, there // SIDE * SIDE, SIDE):
+            target = address(out) + 4 * (place + k * columns)
+            call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
+        done = there // SIDE * SIDE
+    for k in range(done, count):
+        for j in range(min(SIDE, columns)):
+            known = k < there and j < exist
+            value = float_at(source + j * across + k * down) if known else np.float32(0)
+            out[place + k * columns + j] = value
+
+
+@loop
+def _largest(w: int, count: int, found: Array, tid: int, nt: int) -> None:
+    """The largest bit pattern of an absolute value among so many floats at an address."""
+    largest = np.int32(0)
+    for i in range(count * tid // nt, count * (tid + 1) // nt):
+        largest = max(largest, np.int32(bits(float_at(w + 4 * i)) & 0x7FFFFFFF))
+    found[tid] = largest
+
+
+@loop(inline=True)
+def _next(y: int, x: int, c: int, p: Any) -> Any:
+    """The element of a window behind this one: channels first, then across, then down."""
+    c += 1
+    if c == p[CHANNELS]:
+        c, x = 0, x + 1
+        if x == p[ACROSS]:
+            x, y = 0, y + 1
+    return y, x, c
+
+
+def _like(kind: type, ndim: int) -> Array:
+    return np.zeros((0,) * ndim, kind)
+
+
+_FLAT = _like(np.int64, 1)
+_PLACE = 0, _like(np.float32, 1), _like(np.uint16, 1), _like(np.int64, 2)
+_ROOM = _like(np.float32, 2), _like(np.uint16, 2)
+CALLS = (_pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)), (_largest, (0, 0, _FLAT))
+"""What is compiled here, and arguments like those that it is called with."""

@@ -1,0 +1,292 @@
+"""Records matrix products and convolutions with constant weights as steps on native kernels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, Builder, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking import PLAIN, Images, Plan, Storage, plan
+from partita_cpu.gemm.macrokernel import multiply_tiles
+from partita_cpu.gemm.packed_lhs import laid_size, laid_table, lay_rows, multiply_laid, thread_bytes
+from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix, packed_size
+from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
+
+LAID_PIXELS = 256
+"""Larger images are not laid out as a whole: caches would not hold them until they are read."""
+
+LAID_DEPTH = 128
+"""Nor are images of fewer channels: a step of its own takes longer than it saves.
+
+MobileNetV2, whose images of 14 x 14 have 64 and 96 where they are expanded, takes 5 % less so.
+"""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What happens to an input before it is multiplied: ``min(max(x * factor + shift, ..), ..)``.
+
+    Attributes:
+        factor: Constant, one number per channel.
+        shift: Likewise.
+        low: Lower bound.
+        high: Upper bound.
+    """
+
+    factor: Operand
+    shift: Operand
+    low: float = -math.inf
+    high: float = math.inf
+
+
+def split_gate(activation: Activation) -> tuple[int, Activation]:
+    """1 if the activation is the gate that tile kernels know, and what remains then."""
+    if activation.code is ActivationCode.HARD_SWISH:
+        return 1, NO_ACTIVATION
+    return 0, activation
+
+
+def bounds_of(activation: Activation | None) -> tuple[float, float, Activation]:
+    """Lower bound, upper bound, and the activation that remains to be applied."""
+    act = activation or NO_ACTIVATION
+    if act.code is ActivationCode.RELU:
+        return 0.0, math.inf, NO_ACTIVATION
+    if act.code is ActivationCode.CLIP:
+        return act.alpha, act.beta, NO_ACTIVATION
+    return -math.inf, math.inf, act
+
+
+def needs_pass(activation: Activation | None) -> bool:
+    """Whether bounds and the gate do not express an activation."""
+    return bool(split_gate(bounds_of(activation)[2])[1].code)
+
+
+def emit_matrix_product(
+    b: Builder,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    activation: Activation | None,
+) -> Operand | None:
+    """The product by a constant matrix, finished; ``None`` if native kernels cannot compute it."""
+    choice = native_choice(b.options)
+    if choice is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
+        return None
+    depth, columns = w.shape
+    fits = x.dtype == w.dtype == np.float32 and x.shape[-1] == depth and x.size and columns
+    if not fits or (bias is not None and (bias.const is None or bias.size != columns)):
+        return None
+    shape = (*x.shape[:-1], columns)
+    if residual is not None and residual.shape != shape:
+        return None
+    y = b.empty(shape, x.dtype)
+    images = Images.matrix(x.size // depth, depth, columns)
+    wanted = choice.wanted_of_matrix(images, w.const)
+    if on_tiles(choice.level, wanted):
+        cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
+        if cut.arithmetic.in_bfloat16:
+            _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
+            return y
+    emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    return y
+
+
+def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool:
+    """Whether a convolution is a product of float32 matrices as they lie that are split."""
+    channels, outputs = images.channels, images.outputs
+    whole = storage.x_pitch in (0, channels) and storage.y_pitch in (0, outputs)
+    plain = not (storage.half_in or storage.half_out or storage.scaled or storage.computed)
+    return arithmetic.planes > 1 and images.groups == 1 and images.is_pointwise and whole and plain
+
+
+def _emit_laid(
+    b: Builder,
+    choice: Choice,
+    cut: Plan,
+    x: Operand,
+    weights: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+) -> None:
+    """The product of a matrix that is laid out as tiles first, unless it is so already."""
+    images, arithmetic = cut.images, cut.arithmetic
+    rows, depth, planes = images.pixels, images.depth, arithmetic.planes
+    kernels = b.constant(laid_kernels(choice.level, arithmetic))
+
+    def lay() -> Operand:
+        tiles = b.empty((laid_size(rows, depth, planes),), np.uint16)
+        b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
+        return tiles
+
+    tiles = b.once(x, ("tiles", arithmetic), lay)
+    stays = bool(b.node.attrs.get("tiles"))
+    out = tiles
+    if stays:
+        out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
+        b.once(y, ("tiles", arithmetic), lambda: out)
+    table = laid_table(rows, depth, images.outputs, planes, choice.threads, stays)
+    low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
+    offset = _bias(b, cut, bias)
+    written = offset if stays else y
+    b.call(
+        multiply_laid,
+        tiles,
+        weights,
+        offset,
+        b.flat(written if residual is None else residual),
+        b.flat(written),
+        out,
+        b.empty((choice.threads * thread_bytes(table),), "uint8"),
+        kernels,
+        b.constant(table),
+        int(residual is not None),
+        low,
+        high,
+        gate,
+        int(act.code),
+        float(act.alpha),
+        float(act.beta),
+        work=images.work // 4,
+        exec_type=arithmetic.exec_type(choice.level),
+    )
+
+
+def emit_product(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+    storage: Storage = PLAIN,
+    scaling: Scaling | None = None,
+) -> None:
+    """Records ``y = activation(conv(x, w) + bias + residual)``; pixels with channels last.
+
+    Args:
+        b: The builder.
+        choice: What may be used.
+        images: The sizes.
+        x: Input pixels.
+        w: Constant weights: a matrix (depth, columns), or those of a convolution.
+        bias: One constant per output, or ``None``.
+        residual: As many elements as y, or ``None``.
+        y: Output pixels.
+        activation: What comes last.
+        storage: How x and y lie in memory.
+        scaling: What happens to x first, if `storage` says that it is scaled.
+    """
+    wanted = plan(images, choice.level, choice.wanted(images), choice.threads, storage)
+    cut, weights = fitting(b, choice, wanted, w)
+    small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
+    if small and _is_matrix(images, cut.arithmetic, storage):
+        _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
+        return
+    factors = product_of(b, choice, cut, weights, bias, residual, y, activation)
+    offset = factors.weights[1]
+    b.call(
+        multiply_tiles,
+        b.flat(x),
+        *factors.weights,
+        offset if scaling is None else scaling.factor,
+        offset if scaling is None else scaling.shift,
+        *factors.memory,
+        -math.inf if scaling is None else scaling.low,
+        math.inf if scaling is None else scaling.high,
+        *factors.end,
+        work=factors.work,
+        exec_type=factors.exec_type,
+    )
+
+
+@dataclass(frozen=True)
+class Product:
+    """What a driver of tiles takes but for its input, in that order.
+
+    Attributes:
+        weights: Packed weights and bias, residual, result.
+        memory: Scratch memory, offsets, kernels, the plan's table.
+        end: Whether there is a residual, bounds, gate, activation.
+        work: Of the step.
+        exec_type: Of the step.
+    """
+
+    weights: tuple[Operand, ...]
+    memory: tuple[Operand, ...]
+    end: tuple[int | float, ...]
+    work: int
+    exec_type: str
+
+
+def product_of(
+    b: Builder,
+    choice: Choice,
+    cut: Plan,
+    weights: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+) -> Product:
+    """What a driver takes for a product that `fitting` cut; arguments as in `emit_product`."""
+    low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
+    scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
+    code = int(act.code), float(act.alpha), float(act.beta)
+    return Product(
+        (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
+        (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
+        (int(residual is not None), low, high, gate, *code),
+        cut.images.work // _gain(cut),
+        cut.arithmetic.exec_type(choice.level),
+    )
+
+
+def _gain(cut: Plan) -> int:
+    """How many times faster a product is than in float32, about."""
+    if not cut.arithmetic.in_bfloat16:
+        return 1
+    return 4 if on_tiles(cut.level, cut.arithmetic) else 2
+
+
+def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan, Operand]:
+    """A cut product and its packed weights; in float32 if some are too large for what is wanted."""
+    weights = _packed(b, choice, wanted, w)
+    if weights.size or not w.size:
+        return wanted, weights
+    float32 = Arithmetic.F32
+    cut = plan(wanted.images, choice.level, float32, choice.threads, wanted.storage)
+    return cut, _packed(b, choice, cut, w)
+
+
+def _packed(b: Builder, choice: Choice, cut: Plan, w: Operand) -> Operand:
+    def packed(array: Array) -> Array:
+        found = (pack_matrix if array.ndim == 2 else pack)(cut, array, choice.threads)
+        if cut.arithmetic.in_bfloat16:
+            choice.note(array, not found.size)
+        return found
+
+    form = Form(np.uint16, (packed_size(cut),), or_none=cut.arithmetic.in_bfloat16)
+    return b.prepack(w, ("tiles", cut.packing), packed, anywhere=True, form=form)
+
+
+def _kernels(choice: Choice, cut: Plan) -> Array:
+    kept = cut.storage
+    return tile_kernels(choice.level, cut.arithmetic, kept.half_in, kept.half_out, cut.step)
+
+
+def _bias(b: Builder, cut: Plan, bias: Operand | None) -> Operand:
+    if bias is None:
+        return b.constant(pack_bias(cut, None))
+    return b.prepack(bias, ("bias", cut.columns), lambda array: pack_bias(cut, array))

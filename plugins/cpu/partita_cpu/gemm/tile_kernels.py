@@ -1,0 +1,235 @@
+"""The addresses of a level's kernels as drivers take them: one array of integers."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.jit import llvm_kernel
+from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.module import WINDOW_PIXELS
+from partita_cpu.llvm.tiles.amx import tile_config
+from partita_cpu.llvm.tiles.dot_int8 import most_rows
+
+MAX_ROWS = 32
+"""Rows of the largest tile of any arithmetic."""
+
+EPILOGUE = MAX_ROWS + 1
+NARROW = MAX_ROWS + 2
+CONFIGURE = MAX_ROWS + 3
+RELEASE = MAX_ROWS + 4
+CONFIG = MAX_ROWS + 5
+EPILOGUE_F32 = MAX_ROWS + 6
+SCALE = MAX_ROWS + 7
+DEAL = MAX_ROWS + 8
+ROUND = MAX_ROWS + 9
+SLOTS = MAX_ROWS + 10
+"""Places in the array; places 1 to `MAX_ROWS` hold the tile kernel for so many rows."""
+
+
+class Arithmetic(enum.IntEnum):
+    """What products are computed in; the numbers are known to the drivers."""
+
+    F32 = 0
+    BF16 = 1
+    BF16X3 = 2
+    BF16X6 = 3
+    F16 = 4
+    F16_SPLIT = 5  # float16 as sums of two bfloat16, which hold all of its bits
+
+    @property
+    def in_bfloat16(self) -> bool:
+        """Whether factors are laid out as bfloat16."""
+        return self not in (Arithmetic.F32, Arithmetic.F16)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of an element of one plane of what is laid out."""
+        return 2 if self.in_bfloat16 else 4
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of a packed weight, of one plane."""
+        return 4 if self is Arithmetic.F32 else 2
+
+    @property
+    def planes(self) -> int:
+        """In how many parts an element is stored."""
+        several = {Arithmetic.BF16X3: 2, Arithmetic.BF16X6: 3, Arithmetic.F16_SPLIT: 2}
+        return several.get(self, 1)
+
+    def exec_type(self, level: Level) -> str:
+        """What profiles call it."""
+        name = self.name.lower().removesuffix("_split")
+        return f"{'amx' if on_tiles(level, self) else level.vectors}_{name}"
+
+
+def on_tiles(level: Level, arithmetic: Arithmetic) -> bool:
+    """Whether tile registers compute it."""
+    return level.tiles and arithmetic.in_bfloat16
+
+
+@functools.cache
+def _config(step: int) -> Array:
+    return np.frombuffer(tile_config(step), np.uint8).copy()
+
+
+def tile_columns(level: Level) -> int:
+    """Columns of a tile."""
+    return 2 * level.lanes
+
+
+def tile_rows(level: Level, arithmetic: Arithmetic) -> int:
+    """Most rows of a tile."""
+    return MAX_ROWS if on_tiles(level, arithmetic) else level.rows
+
+
+@functools.cache
+def tile_kernels(
+    level: Level,
+    arithmetic: Arithmetic,
+    half_in: bool = False,
+    half_out: bool = False,
+    step: int = STEP,
+) -> Array:
+    """The kernels that a matrix product needs; 0 in unused places.
+
+    Only tiles of AMX have something in the place of `CONFIGURE`.
+
+    Args:
+        level: Whose kernels.
+        arithmetic: What products are computed in.
+        half_in: Whether the input is bfloat16; only for arithmetic in bfloat16. For that in
+            float16, whether it is float16.
+        half_out: Whether output and residual are; likewise.
+        step: Elements along k that are taken at a time; see `Plan.step`.
+    """
+    known = llvm_kernel.addresses(level)
+    table = np.zeros(SLOTS, np.int64)
+    table[EPILOGUE], table[NARROW] = known["epilogue"], known["copy"]
+    table[EPILOGUE_F32], table[SCALE] = known["epilogue"], known["scale"]
+    table[DEAL] = known["deal"]
+    if arithmetic is Arithmetic.F16:
+        _put_float16(table, level, half_in, half_out)
+        return table
+    name = arithmetic.name.lower()
+    tiles = on_tiles(level, arithmetic)
+    kind = "fma" if arithmetic is Arithmetic.F32 else f"{name}_narrow" if half_out else name
+    for rows in range(1, tile_rows(level, arithmetic) + 1):
+        table[rows] = known[f"{kind}_{-(-rows // 16) if tiles else rows}"]
+    if half_out:
+        table[EPILOGUE] = known["epilogue_narrow"]
+    if arithmetic is not Arithmetic.F32:
+        table[NARROW] = known["copy_halves" if half_in else f"narrow_{name}"]
+        table[DEAL] = known[f"deal_{name}"]
+        table[SCALE] = known["scale_halves" if half_in else f"scale_{name}"]
+    if tiles:
+        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+        table[CONFIG] = _config(step).ctypes.data
+    return table
+
+
+def _put_float16(table: Array, level: Level, half_in: bool, half_out: bool) -> None:
+    known = llvm_kernel.addresses(level, "_f16")
+    for rows in range(1, level.rows + 1):
+        table[rows] = known[f"f16_narrow_{rows}" if half_out else f"f16_{rows}"]
+    if half_out:
+        table[EPILOGUE] = known["epilogue_f16"]
+    if half_in:
+        table[NARROW] = known["widen_f16"]
+    else:
+        table[ROUND] = known["round_f16"]
+
+
+@functools.cache
+def laid_kernels(level: Level, arithmetic: Arithmetic) -> Array:
+    """The kernels for products whose left side is laid out as tiles; see `native.laid`.
+
+    In place 1 and 2 those for 16 and 32 rows, in that of `NARROW` the one that lays rows out.
+    """
+    known = llvm_kernel.addresses(level)
+    float16 = arithmetic is Arithmetic.F16_SPLIT
+    name = (Arithmetic.BF16X3 if float16 else arithmetic).name.lower()
+    table = np.zeros(SLOTS, np.int64)
+    table[1], table[2] = known[f"{name}_laid_1"], known[f"{name}_laid_2"]
+    table[EPILOGUE], table[NARROW] = known["epilogue"], known[f"lay_{name}"]
+    if float16:
+        table[NARROW] = llvm_kernel.addresses(level, "_f16")["lay_f16"]
+    table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+    table[CONFIG] = _config(STEP).ctypes.data
+    return table
+
+
+FLOATS, LEVELS = 3, 4
+"""Places of the kernels that finish products of bytes."""
+
+DOTS, MOST_DOTS = 8, 7
+"""In the places behind the first one: kernels for so many rows without tiles; how many rows."""
+
+
+def byte_exec_type(level: Level) -> str:
+    """What profiles call products of bytes; nothing special where numba's kernels compute."""
+    if not level.native:
+        return ""
+    return "amx_int8" if level.tiles else f"{level.vectors}_int8"
+
+
+@functools.cache
+def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
+    """The kernels that a product of bytes needs: in place 1 and 2 those of AMX for 16 and 32 rows.
+
+    Those behind `DOTS` are for few rows. Where a level has none there are zeros.
+
+    Args:
+        level: Whose kernels.
+        step: Terms that AMX takes at a time.
+    """
+    table = np.zeros(SLOTS, np.int64)
+    if not level.native:
+        return table
+    known = llvm_kernel.addresses(level)
+    table[MOST_DOTS] = most_rows(level)
+    for rows in range(1, most_rows(level) + 1):
+        table[DOTS + rows] = known[f"dot_bytes_{rows}"]
+    table[FLOATS], table[LEVELS] = known["bytes_floats"], known["bytes_levels"]
+    if level.tiles:
+        table[1], table[2] = known["bytes_1"], known["bytes_2"]
+        table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
+        table[CONFIG] = _config(step // 2).ctypes.data
+    return table
+
+
+@functools.cache
+def byte_window_kernels(level: Level, kind: str) -> Array:
+    """The depthwise kernels for ``"int8"`` or ``"uint8"`` by number of pixels; else 0."""
+    known = llvm_kernel.addresses(level)
+    table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
+    for pixels in WINDOW_PIXELS:
+        table[pixels] = known[f"weigh_{kind}_{pixels}"]
+    return table
+
+
+@functools.cache
+def window_kernels(level: Level, kind: str, half: bool = False) -> Array:
+    """The window kernels by number of pixels; 0 in unused places.
+
+    Args:
+        level: Whose kernels.
+        kind: What is computed.
+        half: Whether input and output are bfloat16.
+    """
+    known = llvm_kernel.addresses(level)
+    table = np.zeros(WINDOW_PIXELS[-1] + 1, np.int64)
+    for pixels in WINDOW_PIXELS:
+        table[pixels] = known[f"{kind}_halves_{pixels}" if half else f"{kind}_{pixels}"]
+    return table
+
+
+@functools.cache
+def single_kernel(level: Level, name: str) -> Array:
+    """One kernel in an array."""
+    return np.array([llvm_kernel.addresses(level)[name]])

@@ -1,0 +1,163 @@
+"""What a compiled function hangs on: its code, and that of everything it names."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from partita_cpu.jit.kernel import Intrinsic, Kernel, Later, implementations
+
+_OURS = "partita_cpu"
+
+
+def fingerprint(function: Any) -> str:
+    """A digest that is the same in all processes as long as the code is.
+
+    It covers constants, and all functions of this package that the function names, those that it
+    names by what it calls included. Lines and file names do not count.
+    """
+    return _read(function).digest()
+
+
+def extent(function: Any) -> int:
+    """How much code that is: about how long it takes to compile."""
+    return _read(function).size
+
+
+def units_of(function: Any) -> list[Kernel]:
+    """The kernels it calls that are compiled apart."""
+    return _read(function).units
+
+
+def is_ours(function: Any) -> bool:
+    """Whether a function is of this package, so that other processes find it."""
+    return _package(function) == _OURS
+
+
+@functools.cache
+def _read(function: Any) -> _Reader:
+    reader = _Reader(_package(function))
+    reader.add(function)
+    return reader
+
+
+class _Reader:
+    """Goes through functions, each of them once."""
+
+    def __init__(self, package: str) -> None:
+        self._packages = {_OURS, package}
+        self._hash = hashlib.sha256()
+        self._seen: dict[int, int] = {}
+        self._kept: list[Any] = []
+        self.size = 0
+        self.units: list[Kernel] = []
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+    def add(self, thing: Any) -> None:
+        """Notes a value: by its content if that can matter, else by its name."""
+        if isinstance(thing, (Kernel, Intrinsic, types.FunctionType, type)) and self._is_ours(
+            thing
+        ):
+            number = self._seen.get(id(thing))
+            if number is not None:
+                self._note(f"again {number}")
+                return
+            self._seen[id(thing)] = len(self._seen)
+            self._kept.append(thing)
+        if isinstance(thing, Kernel):
+            self._note(f"kernel {sorted(thing.options)} {thing.counts}")
+            if thing.apart and len(self._seen) > 1:
+                # Its place counts too: images on disk name what they call by module and name.
+                place = f"{thing.__module__}:{thing.__qualname__}"
+                self._note(f"{place} {thing.apart} {thing.answers} {fingerprint(thing)}")
+                self.units += [thing, *units_of(thing)]
+            else:
+                self.add(thing.py_func)
+        elif isinstance(thing, Intrinsic):
+            self._note("intrinsic")
+            self.add(thing.make)
+        elif isinstance(thing, types.FunctionType) and self._is_ours(thing):
+            self._function(thing)
+        elif isinstance(thing, types.CodeType):
+            self._code(thing)
+        elif isinstance(thing, type) and self._is_ours(thing):
+            self._note(f"class {thing.__qualname__}")
+            for name, member in vars(thing).items():
+                if isinstance(member, types.FunctionType) and self._is_ours(member):
+                    self._note(name)
+                    self._function(member)
+        elif isinstance(thing, (tuple, list)):
+            self._note(f"{type(thing).__name__} {len(thing)}")
+            for item in thing:
+                self.add(item)
+        elif isinstance(thing, dict):
+            self.add([*thing.items()])
+        elif isinstance(thing, (set, frozenset)):
+            self._note(repr(sorted(map(repr, thing))))
+        elif isinstance(thing, np.ndarray):
+            self._note(f"{thing.dtype} {thing.shape}")
+            self._hash.update(thing.tobytes())
+        else:
+            self._note(_named(thing))
+
+    def _function(self, function: types.FunctionType) -> None:
+        self._note(f"function {function.__qualname__}")
+        self._code(function.__code__)
+        self.add(function.__defaults__)
+        for cell in function.__closure__ or ():
+            self.add(cell.cell_contents)
+        names = sorted(set(_names(function.__code__)))
+        for name in names:
+            if name not in function.__globals__:
+                continue
+            value = function.__globals__[name]
+            self._note(name)
+            if isinstance(value, types.ModuleType) and value.__name__.startswith(_OURS):
+                for attribute in names:
+                    if attribute in vars(value):
+                        self.add(vars(value)[attribute])
+            else:
+                self.add(value)
+        if function in implementations:
+            self.add(implementations[function])
+
+    def _code(self, code: types.CodeType) -> None:
+        self._note(f"{code.co_names} {code.co_varnames} {code.co_freevars} {code.co_flags}")
+        self._hash.update(code.co_code)
+        self.size += len(code.co_code)
+        for constant in code.co_consts:
+            self.add(constant)
+
+    def _is_ours(self, thing: Any) -> bool:
+        return _package(thing) in self._packages
+
+    def _note(self, text: str) -> None:
+        self._hash.update(text.encode() + b"\0")
+
+
+def _package(thing: Any) -> str:
+    return str(getattr(thing, "__module__", "")).partition(".")[0]
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _named(thing: Any) -> str:
+    if isinstance(thing, Later):
+        return "later"
+    if isinstance(thing, (bool, int, float, complex, str, bytes, np.generic, type(None))):
+        return f"{type(thing).__name__} {thing!r}"
+    module = getattr(thing, "__module__", "")
+    name = getattr(thing, "__qualname__", getattr(thing, "__name__", ""))
+    return f"{type(thing).__name__} {module} {name}"

@@ -1,0 +1,230 @@
+"""Processes that compile what is not on disk yet, side by side, for this one to load.
+
+They know this process's code and nothing else of it: they are fresh interpreters that import this
+package, not copies of this process, and do not run its main module. Where they cannot be started,
+or end early, files are missing, and this process compiles by itself, one thing after the other.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import partita
+import partita_cpu
+from partita.storage.cache_folder import cache_root
+from partita.system.processors import usable_processors
+from partita_cpu.jit import disk_cache
+from partita_cpu.system import this_system
+from partita_cpu.system.linux import processor_time
+
+MOST = 8
+"""Processes that compile at the same time."""
+
+PATIENCE_S = 60.0
+"""After so long without an answer this process goes on alone, if nothing was computed either.
+
+Where processors are slow, or many want them, a kernel can take minutes.
+"""
+
+_LOOK_S = 0.1
+
+
+class Job(NamedTuple):
+    """What to compile, as `worker` is told.
+
+    Attributes:
+        file: The name of the file of `store` that shall be there.
+        what: The rest.
+    """
+
+    file: str
+    what: dict[str, Any]
+
+    def told(self) -> dict[str, Any]:
+        """The job as JSON takes it."""
+        return {"file": self.file, "cache": str(cache_root() or ""), **self.what}
+
+
+Report = Callable[[int], None]
+"""Is told again and again how many jobs are done."""
+
+
+def order(jobs: Sequence[Job]) -> None:
+    """Has files made, the first ones first; does not wait. Those under way are not made twice."""
+    global _staff
+    if not jobs or not _possible():
+        return
+    with _lock:
+        if _staff is not None and _staff.there():
+            _staff.send(jobs)
+            return
+        if _staff is not None:
+            _staff.leave()
+        _staff = None
+        with contextlib.suppress(OSError):
+            _staff = _Staff(jobs)
+
+
+def wait(files: Collection[str], report: Report | None = None) -> None:
+    """Returns when all files that were ordered are made, or will not be."""
+    since = time.monotonic()
+    last = spent = -1
+    while True:
+        with _lock:
+            staff = _staff
+            left = 0 if staff is None else staff.listen(files)
+        if report is not None:
+            report(len(files) - left)
+        if staff is None or not left:
+            return
+        if left != last:
+            last, since = left, time.monotonic()
+        if time.monotonic() - since > PATIENCE_S:
+            before, spent = spent, staff.processor_time()
+            if spent == before:
+                dismiss()
+                return
+            since = time.monotonic()
+        try:
+            staff.sleep()
+        except BaseException:
+            dismiss()  # what the user gives up nobody shall compile
+            raise
+
+
+def dismiss() -> None:
+    """Ends the processes, whatever they are doing."""
+    global _staff
+    with _lock:
+        if _staff is not None and _staff.pid == os.getpid():
+            _staff.end()
+        _staff = None
+
+
+class _Staff:
+    """The processes that were started together."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.pid = os.getpid()
+        self._open: set[str] = set()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            ours.setblocking(False)
+            self._socket = ours
+            first = [job for job in jobs if "part" in job.what]
+            told = json.dumps([job.told() for job in first])
+            copies = min(usable_processors(), MOST)
+            starter = subprocess.Popen(
+                [*_python(), str(theirs.fileno()), str(copies), told],
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        self._group = starter.pid
+        starter.wait()  # it leaves others of its group behind
+        self._open.update(job.file for job in first)
+        self.send(jobs)
+
+    def there(self) -> bool:
+        """Whether they still work, and for this process: after a fork they do for another one."""
+        return self.pid == os.getpid() and self.listen(()) == 0 and self._group != 0
+
+    def send(self, jobs: Sequence[Job]) -> None:
+        """Adds jobs that are not under way."""
+        for job in jobs:
+            if job.file not in self._open:
+                try:
+                    self._socket.send(json.dumps(job.told()).encode())
+                except OSError:
+                    return  # too many at once, or nobody is there: a file will be missing
+                self._open.add(job.file)
+
+    def listen(self, files: Collection[str]) -> int:
+        """Takes in what is done; returns how many of some files are under way."""
+        with contextlib.suppress(BlockingIOError):
+            while self._group:
+                try:
+                    answer = self._socket.recv(1 << 10)
+                except ConnectionError:
+                    answer = b""
+                if answer:
+                    self._open.discard(answer.decode())
+                else:
+                    self.leave()
+        return len(self._open.intersection(files))
+
+    def sleep(self) -> None:
+        """Waits for an answer, not for long."""
+        with (
+            contextlib.suppress(OSError, ValueError),  # another thread has closed it
+            selectors.DefaultSelector() as selector,
+        ):
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.select(_LOOK_S)
+
+    def processor_time(self) -> int:
+        """What they have computed so far; it changes while one of them computes."""
+        return processor_time(self._group)
+
+    def end(self) -> None:
+        """Ends them."""
+        if self._group:
+            with contextlib.suppress(OSError):
+                os.killpg(self._group, signal.SIGKILL)
+        self.leave()
+
+    def leave(self) -> None:
+        """Asks nothing of them any more."""
+        self._group = 0
+        self._open.clear()
+        self._socket.close()
+
+
+def _possible() -> bool:
+    """Whether there is an interpreter to start, and a folder where it can leave files."""
+    if not this_system().walks_programs:
+        return False  # machine code could not be loaded, and the processes are made as Linux does
+    name = Path(sys.executable or "").name
+    return name.startswith("python") and not getattr(sys, "frozen", False) and disk_cache.keeps()
+
+
+def _python() -> list[str]:
+    optimize = ["-" + "O" * sys.flags.optimize] if sys.flags.optimize else []
+    return [
+        sys.executable,
+        *optimize,
+        "-P",
+        "-W",
+        "ignore",
+        "-m",
+        "partita_cpu.runtime.compile_worker",
+    ]
+
+
+def _environment() -> dict[str, str]:
+    """So that the same packages are found, and no folder that this process does not search."""
+    homes = [Path(package.__path__[0]).parent for package in (partita, partita_cpu)]
+    places = [place for place in sys.path if Path(place).is_absolute()]
+    places += [str(home) for home in homes if str(home) not in places]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OPENBLAS_NUM_THREADS": "1"}
+
+
+_staff: _Staff | None = None
+_lock = threading.RLock()
+atexit.register(dismiss)

@@ -1,0 +1,101 @@
+"""Machine code on disk: files found by what they were made from, safe among processes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import sys
+from pathlib import Path
+
+from partita.storage.cache_folder import cache_folder, is_private, read_private, write_private
+from partita_cpu.system import this_system
+
+_DIGEST_BYTES = 32
+
+
+def read(name: str, key: str) -> bytes | None:
+    """What was kept under a name and a key, if it is there and whole."""
+    path = _path(file_name(name, key))
+    content = path and read_private(path)
+    if not content:
+        return None
+    digest, data = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
+    return data if data and hashlib.sha256(data).digest() == digest else None
+
+
+def write(name: str, key: str, data: bytes) -> None:
+    """Keeps something, if the folder can be written: else it is good for this process.
+
+    A file is its content behind the content's SHA-256; processes that come at the same time never
+    see half of one.
+    """
+    path = _path(file_name(name, key))
+    if path is not None:
+        with contextlib.suppress(OSError):
+            write_private(path, hashlib.sha256(data).digest(), data)
+
+
+def keeps() -> bool:
+    """Whether files can be kept at all."""
+    folder = _folder()
+    return folder is not None and os.access(folder, os.W_OK | os.X_OK)
+
+
+def there(file: str) -> bool:
+    """Whether a file of this name was kept, by this user."""
+    path = _path(file)
+    return path is not None and is_private(path)
+
+
+def file_name(name: str, key: str) -> str:
+    """The name of the file that something is kept in."""
+    digest = hashlib.sha256(key.encode()).hexdigest()[:24]
+    readable = re.sub(r"\W+", "_", name)[:60]
+    return f"{readable}-{digest}"
+
+
+def _folder() -> Path | None:
+    return cache_folder(f"cpu/{machine()}")
+
+
+def _path(file: str) -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / file
+
+
+@functools.cache
+def machine() -> str:
+    """A name for all that machine code hangs on besides its source: compilers and processor."""
+    parts = [sys.version, _processor()]
+    for package in ("numba", "llvmlite"):
+        spec = importlib.util.find_spec(package)
+        if spec is not None and spec.origin:
+            version = Path(spec.origin).with_name("_version.py")
+            parts.append(version.read_text() if version.exists() else spec.origin)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def knows_processor() -> bool:
+    """Whether the system tells what the processor has; else only LLVM knows, which takes long."""
+    return bool(this_system().processor_identity())
+
+
+@functools.cache
+def _processor() -> str:
+    """What tells processors apart that do not run each other's code.
+
+    A home folder may be shared by machines of different processors, so there must be something.
+    """
+    told = this_system().processor_identity()
+    if told:
+        return told
+    from llvmlite import binding
+
+    features = binding.get_host_cpu_features()
+    present = sorted(name for name, there in features.items() if there)
+    return f"{platform.machine()} {binding.get_host_cpu_name()} {' '.join(present)}"

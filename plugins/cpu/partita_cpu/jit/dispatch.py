@@ -1,0 +1,224 @@
+"""Compiled numba kernels: how to call them from machine code and from Python, without numba.
+
+A kernel is compiled once per machine for each kind of arguments; what is kept on disk is all that
+later processes need. Where there is no image of it (it returns something, takes what is no array
+nor number, or allocates), numba's own function serves, and numba is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import InferError
+from partita.lowering import Operand
+from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit.code_hash import extent, fingerprint, is_ours, units_of
+from partita_cpu.jit.compile_pool import Job
+from partita_cpu.jit.foreign_call import invoke
+from partita_cpu.jit.isa import isa
+from partita_cpu.jit.item_sized import ItemSized
+from partita_cpu.jit.kernel import Kernel, afresh, compiler, kernels, types
+from partita_cpu.jit.loader.elf_image import FORMAT, Image, ImageError, image_of, load
+from partita_cpu.jit.trampoline import RETURNED, Entry, fill, trampoline
+from partita_cpu.system import this_system
+
+Kinds = tuple[str, ...]
+"""What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
+
+_NUMBERS = {"int": "int64", "float": "float64", "single": "float32"}
+_UNKNOWN = object()
+_NEVER = b"no image"
+_lock = threading.RLock()
+
+
+def available() -> bool:
+    """Whether kernels are kept and called this way; else numba does all, as on other systems."""
+    return this_system().walks_programs and isa().native
+
+
+def kinds_of(args: Sequence[Any]) -> Kinds | None:
+    """The kinds of arguments (without the share); ``None`` if one is of another kind."""
+    kinds = []
+    for arg in args:
+        if isinstance(arg, Operand) or (isinstance(arg, np.ndarray) and arg.flags.carray):
+            if arg.dtype.kind not in "iuf" or not arg.dtype.isnative:
+                return None
+            kinds.append(f"{arg.dtype.str} {arg.ndim}")
+        elif type(arg) is int or isinstance(arg, np.int64):
+            kinds.append("int")
+        elif isinstance(arg, float):
+            kinds.append("float")
+        elif isinstance(arg, np.float32):
+            kinds.append("single")
+        else:
+            return None
+    return tuple(kinds)
+
+
+def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
+    """How to call a kernel with arguments like these; compiles it if that was never done.
+
+    Args:
+        kernel: What :func:`partita_cpu.jit.kernel.jit` made; others have no entry.
+        args: Its arguments, or operands like them, without the share.
+    """
+    if isinstance(kernel, ItemSized):
+        kernel, args = kernel.kernel, kernel.seen(args)
+    if not isinstance(kernel, Kernel):
+        return None
+    kinds = kinds_of(args)
+    if kinds is None:
+        return None
+    found = kernel.entries.get(kinds, _UNKNOWN)
+    if found is _UNKNOWN:
+        with _lock:
+            found = kernel.entries.get(kinds, _UNKNOWN)
+            if found is _UNKNOWN:
+                found = kernel.entries[kinds] = _entry(kernel, kinds)
+    return found  # type: ignore[no-any-return]  # kernels do not know what it is
+
+
+def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+    """Calls a kernel from Python; its last two arguments are the share."""
+    if available() and len(args) > 1 and type(args[-1]) is int and type(args[-2]) is int:
+        entry = entry_of(kernel, args[:-2])
+        if entry is not None:
+            slots = np.zeros(entry.slots, np.int64)
+            fill(slots, entry, args[:-2])
+            status = invoke()(entry.trampoline, slots.ctypes.data, args[-2], args[-1])
+            if status not in RETURNED:
+                raise InferError(f"Kernel {kernel.__name__} failed on device CPU.")
+            return None
+    return kernel.dispatcher(*args)
+
+
+def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
+    """Has kernels compiled by other processes at once, if they were never compiled for such calls.
+
+    Args:
+        calls: Kernels and arguments, as :func:`entry_of` takes them.
+
+    Returns:
+        The files that will be there; see :func:`partita_cpu.jit.compile_pool.wait`.
+    """
+    wanted: list[tuple[Kernel, Kinds]] = []
+    for kernel, args in calls:
+        if isinstance(kernel, ItemSized):
+            kernel, args = kernel.kernel, kernel.seen(args)
+        kinds = kinds_of(args) if isinstance(kernel, Kernel) else None
+        if kinds is not None and kinds not in kernel.entries:
+            wanted.append((kernel, kinds))
+    return _order(wanted)
+
+
+def _order(wanted: Iterable[tuple[Kernel, Kinds]]) -> list[str]:
+    """Orders kernels, and those compiled apart that they call, the largest first."""
+    jobs: dict[str, tuple[int, Job]] = {}
+    for kernel, kinds in wanted:
+        for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
+            file = disk_cache.file_name(*_place(part, its))
+            if is_ours(part) and file not in jobs and not disk_cache.there(file):
+                job = Job(file, {"kernel": part.__qualname__, "kinds": its})
+                jobs[file] = extent(part), job
+    longest_first = sorted(jobs.values(), key=lambda found: -found[0])
+    compile_pool.order([job for _, job in longest_first])
+    return [*jobs]
+
+
+def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
+    """Compiles a kernel in a process that does nothing else; keeps it on disk.
+
+    Args:
+        file: The name of the file; if that of no kernel here fits, nothing is done.
+        kernel_name: The kernel's qualified name.
+        kinds: Kinds of its arguments.
+    """
+    from partita_cpu.jit.codegen import object_of
+
+    for kernel in list(kernels):
+        if kernel.__qualname__ == kernel_name:
+            place = _place(kernel, kinds)
+            if disk_cache.file_name(*place) == file:
+                disk_cache.write(*place, _made(kernel, kinds, object_of))
+                return
+
+
+def overload_of(kernel: Kernel, signature: tuple[Any, ...]) -> Any:
+    """What numba compiles for types of arguments; ``None`` if the kernel may not return that."""
+    given: Any = signature
+    if kernel.apart:
+        given = (types.int64 if kernel.answers else types.none)(*signature)
+    with afresh():
+        kernel.dispatcher.compile(given)
+        overload = kernel.dispatcher.overloads[signature]
+    return overload if kernel.apart or overload.signature.return_type == types.none else None
+
+
+def type_of(kind: str) -> Any:
+    """Numba's type of a kind of argument."""
+    if kind in _NUMBERS:
+        return getattr(types, _NUMBERS[kind])
+    dtype, _, ndim = kind.partition(" ")
+    from_dtype: Callable[..., Any] = compiler().np.numpy_support.from_dtype
+    return types.Array(from_dtype(np.dtype(dtype)), int(ndim), "C")
+
+
+def _entry(kernel: Kernel, kinds: Kinds) -> Entry | None:
+    address = _address(kernel, kinds)
+    return None if address is None else Entry(trampoline(kinds), address, kinds)
+
+
+def _address(kernel: Kernel, kinds: Kinds) -> int | None:
+    """Where a kernel is in memory: from disk, if need be after it was put there."""
+    place = _place(kernel, kinds)
+    kept = disk_cache.read(*place)
+    if kept is None:
+        compile_pool.wait(_order([(kernel, kinds)]))
+        kept = disk_cache.read(*place)
+    if kept is None:
+        kept = _made(kernel, kinds, _object_of)
+        disk_cache.write(*place, kept)
+    if kept == _NEVER:
+        return None
+    (address,) = load(Image.unpack(kept), _unit).values()
+    return address
+
+
+@functools.cache
+def _unit(symbol: str) -> int:
+    """Where a kernel is that is compiled apart."""
+    module, _, name = symbol.partition(":")
+    kernel = getattr(importlib.import_module(module), name)
+    return _address(kernel, kernel.apart) or 0
+
+
+def _place(kernel: Kernel, kinds: Kinds) -> tuple[str, str]:
+    """Name and key of a compiled kernel on disk."""
+    return kernel.__qualname__, f"{FORMAT} {fingerprint(kernel)} {kinds}"
+
+
+def _made(kernel: Kernel, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
+    """The image of a kernel, or that there is none."""
+    share = () if kernel.apart else (types.int64, types.int64)
+    made = object_of(kernel, (*map(type_of, kinds), *share))
+    if made is None:
+        return _NEVER
+    code, name = made
+    try:
+        return image_of(code, [name]).pack()
+    except ImageError:
+        return _NEVER
+
+
+def _object_of(kernel: Kernel, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
+    """As :func:`partita_cpu.jit.codegen.object_of`, in a process where numba serves others."""
+    overload = overload_of(kernel, signature)
+    if overload is None:
+        return None
+    return overload.library._get_compiled_object(), overload.fndesc.llvm_func_name

@@ -1,0 +1,1 @@
+"""What numba functions lack: calls through addresses, arrays over memory, atomic operations."""

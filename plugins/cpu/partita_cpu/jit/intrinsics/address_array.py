@@ -1,0 +1,46 @@
+"""Arrays over memory that is known by its address, for numba functions."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from partita_cpu.jit.kernel import intrinsic, types
+
+
+def _array_at(kind: str) -> Any:
+    """Makes a function of an address and a number of elements."""
+
+    def typed(typing: Any, address: Any, count: Any) -> Any:
+        array = types.Array(getattr(types, kind), 1, "C")
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            made = context.make_array(array)(context, builder)
+            itemsize = context.get_constant(types.intp, array.dtype.bitwidth // 8)
+            arrayobj: Any = importlib.import_module("numba.np.arrayobj")
+            arrayobj.populate_array(
+                made,
+                data=builder.inttoptr(args[0], made.data.type),
+                shape=[args[1]],
+                strides=[itemsize],
+                itemsize=itemsize,
+                meminfo=None,
+            )
+            return made._getvalue()
+
+        return array(types.int64, types.int64), generate
+
+    return intrinsic(typed)
+
+
+floats_at = _array_at("float32")
+"""An array of float32."""
+
+sizes_at = _array_at("int32")
+"""An array of int32."""
+
+shorts_at = _array_at("uint16")
+"""An array of uint16."""
+
+integers_at = _array_at("int64")
+"""An array of int64."""

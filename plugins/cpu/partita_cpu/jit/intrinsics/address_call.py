@@ -1,0 +1,112 @@
+"""Calls through addresses, out of numba functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita_cpu.jit.kernel import cgutils, intrinsic, ir, register_jitable, types
+
+_I64, _F32 = "int64", "float32"
+
+
+@register_jitable
+def address(array: Any) -> Any:
+    """Where an array starts; signed, since numba makes floats of signed and unsigned together."""
+    return np.int64(array.ctypes.data)
+
+
+def calling(*kinds: str, returns: str = "void") -> Any:
+    """Makes a function of an address, and a tuple of what to call it with; by numba's types."""
+
+    def typed(typing: Any, address: Any, arguments: Any) -> Any:
+        given = types.Tuple([getattr(types, kind) for kind in kinds])
+        result = getattr(types, returns)
+
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            values = cgutils.unpack_tuple(builder, args[1], len(kinds))
+            nothing = result == types.void
+            kind_of_result = ir.VoidType() if nothing else context.get_value_type(result)
+            kind = ir.FunctionType(kind_of_result, [value.type for value in values])
+            value = builder.call(builder.inttoptr(args[0], kind.as_pointer()), values)
+            return context.get_dummy_value() if nothing else value
+
+        return result(types.int64, given), generate
+
+    return intrinsic(typed)
+
+
+call_tile = calling(*[_I64] * 16, _F32, _F32, _I64)
+"""Calls a tile kernel; see `ir.fma.PARAMETERS`."""
+
+call_epilogue = calling(*[_I64] * 7, _F32, _F32, _I64)
+"""Calls an epilogue: rows, then `ir.finish.PARAMETERS`."""
+
+call_narrow = calling(*[_I64] * 5, returns=_I64)
+"""Calls a conversion; see `ir.narrow.PARAMETERS`. Returns an int64."""
+
+call_deal = calling(*[_I64] * 5, returns=_I64)
+"""Calls what deals out the channels of pictures; see `ir.picture.PARAMETERS`. Returns an int64."""
+call_lay_tile = calling(*[_I64] * 5, returns=_I64)
+"""Lays rows out as tiles; see `ir.narrow.LAID`. Returns an int64."""
+
+call_scale = calling(*[_I64] * 7, _F32, _F32, returns=_I64)
+"""Calls a conversion that scales; see `ir.narrow.SCALED`. Returns an int64."""
+
+call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
+"""Calls a window kernel; see `ir.window.PARAMETERS`."""
+
+call_bytes = calling(*[_I64] * 7)
+"""Calls a kernel for products of bytes; see `ir.amx_bytes.PARAMETERS`."""
+
+call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
+"""Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""
+
+call_runs = calling(*[_I64] * 7)
+"""Copies runs of bytes; see `ir.runs.PARAMETERS`."""
+
+call_weigh_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
+"""Calls a depthwise convolution of bytes; see `ir.weigh_bytes.PARAMETERS`."""
+
+call_turn = calling(*[_I64] * 4)
+"""Calls a kernel that turns a block; see `ir.turn.PARAMETERS`."""
+
+call_depthwise = calling(*[_I64] * 12, _F32, _F32, _I64)
+"""Calls a depthwise convolution; see `ir.depthwise.PARAMETERS`."""
+
+call_weigh = calling(*[_I64] * 16, _F32, _F32, _I64, returns=_I64)
+"""The same on images as they lie; see `ir.weigh.PARAMETERS`. Returns an int64."""
+
+call_lay = calling(*[_I64] * 6)
+"""Lays out a row for it; see `ir.depthwise.LAY_PARAMETERS`."""
+
+call_plain = calling(_I64)
+"""Calls a kernel that takes one address, or nothing."""
+
+
+call_round = calling(_I64, _I64)
+"""Rounds floats where they lie; see `ir.float16.ROUND_PARAMETERS`."""
+
+
+def _float_bits(typing: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), ir.FloatType())
+
+    return types.float32(types.int64), generate
+
+
+float_bits: Any = intrinsic(_float_bits)
+"""The float32 with these bits."""
+
+
+def _float_at(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = builder.inttoptr(args[0], ir.PointerType(ir.FloatType()))
+        return builder.load(place, align=1)
+
+    return types.float32(types.int64), generate
+
+
+float_at: Any = intrinsic(_float_at)
+"""The float32 at an address, any one."""

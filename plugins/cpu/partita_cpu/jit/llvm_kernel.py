@@ -1,0 +1,133 @@
+"""Kernels written as LLVM IR: compiled once per machine, kept on disk, loaded into the process."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import Any
+
+from partita.errors import CompileError
+from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit.code_hash import fingerprint
+from partita_cpu.jit.compile_pool import Job
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.loader.elf_image import FORMAT, Image, image_of, load
+from partita_cpu.llvm import module
+from partita_cpu.llvm.levels import AARCH64, X86_64, Level
+
+_lock = threading.Lock()
+
+
+def addresses(level: Level, part: str = "") -> dict[str, int]:
+    """Entry points of the kernels of a level, by name; they stay valid while the process lives.
+
+    Args:
+        level: Instruction sets.
+        part: One of `module.PARTS`.
+
+    Raises:
+        CompileError: This machine does not have the level.
+    """
+    with _lock:
+        return _addresses(level, part)
+
+
+@functools.cache
+def _addresses(level: Level, part: str) -> dict[str, int]:
+    if not level.native or level not in available():
+        raise CompileError(
+            f"There are no native kernels of level {level.name}: this machine has "
+            f"{', '.join(found.name for found in available())}."
+        )
+    return load(level_image(level, part))
+
+
+def level_image(level: Level, part: str = "") -> Image:
+    """The kernels of a level: those on disk if they are there and whole, else new ones."""
+    name, key = _file(level, part)
+    found = disk_cache.read(name, key)
+    if found is None:
+        job = level_job(level, part)
+        compile_pool.order([job])
+        compile_pool.wait([job.file])
+        found = disk_cache.read(name, key)
+    return make_level(level, part) if found is None else Image.unpack(found)
+
+
+def make_level(level: Level, part: str) -> Image:
+    """Compiles the kernels of a level, and keeps them on disk."""
+    names = [function.name for function in module.functions(level, part)]
+    image = image_of(_object(module.text(level, part), level_machine(level)), names)
+    disk_cache.write(*_file(level, part), image.pack())
+    return image
+
+
+def level_job(level: Level, part: str = "") -> Job:
+    """What another process is told to let it make them."""
+    return Job(disk_cache.file_name(*_file(level, part)), {"level": level.name, "part": part})
+
+
+def _file(level: Level, part: str) -> tuple[str, str]:
+    """Name and key of a level's kernels on disk."""
+    key = f"{FORMAT} {fingerprint(module.text)} {level} {level.processor} {sorted(level.features)}"
+    return f"{level.name}{part}", key
+
+
+def function_address(name: str, text: str) -> int:
+    """The address of a function written as LLVM IR that any processor understands."""
+    key = f"{FORMAT} {text}"
+    found = disk_cache.read(name, key)
+    if found is None:
+        image = image_of(_object(text, _target()), [name])
+        disk_cache.write(name, key, image.pack())
+    else:
+        image = Image.unpack(found)
+    return load(image)[name]
+
+
+def _object(text: str, machine: Any) -> bytes:
+    from llvmlite import binding
+
+    parsed = binding.parse_assembly(text)
+    parsed.verify()
+    code: bytes = machine.emit_object(parsed)
+    return code
+
+
+def level_machine(level: Level, triple: str = "") -> Any:
+    """LLVM's target for a level.
+
+    It has the level's features and no others, whatever this machine has: what is compiled for a
+    level is the same everywhere. What instructions are scheduled for, functions say themselves;
+    see `module.text`.
+
+    Args:
+        level: One with kernels.
+        triple: Another target than this process; what is compiled for it cannot be loaded.
+    """
+    features = [
+        *(f"+{name}" for name in sorted(level.features)),
+        *_WHOLE_VECTORS[level.architecture],
+    ]
+    return _target(triple, cpu=_BASE[level.architecture], features=",".join(features), opt=3)
+
+
+_BASE = {X86_64: "x86-64", AARCH64: "generic"}
+"""Processors that have what all of an architecture have."""
+
+_WHOLE_VECTORS = {X86_64: ("-prefer-256-bit",), AARCH64: ()}
+"""Undoes what comes with the processor that is scheduled for."""
+
+
+def _target(triple: str = "", **options: Any) -> Any:
+    """A target whose code calls and reads by whole addresses, as images need it."""
+    from llvmlite import binding
+
+    if triple:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+    else:
+        binding.initialize_native_target()
+        binding.initialize_native_asmprinter()
+    target = binding.Target.from_triple(triple or binding.get_process_triple())
+    return target.create_target_machine(codemodel="jitdefault", jit=True, **options)

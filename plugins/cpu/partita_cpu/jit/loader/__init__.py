@@ -1,0 +1,1 @@
+"""Object files loaded into the process: sections, relocations, instruction caches."""

@@ -1,0 +1,117 @@
+"""One way to call every numba kernel from machine code: by two addresses and a share.
+
+A compiled numba function takes each array as a row of numbers. A trampoline reads them from a list
+of eight-byte slots and calls the function, whose address is in the first slot. It hangs on the
+kinds of the arguments only, so few are needed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.jit.llvm_kernel import function_address
+from partita_cpu.llvm.function import Function
+
+RETURNED = (0, -2)
+"""What a compiled function returns if all is well: something, or nothing."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A compiled kernel for certain kinds of arguments.
+
+    Attributes:
+        trampoline: Address of its trampoline: ``int32 (slots, tid, nt)``.
+        function: Its own address.
+        kinds: Kinds of its arguments; see `partita_cpu.jit.dispatch`.
+    """
+
+    trampoline: int
+    function: int
+    kinds: tuple[str, ...]
+
+    @functools.cached_property
+    def slots(self) -> int:
+        """How many slots a call takes."""
+        return 1 + len(_flat(self.kinds))
+
+
+def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> list[int]:
+    """Writes a call's arguments into its slots; operands stand for arrays that come later.
+
+    Returns:
+        For each argument the slot of its address (of arrays), or 0.
+    """
+    values: list[int] = [entry.function]
+    places: list[int] = []
+    doubles: list[tuple[int, float]] = []
+    for arg, kind in zip(args, entry.kinds, strict=True):
+        if kind == "int":
+            places.append(0)
+            values.append(int(arg))
+        elif kind == "float":
+            places.append(0)
+            doubles.append((len(values), arg))
+            values.append(0)
+        elif kind == "single":
+            places.append(0)
+            values.append(int(np.float32(arg).view(np.int32)))
+        else:
+            places.append(len(values) + 4)
+            start = arg.ctypes.data if isinstance(arg, np.ndarray) else 0
+            itemsize = arg.dtype.itemsize
+            values += (0, 0, arg.size, itemsize, start, *arg.shape, *_strides(arg.shape, itemsize))
+    slots[:] = values
+    for place, number in doubles:
+        slots.view(np.float64)[place] = number
+    return places
+
+
+def _strides(shape: Sequence[int], itemsize: int) -> list[int]:
+    """Of an array in C order, in bytes."""
+    strides = [itemsize] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return strides
+
+
+def _flat(kinds: Sequence[str]) -> list[str]:
+    """LLVM types of arguments; arrays: memory, parent, size, item size, address, shape, strides."""
+    flat: list[str] = []
+    for kind in kinds:
+        if kind == "int":
+            flat.append("i64")
+        elif kind == "float":
+            flat.append("double")
+        elif kind == "single":
+            flat.append("float")
+        else:
+            flat += ["ptr", "ptr", "i64", "i64", "ptr", *["i64"] * (2 * int(kind.split()[1]))]
+    return flat
+
+
+def trampoline(kinds: Sequence[str]) -> int:
+    """The address of the trampoline for kinds of arguments."""
+    return _made(tuple(_flat(kinds)))
+
+
+@functools.cache
+def _made(flat: tuple[str, ...]) -> int:
+    name = "trampoline_" + hashlib.sha256(" ".join(flat).encode()).hexdigest()[:16]
+    f = Function(name, "ptr %slots, i64 %tid, i64 %nt", "i32")
+    result, raised = f.let("alloca ptr"), f.let("alloca ptr")
+    function = f.load("ptr", "%slots", 8)
+    passed = [f"ptr {result}", f"ptr {raised}"]
+    for index, kind in enumerate(flat, 1):
+        passed.append(f"{kind} {f.load(kind, f.at('%slots', 8 * index), 8)}")
+    passed += ["i64 %tid", "i64 %nt"]
+    status = f.let(f"call i32 {function}({', '.join(passed)})")
+    f.do(f"ret i32 {status}")
+    return function_address(name, f.text())

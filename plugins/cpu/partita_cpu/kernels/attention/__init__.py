@@ -1,0 +1,1 @@
+"""Attention, and small fused operators of transformers."""

@@ -1,0 +1,181 @@
+"""Loop and Scan: bodies are programs of their own, run again and again. If needs no kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Graph, Node, Operand, Value
+from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
+
+Body = Callable[[Sequence[Array]], list[Array]]
+
+
+@kernel("Loop", dtypes={0: INT64, 1: BOOL}, folds=False)
+def loop(
+    b: Builder,
+    node: Node,
+    trips: Operand | None = None,
+    condition: Operand | None = None,
+    *carried: Operand,
+) -> tuple[Operand, ...]:
+    """Shapes of carried values may change from one iteration to the next."""
+    graph: Graph = node.attrs["body"]
+    body = b.subgraph(graph)
+    collected = graph.outputs[1 + len(carried) :]
+    return b.dynamic(
+        run_loop,
+        (
+            body,
+            trips,
+            condition,
+            _scalar_shapes(graph),
+            len(carried),
+            [_empty_scan(value) for value in collected],
+            *carried,
+            *body.captures,
+        ),
+        [operand.dtype for operand in carried] + [value.dtype for value in collected],
+        exec_type="loop",
+    )
+
+
+def run_loop(
+    body: Body,
+    trips: Array | None,
+    condition: Array | None,
+    scalar_shapes: tuple[tuple[int, ...], tuple[int, ...]],
+    carried: int,
+    empty_scans: Sequence[Array],
+    *arrays: Array,
+) -> list[Array]:
+    """Runs the body until the trips are over or it says stop.
+
+    Args:
+        body: Takes iteration number, condition, carried values and captures.
+        trips: Most iterations; ``None`` for no limit.
+        condition: Whether to start at all; ``None`` for yes.
+        scalar_shapes: Shapes in which the body takes iteration number and condition.
+        carried: How many of ``arrays`` are carried; the others are captures.
+        empty_scans: What each collected output is if there is no iteration.
+        arrays: Carried values, then captures.
+    """
+    limit = None if trips is None else int(trips.reshape(-1)[0])
+    go = condition is None or bool(condition.reshape(-1)[0])
+    # Copies that stay in place, so that the body's steps need not be bound anew each time.
+    state = [array.copy() for array in arrays[:carried]]
+    number, flag = np.zeros(scalar_shapes[0], np.int64), np.ones(scalar_shapes[1], np.bool_)
+    scans: list[list[Array]] = [[] for _ in empty_scans]
+    iteration = 0
+    while go and (limit is None or iteration < limit):
+        number[...] = iteration
+        flag[...] = go
+        results = body([number, flag, *state, *arrays[carried:]])
+        go = bool(results[0].reshape(-1)[0])
+        _carry(state, results[1 : 1 + carried])
+        for scan, result in zip(scans, results[1 + carried :], strict=True):
+            scan.append(result.copy())
+        iteration += 1
+    return state + [
+        np.stack(scan) if scan else empty for scan, empty in zip(scans, empty_scans, strict=True)
+    ]
+
+
+@kernel("Scan", dtypes=ANY, since=9, folds=False)
+def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
+    """Scan as it is since opset 9, without a batch axis of its own."""
+    graph: Graph = node.attrs["body"]
+    body = b.subgraph(graph)
+    inputs = int(node.attrs["num_scan_inputs"])
+    states = len(operands) - inputs
+    outputs = len(graph.outputs) - states
+    attrs = node.attrs
+    return b.dynamic(
+        run_scan,
+        (
+            body,
+            states,
+            _pairs(attrs, "scan_input_axes", "scan_input_directions", inputs),
+            _pairs(attrs, "scan_output_axes", "scan_output_directions", outputs),
+            [_empty_scan(value) for value in graph.outputs[states:]],
+            *operands,
+            *body.captures,
+        ),
+        [operand.dtype for operand in operands[:states]]
+        + [value.dtype for value in graph.outputs[states:]],
+        exec_type="loop",
+    )
+
+
+def run_scan(
+    body: Body,
+    states: int,
+    inputs: Sequence[tuple[int, bool]],
+    outputs: Sequence[tuple[int, bool]],
+    empty_scans: Sequence[Array],
+    *arrays: Array,
+) -> list[Array]:
+    """Runs the body once for each slice.
+
+    Args:
+        body: Takes state values, one slice of each scanned input, and captures.
+        states: How many of ``arrays`` are state values.
+        inputs: Axis and whether it is walked backwards, per scanned input.
+        outputs: The same per collected output.
+        empty_scans: What each collected output is if there is no slice.
+        arrays: State values, scanned inputs, captures.
+    """
+    state = [array.copy() for array in arrays[:states]]
+    sliced = [
+        np.ascontiguousarray(np.moveaxis(array, axis, 0)[:: -1 if backwards else 1])
+        for array, (axis, backwards) in zip(arrays[states:], inputs, strict=False)
+    ]
+    captures = arrays[states + len(inputs) :]
+    length = sliced[0].shape[0]
+    collected: list[Array] = []
+    for index in range(length):
+        results = body([*state, *(array[index, ...] for array in sliced), *captures])
+        _carry(state, results[:states])
+        if not collected:
+            collected = [np.empty((length, *r.shape), r.dtype) for r in results[states:]]
+        for target, result in zip(collected, results[states:], strict=True):
+            target[index] = result
+    if length == 0:
+        return state + list(empty_scans)
+    return state + [
+        np.moveaxis(array[:: -1 if backwards else 1], 0, axis)
+        for array, (axis, backwards) in zip(collected, outputs, strict=True)
+    ]
+
+
+def _carry(state: list[Array], results: Sequence[Array]) -> None:
+    """Takes over new state; in place where the shape stays, as the body's steps point there."""
+    for index, result in enumerate(results):
+        if result.shape == state[index].shape:
+            np.copyto(state[index], result)
+        else:
+            state[index] = result.copy()
+
+
+def _scalar_shapes(graph: Graph) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Bodies declare iteration number and condition as scalars or as tensors of one element."""
+    first, second = ((1,) if value.shape == (1,) else () for value in graph.inputs[:2])
+    return first, second
+
+
+def _empty_scan(value: Value) -> Array:
+    """A collected output of no iterations; unknown dimensions are 0."""
+    dims = [dim if isinstance(dim, int) else 0 for dim in value.shape or ()]
+    return np.empty((0, *dims), value.dtype or np.float32)
+
+
+def _pairs(attrs: dict[str, Any], axes: str, directions: str, count: int) -> list[tuple[int, bool]]:
+    return list(
+        zip(
+            attrs.get(axes) or [0] * count,
+            [bool(d) for d in attrs.get(directions) or [0] * count],
+            strict=True,
+        )
+    )

@@ -1,0 +1,164 @@
+"""Pooling over windows and over whole channels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.windows import Window, resolve
+from partita_cpu.kernels.conv.pooling_windows import (
+    divide_windows,
+    max_windows,
+    max_windows_with_index,
+    power_windows,
+    row_sums,
+)
+from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.indexing import checked_index, scatter_flat
+from partita_cpu.kernels.movement.pad import padded
+from partita_cpu.kernels.movement.rearrange import ints
+from partita_cpu.kernels.operator_table import ALL_FLOATS, ANY, INT64, DTypes, kernel
+
+_MAX_TYPES: DTypes = ALL_FLOATS | frozenset({np.dtype(np.int8), np.dtype(np.uint8)})
+
+
+def _check_rank(node: Node) -> Reason | None:
+    value = node.inputs[0]
+    if value is None or value.shape is None or 3 <= len(value.shape) <= 5:
+        return None
+    return Reason(
+        ReasonCode.UNSUPPORTED_SHAPE, f"input of {len(value.shape)} dimensions; takes 3 to 5"
+    )
+
+
+def _window(node: Node, x: Operand) -> Window:
+    if not 3 <= x.ndim <= 5:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has an input of {x.ndim} dimensions; "
+            "3 to 5 are possible."
+        )
+    kernel_shape = node.attrs["kernel_shape"]
+    return resolve(node, x.shape[2:], kernel_shape, ceil_mode=bool(node.attrs.get("ceil_mode", 0)))
+
+
+def _lowest(dtype: np.dtype[Any]) -> float | int:
+    return -math.inf if dtype.kind == "f" else int(np.iinfo(dtype).min)
+
+
+@kernel("MaxPool", dtypes=_MAX_TYPES, check=_check_rank)
+@through_float32
+def max_pool(b: Builder, node: Node, x: Operand) -> tuple[Operand | None, ...]:
+    """The largest element of each window, and where it was if the second output is asked for."""
+    window = _window(node, x)
+    y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
+    seen = window.trimmed
+    table, lowest = b.constant(seen.table), _lowest(x.dtype)
+    work = y.size * seen.taps
+    if len(node.outputs) < 2 or node.outputs[1] is None:
+        if y.size:
+            b.call(max_windows, b.flat(x), b.flat(y), table, lowest, work=work)
+        return y, None
+    index = b.empty(y.shape, np.int64)
+    order = int(node.attrs.get("storage_order", 0))
+    if y.size:
+        flat = b.flat(x), b.flat(y), b.flat(index)
+        b.call(max_windows_with_index, *flat, table, lowest, order, work=work)
+    return y, index
+
+
+@kernel("AveragePool", dtypes=ALL_FLOATS, check=_check_rank)
+@through_float32
+def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
+    """The mean of each window, with or without the padding under it."""
+    window = _window(node, x)
+    y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
+    if y.size:
+        seen = window.trimmed
+        work = y.size * seen.taps
+        b.call(power_windows, b.flat(x), b.flat(y), b.constant(seen.table), 0, work=work)
+        include = bool(node.attrs.get("count_include_pad", 0))
+        counts = [b.constant(window.counted(axis, include)) for axis in range(3)]
+        b.call(divide_windows, b.flat(y), *counts)
+    return y
+
+
+@kernel("LpPool", dtypes=ALL_FLOATS, check=_check_rank, since=2)
+@through_float32
+def lp_pool(b: Builder, node: Node, x: Operand) -> Operand:
+    """The p-norm of each window."""
+    window = _window(node, x).trimmed
+    p = int(node.attrs.get("p", 2))
+    y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
+    if y.size:
+        work = y.size * window.taps
+        b.call(power_windows, b.flat(x), b.flat(y), b.constant(window.table), p, work=work)
+        _root(b, y, p)
+    return y
+
+
+def _root(b: Builder, y: Operand, p: int) -> None:
+    """``y ** (1 / p)`` in place."""
+    if p == 2:
+        b.call_numpy(np.sqrt, y, y)
+    elif p != 1:
+        b.call_numpy(np.power, y, y.dtype.type(1 / p), y)
+
+
+@kernel("GlobalAveragePool", "GlobalLpPool", dtypes=ALL_FLOATS)
+@through_float32
+def global_sum_pool(b: Builder, node: Node, x: Operand) -> Operand:
+    """The mean, or the p-norm, of each channel."""
+    y = b.empty((*x.shape[:2], *(1 for _ in x.shape[2:])), x.dtype)
+    mean = node.op_type == "GlobalAveragePool"
+    p = 0 if mean else int(node.attrs.get("p", 2))
+    if y.size:
+        b.call(row_sums, b.flat(x), b.flat(y), p, float(x.size / y.size if mean else 1))
+        if not mean:
+            _root(b, y, p)
+    return y
+
+
+@kernel("GlobalMaxPool", dtypes=ALL_FLOATS)
+@through_float32
+def global_max_pool(b: Builder, node: Node, x: Operand) -> Operand:
+    """The largest element of each channel."""
+    y = b.empty((*x.shape[:2], *(1 for _ in x.shape[2:])), x.dtype)
+    b.call_numpy(_row_maxima, b.view(x, (*x.shape[:2], math.prod(x.shape[2:]))), y)
+    return y
+
+
+def _row_maxima(x: Array, y: Array) -> None:
+    np.max(x, axis=2, out=y.reshape(x.shape[:2]), initial=-math.inf)
+
+
+@kernel("MaxUnpool", dtypes={0: ANY, 1: INT64, 2: INT64})
+def max_unpool(
+    b: Builder, node: Node, x: Operand, index: Operand, shape: Operand | None = None
+) -> Operand:
+    """Zeros with the elements of x at the places that MaxPool's second output names."""
+    rank = x.ndim - 2
+    kernel_shape = node.attrs["kernel_shape"]
+    strides = node.attrs.get("strides") or [1] * rank
+    pads = node.attrs.get("pads") or [0] * 2 * rank
+    out = [
+        (n - 1) * s + k - pads[i] - pads[i + rank]
+        for i, (n, s, k) in enumerate(zip(x.shape[2:], strides, kernel_shape, strict=True))
+    ]
+    y = b.empty([*x.shape[:2], *out], x.dtype)
+    places = checked_index(b, index, y.size)
+    b.call_numpy(_clear, y)
+    scatter_flat(b, x, y, places)
+    if shape is None:
+        return y
+    # The places count in the smallest output; what a given shape has beyond it is empty.
+    after = [want - n for want, n in zip(ints(b, shape), y.shape, strict=True)]
+    return padded(b, y, [0] * y.ndim, after, b.constant(np.zeros(1, y.dtype)))
+
+
+def _clear(y: Array) -> None:
+    y.fill(0)

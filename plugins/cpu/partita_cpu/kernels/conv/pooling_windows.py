@@ -1,0 +1,191 @@
+"""Loops of sliding-window pooling: one row of the output at a time, one tap after another.
+
+All kernels take `Window.table` and share the output's rows among the threads. A tap is applied to
+a whole row at once, so that unit strides become vector code.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.jit.kernel import jit
+
+
+@jit(inline=True)
+def _span(shift: int, stride: int, size: int, out: int) -> tuple[int, int]:
+    """The outputs for which ``i * stride + shift`` lies within the input."""
+    low = min(max(0, (stride - 1 - shift) // stride), out)
+    return low, max(min(out, (size - 1 - shift) // stride + 1), low)
+
+
+@jit
+def max_windows(x: Array, y: Array, table: Array, lowest: float, tid: int, nt: int) -> None:
+    """The largest element under each window; `lowest` where there is none."""
+    id_, ih, iw = table[0], table[1], table[2]
+    kd, kh, kw = table[3], table[4], table[5]
+    sd, sh, sw = table[6], table[7], table[8]
+    dd, dh, dw = table[9], table[10], table[11]
+    pd, ph, pw = table[12], table[13], table[14]
+    od, oh, ow = table[15], table[16], table[17]
+    least = y.dtype.type(lowest)
+    rows = y.size // max(ow, 1)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        plane = row // (od * oh)
+        z0 = row // oh % od * sd - pd
+        y0 = row % oh * sh - ph
+        to = row * ow
+        for i in range(ow):
+            y[to + i] = least
+        for a in range(kd):
+            z = z0 + a * dd
+            if z < 0 or z >= id_:
+                continue
+            for b in range(kh):
+                r = y0 + b * dh
+                if r < 0 or r >= ih:
+                    continue
+                line = ((plane * id_ + z) * ih + r) * iw
+                for c in range(kw):
+                    shift = c * dw - pw
+                    low, high = _span(shift, sw, iw, ow)
+                    start = line + shift
+                    if sw == 1:
+                        for i in range(low, high):
+                            v = x[np.uint64(start + i)]
+                            best = y[np.uint64(to + i)]
+                            y[np.uint64(to + i)] = v if v > best else best
+                    else:
+                        for i in range(low, high):
+                            v = x[np.uint64(start + i * sw)]
+                            best = y[np.uint64(to + i)]
+                            y[np.uint64(to + i)] = v if v > best else best
+
+
+@jit
+def max_windows_with_index(
+    x: Array,
+    y: Array,
+    index: Array,
+    table: Array,
+    lowest: float,
+    column_major: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """`max_windows`, and the place of each maximum in the whole of x; the first one of equals."""
+    id_, ih, iw = table[0], table[1], table[2]
+    kd, kh, kw = table[3], table[4], table[5]
+    sd, sh, sw = table[6], table[7], table[8]
+    dd, dh, dw = table[9], table[10], table[11]
+    pd, ph, pw = table[12], table[13], table[14]
+    od, oh, ow = table[15], table[16], table[17]
+    rows = y.size // max(ow, 1)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        plane = row // (od * oh)
+        z0 = row // oh % od * sd - pd
+        y0 = row % oh * sh - ph
+        base = plane * id_ * ih * iw
+        for i in range(ow):
+            best, place = y.dtype.type(lowest), -1
+            for a in range(kd):
+                z = z0 + a * dd
+                for b in range(kh):
+                    r = y0 + b * dh
+                    for c in range(kw):
+                        q = i * sw - pw + c * dw
+                        if 0 <= z < id_ and 0 <= r < ih and 0 <= q < iw:
+                            v = x[base + (z * ih + r) * iw + q]
+                            if v > best or place < 0:
+                                best = v
+                                if column_major:
+                                    place = base + z + (r + q * ih) * id_
+                                else:
+                                    place = base + (z * ih + r) * iw + q
+            y[row * ow + i] = best
+            index[row * ow + i] = place
+
+
+@jit
+def power_windows(x: Array, y: Array, table: Array, p: int, tid: int, nt: int) -> None:
+    """The sum of ``abs(x) ** p`` under each window; of x itself for p = 0."""
+    id_, ih, iw = table[0], table[1], table[2]
+    kd, kh, kw = table[3], table[4], table[5]
+    sd, sh, sw = table[6], table[7], table[8]
+    dd, dh, dw = table[9], table[10], table[11]
+    pd, ph, pw = table[12], table[13], table[14]
+    od, oh, ow = table[15], table[16], table[17]
+    zero = y.dtype.type(0)
+    rows = y.size // max(ow, 1)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        plane = row // (od * oh)
+        z0 = row // oh % od * sd - pd
+        y0 = row % oh * sh - ph
+        to = row * ow
+        for i in range(ow):
+            y[to + i] = zero
+        for a in range(kd):
+            z = z0 + a * dd
+            if z < 0 or z >= id_:
+                continue
+            for b in range(kh):
+                r = y0 + b * dh
+                if r < 0 or r >= ih:
+                    continue
+                line = ((plane * id_ + z) * ih + r) * iw
+                for c in range(kw):
+                    shift = c * dw - pw
+                    low, high = _span(shift, sw, iw, ow)
+                    start = line + shift
+                    if p == 0 and sw == 1:
+                        for i in range(low, high):
+                            y[np.uint64(to + i)] += x[np.uint64(start + i)]
+                    elif p == 0:
+                        for i in range(low, high):
+                            y[np.uint64(to + i)] += x[np.uint64(start + i * sw)]
+                    elif p == 1:
+                        for i in range(low, high):
+                            y[np.uint64(to + i)] += abs(x[np.uint64(start + i * sw)])
+                    elif p == 2:
+                        for i in range(low, high):
+                            v = x[np.uint64(start + i * sw)]
+                            y[np.uint64(to + i)] += v * v
+                    else:
+                        for i in range(low, high):
+                            y[np.uint64(to + i)] += abs(x[np.uint64(start + i * sw)]) ** p
+
+
+@jit
+def divide_windows(
+    y: Array, depths: Array, heights: Array, widths: Array, tid: int, nt: int
+) -> None:
+    """Divide each sum by the number of its elements, a product of one count per dimension."""
+    od, oh, ow = depths.size, heights.size, widths.size
+    rows = y.size // max(ow, 1)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        count = depths[row // oh % od] * heights[row % oh]
+        for i in range(ow):
+            y[row * ow + i] /= y.dtype.type(max(count * widths[i], 1))
+
+
+@jit(reassociate=True)
+def row_sums(x: Array, y: Array, p: int, divisor: float, tid: int, nt: int) -> None:
+    """For each row of x the sum of ``abs(x) ** p``, of x itself for p = 0, over `divisor`."""
+    rows = y.size
+    inner = x.size // max(rows, 1)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        line = x[row * inner : (row + 1) * inner]
+        total = y.dtype.type(0)
+        if p == 0:
+            for i in range(inner):
+                total += line[i]
+        elif p == 1:
+            for i in range(inner):
+                total += abs(line[i])
+        elif p == 2:
+            for i in range(inner):
+                total += line[i] * line[i]
+        else:
+            for i in range(inner):
+                total += abs(line[i]) ** p
+        y[row] = total / y.dtype.type(divisor)

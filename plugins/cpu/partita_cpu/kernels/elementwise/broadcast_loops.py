@@ -1,0 +1,219 @@
+"""The loops of elementwise operators: one array, and two or three arrays that broadcast.
+
+An operator gives a scalar function; `mapped` and `broadcast` make the kernel. Each kernel gets a
+qualified name of its own, since that is what numba files its cached code under.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Operand
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.scalar.math import wide_vectors
+
+Kernel = Callable[..., None]
+LOOPS = 4
+"""Dimensions of the loop nest over broadcast operands."""
+SHORT = 16
+"""Rows of fewer elements are not computed one by one."""
+
+
+def _named(body: Callable[..., Any], scalar: Callable[..., Any]) -> Kernel:
+    body.__name__ = body.__qualname__ = f"{body.__name__}_{scalar.__name__}"
+    return loop(body)
+
+
+def mapped(scalar: Callable[..., Any]) -> Kernel:
+    """A kernel ``(x, y, tid, nt)`` for ``y = scalar(x)`` on flat arrays."""
+
+    def map1(x: Any, y: Any, tid: int, nt: int) -> None:
+        wide_vectors()
+        start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+        source, target = x[start:stop], y[start:stop]
+        for i in range(target.size):
+            target[i] = scalar(source[i])
+
+    return _named(map1, scalar)
+
+
+def mapped_with(scalar: Callable[..., Any]) -> Kernel:
+    """A kernel ``(x, y, alpha, beta, tid, nt)`` for ``y = scalar(x, alpha, beta)``."""
+
+    def map3(x: Any, y: Any, alpha: Any, beta: Any, tid: int, nt: int) -> None:
+        wide_vectors()
+        start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+        source, target = x[start:stop], y[start:stop]
+        for i in range(target.size):
+            target[i] = scalar(source[i], alpha, beta)
+
+    return _named(map3, scalar)
+
+
+def broadcast(scalar: Callable[..., Any]) -> Kernel:
+    """A kernel ``(a, b, y, nest, tid, nt)`` for ``y = scalar(a, b)``; see `loop_nest`."""
+
+    def map2(a: Any, b: Any, y: Any, nest: Any, tid: int, nt: int) -> None:
+        n1, n2, inner = nest[1], nest[2], nest[3]
+        a2, a3, b2, b3 = nest[6], nest[7], nest[10], nest[11]
+        if inner < SHORT and n2 > inner:
+            # Rows are too short to be worth a loop each: take the same column of all rows.
+            first, last = n2 * tid // nt, n2 * (tid + 1) // nt
+            for line in range(nest[0] * n1):
+                i0, i1 = line // n1, line % n1
+                for i in range(inner):
+                    at = i0 * nest[4] + i1 * nest[5] + i * a3
+                    bt = i0 * nest[8] + i1 * nest[9] + i * b3
+                    yt = line * n2 * inner + i
+                    for k in range(first, last):
+                        left, right = a[np.uint64(at + k * a2)], b[np.uint64(bt + k * b2)]
+                        y[np.uint64(yt + k * inner)] = scalar(left, right)
+            return
+        rows = nest[0] * n1 * n2
+        first, last, start, stop = 0, rows, 0, inner
+        if rows >= 4 * nt:
+            first, last = rows * tid // nt, rows * (tid + 1) // nt
+        else:
+            start, stop = inner * tid // nt, inner * (tid + 1) // nt
+        above = first // n2
+        i2, i1, i0 = first - above * n2, above % n1, above // n1
+        for row in range(first, last):
+            at = i0 * nest[4] + i1 * nest[5] + i2 * a2
+            bt = i0 * nest[8] + i1 * nest[9] + i2 * b2
+            target = y[row * inner + start : row * inner + stop]
+            if a3 == 0:
+                left = a[at]
+                right = b[bt + start : bt + stop]
+                for i in range(target.size):
+                    target[i] = scalar(left, right[i])
+            elif b3 == 0:
+                head = a[at + start : at + stop]
+                tail = b[bt]
+                for i in range(target.size):
+                    target[i] = scalar(head[i], tail)
+            else:
+                head = a[at + start : at + stop]
+                right = b[bt + start : bt + stop]
+                for i in range(target.size):
+                    target[i] = scalar(head[i], right[i])
+            i2 += 1
+            if i2 == n2:
+                i2 = 0
+                i1 += 1
+                if i1 == n1:
+                    i1 = 0
+                    i0 += 1
+
+    return _named(map2, scalar)
+
+
+def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
+    """The common shape of the operands.
+
+    Raises:
+        CompileError: There is none.
+    """
+    shapes = [operand.shape for operand in operands]
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError as error:
+        listed = ", ".join(str(list(shape)) for shape in shapes)
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): the shapes {listed} do not broadcast; "
+            "check the shapes of the inputs."
+        ) from error
+
+
+def loop_nest(
+    shape: Sequence[int], operands: Sequence[Operand]
+) -> tuple[list[int], list[list[int]]] | None:
+    """At most four loops over ``shape`` that serve all operands.
+
+    Returns:
+        Their lengths, outermost first, and for each operand its strides in elements, 0 where it
+        is repeated; or ``None`` if the operands alternate too often for four loops.
+    """
+    strides = [_strides(operand.shape, len(shape)) for operand in operands]
+    lengths: list[int] = []
+    merged: list[list[int]] = [[] for _ in operands]
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        steps = [stride[axis] for stride in strides]
+        if lengths and all(
+            own[-1] == step * length for own, step in zip(merged, steps, strict=True)
+        ):
+            lengths[-1] *= length
+            for own, step in zip(merged, steps, strict=True):
+                own[-1] = step
+        else:
+            lengths.append(length)
+            for own, step in zip(merged, steps, strict=True):
+                own.append(step)
+    if len(lengths) > LOOPS:
+        return None
+    if not lengths:
+        return [1] * LOOPS, [[0] * (LOOPS - 1) + [1] for _ in operands]
+    missing = LOOPS - len(lengths)
+    return [1] * missing + lengths, [[0] * missing + own for own in merged]
+
+
+def _strides(shape: Sequence[int], ndim: int) -> list[int]:
+    strides = [0] * ndim
+    step = 1
+    for back, length in enumerate(reversed(shape), 1):
+        strides[ndim - back] = 0 if length == 1 else step
+        step *= length
+    return strides
+
+
+def expand(source: Array, target: Array) -> None:
+    """Copies ``source`` into all of the larger ``target``."""
+    np.copyto(target, source)
+
+
+def emit_broadcast(
+    b: Builder, kernel: Kernel, operands: Sequence[Operand], y: Operand, *args: Any
+) -> None:
+    """Records a broadcast kernel over any number of operands and the result ``y``.
+
+    Raises:
+        CompileError: An operand does not broadcast to the shape of the result.
+    """
+    if any(operand.shape != y.shape for operand in operands) and (
+        broadcast_shape(b, [*operands, y]) != y.shape
+    ):
+        listed = ", ".join(str(list(operand.shape)) for operand in operands)
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): the shapes {listed} do not broadcast to "
+            f"{list(y.shape)}; check the shapes of the inputs."
+        )
+    if y.size == 0:
+        return
+    nest = loop_nest(y.shape, operands)
+    if nest is None:
+        operands = [_expanded(b, operand, y.shape) for operand in operands]
+        nest = loop_nest(y.shape, operands)
+    lengths, strides = nest or ([], [])
+    plan = np.array([*lengths, *(step for own in strides for step in own)], np.int64)
+    b.call(kernel, *(b.flat(operand) for operand in operands), b.flat(y), b.constant(plan), *args)
+
+
+def _expanded(b: Builder, x: Operand, shape: tuple[int, ...]) -> Operand:
+    if x.shape == shape:
+        return x
+    full = b.empty(shape, x.dtype)
+    b.call_numpy(expand, x, full)
+    return full
+
+
+def emit_map(b: Builder, kernel: Kernel, x: Operand, dtype: Any = None, *args: Any) -> Operand:
+    """Records a mapped kernel and returns its result, of ``dtype`` or as ``x``."""
+    y = b.empty(x.shape, x.dtype if dtype is None else dtype)
+    if x.size:
+        b.call(kernel, b.flat(x), b.flat(y), *args)
+    return y

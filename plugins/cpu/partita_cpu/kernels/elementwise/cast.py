@@ -1,0 +1,161 @@
+"""Conversions between element types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.kernels.elementwise.broadcast_loops import emit_map, mapped
+from partita_cpu.kernels.half import narrow, widen
+from partita_cpu.kernels.operator_table import ANY, HALVES, DTypes, kernel
+
+NARROW: DTypes = frozenset(
+    np.dtype(getattr(ml_dtypes, name))
+    for name in (
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float4_e2m1fn",
+        "int4",
+        "uint4",
+        "int2",
+        "uint2",
+    )
+)
+"""Types for storage: converted by ml_dtypes, one element at a time."""
+
+
+@register_jitable
+def same(x: Any) -> Any:
+    """Returns x; the assignment converts it."""
+    return x
+
+
+@register_jitable
+def through_int32(x: Any) -> Any:
+    """Towards zero; what fits in 32 bits wraps when it is narrowed."""
+    return np.int32(x)
+
+
+@register_jitable
+def through_int64(x: Any) -> Any:
+    """Towards zero; what fits in 64 bits wraps when it is narrowed."""
+    return np.int64(x)
+
+
+@register_jitable
+def nonzero(x: Any) -> Any:
+    """True for everything but zero."""
+    return x != 0
+
+
+_same, _nonzero = mapped(same), mapped(nonzero)
+_through_int32, _through_int64 = mapped(through_int32), mapped(through_int64)
+
+
+def emit_cast(b: Builder, x: Operand, dtype: Any, saturate: bool = True) -> Operand:
+    """``x`` as ``dtype``; ``x`` itself where it is that already.
+
+    Floats become integers towards zero; out of range the result is arbitrary, as in C.
+    ``saturate`` clamps to the range of an 8-bit float instead of overflowing.
+    """
+    kind = np.dtype(dtype)
+    if x.dtype == kind:
+        return x
+    if kind in NARROW or x.dtype in NARROW:
+        y = b.empty(x.shape, kind)
+        b.call_numpy(convert, x, y, saturate)
+        return y
+    if x.dtype in HALVES:
+        x = widen(b, x)
+    if kind in HALVES:
+        return narrow(b, emit_cast(b, x, np.float32), kind)
+    if x.dtype == kind:
+        return x
+    return emit_map(b, _converter(x.dtype, kind), x, kind)
+
+
+def _converter(source: np.dtype[Any], target: np.dtype[Any]) -> Any:
+    if target.kind == "b":
+        return _nonzero
+    if source.kind == "f" and target.kind in "iu":
+        # A conversion straight to a small type is undefined out of range; this one wraps.
+        if target.itemsize < 4:
+            return _through_int32
+        if target == np.uint32:
+            return _through_int64
+    return _same
+
+
+def convert(x: Array, y: Array, saturate: bool) -> None:
+    """Converts from or to a storage type."""
+    if y.dtype.kind == "b":
+        np.not_equal(x.astype(np.float32), 0, out=y)
+        return
+    source = x
+    if x.dtype in NARROW and y.dtype in NARROW:
+        source = x.astype(np.float32)
+    if saturate and y.dtype in NARROW and "float8" in y.dtype.name:
+        limit = float(ml_dtypes.finfo(y.dtype).max)  # type: ignore[no-untyped-call]  # has no types
+        source = np.clip(source.astype(np.float32), -limit, limit)
+    with np.errstate(all="ignore"):
+        y[...] = source.astype(y.dtype)
+
+
+def _castable(node: Node) -> Reason | None:
+    result = node.outputs[0]
+    if result is not None and result.dtype is not None and result.dtype not in ANY | NARROW:
+        return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"casts to {result.dtype}")
+    return None
+
+
+@kernel("Cast", dtypes=ANY | NARROW, check=_castable)
+def cast(b: Builder, node: Node, x: Operand) -> Operand:
+    """Conversion to the type ``to``."""
+    return emit_cast(b, x, onnx_dtype(node.attrs["to"]), bool(node.attrs.get("saturate", 1)))
+
+
+@kernel("CastLike", dtypes=ANY | NARROW, check=_castable)
+def cast_like(b: Builder, node: Node, x: Operand, like: Operand) -> Operand:
+    """Conversion to the type of the second input."""
+    return emit_cast(b, x, like.dtype, bool(node.attrs.get("saturate", 1)))
+
+
+def _same_width(node: Node) -> Reason | None:
+    target, x = onnx_dtype(node.attrs["to"]), node.input(0)
+    if x is None or x.dtype is None or x.dtype.itemsize != target.itemsize:
+        have = "unknown" if x is None else x.dtype
+        return Reason(
+            ReasonCode.UNSUPPORTED_DTYPE, f"reads {have} as {target}; takes types of equal size"
+        )
+    if target not in ANY:
+        return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"reads as {target}")
+    return None
+
+
+def copy_bits(x: Array, y: Array) -> None:
+    """``y`` has the bits of ``x``; truths keep them too, as ONNX asks for."""
+    bits = np.dtype(f"u{x.dtype.itemsize}")
+    y.view(bits)[...] = x.view(bits)
+
+
+@kernel("BitCast", dtypes=ANY, check=_same_width)
+def bit_cast(b: Builder, node: Node, x: Operand) -> Operand:
+    """The same bits as the type ``to``."""
+    y = b.empty(x.shape, onnx_dtype(node.attrs["to"]))
+    if y.size:
+        b.call_numpy(copy_bits, x, y)
+    return y
+
+
+def onnx_dtype(number: int) -> np.dtype[Any]:
+    """The element type that an ONNX attribute names by its number."""
+    import onnx
+
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number))

@@ -1,0 +1,1 @@
+"""Operators on images: resizing, sampling, boxes of detectors."""

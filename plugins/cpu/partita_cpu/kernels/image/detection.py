@@ -1,0 +1,304 @@
+"""Operators of object detection: boxes that survive suppression, features of regions."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import InferError
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.jit.kernel import jit
+from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.indexing import checked_index
+from partita_cpu.kernels.operator_table import ALL_FLOATS, F32, FLOATS, INT64, kernel
+
+MOST_SAMPLES = 1024
+"""Samples that RoiAlign takes per cell and dimension; networks take 2, or one per pixel."""
+
+
+@jit
+def suppress(
+    boxes: Array, order: Array, kept: Array, limit: int, threshold: float, centred: int
+) -> int:
+    """Go through boxes from the best on, and keep those that overlap no kept one too much.
+
+    Args:
+        boxes: (boxes, 4): two corners, or centre and size if `centred`.
+        order: Boxes to look at, the best first.
+        kept: Output: the boxes kept; at least `limit` elements.
+        limit: The most to keep.
+        threshold: Largest intersection over union allowed.
+        centred: Whether boxes are given by their centre.
+
+    Returns:
+        The number of boxes kept.
+    """
+    count = 0
+    for candidate in order:
+        if count == limit:
+            break
+        box = boxes[candidate]
+        free = True
+        for k in range(count):
+            if _overlap(box, boxes[kept[k]], centred) > threshold:
+                free = False
+                break
+        if free:
+            kept[count] = candidate
+            count += 1
+    return count
+
+
+@jit(inline=True)
+def _overlap(a: Array, b: Array, centred: int) -> float:
+    """Intersection over union; 0 where one has no area."""
+    if centred:
+        ax0, ax1 = a[0] - a[2] / 2, a[0] + a[2] / 2
+        ay0, ay1 = a[1] - a[3] / 2, a[1] + a[3] / 2
+        bx0, bx1 = b[0] - b[2] / 2, b[0] + b[2] / 2
+        by0, by1 = b[1] - b[3] / 2, b[1] + b[3] / 2
+    else:
+        ay0, ay1 = min(a[0], a[2]), max(a[0], a[2])
+        ax0, ax1 = min(a[1], a[3]), max(a[1], a[3])
+        by0, by1 = min(b[0], b[2]), max(b[0], b[2])
+        bx0, bx1 = min(b[1], b[3]), max(b[1], b[3])
+    width = min(ax1, bx1) - max(ax0, bx0)
+    height = min(ay1, by1) - max(ay0, by0)
+    area_a = (ax1 - ax0) * (ay1 - ay0)
+    area_b = (bx1 - bx0) * (by1 - by0)
+    if width <= 0 or height <= 0 or area_a <= 0 or area_b <= 0:
+        return 0.0
+    shared = width * height
+    return float(shared / (area_a + area_b - shared))
+
+
+@kernel("NonMaxSuppression", dtypes={0: F32, 1: F32, 2: INT64, 3: F32, 4: F32})
+def non_max_suppression(
+    b: Builder,
+    node: Node,
+    boxes: Operand,
+    scores: Operand,
+    most: Operand | None = None,
+    overlap: Operand | None = None,
+    least: Operand | None = None,
+) -> Operand:
+    """(batch, class, box) of the boxes kept, best first within each class."""
+    centred = int(node.attrs.get("center_point_box", 0))
+    inputs = [boxes, scores, most, overlap, least, centred]
+    return b.dynamic(_kept_boxes, inputs, [np.int64])[0]
+
+
+def _kept_boxes(
+    boxes: Array,
+    scores: Array,
+    most: Array | None,
+    overlap: Array | None,
+    least: Array | None,
+    centred: int,
+) -> tuple[Array]:
+    limit = 0 if most is None else min(int(most.ravel()[0]), boxes.shape[1])
+    threshold = 0.0 if overlap is None else float(overlap.ravel()[0])
+    found: list[Array] = [np.empty((0, 3), np.int64)]
+    kept = np.empty(max(limit, 0), np.int64)
+    for batch, per_class in enumerate(scores if limit > 0 else ()):
+        for number, row in enumerate(per_class):
+            order = np.argsort(-row, kind="stable")
+            if least is not None:
+                order = order[row[order] > least.ravel()[0]]
+            count = suppress(boxes[batch], order, kept, limit, threshold, centred)
+            rows = np.empty((count, 3), np.int64)
+            rows[:] = batch, number, 0
+            rows[:, 2] = kept[:count]
+            found.append(rows)
+    return (np.concatenate(found),)
+
+
+@jit
+def roi_align_rows(
+    x: Array,
+    rois: Array,
+    batches: Array,
+    y: Array,
+    sizes: Array,
+    scale: float,
+    offset: float,
+    ratio: int,
+    is_max: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Each cell of each region: the mean, or the largest, of bilinear samples within it.
+
+    Args:
+        x: Input (N, C, H, W), flat.
+        rois: (regions, 4): x1, y1, x2, y2.
+        batches: The image of each region.
+        y: Output (regions, C, out height, out width), flat.
+        sizes: C, H, W, out height, out width.
+        scale: From region to input coordinates.
+        offset: Subtracted from them; 0.5 where pixels are areas, 0 where they are points.
+        ratio: Samples per cell and dimension; 0 for as many as the cell has pixels.
+        is_max: Whether the largest weighted neighbour is wanted instead of the mean.
+        tid: This thread.
+        nt: All threads; they share regions times channels.
+    """
+    channels, height, width, oh, ow = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    kind = x.dtype.type
+    planes = rois.shape[0] * channels
+    for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
+        n = plane // channels
+        source = (batches[n] * channels + plane % channels) * height * width
+        image = x[source : source + height * width]
+        x0, y0 = rois[n, 0] * scale - offset, rois[n, 1] * scale - offset
+        across, down = rois[n, 2] * scale - offset - x0, rois[n, 3] * scale - offset - y0
+        if offset == 0:
+            across, down = max(across, 1.0), max(down, 1.0)
+        cell_w, cell_h = across / ow, down / oh
+        # Regions may be of any size: counts are floats, and samples beside the image are left out.
+        count_w = float(ratio) if ratio > 0 else max(np.ceil(cell_w), 0.0)
+        count_h = float(ratio) if ratio > 0 else max(np.ceil(cell_h), 0.0)
+        for i in range(oh):
+            first_a, last_a = _samples(y0 + i * cell_h, cell_h, count_h, height)
+            for j in range(ow):
+                first_b, last_b = _samples(x0 + j * cell_w, cell_w, count_w, width)
+                total, started = 0.0, False
+                if last_a - first_a < count_h or last_b - first_b < count_w:
+                    started = True  # by one of those left out, which are 0
+                for a in range(first_a, last_a):
+                    py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
+                    for b in range(first_b, last_b):
+                        px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
+                        if not (-1 <= py <= height and -1 <= px <= width):  # NaN neither
+                            value = 0.0
+                            first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+                        else:
+                            qy, qx = max(py, 0.0), max(px, 0.0)
+                            top, left = min(int(qy), height - 1), min(int(qx), width - 1)
+                            bottom, right = min(top + 1, height - 1), min(left + 1, width - 1)
+                            fy = qy - top if top < height - 1 else 0.0
+                            fx = qx - left if left < width - 1 else 0.0
+                            first = (1 - fy) * (1 - fx) * image[top * width + left]
+                            second = (1 - fy) * fx * image[top * width + right]
+                            third = fy * (1 - fx) * image[bottom * width + left]
+                            fourth = fy * fx * image[bottom * width + right]
+                            value = first + second + third + fourth
+                        if is_max:
+                            value = max(max(first, second), max(third, fourth))
+                            total = value if not started else max(total, value)
+                            started = True
+                        else:
+                            total += value
+                if not is_max:
+                    total /= max(count_h * count_w, 1.0)
+                y[(plane * oh + i) * ow + j] = kind(total)
+
+
+@jit(inline=True)
+def _samples(start: float, cell: float, count: float, size: int) -> tuple[int, int]:
+    """The samples of a cell that may lie on the image, of ``count`` that are evenly spread."""
+    if not (count > 0 and abs(start) < np.inf and cell < np.inf):
+        return 0, 0
+    if not cell > 0:
+        return 0, int(min(count, MOST_SAMPLES))
+    first = np.floor((-1.0 - start) / cell * count) - 1.0
+    last = np.ceil((size - start) / cell * count) + 1.0
+    low = min(max(first, 0.0), count)
+    high = min(max(last, low), min(count, low + float(MOST_SAMPLES) * (size + 4)))
+    return (int(low), int(high)) if low < 9e18 and high < 9e18 else (0, 0)
+
+
+def _check_ratio(node: Node) -> Reason | None:
+    ratio = node.attrs.get("sampling_ratio", 0)
+    if 0 <= ratio <= MOST_SAMPLES:
+        return None
+    return Reason(
+        ReasonCode.UNSUPPORTED_ATTRIBUTE,
+        f"sampling_ratio is {ratio}; takes 0 to {MOST_SAMPLES}",
+    )
+
+
+@kernel("RoiAlign", dtypes={0: ALL_FLOATS, 1: ALL_FLOATS, 2: INT64}, check=_check_ratio)
+@through_float32
+def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operand) -> Operand:
+    """Regions of interest, sampled bilinearly to a fixed size."""
+    attrs = node.attrs
+    oh, ow = attrs.get("output_height", 1), attrs.get("output_width", 1)
+    y = b.empty((rois.shape[0], x.shape[1], oh, ow), x.dtype)
+    mode = attrs.get("coordinate_transformation_mode", "half_pixel")
+    offset = 0.5 if node.version >= 16 and mode == "half_pixel" else 0.0
+    images = checked_index(b, batches, x.shape[0])
+    if y.size:
+        b.call(
+            roi_align_rows,
+            b.flat(x),
+            rois,
+            images,
+            b.flat(y),
+            b.constant(np.array([*x.shape[1:], oh, ow], np.int64)),
+            float(attrs.get("spatial_scale", 1.0)),
+            offset,
+            int(attrs.get("sampling_ratio", 0)),
+            int(attrs.get("mode", "avg") == "max"),
+            work=y.size * 16,
+        )
+    return y
+
+
+@jit
+def max_roi_rows(
+    x: Array, rois: Array, y: Array, sizes: Array, scale: float, tid: int, nt: int
+) -> None:
+    """Each cell of each region (image, x1, y1, x2, y2): the largest element in it.
+
+    Args:
+        x: Input (N, C, H, W), flat.
+        rois: (regions, 5).
+        y: Output (regions, C, out height, out width), flat.
+        sizes: C, H, W, out height, out width.
+        scale: From region to input coordinates.
+        tid: This thread.
+        nt: All threads; they share regions times channels.
+    """
+    channels, height, width, oh, ow = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    planes = rois.shape[0] * channels
+    for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
+        n = plane // channels
+        source = (int(rois[n, 0]) * channels + plane % channels) * height * width
+        x0 = int(np.floor(rois[n, 1] * scale + 0.5))
+        y0 = int(np.floor(rois[n, 2] * scale + 0.5))
+        across = max(int(np.floor(rois[n, 3] * scale + 0.5)) - x0 + 1, 1)
+        down = max(int(np.floor(rois[n, 4] * scale + 0.5)) - y0 + 1, 1)
+        for i in range(oh):
+            top = min(max(y0 + i * down // oh, 0), height)
+            bottom = min(max(y0 - (-(i + 1) * down // oh), 0), height)
+            for j in range(ow):
+                left = min(max(x0 + j * across // ow, 0), width)
+                right = min(max(x0 - (-(j + 1) * across // ow), 0), width)
+                empty = bottom <= top or right <= left
+                best = x.dtype.type(0) if empty else x[source + top * width + left]
+                for r in range(top, bottom):
+                    for c in range(left, right):
+                        best = max(best, x[source + r * width + c])
+                y[(plane * oh + i) * ow + j] = best
+
+
+@kernel("MaxRoiPool", dtypes=FLOATS)
+def max_roi_pool(b: Builder, node: Node, x: Operand, rois: Operand) -> Operand:
+    """Regions of interest, pooled to a fixed size."""
+    oh, ow = node.attrs["pooled_shape"]
+    y = b.empty((rois.shape[0], x.shape[1], oh, ow), x.dtype)
+    b.call_numpy(_check_images, rois, x.shape[0], node.name)
+    if y.size:
+        sizes = b.constant(np.array([*x.shape[1:], oh, ow], np.int64))
+        scale = node.number("spatial_scale", 1.0)
+        b.call(max_roi_rows, b.flat(x), rois, b.flat(y), sizes, scale, work=x.size)
+    return y
+
+
+def _check_images(rois: Array, images: int, name: str) -> None:
+    numbers = rois[:, 0]
+    if numbers.size and not (numbers.min() >= 0 and numbers.max() < images):
+        raise InferError(
+            f"Operation '{name}': a region is of image {numbers.min():g} or {numbers.max():g}, "
+            f"but there are {images}."
+        )

@@ -1,0 +1,258 @@
+"""Convolutions of bytes: the windows of all pixels as rows, then one product of bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.windows import Window, resolve
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.jit.intrinsics.address_call import address, call_runs
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.int8.convolution_lines import emit_lines, takes_lines
+from partita_cpu.kernels.int8.product import (
+    Kind,
+    Result,
+    emit_packed_product,
+    emit_rows,
+    empty_rows,
+    factors_of_columns,
+    needs_row_totals,
+    packed_weights,
+    row_bytes,
+    row_totals_of,
+    shift_of,
+)
+from partita_cpu.kernels.movement.rearrange import transposed
+
+
+@loop(inline=True)
+def _copy_run(x: Any, start: int, n: int, packed: Any, at: int, shift: int) -> None:
+    """Some levels from one array to the other, as uint8."""
+    flipped = np.uint8(shift)  # adding 128 to a byte turns its highest bit over
+    for i in range(n):
+        packed[np.uint64(at + i)] = np.uint8(x[np.uint64(start + i)]) ^ flipped
+
+
+@loop
+def gather_windows(
+    x: Any,
+    zero: Any,
+    packed: Any,
+    totals: Any,
+    table: Any,
+    images: int,
+    channels: int,
+    length: int,
+    shift: int,
+    counted: int,
+    copy: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """The windows of pixels with channels last as rows of uint8, and the rows' sums.
+
+    Rows are filled up with zeros to `length`; padding is the zero point. ``table`` is that of
+    the window. Sums are left out unless ``counted``. ``copy`` is the address of a kernel that
+    copies runs, or 0.
+    """
+    out_d, out_h, out_w = table[15], table[16], table[17]
+    across, stride, left = table[5], table[8], table[14]
+    terms = table[3] * table[4] * across * channels
+    # Between these columns all taps of a row of the kernel are one run of the image.
+    inner, inner_end = 0, 0
+    if copy and table[11] == 1:
+        inner = min(-(-left // stride), out_w)
+        inner_end = max(min((table[2] + left - across) // stride + 1, out_w), inner)
+    lines = images * out_d * out_h
+    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
+        row = line * out_w
+        if inner_end > inner:
+            _gather_line(
+                x, zero, packed, table, channels, length, shift, copy, line, inner, inner_end
+            )
+        for column in range(out_w):
+            if not inner <= column < inner_end:
+                _gather_pixel(x, zero, packed, table, channels, length, shift, line, column)
+            at = (row + column) * length
+            for i in range(at + terms, at + length):
+                packed[np.uint64(i)] = 0
+            if counted:
+                total = np.int32(0)
+                for i in range(at, at + terms):
+                    total = np.int32(total + np.int32(packed[np.uint64(i)]))
+                totals[row + column] = total
+
+
+@loop
+def _gather_line(
+    x: Any,
+    zero: Any,
+    packed: Any,
+    table: Any,
+    channels: int,
+    length: int,
+    shift: int,
+    copy: int,
+    line: int,
+    inner: int,
+    inner_end: int,
+) -> None:
+    """Windows of neighbouring output pixels, one row of the kernel after another."""
+    depth, height, width = table[0], table[1], table[2]
+    out_d, out_h, out_w = table[15], table[16], table[17]
+    image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h
+    run = table[5] * channels
+    first = inner * table[8] - table[14]
+    blank = np.uint8(np.int32(zero[0]) + np.int32(shift))
+    row = line * out_w + inner
+    at = row * length
+    for kd in range(table[3]):
+        d = od * table[6] + kd * table[9] - table[12]
+        for kh in range(table[4]):
+            h = oh * table[7] + kh * table[10] - table[13]
+            if 0 <= d < depth and 0 <= h < height:
+                pixel = ((image * depth + d) * height + h) * width + first
+                places = (address(x) + pixel * channels, table[8] * channels)
+                to = (address(packed) + at, length)
+                call_runs(copy, (*places, *to, inner_end - inner, run, shift))
+            else:
+                for column in range(inner_end - inner):
+                    begin = at + column * length
+                    packed[begin : begin + run] = blank
+            at += run
+
+
+@loop
+def _gather_pixel(
+    x: Any,
+    zero: Any,
+    packed: Any,
+    table: Any,
+    channels: int,
+    length: int,
+    shift: int,
+    line: int,
+    column: int,
+) -> None:
+    """The window of one output pixel, tap by tap."""
+    depth, height, width = table[0], table[1], table[2]
+    out_d, out_h, out_w = table[15], table[16], table[17]
+    image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h
+    across, next_to = table[5], table[11]
+    blank = np.int32(np.int32(zero[0]) + np.int32(shift))
+    first = column * table[8] - table[14]
+    whole = next_to == 1 and first >= 0 and first + across <= width
+    at = (line * out_w + column) * length
+    for kd in range(table[3]):
+        d = od * table[6] + kd * table[9] - table[12]
+        for kh in range(table[4]):
+            h = oh * table[7] + kh * table[10] - table[13]
+            inside = 0 <= d < depth and 0 <= h < height
+            start = ((image * depth + d) * height + h) * width
+            if inside and whole:
+                run = across * channels
+                _copy_run(x, (start + first) * channels, run, packed, at, shift)
+                at += run
+                continue
+            for kw in range(across):
+                w = first + kw * next_to
+                if inside and 0 <= w < width:
+                    _copy_run(x, (start + w) * channels, channels, packed, at, shift)
+                else:
+                    for i in range(at, at + channels):
+                        packed[np.uint64(i)] = blank
+                at += channels
+
+
+def _runs(b: Builder) -> int:
+    """The address of the kernel that copies runs, or 0 where there is none."""
+    choice = native_choice(b.options)
+    return 0 if choice is None else addresses(choice.level).get("copy_runs", 0)
+
+
+def taps_first(weights: Array) -> Array:
+    """Weights (outputs, channels, taps...) as a matrix (taps and channels, outputs)."""
+    outputs = weights.shape[0]
+    return weights.reshape(*weights.shape[:2], -1).transpose(2, 1, 0).reshape(-1, outputs)
+
+
+def emit_byte_convolution(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None = None,
+) -> Operand:
+    """The convolution of bytes less their zero points, of one group; channels second.
+
+    Sums are int32, unless `result` says what they become.
+    """
+    last = transposed(b, x, (0, *range(2, x.ndim), 1))
+    y = emit_windows(b, node, last, w, x_zero, w_zero, result)
+    return transposed(b, y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def emit_windows(
+    b: Builder,
+    node: Node,
+    last: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None = None,
+) -> Operand:
+    """The same with channels last."""
+    x = last
+    window = resolve(node, x.shape[1:-1], w.shape[2:])
+    images, channels, outputs = x.shape[0], x.shape[-1], w.shape[0]
+    shape = (images, *window.out_shape, outputs)
+    rows, terms = images * window.pixels, window.taps * channels
+    if not rows * outputs:
+        return b.empty(shape, np.int32 if result is None else result.dtype)
+    if window.is_pointwise:
+        y = emit_rows(b, last, w, taps_first, channels, x_zero, w_zero, result)
+        return b.view(y, shape)
+    through_lines = _emit_lines(b, window, x, w, x_zero, w_zero, result)
+    if through_lines is not None:
+        return b.view(through_lines, shape)
+    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
+    packed = empty_rows(b, rows, terms)
+    totals = row_totals_of(b, rows, w, w_zero)
+    counted = int(needs_row_totals(w, w_zero))
+    shift = shift_of(x)
+    sizes = (images, channels, row_bytes(b, terms), shift, counted, _runs(b))
+    b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
+    y = emit_packed_product(b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result)
+    return b.view(y, shape)
+
+
+def _emit_lines(
+    b: Builder,
+    window: Window,
+    x: Operand,
+    w: Operand,
+    x_zero: Operand | None,
+    w_zero: Operand | None,
+    result: Result | None,
+) -> Operand | None:
+    """The same where tiles can read the image's lines as they lie; else ``None``."""
+    choice = native_choice(b.options)
+    if choice is None or not choice.level.tiles or not takes_lines(window, x.shape[-1]):
+        return None
+    if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
+        return None
+    outputs, terms = w.shape[0], window.taps * x.shape[-1]
+    factors = factors_of_columns(b, result, outputs)
+    zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
+    if factors.size != outputs or zero.size != 1:
+        return None
+    y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
+    packed = packed_weights(b, w, taps_first, outputs, terms)
+    emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice)
+    return y

@@ -1,0 +1,204 @@
+"""onnxruntime's operators on quantised tensors but products: through float32 and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import Builder, Node, Operand
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.conv.pooling import average_pool
+from partita_cpu.kernels.elementwise.binary import add, multiply
+from partita_cpu.kernels.elementwise.broadcast_loops import (
+    broadcast,
+    broadcast_shape,
+    emit_broadcast,
+    emit_map,
+    mapped,
+    mapped_with,
+)
+from partita_cpu.kernels.int8.quantization import emit_dequantize, emit_quantize
+from partita_cpu.kernels.int8.quantized_product import BYTES
+from partita_cpu.kernels.movement.rearrange import concat
+from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.kernels.reduction.reduce import reduce_axes
+from partita_cpu.kernels.reduction.softmax import softmax
+from partita_cpu.scalar.activations import leaky_relu
+from partita_cpu.scalar.math import fused_muladd, round_even, sigmoid, wide_vectors
+
+_FUNCTIONS = {"QLinearAdd": broadcast(add), "QLinearMul": broadcast(multiply)}
+_sigmoid, _leaky_relu = mapped(sigmoid), mapped_with(leaky_relu)
+_TWO: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 6: F32, 7: BYTES}
+_ONE: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: F32, 4: BYTES}
+
+
+def _quantized(
+    b: Builder, x: Operand, scale: Operand, zero: Operand | None, dtype: np.dtype[Any]
+) -> Operand:
+    y = b.empty(x.shape, dtype)
+    if zero is None:
+        zero = b.constant(np.zeros((), dtype))
+    emit_quantize(b, x, scale, zero, y, (1, 1, x.size))
+    return y
+
+
+_TINY, _HUGE = np.float32(1e-20), np.float32(1e20)
+"""Between these a quotient's error can be computed without overflow."""
+
+
+@loop
+def add_levels(
+    x: Any,
+    w: Any,
+    x_scale: Any,
+    w_scale: Any,
+    y_scale: Any,
+    x_zero: Any,
+    w_zero: Any,
+    y_zero: Any,
+    y: Any,
+    low: Any,
+    high: Any,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``."""
+    wide_vectors()
+    begin, end = x.size * tid // nt, x.size * (tid + 1) // nt
+    left, right, target = x[begin:end], w[begin:end], y[begin:end]
+    a, b, c = x_scale[0], w_scale[0], y_scale[0]
+    a_zero, b_zero, c_zero = np.int32(x_zero[0]), np.int32(w_zero[0]), np.float32(y_zero[0])
+    inverse = np.float32(1) / c
+    # With the nearest inverse, one step of Markstein's (IBM Journal of Research and Development 34,
+    # 1990) gives the same quotient as division, which takes longer, if all is finite.
+    if _TINY < c < _HUGE and (abs(a) + abs(b)) * inverse < _HUGE:
+        for i in range(target.size):
+            first = np.float32(np.int32(np.int32(left[i]) - a_zero)) * a
+            second = np.float32(np.int32(np.int32(right[i]) - b_zero)) * b
+            total = first + second
+            about = total * inverse
+            quotient = fused_muladd(fused_muladd(-about, c, total), inverse, about)
+            value = round_even(quotient) + c_zero
+            value = low if value < low else value
+            target[i] = np.int32(high if value > high else value)
+        return
+    for i in range(target.size):
+        first = np.float32(np.int32(np.int32(left[i]) - a_zero)) * a
+        second = np.float32(np.int32(np.int32(right[i]) - b_zero)) * b
+        value = round_even((first + second) / c) + c_zero
+        value = low if value < low else value
+        target[i] = np.int32(high if value > high else value)
+
+
+@kernel("QLinearAdd", "QLinearMul", domain="com.microsoft", dtypes=_TWO)
+def quantized_binary(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand | None,
+    w: Operand,
+    w_scale: Operand,
+    w_zero: Operand | None,
+    y_scale: Operand,
+    y_zero: Operand | None = None,
+) -> Operand:
+    """Sum or product with broadcasting."""
+    if node.op_type == "QLinearAdd" and x.shape == w.shape and x.size:
+        y = b.empty(x.shape, x.dtype)
+        zeros = [
+            b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
+        ]
+        numbers = (x_scale, w_scale, y_scale, *zeros)
+        limits = np.iinfo(x.dtype)
+        args = (b.flat(operand) for operand in (x, w, *numbers, y))
+        b.call(add_levels, *args, np.float32(limits.min), np.float32(limits.max))
+        return y
+    left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
+    result = b.empty(broadcast_shape(b, [left, right]), np.float32)
+    emit_broadcast(b, _FUNCTIONS[node.op_type], [left, right], result)
+    return _quantized(b, result, y_scale, y_zero, x.dtype)
+
+
+def _between_levels(compute: Callable[[Builder, Node, Operand], Operand]) -> Callable[..., Operand]:
+    """What records an operator on levels, of what records it on the numbers that they stand for."""
+
+    def emit(
+        b: Builder,
+        node: Node,
+        x: Operand,
+        x_scale: Operand,
+        x_zero: Operand | None,
+        y_scale: Operand,
+        y_zero: Operand | None = None,
+    ) -> Operand:
+        real = emit_dequantize(b, x, x_scale, x_zero)
+        return _quantized(b, compute(b, node, real), y_scale, y_zero, x.dtype)
+
+    return emit
+
+
+@kernel("QLinearSigmoid", "QLinearLeakyRelu", domain="com.microsoft", dtypes=_ONE)
+@_between_levels
+def quantized_activation(b: Builder, node: Node, real: Operand) -> Operand:
+    """Sigmoid or LeakyRelu."""
+    if node.op_type == "QLinearSigmoid":
+        return emit_map(b, _sigmoid, real)
+    alpha = np.float32(node.number("alpha", 0.01))
+    return emit_map(b, _leaky_relu, real, None, alpha, alpha)
+
+
+@kernel("QLinearGlobalAveragePool", domain="com.microsoft", dtypes=_ONE)
+@_between_levels
+def quantized_global_average(b: Builder, node: Node, real: Operand) -> Operand:
+    """The mean over all spatial axes, which are the last or the middle ones."""
+    first = 1 if node.attrs.get("channels_last", 0) else 2
+    return reduce_axes(b, "ReduceMean", real, frozenset(range(first, first + real.ndim - 2)))
+
+
+def _means_last(node: Node) -> Reason | None:
+    if node.attrs.get("channels_last", 0):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "channels come last")
+    return None
+
+
+@kernel("QLinearAveragePool", domain="com.microsoft", dtypes=_ONE, check=_means_last)
+@_between_levels
+def quantized_average_pool(b: Builder, node: Node, real: Operand) -> Operand:
+    """The mean of each window."""
+    mean: Operand = average_pool(b, node, real)
+    return mean
+
+
+@kernel("QLinearSoftmax", domain="com.microsoft", dtypes=_ONE)
+@_between_levels
+def quantized_softmax(b: Builder, node: Node, real: Operand) -> Operand:
+    """Softmax, as the opset that an attribute names defines it."""
+    meant = Node("Softmax", (), (), node.attrs, version=node.attrs["opset"], name=node.name)
+    shares: Operand = softmax(b, meant, real)
+    return shares
+
+
+@kernel("QLinearConcat", domain="com.microsoft", dtypes={0: F32, 1: BYTES})
+def quantized_concat(
+    b: Builder, node: Node, y_scale: Operand, y_zero: Operand, *parts: Operand
+) -> Operand:
+    """Tensors one after another, each with its scale and zero point."""
+    groups = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    levels = [
+        x
+        if _is_same(b, scale, y_scale) and _is_same(b, zero, y_zero)
+        else _quantized(b, emit_dequantize(b, x, scale, zero), y_scale, y_zero, y_zero.dtype)
+        for x, scale, zero in groups
+    ]
+    return concat(b, node, *levels)
+
+
+def _is_same(b: Builder, one: Operand, other: Operand) -> bool:
+    """Whether both are the same number, as far as that is known now."""
+    if one.const is None or other.const is None or one.dtype != other.dtype:
+        return False
+    return bool(np.array_equal(b.value(one).ravel(), b.value(other).ravel()))

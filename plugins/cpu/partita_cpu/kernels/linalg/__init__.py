@@ -1,0 +1,1 @@
+"""Matrix products on numpy's BLAS, Einsum, and what follows a product."""

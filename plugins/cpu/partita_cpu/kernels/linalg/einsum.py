@@ -1,0 +1,158 @@
+"""Einsum as transpositions, sums and matrix products, two operands at a time."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.linalg.matmul import product
+from partita_cpu.kernels.movement.rearrange import expanded, transposed
+from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.operator_table import ALL_FLOATS, NUMBERS, kernel
+
+Labels = list[str]
+
+
+@kernel("Einsum", dtypes=NUMBERS | ALL_FLOATS)
+@through_float32
+def einsum(b: Builder, node: Node, *operands: Operand) -> Operand:
+    """Any equation: ellipses, repeated labels, implicit output."""
+    terms, output = _parse(node, operands)
+    sizes: dict[str, int] = {}
+    for labels, x in zip(terms, operands, strict=True):
+        for label, size in zip(labels, x.shape, strict=True):
+            if sizes.setdefault(label, size) == 1:
+                sizes[label] = size
+            elif size not in (1, sizes[label]):
+                raise CompileError(
+                    f"Operation '{node.name}' (Einsum '{node.attrs['equation']}'): a label has "
+                    f"sizes {sizes[label]} and {size}."
+                )
+    parts = [_distinct(b, x, ls, sizes) for x, ls in zip(operands, terms, strict=True)]
+    y, labels = parts[0]
+    for position, (other, other_labels) in enumerate(parts[1:], 1):
+        later = {label for _, ls in parts[position + 1 :] for label in ls} | set(output)
+        y, labels = _combined(b, y, labels, other, other_labels, later)
+    y, labels = _summed(b, y, labels, set(output))
+    missing = [label for label in output if label not in labels]
+    y = b.view(y, (1,) * len(missing) + y.shape)
+    labels = missing + labels
+    y = transposed(b, y, [labels.index(label) for label in output])
+    return expanded(b, y, [sizes[label] for label in output])
+
+
+def _parse(node: Node, operands: Sequence[Operand]) -> tuple[list[Labels], Labels]:
+    """Labels of every operand and of the output; the ellipsis' dimensions are named ".0", ".1"."""
+    equation = re.sub(r"\s", "", node.attrs["equation"])
+    left, arrow, right = equation.partition("->")
+    texts = left.split(",")
+    if len(texts) != len(operands):
+        raise CompileError(
+            f"Operation '{node.name}' (Einsum '{equation}') has {len(operands)} inputs, "
+            f"but its equation names {len(texts)}."
+        )
+    terms = [_expand(text, x.ndim) for text, x in zip(texts, operands, strict=True)]
+    for text, labels, x in zip(texts, terms, operands, strict=True):
+        if len(labels) != x.ndim:
+            raise CompileError(
+                f"Operation '{node.name}' (Einsum '{equation}'): '{text}' does not fit an input "
+                f"of shape {list(x.shape)}."
+            )
+    dots = sorted({label for labels in terms for label in labels if label[0] == "."}, reverse=True)
+    if arrow:
+        head, mark, tail = right.partition("...")
+        return terms, [*head, *(dots if mark else []), *tail]
+    seen = Counter(label for labels in terms for label in labels if label[0] != ".")
+    return terms, dots + sorted(label for label, count in seen.items() if count == 1)
+
+
+def _expand(text: str, rank: int) -> Labels:
+    """Labels of one operand. The last dimension of an ellipsis is ".00", the one before ".01"."""
+    head, mark, tail = text.partition("...")
+    count = rank - len(head) - len(tail) if mark else 0
+    return [*head, *(f".{k:02}" for k in range(count - 1, -1, -1)), *tail]
+
+
+def _distinct(
+    b: Builder, x: Operand, labels: Labels, sizes: dict[str, int]
+) -> tuple[Operand, Labels]:
+    """Only the diagonal over repeated labels, and without dimensions that others broadcast."""
+    kept = [
+        (label, size)
+        for label, size in zip(labels, x.shape, strict=True)
+        if size == sizes[label] or size != 1
+    ]
+    x = b.view(x, [size for _, size in kept])
+    labels = [label for label, _ in kept]
+    unique = list(dict.fromkeys(labels))
+    if len(unique) == len(labels):
+        return x, labels
+    steps = dict.fromkeys(unique, 0)
+    for label, step in zip(labels, strides_of(x.shape), strict=True):
+        steps[label] += step
+    shape = [sizes[label] for label in unique]
+    y = b.empty(shape, x.dtype)
+    copy_box(b, x, y, shape, list(steps.values()), strides_of(shape))
+    return y, unique
+
+
+def _summed(b: Builder, x: Operand, labels: Labels, keep: set[str]) -> tuple[Operand, Labels]:
+    """Summed over all labels that are not kept."""
+    axes = tuple(axis for axis, label in enumerate(labels) if label not in keep)
+    if not axes:
+        return x, labels
+    y = b.empty([n for axis, n in enumerate(x.shape) if axis not in axes], x.dtype)
+    b.call_numpy(_sum_axes, x, y, axes)
+    return y, [label for label in labels if label in keep]
+
+
+def _sum_axes(x: Array, y: Array, axes: tuple[int, ...]) -> None:
+    np.sum(x, axis=axes, dtype=y.dtype, out=y)
+
+
+def _combined(
+    b: Builder, x: Operand, lx: Labels, y: Operand, ly: Labels, later: set[str]
+) -> tuple[Operand, Labels]:
+    """The product of two operands, summed over what nobody needs later."""
+    x, lx = _summed(b, x, lx, later | set(ly))
+    y, ly = _summed(b, y, ly, later | set(lx))
+    batch = [label for label in lx if label in ly and label in later]
+    contracted = [label for label in lx if label in ly and label not in later]
+    rows = [label for label in lx if label not in ly]
+    columns = [label for label in ly if label not in lx]
+    sizes: dict[str, int] = {**dict(zip(ly, y.shape, strict=True))}
+    sizes |= dict(zip(lx, x.shape, strict=True))
+    flip_x = lx == batch + contracted + rows and bool(contracted)
+    flip_y = ly == batch + columns + contracted and bool(contracted)
+    left = _ordered(b, x, lx, [batch, contracted, rows] if flip_x else [batch, rows, contracted])
+    right = _ordered(
+        b, y, ly, [batch, columns, contracted] if flip_y else [batch, contracted, columns]
+    )
+    if contracted:
+        result = product(b, left, right, flip_x, flip_y)
+    else:
+        result = b.empty((left.shape[0], left.shape[1], right.shape[2]), x.dtype)
+        b.call_numpy(np.multiply, left, right, result)
+    labels = batch + rows + columns
+    return b.view(result, [sizes[label] for label in labels]), labels
+
+
+def _ordered(b: Builder, x: Operand, labels: Labels, groups: Any) -> Operand:
+    """`x` as three dimensions, one per group of labels."""
+    order = [labels.index(label) for group in groups for label in group]
+    y = transposed(b, x, order)
+    shape, at = [], 0
+    for group in groups:
+        size = 1
+        for _ in group:
+            size *= y.shape[at]
+            at += 1
+        shape.append(size)
+    return b.view(y, shape)

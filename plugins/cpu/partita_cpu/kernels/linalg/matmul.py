@@ -1,0 +1,178 @@
+"""Matrix products: MatMul, Gemm and their fused forms, on numpy's BLAS."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
+from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.batched import emit_batches
+from partita_cpu.gemm.product_steps import emit_matrix_product
+from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
+from partita_cpu.kernels.movement.rearrange import expanded, transposed
+from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
+from partita_cpu.threads import openblas
+
+_PRODUCTS: DTypes = ALL_FLOATS | frozenset(
+    np.dtype(t) for t in (np.int32, np.int64, np.uint32, np.uint64)
+)
+
+_ACTIVATIONS = {
+    "": ActivationCode.NONE,
+    "Relu": ActivationCode.RELU,
+    "Tanh": ActivationCode.TANH,
+    "Sigmoid": ActivationCode.SIGMOID,
+    "LeakyRelu": ActivationCode.LEAKY_RELU,
+    "HardSigmoid": ActivationCode.HARD_SIGMOID,
+    "Elu": ActivationCode.ELU,
+    "Softplus": ActivationCode.SOFTPLUS,
+}
+
+
+def matmul_into(a: Array, b: Array, y: Array, flip_a: bool, flip_b: bool) -> None:
+    """``y = a @ b``, with the last two dimensions of either swapped on the way."""
+    left = a.swapaxes(-1, -2) if flip_a else a
+    right = b.swapaxes(-1, -2) if flip_b else b
+    openblas.matmul(left, right, out=y)
+
+
+def product(
+    b: Builder, x: Operand, w: Operand, flip_x: bool = False, flip_w: bool = False
+) -> Operand:
+    """The matrix product by numpy's rules for any ranks; `flip_` swaps the last two dimensions.
+
+    Raises:
+        CompileError: The shapes do not fit.
+    """
+    left = b.view(x, (1, x.size)) if x.ndim == 1 else x
+    right = b.view(w, (w.size, 1)) if w.ndim == 1 else w
+    m, k = _matrix(left, flip_x)
+    rows, n = _matrix(right, flip_w)
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+    except ValueError:
+        rows = -1
+    if k != rows:
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.op_type}) cannot multiply tensors of shapes "
+            f"{list(x.shape)} and {list(w.shape)}."
+        )
+    y = b.empty((*batch, m, n), x.dtype)
+    work = y.size * k
+    if y.size and not flip_x and not flip_w and emit_batches(b, left, right, y):
+        pass  # the native kernels do it
+    elif y.size and not flip_x and math.prod(right.shape[:-2]) == 1:
+        # One matrix on the right: all rows on the left are one matrix too.
+        out = b.view(y, (y.size // n, n))
+        left = b.view(left, (y.size // n, k))
+        right = b.view(right, right.shape[-2:])
+        b.call_numpy(matmul_into, left, right, out, False, flip_w, work=work, exec_type="blas")
+    elif y.size:
+        b.call_numpy(matmul_into, left, right, y, flip_x, flip_w, work=work, exec_type="blas")
+    if x.ndim > 1 and w.ndim > 1:
+        return y
+    kept = [*batch]
+    kept += [m] if x.ndim > 1 else []
+    kept += [n] if w.ndim > 1 else []
+    return b.view(y, kept)
+
+
+def _matrix(x: Operand, flip: bool) -> tuple[int, int]:
+    rows, columns = x.shape[-2:]
+    return (columns, rows) if flip else (rows, columns)
+
+
+def _scaled(b: Builder, x: Operand, factor: float) -> Operand:
+    """`x` times a number, as a new tensor; `x` itself for 1."""
+    if factor == 1.0:
+        return x
+    kind = x.dtype.type
+    if x.const is not None:
+        form = Form(x.dtype, x.shape)
+        return b.prepack(x, ("times", factor), lambda array: array * kind(factor), form=form)
+    y = b.empty(x.shape, x.dtype)
+    b.call_numpy(np.multiply, x, kind(factor), y)
+    return y
+
+
+@kernel("MatMul", dtypes=_PRODUCTS)
+@kernel("MatMul", domain="partita", dtypes=_PRODUCTS)
+@through_float32
+def matmul(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+) -> Operand:
+    """Numpy's product of any ranks; the fused form adds bias and residual and activates."""
+    activation = node.attrs.get("activation")
+    done = emit_matrix_product(b, x, w, bias, residual, activation)
+    if done is not None:
+        return done
+    y = product(b, x, w)
+    if residual is not None:
+        residual = expanded(b, residual, y.shape)
+    inner = y.shape[-1] if y.ndim else 1
+    finish(b, y, inner, bias, BIAS_PER_COLUMN, residual, activation)
+    return y
+
+
+def _check_gemm(node: Node) -> Reason | None:
+    activation = node.attrs.get("activation", "")
+    if activation in _ACTIVATIONS:
+        return None
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"activation is '{activation}'")
+
+
+@kernel("Gemm", dtypes=ALL_FLOATS)
+@kernel("FusedGemm", domain="com.microsoft", dtypes=ALL_FLOATS, check=_check_gemm)
+@through_float32
+def gemm(b: Builder, node: Node, x: Operand, w: Operand, c: Operand | None = None) -> Operand:
+    """``alpha * x @ w + beta * c`` with c broadcast, then the activation of the fused form."""
+    attrs = node.attrs
+    alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)
+    if w.const is not None or x.const is None:
+        w = _scaled(b, w, alpha)
+    else:
+        x = _scaled(b, x, alpha)
+    y = product(b, x, w, bool(attrs.get("transA", 0)), bool(attrs.get("transB", 0)))
+    m, n = y.shape
+    bias, mode, residual = None, BIAS_PER_COLUMN, None
+    if c is not None and beta:
+        c = _scaled(b, c, beta)
+        columns = c.shape[-1] if c.ndim else 1
+        if c.size == columns == n or c.size == 1:
+            bias = expanded(b, c, (n,)) if c.ndim < 2 else expanded(b, b.flat(c), (n,))
+        elif columns == 1 and c.size == m:
+            bias, mode = c, BIAS_PER_ROW
+        else:
+            residual = expanded(b, c, y.shape)
+    code = _ACTIVATIONS[attrs.get("activation", "")]
+    activation = Activation(
+        code, attrs.get("activation_alpha", 0.0), attrs.get("activation_beta", 0.0)
+    )
+    finish(b, y, n, bias, mode, residual, activation)
+    return y
+
+
+@kernel("FusedMatMul", "TransposeMatMul", domain="com.microsoft", dtypes=ALL_FLOATS)
+@through_float32
+def fused_matmul(b: Builder, node: Node, x: Operand, w: Operand) -> Operand:
+    """A MatMul that swaps dimensions of its inputs and scales the result."""
+    attrs: dict[str, Any] = node.attrs
+    if attrs.get("transBatchA", 0) and x.ndim > 2:
+        x = transposed(b, x, (*range(1, x.ndim - 1), 0, x.ndim - 1))
+    if attrs.get("transBatchB", 0) and w.ndim > 2:
+        w = transposed(b, w, (*range(1, w.ndim - 1), 0, w.ndim - 1))
+    w = _scaled(b, w, attrs.get("alpha", 1.0))
+    flip_x = bool(attrs.get("transA", 0)) and x.ndim > 1
+    flip_w = bool(attrs.get("transB", 0)) and w.ndim > 1
+    return product(b, x, w, flip_x, flip_w)

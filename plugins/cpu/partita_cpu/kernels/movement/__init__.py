@@ -1,0 +1,1 @@
+"""Operators that move, pick and place elements."""

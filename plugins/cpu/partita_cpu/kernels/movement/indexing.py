@@ -1,0 +1,339 @@
+"""Gather and scatter: elements read from, or written to, places that a tensor of indices names.
+
+Indices are brought to one form first: int64, counted from 0, within bounds; a wrong one is an
+error, never a wrong read. That is one small step, which folds for constant indices. The
+copy itself then trusts them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NoReturn
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError, InferError
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.jit.checked_kernel import Checked
+from partita_cpu.jit.item_sized import ItemSized
+from partita_cpu.jit.kernel import jit
+from partita_cpu.kernels.movement.rearrange import axis_of
+from partita_cpu.kernels.movement.strided_copy import MOVABLE, strides_of
+from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel
+
+_REDUCTIONS = {
+    "add": np.add,
+    "mul": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+
+
+@jit
+def gather_rows(
+    x: Array, y: Array, index: Array, outer: int, axis: int, inner: int, tid: int, nt: int
+) -> None:
+    """``y[o, j, :] = x[o, index[j], :]`` for x of (outer, axis, inner) elements."""
+    count = index.size
+    rows = outer * count
+    if inner == 1:
+        row, stop = rows * tid // nt, rows * (tid + 1) // nt
+        while row < stop:
+            o = row // count
+            start, end = row - o * count, min(count, stop - o * count)
+            source, target = o * axis, o * count
+            for j in range(start, end):
+                y[target + j] = x[np.uint64(source + index[j])]
+            row = target + end
+        return
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        o = row // count
+        source = (o * axis + index[row - o * count]) * inner
+        target = row * inner
+        for i in range(inner):
+            y[target + i] = x[np.uint64(source + i)]
+
+
+@jit
+def scatter_rows(
+    updates: Array, y: Array, index: Array, inner: int, rows: int, tid: int, nt: int
+) -> None:
+    """``y[index[j], :] = updates[j, :]`` in the order of j; each thread owns a range of rows."""
+    low = rows * tid // nt
+    high = rows * (tid + 1) // nt
+    for j in range(index.size):
+        row = index[j]
+        if low <= row < high:
+            for i in range(inner):
+                y[np.uint64(row * inner + i)] = updates[j * inner + i]
+
+
+_gather_bits = ItemSized(gather_rows, 2)
+_scatter_bits = ItemSized(scatter_rows, 2)
+
+
+def normalise_index(index: Array, out: Array, limit: int, name: str) -> None:
+    """Write the indices to `out`, negative ones counted from the end.
+
+    Raises:
+        InferError: One is outside ``-limit .. limit - 1``.
+    """
+    np.copyto(out, index)
+    if out.size == 0:
+        return
+    low, high = out.min(), out.max()
+    if low < -limit or high >= limit:
+        raise _out_of_range(name, low if low < -limit else high, limit)
+    if low < 0:
+        out[out < 0] += limit
+
+
+@jit
+def normalise_indices(
+    index: Array, out: Array, wrong: Array, limit: int, tid: int, nt: int
+) -> None:
+    """Writes indices to `out`, negative ones counted from the end, or a bad one to `wrong`."""
+    for i in range(index.size * tid // nt, index.size * (tid + 1) // nt):
+        place = np.int64(index[i])
+        if place < -limit or place >= limit:
+            wrong[0] = place
+            raise ValueError("an index is out of range")
+        out[i] = place + limit if place < 0 else place
+
+
+def _refuse(name: str, index: Array, out: Array, wrong: Array, limit: int) -> NoReturn:
+    raise _out_of_range(name, int(wrong[0]), limit)
+
+
+def _out_of_range(name: str, wrong: int, limit: int) -> InferError:
+    return InferError(
+        f"Operation '{name}': index {wrong} is out of range for a dimension of size {limit}; "
+        f"allowed are {-limit} to {limit - 1}."
+    )
+
+
+def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
+    """The indices as int64 from 0 to ``limit - 1``; checked at run time, or now if constant."""
+    out = b.empty(index.shape, np.int64)
+    if index.const is not None and not b.folding:
+        elements = np.empty(index.shape, np.int64)
+        normalise_index(index.const, elements, limit, b.node.name)
+        return b.constant(elements)
+    check = Checked(normalise_indices, functools.partial(_refuse, b.node.name))
+    b.call(check, b.flat(index), b.flat(out), b.empty((1,), np.int64), limit)
+    return out
+
+
+def taken(b: Builder, x: Operand, index: Array, axis: int) -> Operand:
+    """Slices of `x` along `axis` at constant indices.
+
+    Raises:
+        CompileError: One is out of bounds.
+    """
+    if index.size and not 0 <= index.min() <= index.max() < x.shape[axis]:
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}) would read elements {index.min()} to "
+            f"{index.max()} of {x.shape[axis]} along axis {axis}."
+        )
+    return gathered(b, x, b.constant(index.astype(np.int64)), axis)
+
+
+def gathered(b: Builder, x: Operand, index: Operand, axis: int) -> Operand:
+    """Slices of `x` along `axis` at checked int64 indices, whose shape takes the axis' place."""
+    y = b.empty([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]], x.dtype)
+    _gather(b, x, y, index, axis)
+    return y
+
+
+def _gather(b: Builder, x: Operand, y: Operand, index: Operand, axis: int) -> None:
+    if y.size == 0:
+        return
+    outer, inner = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
+    b.call(_gather_bits, b.flat(x), b.flat(y), b.flat(index), outer, x.shape[axis], inner)
+
+
+def scatter_flat(b: Builder, updates: Operand, y: Operand, places: Operand) -> None:
+    """Write each element of `updates` to its checked place in flat `y`."""
+    if updates.size:
+        b.call(_scatter_bits, b.flat(updates), b.flat(y), b.flat(places), 1, y.size)
+
+
+@kernel("Gather", dtypes={0: MOVABLE, 1: INDICES})
+def gather(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
+    """Slices along one axis; the indices' shape takes the axis' place."""
+    axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
+    return gathered(b, x, checked_index(b, index, x.shape[axis]), axis)
+
+
+@kernel("GatherElements", dtypes={0: MOVABLE, 1: INDICES})
+def gather_elements(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
+    """One element of `x` for each index, which replaces the coordinate along the axis."""
+    places = _element_places(b, node, x, index)
+    y = b.empty(index.shape, x.dtype)
+    _gather(b, b.flat(x), y, places, 0)
+    return y
+
+
+@kernel("GatherND", dtypes={0: MOVABLE, 1: INDICES})
+def gather_nd(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
+    """Slices of `x` at tuples of coordinates, within each of the leading batch dimensions."""
+    batch = node.attrs.get("batch_dims", 0)
+    depth = batch + index.shape[-1]
+    places = _tuple_places(b, x, index, batch)
+    y = b.empty([*index.shape[:-1], *x.shape[depth:]], x.dtype)
+    rows = b.view(x, (math.prod(x.shape[:depth]), math.prod(x.shape[depth:])))
+    _gather(b, rows, y, places, 0)
+    return y
+
+
+def _check_reduction(node: Node) -> Reason | None:
+    reduction = node.attrs.get("reduction", "none")
+    if reduction == "none":
+        return None
+    dtype = node.inputs[0].dtype if node.inputs[0] is not None else None
+    if reduction not in _REDUCTIONS:
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"reduction is '{reduction}'")
+    if dtype is not None and dtype not in NUMBERS:
+        return Reason(ReasonCode.UNSUPPORTED_DTYPE, f"{dtype} with reduction '{reduction}'")
+    return None
+
+
+@kernel(
+    "Scatter",
+    "ScatterElements",
+    dtypes={0: MOVABLE, 1: INDICES, 2: MOVABLE},
+    check=_check_reduction,
+)
+def scatter_elements(
+    b: Builder, node: Node, x: Operand, index: Operand, updates: Operand
+) -> Operand:
+    """A copy of `x` with single elements replaced, or combined with what is there."""
+    places = _element_places(b, node, x, index)
+    return _scatter(b, node, x, places, updates, 1)
+
+
+@kernel("ScatterND", dtypes={0: MOVABLE, 1: INDICES, 2: MOVABLE}, check=_check_reduction)
+def scatter_nd(b: Builder, node: Node, x: Operand, index: Operand, updates: Operand) -> Operand:
+    """A copy of `x` with slices at tuples of coordinates replaced, or combined."""
+    depth = index.shape[-1]
+    places = _tuple_places(b, x, index, 0)
+    return _scatter(b, node, x, places, updates, math.prod(x.shape[depth:]))
+
+
+def _scatter(
+    b: Builder, node: Node, x: Operand, places: Operand, updates: Operand, inner: int
+) -> Operand:
+    y = b.empty(x.shape, x.dtype)
+    if y.size == 0:
+        return y
+    b.call_numpy(np.copyto, y, x)
+    if updates.size == 0:
+        return y
+    rows = y.size // inner
+    reduction = node.attrs.get("reduction", "none")
+    if reduction == "none":
+        b.call(_scatter_bits, b.flat(updates), b.flat(y), b.flat(places), inner, rows)
+    else:
+        target = b.view(y, (rows, inner))
+        source = b.view(updates, (places.size, inner))
+        b.call_numpy(_REDUCTIONS[reduction].at, target, b.flat(places), source)
+    return y
+
+
+def _element_places(b: Builder, node: Node, x: Operand, index: Operand) -> Operand:
+    """For each index the place in flat `x` whose coordinate along the axis is the index."""
+    axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
+    checked = checked_index(b, index, x.shape[axis])
+    steps = strides_of(x.shape)
+    base = np.zeros([1] * x.ndim, np.int64)
+    for other, size in enumerate(index.shape):
+        if other != axis:
+            along = [size if k == other else 1 for k in range(x.ndim)]
+            base = base + (np.arange(size) * steps[other]).reshape(along)
+    return _computed(b, _places_along_axis, checked, b.constant(base), steps[axis], index.shape)
+
+
+def _places_along_axis(index: Array, base: Array, out: Array, step: int) -> None:
+    np.multiply(index, step, out=out)
+    np.add(out, base, out=out)
+
+
+def _tuple_places(b: Builder, x: Operand, index: Operand, batch: int) -> Operand:
+    """For each coordinate tuple the slice it names, counted over all leading dimensions."""
+    depth = index.shape[-1]
+    limits = x.shape[batch : batch + depth]
+    out = b.empty(index.shape[:-1], np.int64)
+    base = np.arange(math.prod(index.shape[:batch]), dtype=np.int64) * math.prod(limits)
+    base = base.reshape(index.shape[:batch] + (1,) * (index.ndim - 1 - batch))
+    b.call_numpy(_flatten_tuples, index, b.constant(base), out, limits, b.node.name)
+    return out
+
+
+def _flatten_tuples(
+    index: Array, base: Array, out: Array, limits: tuple[int, ...], name: str
+) -> None:
+    np.copyto(out, base)
+    part = np.empty(out.shape, np.int64)
+    for axis, (limit, step) in enumerate(zip(limits, strides_of(limits), strict=True)):
+        normalise_index(index[..., axis], part, limit, name)
+        part *= step
+        np.add(out, part, out=out)
+
+
+def _computed(b: Builder, fn: Any, index: Operand, base: Operand, step: int, shape: Any) -> Operand:
+    """The step `fn`, or its result at once where the indices are constant."""
+    if index.const is not None and not b.folding:
+        out = np.empty(shape, np.int64)
+        fn(index.const, b.value(base), out, step)
+        return b.constant(out)
+    places = b.empty(shape, np.int64)
+    b.call_numpy(fn, index, base, places, step)
+    return places
+
+
+@kernel("OneHot", dtypes={0: NUMBERS, 1: NUMBERS, 2: ANY})
+def one_hot(b: Builder, node: Node, index: Operand, depth: Operand, values: Operand) -> Operand:
+    """A new axis that is "on" at each index and "off" elsewhere; all off for indices beyond."""
+    size = int(b.value(depth).ravel()[0])
+    axis = axis_of(node, node.attrs.get("axis", -1), index.ndim + 1)
+    y = b.empty([*index.shape[:axis], size, *index.shape[axis:]], values.dtype)
+    outer, inner = math.prod(index.shape[:axis]), math.prod(index.shape[axis:])
+    b.call_numpy(_mark, b.view(index, (outer, 1, inner)), values, b.view(y, (outer, size, inner)))
+    return y
+
+
+def _mark(index: Array, values: Array, y: Array) -> None:
+    depth = y.shape[1]
+    places = index.astype(np.int64)
+    places = np.where(places < 0, places + depth, places)
+    y[...] = np.where(places == np.arange(depth)[:, None], values[1], values[0])
+
+
+@kernel("ReverseSequence", dtypes={0: ANY, 1: INT64})
+def reverse_sequence(b: Builder, node: Node, x: Operand, lengths: Operand) -> Operand:
+    """Each sequence of the batch backwards, as far as its length says."""
+    time_axis = int(node.attrs.get("time_axis", 0))
+    rows, inner = x.shape[0] * x.shape[1], math.prod(x.shape[2:])
+    index = b.empty(x.shape[:2], np.int64)
+    b.call_numpy(_reversed_rows, lengths, index, time_axis, node.name)
+    y = b.empty(x.shape, x.dtype)
+    _gather(b, b.view(x, (rows, inner)), y, index, 0)
+    return y
+
+
+def _reversed_rows(lengths: Array, index: Array, time_axis: int, name: str) -> None:
+    """For each (time, batch), or (batch, time), the row that takes its place."""
+    steps = index.shape[time_axis]
+    if lengths.size and (lengths.min() < 0 or lengths.max() > steps):
+        raise InferError(
+            f"Operation '{name}': sequence lengths are {lengths.min()} to {lengths.max()}, "
+            f"but sequences have {steps} steps."
+        )
+    time, batch = np.arange(steps)[:, None], np.arange(lengths.size)
+    turned = np.where(time < lengths, lengths - 1 - time, time)
+    if time_axis == 0:
+        index[...] = turned * lengths.size + batch
+    else:
+        index[...] = (turned + batch * steps).T

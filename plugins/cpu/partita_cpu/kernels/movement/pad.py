@@ -1,0 +1,102 @@
+"""Operators that pad or crop: constants round a copied box, or indices that fold at the border."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import Builder, Node, Operand
+from partita_cpu.kernels.movement.indexing import taken
+from partita_cpu.kernels.movement.rearrange import axes_of, axis_of, ints
+from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, kernel
+
+_MODES = ("constant", "reflect", "edge", "wrap")
+
+
+def _check_mode(node: Node) -> Reason | None:
+    mode = node.attrs.get("mode", "constant")
+    if mode in _MODES:
+        return None
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"mode is '{mode}'; takes {', '.join(_MODES)}")
+
+
+@kernel("Pad", dtypes={0: ANY, 1: INT64, 3: INDICES}, check=_check_mode, since=2)
+def pad(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    pads: Operand | None = None,
+    value: Operand | None = None,
+    axes: Operand | None = None,
+) -> Operand:
+    """All four modes; negative pads crop."""
+    given: list[int] = node.attrs["pads"] if pads is None else ints(b, pads)
+    along = axes_of(b, node, axes, x.ndim)
+    along = list(range(x.ndim)) if along is None else along
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for k, axis in enumerate(along):
+        before[axis], after[axis] = given[k], given[k + len(along)]
+    mode = node.attrs.get("mode", "constant")
+    if mode == "constant":
+        if value is None:
+            value = b.constant(np.array(node.attrs.get("value", 0)).astype(x.dtype))
+        return padded(b, x, before, after, value)
+    y = x
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        if low or high:
+            y = taken(b, y, _folded_index(mode, x.shape[axis], low, high), axis)
+    return y
+
+
+def padded(
+    b: Builder, x: Operand, before: Sequence[int], after: Sequence[int], value: Operand
+) -> Operand:
+    """`x` with constant borders; negative borders cut off."""
+    shape = [n + lo + hi for n, lo, hi in zip(x.shape, before, after, strict=True)]
+    if not any(before) and not any(after):
+        return b.view(x, shape)
+    y = b.empty(shape, x.dtype)
+    kept = [n + min(lo, 0) + min(hi, 0) for n, lo, hi in zip(x.shape, before, after, strict=True)]
+    if any(n <= 0 for n in kept) or kept != shape:
+        copy_box(b, b.flat(value), y, (y.size,), (0,), (1,))
+    if all(n > 0 for n in kept):
+        source, target = strides_of(x.shape), strides_of(shape)
+        start = sum(-min(lo, 0) * s for lo, s in zip(before, source, strict=True))
+        place = sum(max(lo, 0) * s for lo, s in zip(before, target, strict=True))
+        copy_box(b, x, y, kept, source, target, start, place)
+    return y
+
+
+def _folded_index(mode: str, n: int, low: int, high: int) -> np.ndarray[Any, Any]:
+    """For each element of a padded dimension, the element of the unpadded one that it repeats."""
+    first, kept = max(0, -low), n + min(low, 0) + min(high, 0)
+    place = np.arange(-max(low, 0), kept + max(high, 0))
+    if mode == "edge":
+        index = np.clip(place, 0, kept - 1)
+    elif mode == "wrap":
+        index = place % kept
+    else:
+        period = max(1, 2 * (kept - 1))
+        index = place % period
+        index = np.minimum(index, period - index) if kept > 1 else np.zeros_like(place)
+    return first + index
+
+
+@kernel("CenterCropPad", dtypes={0: ANY, 1: INDICES}, since=18)
+def center_crop_pad(b: Builder, node: Node, x: Operand, shape: Operand) -> Operand:
+    """Cut or zero-padded to a size, evenly on both sides; the odd element goes to the end."""
+    given = node.attrs.get("axes")
+    axes = range(x.ndim) if given is None else [axis_of(node, a, x.ndim) for a in given]
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for axis, size in zip(axes, ints(b, shape), strict=True):
+        extra = size - x.shape[axis]
+        before[axis] = math.trunc(extra / 2)
+        if extra < 0:
+            before[axis] = -((-extra) // 2)
+        after[axis] = extra - before[axis]
+    return padded(b, x, before, after, b.constant(np.zeros(1, x.dtype)))

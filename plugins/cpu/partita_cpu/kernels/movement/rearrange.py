@@ -1,0 +1,257 @@
+"""Operators that rearrange elements: views where they can be, one strided copy where not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Builder, Node, Operand
+from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
+from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
+from partita_cpu.nhwc.transpose import emit_turn
+
+
+def transposed(b: Builder, x: Operand, perm: Sequence[int]) -> Operand:
+    """`x` with its dimensions in the order `perm`: a view if that moves nothing, else a copy."""
+    shape = [x.shape[axis] for axis in perm]
+    moving = [axis for axis in perm if x.shape[axis] != 1]
+    if moving == sorted(moving):
+        return b.view(x, shape)
+    turned = emit_turn(b, x, perm)
+    if turned is not None:
+        return turned
+    y = b.empty(shape, x.dtype)
+    steps = strides_of(x.shape)
+    copy_box(b, x, y, shape, [steps[axis] for axis in perm], strides_of(shape))
+    return y
+
+
+def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
+    """`x` repeated along its dimensions of size 1, and new leading ones, to fill `shape`.
+
+    Raises:
+        CompileError: It has other dimensions, too.
+    """
+    dims = (1,) * (len(shape) - x.ndim) + x.shape
+    if len(dims) != len(shape) or any(n not in (1, m) for n, m in zip(dims, shape, strict=True)):
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}): a tensor of shape {list(x.shape)} does "
+            f"not broadcast to {list(shape)}."
+        )
+    if x.size == math.prod(shape):
+        return b.view(x, shape)
+    y = b.empty(shape, x.dtype)
+    steps = [0 if n == 1 else s for n, s in zip(x.shape, strides_of(x.shape), strict=True)]
+    copy_box(b, x, y, shape, [0] * (len(shape) - x.ndim) + steps, strides_of(shape))
+    return y
+
+
+def ints(b: Builder, x: Operand) -> list[int]:
+    """The elements of a shape, axes or pads input as Python integers."""
+    return [int(v) for v in b.value(x).ravel()]
+
+
+def axes_of(b: Builder, node: Node, axes: Operand | None, rank: int) -> list[int] | None:
+    """The `axes` input or attribute, counted from 0; `None` if it is absent."""
+    given = node.attrs.get("axes") if axes is None else ints(b, axes)
+    return None if given is None else [axis_of(node, axis, rank) for axis in given]
+
+
+def axis_of(node: Node, axis: int, rank: int) -> int:
+    """`axis` counted from 0.
+
+    Raises:
+        CompileError: It is not a dimension of the tensor.
+    """
+    if not -rank <= axis < rank:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) has axis {axis}, "
+            f"but its tensor has {rank} dimensions."
+        )
+    return axis % rank
+
+
+@kernel("Transpose", dtypes=MOVABLE)
+def transpose(b: Builder, node: Node, x: Operand) -> Operand:
+    """Any permutation; reversed dimensions by default."""
+    return transposed(b, x, node.attrs.get("perm", range(x.ndim - 1, -1, -1)))
+
+
+@kernel("Reshape", dtypes={0: MOVABLE, 1: INT64})
+def reshape(b: Builder, node: Node, x: Operand, shape: Operand | None = None) -> Operand:
+    """A view; 0 keeps a dimension (unless `allowzero`), -1 takes what is left."""
+    dims = node.attrs["shape"] if shape is None else ints(b, shape)
+    dims = list(dims)
+    if not node.attrs.get("allowzero", 0):
+        if len(dims) > x.ndim and 0 in dims[x.ndim :]:
+            raise CompileError(
+                f"Operation '{node.name}' (Reshape) copies a dimension that its input of shape "
+                f"{list(x.shape)} does not have: shape {dims}."
+            )
+        dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+    if -1 in dims:
+        known = -math.prod(dims)
+        dims[dims.index(-1)] = x.size // known if known else 0
+    return b.view(x, dims)
+
+
+@kernel("Flatten", dtypes=MOVABLE)
+def flatten(b: Builder, node: Node, x: Operand) -> Operand:
+    """A matrix: the dimensions before `axis` by those from it on."""
+    axis = node.attrs.get("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    return b.view(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+@kernel("Squeeze", dtypes={0: MOVABLE, 1: INT64})
+def squeeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    """Without the given dimensions of size 1, or all of them."""
+    drop = axes_of(b, node, axes, x.ndim)
+    if drop is None:
+        return b.view(x, [n for n in x.shape if n != 1])
+    return b.view(x, [n for axis, n in enumerate(x.shape) if axis not in drop])
+
+
+@kernel("Unsqueeze", dtypes={0: MOVABLE, 1: INT64})
+def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -> Operand:
+    """With dimensions of size 1 at the given places of the result."""
+    given = node.attrs["axes"] if axes is None else ints(b, axes)
+    rank = x.ndim + len(given)
+    new = {axis_of(node, axis, rank) for axis in given}
+    rest = iter(x.shape)
+    return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])
+
+
+@kernel("Concat", dtypes=MOVABLE)
+def concat(b: Builder, node: Node, *parts: Operand) -> Operand:
+    """Each input is copied to its place."""
+    rank = max(x.ndim for x in parts)
+    # Files of old exporters hold empty 1-D tensors that stand for "nothing yet".
+    whole = [x for x in parts if x.ndim == rank or x.shape != (0,)]
+    axis = axis_of(node, node.attrs.get("axis", 1), rank)
+    if len(whole) == 1:
+        return b.view(whole[0], whole[0].shape)
+    shape = list(whole[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in whole)
+    y = b.empty(shape, whole[0].dtype)
+    steps = strides_of(shape)
+    start = 0
+    for x in whole:
+        copy_box(b, x, y, x.shape, strides_of(x.shape), steps, 0, start * steps[axis])
+        start += x.shape[axis]
+    return y
+
+
+@kernel("Split", dtypes={0: MOVABLE})
+def split(b: Builder, node: Node, x: Operand, sizes: Operand | None = None) -> tuple[Operand, ...]:
+    """Pieces of given sizes, or as equal as possible with a shorter last one."""
+    axis = axis_of(node, node.attrs.get("axis", 0), x.ndim)
+    length = x.shape[axis]
+    lengths = node.attrs.get("split") if sizes is None else ints(b, sizes)
+    if not lengths:
+        count = node.attrs.get("num_outputs", len(node.outputs))
+        each = -(-length // count)
+        lengths = [max(0, min(each, length - k * each)) for k in range(count)]
+    if sum(lengths) != length:
+        raise CompileError(
+            f"Operation '{node.name}' (Split) splits a dimension of size {length} into "
+            f"pieces of {lengths}."
+        )
+    steps = strides_of(x.shape)
+    pieces = []
+    start = 0
+    for size in lengths:
+        shape = [*x.shape[:axis], size, *x.shape[axis + 1 :]]
+        if size == length:
+            piece = b.view(x, shape)
+        else:
+            piece = b.empty(shape, x.dtype)
+            copy_box(b, x, piece, shape, steps, strides_of(shape), start * steps[axis])
+        pieces.append(piece)
+        start += size
+    return tuple(pieces)
+
+
+@kernel("Slice", dtypes={0: MOVABLE, 1: INDICES, 2: INDICES, 3: INDICES, 4: INDICES})
+def slice_(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    starts: Operand | None = None,
+    ends: Operand | None = None,
+    axes: Operand | None = None,
+    steps: Operand | None = None,
+) -> Operand:
+    """Ranges along some axes, with any step."""
+    first = node.attrs["starts"] if starts is None else ints(b, starts)
+    last = node.attrs["ends"] if ends is None else ints(b, ends)
+    along = axes_of(b, node, axes, x.ndim)
+    along = list(range(len(first))) if along is None else along
+    by = [1] * len(first) if steps is None else ints(b, steps)
+    ranges = [range(n) for n in x.shape]
+    for axis, start, end, step in zip(along, first, last, by, strict=True):
+        ranges[axis] = _clamped(start, end, step, x.shape[axis])
+    shape = [len(r) for r in ranges]
+    if all(r == range(n) for r, n in zip(ranges, x.shape, strict=True)):
+        return b.view(x, x.shape)
+    y = b.empty(shape, x.dtype)
+    strides = strides_of(x.shape)
+    offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
+    moves = [r.step * s for r, s in zip(ranges, strides, strict=True)]
+    copy_box(b, x, y, shape, moves, strides_of(shape), offset)
+    return y
+
+
+def _clamped(start: int, end: int, step: int, n: int) -> range:
+    """The indices of a slice: bounds below 0 count from the end, and what is beyond is clamped.
+
+    Unlike Python's, a start before the first element is the first one if the step is negative.
+    """
+    start, end = start + n * (start < 0), end + n * (end < 0)
+    if step > 0:
+        return range(min(max(start, 0), n), min(max(end, 0), n), step)
+    return range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
+
+
+@kernel("Expand", dtypes={0: MOVABLE, 1: INT64})
+def expand(b: Builder, node: Node, x: Operand, shape: Operand) -> Operand:
+    """Broadcast with a shape; a dimension of the shape may be 1 where the input's is larger."""
+    return expanded(b, x, np.broadcast_shapes(x.shape, tuple(ints(b, shape))))
+
+
+@kernel("Tile", dtypes={0: MOVABLE, 1: INT64}, since=6)
+def tile(b: Builder, node: Node, x: Operand, repeats: Operand) -> Operand:
+    """Whole copies of the tensor along each dimension."""
+    times = ints(b, repeats)
+    y = b.empty([n * t for n, t in zip(x.shape, times, strict=True)], x.dtype)
+    shape = [d for n, t in zip(x.shape, times, strict=True) for d in (t, n)]
+    moves = [s for step in strides_of(x.shape) for s in (0, step)]
+    copy_box(b, x, y, shape, moves, strides_of(shape))
+    return y
+
+
+@kernel("DepthToSpace", dtypes=MOVABLE)
+def depth_to_space(b: Builder, node: Node, x: Operand) -> Operand:
+    """Blocks of channels become squares of pixels, in either order of the channel index."""
+    n, c, h, w = x.shape
+    size = node.attrs["blocksize"]
+    depth = c // (size * size)
+    if node.attrs.get("mode", "DCR") == "DCR":
+        y = transposed(b, b.view(x, (n, size, size, depth, h, w)), (0, 3, 4, 1, 5, 2))
+    else:
+        y = transposed(b, b.view(x, (n, depth, size, size, h, w)), (0, 1, 4, 2, 5, 3))
+    return b.view(y, (n, depth, h * size, w * size))
+
+
+@kernel("SpaceToDepth", dtypes=MOVABLE)
+def space_to_depth(b: Builder, node: Node, x: Operand) -> Operand:
+    """Squares of pixels become channels, in either order of the channel index."""
+    n, c, h, w = x.shape
+    size = node.attrs["blocksize"]
+    cut = b.view(x, (n, c, h // size, size, w // size, size))
+    perm = (0, 3, 5, 1, 2, 4) if node.attrs.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    y = transposed(b, cut, perm)
+    return b.view(y, (n, c * size * size, h // size, w // size))

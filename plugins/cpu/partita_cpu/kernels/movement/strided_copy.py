@@ -1,0 +1,165 @@
+"""One strided copy serves every operator that only moves elements.
+
+Transpose, Slice, Concat, Expand, Tile, DepthToSpace... are all `dst[i . ds] = src[i . ss]` over
+some box of indices. The emitter says the box and both stride vectors; `plan_copy` collapses them to
+few dimensions and chooses the loop order; `copy_nd` walks the plan. Elements are handled as
+unsigned integers of their size (`ItemSized`), so that four compiled signatures serve all dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita.lowering.shape_rules import check_box
+from partita_cpu.jit.item_sized import ItemSized
+from partita_cpu.jit.kernel import jit
+from partita_cpu.kernels.elementwise.cast import NARROW
+from partita_cpu.kernels.operator_table import ANY, DTypes
+
+MOVABLE: DTypes = ANY | NARROW | {np.dtype(np.complex64)}
+"""Element types that operators take which never look at the elements."""
+
+_CONTIGUOUS, _STRIDED, _TILED = 0, 1, 2
+_HEADER = 11
+_TILE = 16
+_SHORT = 8
+
+
+def strides_of(shape: Sequence[int]) -> list[int]:
+    """The C-order strides of `shape`, counted in elements."""
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * shape[axis + 1]
+    return strides
+
+
+def plan_copy(
+    dims: Sequence[int],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    src_offset: int = 0,
+    dst_offset: int = 0,
+) -> Array:
+    """The loop nest for `copy_nd`: collapsed, with the best two dimensions innermost.
+
+    Args:
+        dims: The box of indices, all sizes at least 1.
+        src_strides: Elements between neighbours in the source; 0 repeats, negative reverses.
+        dst_strides: The same for the destination; positive.
+        src_offset: Where the box's origin lies in the source.
+        dst_offset: Where it lies in the destination.
+
+    Returns:
+        int64: source offset, destination offset, rows, mode, (n, ss, ds) of the second innermost
+        and of the innermost dimension, the number of outer ones, and (n, ss, ds) of each of them.
+    """
+    loops = [[n, s, d] for n, s, d in zip(dims, src_strides, dst_strides, strict=True) if n != 1]
+    loops.sort(key=lambda loop: -loop[2])
+    merged: list[list[int]] = []
+    for n, s, d in loops:
+        if merged and merged[-1][1] == s * n and merged[-1][2] == d * n:
+            merged[-1] = [merged[-1][0] * n, s, d]
+        else:
+            merged.append([n, s, d])
+    mode = _order_inner(merged)
+    while len(merged) < 2:
+        merged.insert(0, [1, 0, 0])
+    rows = int(np.prod([n for n, _, _ in merged[:-1]], dtype=np.int64))
+    outer = merged[:-2]
+    plan = [src_offset, dst_offset, rows, mode, *merged[-2], *merged[-1], len(outer)]
+    return np.array(plan + [v for loop in outer for v in loop], dtype=np.int64)
+
+
+def _order_inner(loops: list[list[int]]) -> int:
+    """Move the two dimensions that should be innermost to the end of `loops`; the loop's mode."""
+    if len(loops) < 2:
+        return _CONTIGUOUS if all(s == d == 1 for _, s, d in loops) else _STRIDED
+    writes = len(loops) - 1  # sorted: the last one has the shortest step in the destination
+    moving = [k for k in range(len(loops)) if loops[k][1] != 0]
+    reads = min(moving, key=lambda k: (abs(loops[k][1]), -k), default=writes)
+    if reads != writes:
+        # A transposition in these two. Tiles pay only if both are long; else the long one runs.
+        source = loops.pop(reads)
+        if min(source[0], loops[-1][0]) >= _SHORT:
+            loops.insert(-1, source)
+            return _TILED
+        loops.insert(-1 if loops[-1][0] >= source[0] else len(loops), source)
+    elif loops[-1][0] < _SHORT and loops[-2][0] > loops[-1][0]:
+        loops[-2], loops[-1] = loops[-1], loops[-2]
+    return _CONTIGUOUS if loops[-1][1] == loops[-1][2] == 1 else _STRIDED
+
+
+@jit
+def copy_nd(src: Array, dst: Array, plan: Array, tid: int, nt: int) -> None:
+    """Copy by `plan` (see `plan_copy`); rows of the nest are shared among the threads."""
+    rows = plan[2]
+    mode = plan[3]
+    n1, ss1, ds1 = plan[4], plan[5], plan[6]
+    n0, ss0, ds0 = plan[7], plan[8], plan[9]
+    row = rows * tid // nt
+    end = rows * (tid + 1) // nt
+    while row < end:
+        quotient = row // n1
+        first = row - quotient * n1
+        stop = min(n1, first + end - row)
+        row += stop - first
+        so = plan[0]
+        do = plan[1]
+        for k in range(plan[10] - 1, -1, -1):
+            at = _HEADER + 3 * k
+            rest = quotient // plan[at]
+            i = quotient - rest * plan[at]
+            quotient = rest
+            so += i * plan[at + 1]
+            do += i * plan[at + 2]
+        if mode == _CONTIGUOUS:
+            for j in range(first, stop):
+                s = so + j * ss1
+                d = do + j * ds1
+                for i in range(n0):
+                    dst[np.uint64(d + i)] = src[np.uint64(s + i)]
+        elif mode == _STRIDED:
+            for j in range(first, stop):
+                s = so + j * ss1
+                d = do + j * ds1
+                for i in range(n0):
+                    dst[np.uint64(d + i * ds0)] = src[np.uint64(s + i * ss0)]
+        else:
+            for jb in range(first, stop, _TILE):
+                je = min(jb + _TILE, stop)
+                for ib in range(0, n0, _TILE):
+                    ie = min(ib + _TILE, n0)
+                    for j in range(jb, je):
+                        s = so + j * ss1
+                        d = do + j * ds1
+                        for i in range(ib, ie):
+                            dst[np.uint64(d + i * ds0)] = src[np.uint64(s + i * ss0)]
+
+
+_copy_bits = ItemSized(copy_nd, 2)
+
+
+def copy_box(
+    b: Builder,
+    src: Operand,
+    dst: Operand,
+    dims: Sequence[int],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+    src_offset: int = 0,
+    dst_offset: int = 0,
+) -> None:
+    """Record a strided copy from `src` into `dst`; nothing where the box is empty.
+
+    Raises:
+        CompileError: The box reaches beyond one of them.
+    """
+    if 0 in dims:
+        return
+    check_box(b.node, src, dims, src_strides, src_offset)
+    check_box(b.node, dst, dims, dst_strides, dst_offset)
+    plan = plan_copy(dims, src_strides, dst_strides, src_offset, dst_offset)
+    b.call(_copy_bits, b.flat(src), b.flat(dst), b.constant(plan))

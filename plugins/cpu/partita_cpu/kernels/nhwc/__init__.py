@@ -1,0 +1,1 @@
+"""Operators on images with channels last, in domain ``partita.nhwc``."""

@@ -1,0 +1,96 @@
+"""Images of bytes with channels last, in domain ``partita.nhwc``; `layout` makes such nodes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.windows import resolve
+from partita_cpu.gemm.tile_kernels import byte_window_kernels
+from partita_cpu.kernels.int8.convolution_windows import emit_windows
+from partita_cpu.kernels.int8.quantized_product import BYTES, QUANTIZED_CONV, factors_of, levels_of
+from partita_cpu.kernels.nhwc.placement import DOMAIN, choice_of
+from partita_cpu.kernels.operator_table import kernel
+from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
+
+LARGEST_SUM = 1 << 24
+"""Whole numbers that float32 holds exactly."""
+
+
+def fits_depthwise(node: Node) -> bool:
+    """Whether the sums of a depthwise QLinearConv are exact in float32, and its scales known."""
+    parameters = [node.input(position) for position in (1, 2, 4, 5, 6, 7)]
+    weights, bias = node.inputs[3], node.input(8)
+    if weights is None or weights.const is None:
+        return False
+    if any(value is None or value.const is None for value in parameters):
+        return False
+    if bias is not None and bias.const is None:
+        return False
+    most: int = 0 if bias is None or bias.const is None else int(np.abs(bias.const).max(initial=0))
+    return bool(most + math.prod(weights.const.shape[2:]) * 255 * 255 < LARGEST_SUM)
+
+
+@kernel("QLinearConv", domain=DOMAIN, dtypes=QUANTIZED_CONV)
+def convolution(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    x_scale: Operand,
+    x_zero: Operand,
+    w: Operand,
+    w_scale: Operand,
+    w_zero: Operand,
+    y_scale: Operand,
+    y_zero: Operand,
+    bias: Operand | None = None,
+) -> Operand:
+    """The convolution of quantised images, quantised again; of one group, or depthwise."""
+    scales = x_scale, w_scale, y_scale
+    if int(node.attrs.get("group", 1)) == 1:
+        result = levels_of(b, w.shape[0], scales, bias, y_zero)
+        return emit_windows(b, node, x, w, x_zero, w_zero, result)
+    window = resolve(node, x.shape[1:3], w.shape[2:])
+    channels = x.shape[3]
+    y = b.empty((x.shape[0], *window.out_shape, channels), y_zero.dtype)
+    if not y.size:
+        return y
+    zeros = b.value(w_zero).reshape(-1, 1).astype(np.float32)
+
+    def taps_first(array: Array) -> Array:
+        less = array.reshape(channels, -1).astype(np.float32) - zeros
+        return np.ascontiguousarray(less.T).reshape(-1)
+
+    terms = np.zeros(channels) if bias is None else b.value(bias)
+    factors = np.broadcast_to(b.value(factors_of(b, scales)), (channels,))
+    limits = np.iinfo(y.dtype)
+    b.call(
+        slide_bytes,
+        b.flat(x),
+        b.prepack(w, ("taps", zeros.tobytes().hex()), taps_first),
+        b.constant(terms.astype(np.float32)),
+        b.constant(factors),
+        b.flat(x_zero),
+        b.flat(y_zero),
+        b.flat(y),
+        b.constant(byte_window_kernels(choice_of(b).level, x.dtype.name)),
+        b.constant(window.table),
+        b.constant(np.array([limits.min, limits.max, channels], np.int64)),
+        work=y.size * window.taps,
+    )
+    return y
+
+
+@kernel("MaxPoolOfBytes", domain=DOMAIN, dtypes=BYTES)
+def largest(b: Builder, node: Node, x: Operand) -> Operand:
+    """The largest level of each window."""
+    ceil_mode = bool(node.attrs.get("ceil_mode", 0))
+    window = resolve(node, x.shape[1:3], node.attrs["kernel_shape"], ceil_mode=ceil_mode)
+    y = b.empty((x.shape[0], *window.out_shape, x.shape[3]), x.dtype)
+    if y.size:
+        lowest, seen = int(np.iinfo(x.dtype).min), window.trimmed
+        args = b.flat(x), b.flat(y), b.constant(seen.table), x.shape[3], lowest
+        b.call(largest_bytes, *args, work=y.size * seen.taps)
+    return y

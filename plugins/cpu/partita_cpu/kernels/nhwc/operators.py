@@ -1,0 +1,334 @@
+"""Operators on images with channels last, in domain ``partita.nhwc``; `layout` makes such nodes.
+
+They exist only where there are native kernels, so they need no portable form.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking import Images, Source, Storage, plan
+from partita_cpu.gemm.product_steps import Scaling, bounds_of, emit_product, needs_pass
+from partita_cpu.gemm.tile_kernels import single_kernel
+from partita_cpu.kernels.int8.quantized_product import BYTES
+from partita_cpu.kernels.linalg.epilogue import finish
+from partita_cpu.kernels.movement.rearrange import expanded, transposed
+from partita_cpu.kernels.nhwc.depthwise import emit_depthwise, emit_slide
+from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
+from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
+from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.nhwc.window import (
+    MAX,
+    MEAN,
+    deal_channels,
+    over_all_pixels,
+    put_channels,
+    scale_and_shift,
+    spread_blocks,
+    swap_axes,
+)
+
+NARROW = 8
+"""Up to so many outputs an activation that needs a pass gets one of its own."""
+
+SHORT_SUM = 256
+"""Means over more pixels are sums of sums."""
+
+
+@kernel("ToChannelsLast", domain=DOMAIN, dtypes=F32 | BYTES)
+def to_channels_last(b: Builder, node: Node, x: Operand) -> Operand:
+    """(N, C, H, W) to (N, H, W, C), or with zeros for more channels if the node asks for them."""
+    n, c, h, w = x.shape
+    return _swapped(b, x, c, h * w, (n, h, w, int(node.attrs.get("channels", c))))
+
+
+@kernel("ToChannelsFirst", domain=DOMAIN, dtypes=F32 | BYTES)
+def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
+    """(N, H, W, C) to (N, C, H, W)."""
+    n, h, w, c = x.shape
+    return _swapped(b, x, h * w, c, (n, c, h, w))
+
+
+def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, ...]) -> Operand:
+    if x.dtype in BYTES:
+        return b.view(transposed(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1)), shape)
+    y = b.empty(shape, x.dtype)
+    if y.size == x.size and (rows == 1 or columns == 1 or not x.size):
+        return b.view(x, shape)
+    pitch = y.size * rows // x.size
+    b.call(swap_axes, b.flat(x), b.flat(y), rows, columns, pitch, exec_type="reorder")
+    return y
+
+
+@kernel("Buffer", domain=DOMAIN, folds=False)
+def buffer(b: Builder, node: Node) -> Operand:
+    """Memory that several nodes write their channels to."""
+    return b.empty(node.attrs["shape"], HALF if node.attrs.get("half") else np.float32)
+
+
+@kernel("Joined", domain=DOMAIN, dtypes=STORED)
+def joined(b: Builder, node: Node, *parts: Operand) -> Operand:
+    """A buffer when all have written to it."""
+    return parts[0]
+
+
+@kernel("Window", domain=DOMAIN, dtypes=STORED)
+def put_in_larger(b: Builder, node: Node, x: Operand) -> Operand:
+    """Channels copied to their place in a larger image, of which the rest means nothing."""
+    y = b.empty((*x.shape[:3], node.attrs["whole"]), x.dtype)
+    return _put(b, x, y, Place(x, 0, x.shape[3], y, node.attrs["begin"]))
+
+
+@kernel("PutChannels", domain=DOMAIN, dtypes=STORED)
+def put(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
+    """Channels copied to their place in a buffer."""
+    return _put(b, x, y, Place.of(node, x, y))
+
+
+def _put(b: Builder, x: Operand, y: Operand, place: Place) -> Operand:
+    if x.size:
+        name = "copy_halves" if x.dtype == HALF else "copy"
+        kernels = b.constant(single_kernel(choice_of(b).level, name))
+        numbers = place.channels, place.first, place.into, y.shape[3]
+        b.call(put_channels, b.flat(x), b.flat(y), kernels, *numbers, exec_type="copy")
+    return y
+
+
+@kernel("Conv", domain=DOMAIN, dtypes=STORED)
+def conv(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+    factor: Operand | None = None,
+    shift: Operand | None = None,
+    target: Operand | None = None,
+) -> Operand:
+    """Convolution by constant weights, then bias, residual and activation.
+
+    With a factor and a shift per channel, the input is multiplied and shifted on its way, and
+    brought within the bounds of attribute ``scaled``. A ``planar`` input is (N, C, H, W).
+    """
+    planar = bool(node.attrs.get("planar"))
+    if planar and not _reads_planes(b, node, x, w):
+        n, c, h, across = x.shape
+        x, planar = _swapped(b, x, c, h * across, (n, h, across, c)), False
+    if planar:
+        into = node.attrs.get("into", 0)
+        place, size = Place(x, 0, x.shape[1], target, into), x.shape[2:]
+    else:
+        place, size = Place.of(node, x, target), x.shape[1:3]
+    window = resolve(node, size, w.shape[2:])
+    groups = int(node.attrs.get("group", 1))
+    n, channels = x.shape[0], place.channels
+    if channels != w.shape[1] * groups or w.shape[0] % groups:
+        raise CompileError(
+            f"Operation '{node.name}' (Conv): {channels} input channels do not fit weights of "
+            f"shape {list(w.shape)} in {groups} groups."
+        )
+    shape = (n, *window.out_shape, w.shape[0])
+    y = place.output(b, shape, bool(node.attrs.get("half")))
+    if not math.prod(shape):
+        return y
+    if residual is not None:
+        residual = expanded(b, residual, y.shape)
+    activation = node.attrs.get("activation")
+    if 1 < groups == channels == w.shape[0] and residual is None:
+        emit_depthwise(b, window, place, w, bias, y, activation)
+        return y
+    images = _images(n, channels, w.shape[0], groups, window)
+    scaling = None
+    if factor is not None and shift is not None:
+        scaling = Scaling(factor, shift, *node.attrs["scaled"])
+    storage = Storage(
+        x.dtype == HALF,
+        y.dtype == HALF,
+        channels if planar else x.shape[3],
+        place.first,
+        y.shape[3],
+        place.into,
+        scaling is not None,
+        planar,
+    )
+    choice = choice_of(b)
+    if not emit_together(b, choice, images, x, w, bias, residual, y, activation, storage):
+        emit_product(b, choice, images, x, w, bias, residual, y, activation, storage, scaling)
+    return y
+
+
+def _images(n: int, channels: int, outputs: int, groups: int, window: Window) -> Images:
+    return Images(
+        n,
+        *window.size[1:],
+        channels,
+        outputs,
+        groups,
+        window.kernel[1:],
+        window.stride[1:],
+        window.dilation[1:],
+        window.begin[1:],
+        window.end[1:],
+        *window.out[1:],
+    )
+
+
+def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
+    """Whether a picture can be read as it is: its rows are laid out anew in any case."""
+    choice, window = choice_of(b), resolve(node, x.shape[2:], w.shape[2:])
+    images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
+    arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
+    storage = Storage(planar=True)
+    source = plan(images, choice.level, arithmetic, choice.threads, storage).source
+    return images.pixels > 0 and source is Source.HALO
+
+
+@kernel("ConvTranspose", domain=DOMAIN, dtypes=F32)
+def conv_transpose(
+    b: Builder, node: Node, x: Operand, w: Operand, bias: Operand | None = None
+) -> Operand:
+    """A transposed convolution whose windows touch but do not overlap: each pixel makes a block."""
+    n, h, width, channels = x.shape
+    inputs, outputs, down, across = w.shape
+    if inputs != channels:
+        raise CompileError(
+            f"Operation '{node.name}' (ConvTranspose): {channels} input channels do not fit "
+            f"weights of shape {list(w.shape)}."
+        )
+    y = b.empty((n, h * down, width * across, outputs), x.dtype)
+    if not y.size:
+        return y
+    form = Form(w.dtype, (w.shape[0], math.prod(w.shape[1:])))
+    matrix = b.prepack(w, "blocks", _block_matrix, form=form)
+    if bias is not None:
+        bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
+    blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
+    images = Images.matrix(n * h * width, channels, down * across * outputs)
+    activation = node.attrs.get("activation")
+    # In tiles most of which do not exist, activations that take long take longer.
+    narrow = down * across * outputs <= NARROW and needs_pass(activation)
+    within = None if narrow else activation
+    emit_product(b, choice_of(b), images, x, matrix, bias, None, blocks, within)
+    if blocks is not y:
+        run = across * outputs
+        b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
+    if narrow:
+        finish(b, y, width * across * outputs, None, 0, None, activation)
+    return y
+
+
+def _block_matrix(w: Array) -> Array:
+    """(inputs, outputs, down, across) as (inputs, down x across x outputs)."""
+    return np.ascontiguousarray(w.transpose(0, 2, 3, 1)).reshape(w.shape[0], -1)
+
+
+@kernel("MaxPool", domain=DOMAIN, dtypes=STORED)
+def max_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) -> Operand:
+    """The largest element of each window."""
+    window, place, y = _pool(b, node, x, target)
+    if y.size:
+        none = b.constant(np.zeros(1, np.float32))
+        emit_slide(b, window.trimmed, place, none, none, y, MAX)
+    return y
+
+
+@kernel("AveragePool", domain=DOMAIN, dtypes=STORED)
+def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) -> Operand:
+    """The mean of each window, with or without the padding under it."""
+    window, place, y = _pool(b, node, x, target)
+    if y.size:
+        include = bool(node.attrs.get("count_include_pad", 0))
+        rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
+        none = b.constant(np.zeros(1, np.float32))
+        emit_slide(b, window.trimmed, place, none, none, y, MEAN, counts=(rows, columns))
+    return y
+
+
+def _pool(
+    b: Builder, node: Node, x: Operand, target: Operand | None
+) -> tuple[Window, Place, Operand]:
+    ceil_mode = bool(node.attrs.get("ceil_mode", 0))
+    window = resolve(node, x.shape[1:3], node.attrs["kernel_shape"], ceil_mode=ceil_mode)
+    place = Place.of(node, x, target)
+    shape = (x.shape[0], *window.out_shape, place.channels)
+    return window, place, place.output(b, shape, x.dtype == HALF)
+
+
+@kernel("GlobalAveragePool", "GlobalMaxPool", domain=DOMAIN, dtypes=STORED)
+def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
+    """The mean or the maximum of each channel, in float32."""
+    n, h, w, _ = x.shape
+    place = Place.of(node, x, None)
+    y = b.empty((n, 1, 1, place.channels), np.float32)
+    mean = node.op_type == "GlobalAveragePool"
+    if y.size and h * w:
+        kind = "sum" if mean else "max"
+        name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
+        kernels = b.constant(single_kernel(choice_of(b).level, name))
+        rows = _rows(h * w)
+        numbers = place.channels, rows, h * w // rows, place.first, 1 / (h * w)
+        b.call(over_all_pixels, b.flat(x), b.flat(y), kernels, *numbers)
+    elif y.size:
+        b.call_numpy(np.ndarray.fill, y, math.nan if mean else -math.inf)
+    return y
+
+
+def _rows(pixels: int) -> int:
+    """Into how many equal parts a sum over many pixels is divided, each added up by itself.
+
+    PP-OCR's detection has means over 160 x 160; in one sum they were off by 5e-5.
+    """
+    if pixels <= SHORT_SUM:
+        return 1
+    return max(n for n in range(1, math.isqrt(pixels) + 1) if pixels % n == 0)
+
+
+@kernel("ScaleShift", domain=DOMAIN, dtypes=STORED)
+def scale_shift(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    factor: Operand,
+    shift: Operand,
+    target: Operand | None = None,
+) -> Operand:
+    """A factor and a summand per channel, then an activation."""
+    place = Place.of(node, x, target)
+    y = place.output(b, (*x.shape[:3], place.channels), x.dtype == HALF)
+    low, high, act = bounds_of(node.attrs.get("activation"))
+    if y.size:
+        name = "scale_halves" if x.dtype == HALF else "scale"
+        b.call(
+            scale_and_shift,
+            b.flat(x),
+            factor,
+            shift,
+            b.flat(y),
+            b.constant(single_kernel(choice_of(b).level, name)),
+            place.first,
+            place.into,
+            y.shape[3],
+            low,
+            high,
+            int(act.code),
+            float(act.alpha),
+            float(act.beta),
+        )
+    return y
+
+
+@kernel("ShuffleChannels", domain=DOMAIN, dtypes=STORED)
+def shuffle_channels(b: Builder, node: Node, x: Operand) -> Operand:
+    """Groups of channels dealt out: channel (g, i) of (groups, others) becomes (i, g)."""
+    y = b.empty(x.shape, x.dtype)
+    if y.size:
+        groups = int(node.attrs["groups"])
+        b.call(deal_channels, b.flat(x), b.flat(y), groups, x.shape[3] // groups)
+    return y

@@ -1,0 +1,110 @@
+"""Convolutions of few outputs: neighbouring pixels are computed together, as one of more outputs.
+
+A tile is 16 or 32 outputs wide whatever a convolution needs. Where it needs fewer, `count` pixels
+of a row become one pixel of ``count * outputs`` outputs. Its window is that of all of them, and
+each output's weights are zero where only other pixels' windows are. In memory both are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from partita.lowering import Activation, Array, Builder, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_steps import emit_product
+from partita_cpu.gemm.tile_kernels import tile_columns
+from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
+
+FEWEST_PIXELS = 14
+"""So many pixels a row must keep, to fill tiles and to be read where they lie."""
+
+GAIN = 1.3
+"""How many times fewer multiplications are worth it."""
+
+
+def together(images: Images, columns: int) -> int:
+    """How many pixels are computed together: what makes tiles do the least for each, or 1.
+
+    Args:
+        images: The convolution.
+        columns: Of a tile.
+    """
+    across, stride = images.kernel[1], images.stride[1]
+    most = min(columns // max(images.outputs, 1), images.out_width // FEWEST_PIXELS)
+    if images.groups > 1 or across == 1 or images.dilation[1] > 1 or most < 2:
+        return 1
+
+    def cost(count: int) -> float:
+        groups = -(-images.out_width // count)
+        return groups * (across + (count - 1) * stride)
+
+    best = min(range(1, most + 1), key=cost)
+    return best if cost(best) * GAIN <= cost(1) else 1
+
+
+def joined_images(images: Images, count: int) -> Images:
+    """The convolution with so many pixels as one."""
+    stride = images.stride[1]
+    across = images.kernel[1] + (count - 1) * stride
+    width = -(-images.out_width // count)
+    reach = (width - 1) * count * stride + across
+    missing = reach - images.width - images.begin[1]
+    return replace(
+        images,
+        outputs=images.outputs * count,
+        kernel=(images.kernel[0], across),
+        stride=(images.stride[0], stride * count),
+        end=(images.end[0], max(images.end[1], missing)),
+        out_width=width,
+    )
+
+
+def joined_weights(w: Array, count: int, stride: int) -> Array:
+    """Weights (outputs, channels, down, across) of one pixel as those of so many."""
+    outputs, channels, down, across = w.shape
+    shape = (count, outputs, channels, down, across + (count - 1) * stride)
+    wide = np.zeros(shape, w.dtype)
+    for pixel in range(count):
+        wide[pixel, ..., pixel * stride : pixel * stride + across] = w
+    return wide.reshape(count * outputs, channels, down, shape[-1])
+
+
+def emit_together(
+    b: Builder,
+    choice: Choice,
+    images: Images,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None,
+    residual: Operand | None,
+    y: Operand,
+    activation: Activation | None,
+    storage: Storage,
+) -> bool:
+    """Records what `emit_product` would, if it is worth it to compute pixels together."""
+    count = together(images, tile_columns(choice.level))
+    whole = images.out_width % count == 0
+    alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
+    if count == 1 or not alone or (residual is not None and not whole):
+        return False
+    stride = images.stride[1]
+    wide = joined_images(images, count)
+    outputs, *inner, across = w.shape
+    form = Form(w.dtype, (count * outputs, *inner, across + (count - 1) * stride))
+    weights = b.prepack(
+        w, ("together", count, stride), lambda a: joined_weights(a, count, stride), form=form
+    )
+    if bias is not None:
+        bias = b.prepack(bias, ("together", count), lambda a: np.tile(a, count))
+    kept = replace(storage, y_pitch=wide.outputs)
+    shape = (images.batch, images.out_height, images.out_width, images.outputs)
+    padded = (*shape[:2], wide.out_width * count, images.outputs)
+    into = y if whole else b.empty(padded, y.dtype)
+    emit_product(b, choice, wide, x, weights, bias, residual, into, activation, kept)
+    if not whole:
+        copy_box(b, into, y, shape, strides_of(padded), strides_of(shape))
+    return True

@@ -1,0 +1,63 @@
+"""Where steps on images with channels last read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Builder, Node, Operand
+from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.kernels.operator_table import F32
+
+DOMAIN = "partita.nhwc"
+
+HALF = np.dtype(np.uint16)
+"""What images in bfloat16 hold: its bits. Only operators of this domain see them."""
+
+STORED = F32 | {HALF}
+
+
+def choice_of(b: Builder) -> Choice:
+    """How native kernels compute.
+
+    Raises:
+        CompileError: There are none.
+    """
+    choice = native_choice(b.options)
+    if choice is None:
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}) needs native kernels, and there "
+            "are none for this machine."
+        )
+    return choice
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a node reads and writes channels: all of its tensors, or some of a larger one.
+
+    Attributes:
+        x: What is read.
+        first: The first channel that is read.
+        channels: How many are.
+        y: What is written to, or ``None`` for a tensor of its own.
+        into: The channel that the first result is written to.
+    """
+
+    x: Operand
+    first: int
+    channels: int
+    y: Operand | None
+    into: int
+
+    @classmethod
+    def of(cls, node: Node, x: Operand, y: Operand | None) -> Place:
+        """As `slices` has noted it at a node."""
+        first, channels = node.attrs.get("channels", (0, x.shape[3]))
+        return cls(x, first, channels, y, node.attrs.get("into", 0))
+
+    def output(self, b: Builder, shape: tuple[int, ...], half: bool) -> Operand:
+        """What is written to."""
+        return b.empty(shape, HALF if half else np.float32) if self.y is None else self.y

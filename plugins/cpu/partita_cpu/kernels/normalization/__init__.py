@@ -1,0 +1,1 @@
+"""Normalization over axes, planes and windows of channels."""

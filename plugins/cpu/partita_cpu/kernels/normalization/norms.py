@@ -1,0 +1,349 @@
+"""Normalisation over trailing axes, over planes of channels, and with given statistics."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Node, Operand
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.elementwise.binary import add, multiply
+from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
+from partita_cpu.kernels.half import float32_of, narrow, through_float32
+from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
+from partita_cpu.kernels.reduction.reduce import normalised_axis
+from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
+from partita_cpu.scalar.math import add_in_any_order, like, muladd
+
+
+@loop(inline=True)
+def _moments(row: Any, center: Any) -> Any:
+    """Means of the differences from ``center`` and of their squares, in float64."""
+    total, squares = np.float64(0), np.float64(0)
+    for start in range(0, row.size, BLOCK):
+        block = row[start : start + BLOCK]
+        part, square = like(center, 0), like(center, 0)
+        for i in range(block.size):
+            difference = block[i] - center
+            part = add_in_any_order(part, difference)
+            square = add_in_any_order(square, difference * difference)
+        total += np.float64(part)
+        squares += np.float64(square)
+    return total / row.size, squares / row.size
+
+
+@loop(inline=True)
+def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
+    """From the moments; the mean lies ``rest`` beyond the center that they are taken about."""
+    variance = square - rest * rest
+    variance = np.float64(0) if variance < 0 else variance  # and not max: it would swallow NaN
+    return 1 / np.sqrt(variance + epsilon)
+
+
+@loop
+def normalise_rows(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    means: Any,
+    inverses: Any,
+    outer: int,
+    n: int,
+    epsilon: float,
+    centered: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Rows of n elements to mean 0 (if ``centered``) and square mean 1, times scale, plus bias.
+
+    A mean far from 0 has no room for its last digits in the type of x. So what is taken off each
+    element is about the mean first, which leaves small numbers, then what was missing.
+    """
+    for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+        source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
+        center = like(y[0], sum_of_row(source) / n) if centered else like(y[0], 0)
+        rest, square = _moments(source, center)
+        rest = rest if centered else np.float64(0)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        means[o] = like(center, np.float64(center) + rest)
+        inverses[o] = inverse
+        missing = like(center, rest)
+        for i in range(target.size):
+            target[i] = muladd(((source[i] - center) - missing) * inverse, scale[i], bias[i])
+
+
+@loop
+def normalise_planes(
+    x: Any,
+    scale: Any,
+    bias: Any,
+    y: Any,
+    outer: int,
+    groups: int,
+    planes: int,
+    n: int,
+    epsilon: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
+
+    See `normalise_rows`.
+    """
+    rows = outer * groups
+    length = planes * n
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        source = x[row * length : (row + 1) * length]
+        center = like(y[0], sum_of_row(source) / length)
+        rest, square = _moments(source, center)
+        inverse = like(center, _inverse_deviation(square, rest, epsilon))
+        missing = like(center, rest)
+        for plane in range(planes):
+            channel = row % groups * planes + plane
+            start = row * length + plane * n
+            factor = inverse * scale[channel]
+            term = bias[channel]
+            before, after = x[start : start + n], y[start : start + n]
+            for i in range(after.size):
+                after[i] = muladd((before[i] - center) - missing, factor, term)
+
+
+@loop
+def scale_channels(
+    x: Any, factors: Any, terms: Any, y: Any, outer: int, channels: int, n: int, tid: int, nt: int
+) -> None:
+    """``x * factor + term`` with one factor and term per channel."""
+    if n == 1:
+        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+            before = x[o * channels : (o + 1) * channels]
+            after = y[o * channels : (o + 1) * channels]
+            for c in range(after.size):
+                after[c] = muladd(before[c], factors[c], terms[c])
+        return
+    planes = outer * channels
+    for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
+        factor, term = factors[plane % channels], terms[plane % channels]
+        before, after = x[plane * n : (plane + 1) * n], y[plane * n : (plane + 1) * n]
+        for i in range(after.size):
+            after[i] = muladd(before[i], factor, term)
+
+
+_add, _multiply = broadcast(add), broadcast(multiply)
+
+
+def _emit_rows(
+    b: Builder,
+    x: Operand,
+    scale: Operand,
+    bias: Operand | None,
+    axis: int,
+    epsilon: float,
+    centered: bool,
+) -> tuple[Operand, Operand, Operand]:
+    """Normalised rows, their means and their inverse deviations."""
+    rows_shape, row_shape = x.shape[:axis], x.shape[axis:]
+    outer, n = math.prod(rows_shape), math.prod(row_shape)
+    y = b.empty(x.shape, x.dtype)
+    kept = (*rows_shape, *[1] * len(row_shape))
+    means, inverses = b.empty(kept, x.dtype), b.empty(kept, x.dtype)
+    if y.size == 0:
+        return y, means, inverses
+    fits = scale.size == n and (bias is None or bias.size == n)
+    factors = b.flat(scale) if fits else b.constant(np.ones(n, x.dtype))
+    terms = b.flat(bias) if fits and bias is not None else b.constant(np.zeros(n, x.dtype))
+    b.call(
+        normalise_rows,
+        b.flat(x),
+        factors,
+        terms,
+        b.flat(y),
+        b.flat(means),
+        b.flat(inverses),
+        outer,
+        n,
+        float(epsilon),
+        int(centered),
+    )
+    if not fits:
+        for function, operand in ((_multiply, scale), (_add, bias)):
+            if operand is not None:
+                before, y = y, b.empty(x.shape, x.dtype)
+                emit_broadcast(b, function, [before, operand], y)
+    return y, means, inverses
+
+
+def _with_statistics(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None, centered: bool
+) -> tuple[Operand, Operand, Operand]:
+    """As `_emit_rows`; 16-bit floats have float32 statistics."""
+    axis = normalised_axis(b, node.attrs.get("axis", -1), x.ndim)
+    kind = x.dtype
+    x, scale = float32_of(b, x), float32_of(b, scale)
+    bias = None if bias is None else float32_of(b, bias)
+    epsilon = node.number("epsilon", 1e-5)
+    y, means, inverses = _emit_rows(b, x, scale, bias, axis, epsilon, centered)
+    return narrow(b, y, kind) if kind in HALVES else y, means, inverses
+
+
+@kernel("LayerNormalization", dtypes=ALL_FLOATS)
+@kernel("LayerNormalization", domain="partita", dtypes=ALL_FLOATS)
+def layer_normalization(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
+) -> tuple[Operand, Operand, Operand]:
+    """LayerNormalization with its mean and inverse deviation."""
+    return _with_statistics(b, node, x, scale, bias, True)
+
+
+@kernel("RMSNormalization", "SimplifiedLayerNormalization", dtypes=ALL_FLOATS)
+@kernel("SimplifiedLayerNormalization", domain="com.microsoft", dtypes=ALL_FLOATS)
+def root_mean_square_normalization(
+    b: Builder, node: Node, x: Operand, scale: Operand
+) -> tuple[Operand, Operand]:
+    """Division by the root of the mean square; a mean is not taken off."""
+    y, _, inverses = _with_statistics(b, node, x, scale, None, False)
+    return y, inverses
+
+
+@kernel(
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    domain="com.microsoft",
+    dtypes=ALL_FLOATS,
+)
+@through_float32
+def skip_layer_normalization(
+    b: Builder, node: Node, x: Operand, skip: Operand, scale: Operand, *others: Operand | None
+) -> tuple[Operand, Operand, Operand, Operand]:
+    """Normalisation of a sum; the sum is the last output."""
+    centered = node.op_type == "SkipLayerNormalization"
+    given = [*others, None, None]
+    beta, bias = (given[0], given[1]) if centered else (None, given[0])
+    total = x
+    for term in (skip, bias):
+        if term is not None:
+            before, total = total, b.empty(x.shape, x.dtype)
+            emit_broadcast(b, _add, [before, term], total)
+    epsilon = node.number("epsilon", 1e-12)
+    y, means, inverses = _emit_rows(b, total, scale, beta, x.ndim - 1, epsilon, centered)
+    return y, means, inverses, total
+
+
+@kernel("InstanceNormalization", dtypes=ALL_FLOATS)
+@through_float32
+def instance_normalization(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """Every channel of every sample for itself."""
+    return _emit_planes(b, node, x, scale, bias, x.shape[1])
+
+
+@kernel("GroupNormalization", dtypes=ALL_FLOATS)
+@through_float32
+def group_normalization(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """Groups of channels; until opset 20 scale and bias are per group, then per channel."""
+    groups = int(node.attrs["num_groups"])
+    channels = x.shape[1]
+    if groups <= 0 or channels % groups:
+        raise CompileError(
+            f"Operation '{node.name}' (GroupNormalization): {channels} channels do not fall into "
+            f"{groups} groups; num_groups must divide them."
+        )
+    if node.version < 21:
+        scale, bias = (_per_channel(b, operand, channels) for operand in (scale, bias))
+    return _emit_planes(b, node, x, scale, bias, groups)
+
+
+def _per_channel(b: Builder, x: Operand, channels: int) -> Operand:
+    y = b.empty((channels,), x.dtype)
+    if channels:
+        b.call_numpy(_repeat, x, y)
+    return y
+
+
+def _repeat(x: Array, y: Array) -> None:
+    y.reshape(x.size, -1)[...] = x.reshape(-1, 1)
+
+
+def _emit_planes(
+    b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand, groups: int
+) -> Operand:
+    y = b.empty(x.shape, x.dtype)
+    if y.size:
+        outer, channels, n = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+        b.call(
+            normalise_planes,
+            b.flat(x),
+            b.flat(scale),
+            b.flat(bias),
+            b.flat(y),
+            outer,
+            groups,
+            channels // groups,
+            n,
+            node.number("epsilon", 1e-5),
+        )
+    return y
+
+
+def _given_statistics(node: Node) -> Reason | None:
+    if node.attrs.get("training_mode", 0) or (node.version < 7 and not node.attrs.get("is_test")):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "computes statistics (training)")
+    if not node.attrs.get("spatial", 1):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "spatial is 0")
+    if any(value is not None for value in node.outputs[1:]):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "outputs statistics (training)")
+    return None
+
+
+@kernel("BatchNormalization", dtypes=ALL_FLOATS, check=_given_statistics)
+@through_float32
+def batch_normalization(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    scale: Operand,
+    bias: Operand,
+    mean: Operand,
+    variance: Operand,
+) -> Operand:
+    """Normalisation with given statistics, as one factor and term per channel."""
+    y = b.empty(x.shape, x.dtype)
+    if y.size == 0:
+        return y
+    channels = x.shape[1] if x.ndim > 1 else 1
+    epsilon = node.number("epsilon", 1e-5)
+    statistics = (scale, bias, mean, variance)
+    if all(operand.const is not None for operand in statistics):
+        folded = np.empty((2, channels), x.dtype)
+        given = [b.value(operand) for operand in statistics]
+        fold_statistics(given[0], given[1], given[2], given[3], folded[0], folded[1], epsilon)
+        factors, terms = b.constant(folded[0]), b.constant(folded[1])
+    else:
+        factors, terms = b.empty((channels,), x.dtype), b.empty((channels,), x.dtype)
+        b.call_numpy(fold_statistics, *statistics, factors, terms, epsilon)
+    n = math.prod(x.shape[2:])
+    b.call(scale_channels, b.flat(x), factors, terms, b.flat(y), x.shape[0], channels, n)
+    return y
+
+
+def fold_statistics(
+    scale: Array,
+    bias: Array,
+    mean: Array,
+    variance: Array,
+    factors: Array,
+    terms: Array,
+    epsilon: float,
+) -> None:
+    """One factor and one term per channel in place of four statistics."""
+    deviation = np.sqrt(variance.astype(np.float64) + epsilon)
+    wide = scale / deviation
+    factors[...] = wide
+    terms[...] = bias - mean * wide

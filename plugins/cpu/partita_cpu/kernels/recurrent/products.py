@@ -1,0 +1,178 @@
+"""The products of inputs and states with their weights, in floats and in bytes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from partita_cpu.gemm.tile_kernels import DOTS, MOST_DOTS
+from partita_cpu.jit.intrinsics.address_call import address, call_bytes
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.linalg.register_tiles import (
+    PANEL,
+    QUAD,
+    ROWS,
+    multiply_byte_row,
+    multiply_row,
+    multiply_rows,
+)
+from partita_cpu.scalar.math import copy_row, round_even
+
+CHUNK = 32
+"""Rows that meet a panel while it is in the cache."""
+
+
+@loop
+def input_products(
+    x: Any,
+    panels: Any,
+    bias: Any,
+    y: Any,
+    directions: int,
+    rows: int,
+    terms: int,
+    width: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = x @ weights + bias`` of every direction, all steps at once.
+
+    ``panels`` are those of all directions; rows of ``bias`` and ``y`` are ``width`` long.
+    """
+    count = width // PANEL
+    chunks = (rows + CHUNK - 1) // CHUNK
+    tasks = directions * count * chunks
+    for task in range(tasks * tid // nt, tasks * (tid + 1) // nt):
+        panel, chunk = task // chunks, task % chunks
+        direction, column = panel // count, panel % count * PANEL
+        terms_at = panel * terms * PANEL
+        row, end = chunk * CHUNK, min(rows, (chunk + 1) * CHUNK)
+        for k in range(row, end):
+            at = (direction * rows + k) * width + column
+            start = direction * width + column
+            copy_row(bias[start : start + PANEL], y[at : at + PANEL])
+        while row < end:
+            at = (direction * rows + row) * width + column
+            if row + ROWS <= end:
+                multiply_rows(x, row * terms, terms, panels, terms_at, y, at, width, terms)
+                row += ROWS
+            else:
+                multiply_row(x, row * terms, 0, panels, terms_at, y, at, 0, terms)
+                row += 1
+
+
+@loop
+def add_products(
+    state: Any,
+    s_step: int,
+    weights: Any,
+    w_at: int,
+    gates: Any,
+    places: Any,
+    offset: int,
+    row: int,
+    stop: int,
+    terms: int,
+    panels: int,
+) -> None:
+    """``gates += state @ weights`` for the rows from ``row`` to ``stop``.
+
+    Args:
+        state: Row k starts at ``k * s_step``.
+        s_step: Elements from one row of the state to the next.
+        weights: Panels, from ``w_at`` on.
+        w_at: Where they start.
+        gates: Row k starts at ``places[k] + offset``.
+        places: Places of the gates of each row; below 0 for rows that rest.
+        offset: Added to them.
+        row: First row.
+        stop: Behind the last row.
+        terms: Elements of a state.
+        panels: Panels of 64 gates; rows of gates are as long.
+    """
+    while row < stop:
+        at = places[row]
+        if row + ROWS <= stop and at >= 0:
+            step = places[row + 1] - at
+            if step > 0 and places[row + 2] - at == 2 * step and places[row + 3] - at == 3 * step:
+                for panel in range(panels):
+                    w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
+                    multiply_rows(state, row * s_step, s_step, weights, w, gates, c, step, terms)
+                row += ROWS
+                continue
+        if at >= 0:
+            for panel in range(panels):
+                w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
+                multiply_row(state, row * s_step, 0, weights, w, gates, c, 0, terms)
+        row += 1
+
+
+@loop
+def quantize_rows(rows: Any, levels: Any, count: int, n: int, width: int) -> Any:
+    """Rows as uint8 by their common range, filled up to ``width``; scale and zero point."""
+    low, high = np.float32(0), np.float32(0)
+    for i in range(count * n):
+        x = rows[i]
+        low = x if x < low else low
+        high = x if x > high else high
+    scale = (high - low) / np.float32(255)
+    scale = np.float32(1) if scale == np.float32(0) else scale
+    zero = min(max(round_even(-low / scale), np.float32(0)), np.float32(255))
+    for row in range(count):
+        for i in range(n):
+            level = round_even(rows[row * n + i] / scale) + zero
+            levels[row * width + i] = np.int32(min(max(level, np.float32(0)), np.float32(255)))
+        for i in range(n, width):
+            levels[row * width + i] = 0
+    return scale, np.int32(zero)
+
+
+@loop(inline=True)
+def _column(total: Any, zero: Any, factor: Any, level: Any, weights: Any, scale: Any) -> Any:
+    rest = np.int32(np.int32(zero * factor) - np.int32(level * weights))
+    return np.float32(np.int32(total + rest)) * scale
+
+
+@loop
+def add_byte_products(
+    levels: Any,
+    scale: Any,
+    zero: int,
+    weights: Any,
+    w_at: int,
+    scales: Any,
+    zeros: Any,
+    totals: Any,
+    gates: Any,
+    at: int,
+    sums: Any,
+    kernels: Any,
+    n: int,
+    quads: int,
+    columns: int,
+) -> None:
+    """``gates += state @ weights`` for one row, both quantised.
+
+    ``scales``, ``zeros`` and ``totals`` belong to the columns of the weights; ``kernels`` are
+    `table.byte_kernels`.
+    """
+    whole = np.int32(0)
+    for i in range(quads * QUAD):
+        whole = np.int32(whole + np.int32(levels[i]))
+    level = np.int32(zero)
+    # What a column's zero point is multiplied by.
+    factor = np.int32(np.int32(n) * level - whole)
+    for panel in range((columns + PANEL - 1) // PANEL):
+        w = w_at + panel * quads * QUAD * PANEL
+        if kernels[MOST_DOTS]:
+            sizes = (quads, QUAD, address(sums), 0)
+            call_bytes(kernels[DOTS + 1], (address(levels), 0, address(weights) + w, *sizes))
+        else:
+            sums[:PANEL] = 0
+            multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)
+        start, end = panel * PANEL, min(panel * PANEL + PANEL, columns)
+        of_column, total, step = zeros[start:end], totals[start:end], scales[start:end]
+        target = gates[at + start : at + end]
+        for i in range(target.size):
+            target[i] += _column(sums[i], of_column[i], factor, level, total[i], scale * step[i])

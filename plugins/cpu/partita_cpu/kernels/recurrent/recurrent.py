@@ -1,0 +1,390 @@
+"""LSTM, GRU and RNN: the input product in one go, then one compiled loop over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.linalg.register_tiles import PANEL, float_panels
+from partita_cpu.kernels.movement.strided_copy import copy_box
+from partita_cpu.kernels.operator_table import ALL_FLOATS, DTypes, kernel
+from partita_cpu.kernels.recurrent.cells import gru_loop, lstm_loop, rnn_loop
+from partita_cpu.kernels.recurrent.gates import ACTIVATIONS
+from partita_cpu.kernels.recurrent.products import input_products
+
+LENGTHS: DTypes = frozenset({np.dtype(np.int32)})
+_NEEDS_ALPHA = {"Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu"}
+_NEEDS_BETA = {"Affine", "ScaledTanh", "HardSigmoid"}
+_NAMES = {name.lower(): name for name in ACTIVATIONS}
+_DEFAULTS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Sizes and attributes of one recurrent operator.
+
+    Attributes:
+        directions: 1 or 2.
+        steps: Length of the longest sequence.
+        batch: Sequences.
+        hidden: Elements of a state.
+        groups: How many gates lie together in whole panels: 4 for LSTM, 2 and 1 for GRU.
+        batch_first: Whether batch elements come before steps (``layout`` is 1).
+    """
+
+    directions: int
+    steps: int
+    batch: int
+    hidden: int
+    groups: tuple[int, ...]
+    batch_first: bool
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Columns of each group in whole panels."""
+        return tuple(-(-gates * self.hidden // PANEL) * PANEL for gates in self.groups)
+
+    @property
+    def width(self) -> int:
+        """Columns of all groups: the length of a row of input products."""
+        return sum(self.widths)
+
+    @property
+    def gates(self) -> int:
+        """Rows of weights per hidden element."""
+        return sum(self.groups)
+
+    @property
+    def shape(self) -> Array:
+        """The ``shape`` of the loops: sizes, then strides in rows, see `recurrent_gates.SHAPE`."""
+        d, t, n = self.directions, self.steps, self.batch
+        x = (t * n, 1, t) if self.batch_first else (t * n, n, 1)
+        y = (1, d, t * d) if self.batch_first else (n, d * n, 1)
+        return np.array([d, t, n, self.hidden, *x, *y, self.width], np.int64)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        """Shape of the first output."""
+        if self.batch_first:
+            return (self.batch, self.steps, self.directions, self.hidden)
+        return (self.steps, self.directions, self.batch, self.hidden)
+
+    @property
+    def work(self) -> int:
+        """Multiplications of the loop over time."""
+        return self.steps * self.batch * self.directions * self.gates * self.hidden**2
+
+
+def cells(node: Node, x: Operand, directions: int, hidden: int, groups: tuple[int, ...]) -> Cells:
+    """The sizes of a node with ``groups`` of gates."""
+    batch_first = bool(node.attrs.get("layout", 0))
+    steps, batch = (x.shape[1], x.shape[0]) if batch_first else (x.shape[0], x.shape[1])
+    return Cells(directions, steps, batch, hidden, groups, batch_first)
+
+
+def _store(fn: Callable[[Array], Array], x: Array, y: Array) -> None:
+    y[...] = fn(x)
+
+
+def packed(
+    b: Builder,
+    x: Operand,
+    key: str,
+    fn: Callable[[Array], Array],
+    shape: Sequence[int],
+    dtype: Any = None,
+) -> Operand:
+    """``fn(x)``, of ``shape``: made once for weights, at every run for other tensors."""
+    if x.const is not None:
+        form = Form(np.dtype(x.dtype if dtype is None else dtype), tuple(shape))
+        return b.prepack(x, key, fn, form=form)
+    y = b.empty(shape, x.dtype if dtype is None else dtype)
+    b.call_numpy(_store, fn, x, y)
+    return y
+
+
+def _emit_panels(b: Builder, c: Cells, weights: Operand) -> Operand:
+    """Panels of weights (directions, gates, terms): of each direction those of each group."""
+
+    def panels(array: Array) -> Array:
+        ends = np.cumsum(c.groups) * c.hidden
+        parts = [np.split(matrix, ends[:-1]) for matrix in array]
+        return np.concatenate([float_panels(part.T) for group in parts for part in group])
+
+    size = c.directions * weights.shape[2] * c.width
+    return packed(b, weights, f"panels {c.groups}", panels, (size,))
+
+
+def joined_bias(bias: Array) -> Array:
+    """Input and recurrent bias in one."""
+    half = bias.shape[1] // 2
+    return bias[:, :half] + bias[:, half:]
+
+
+def _early_bias(bias: Array) -> Array:
+    """The same but for the recurrent bias of a GRU's third gate."""
+    third = bias.shape[1] // 6
+    joined = joined_bias(bias)
+    joined[:, 2 * third :] = bias[:, 2 * third : 3 * third]
+    return joined
+
+
+def _late_bias(bias: Array) -> Array:
+    """The recurrent bias of a GRU's third gate."""
+    return np.ascontiguousarray(bias[:, bias.shape[1] // 6 * 5 :])
+
+
+def _emit_bias(b: Builder, c: Cells, bias: Operand | None, dtype: np.dtype[Any]) -> Operand:
+    """A bias (directions, gates) in rows of whole panels."""
+
+    def padded(array: Array) -> Array:
+        full = np.zeros((c.directions, c.width), array.dtype)
+        row, column = 0, 0
+        for gates, width in zip(c.groups, c.widths, strict=True):
+            size = gates * c.hidden
+            full[:, column : column + size] = array[:, row : row + size]
+            row, column = row + size, column + width
+        return full
+
+    if bias is None:
+        return b.constant(np.zeros((c.directions, c.width), dtype))
+    return packed(b, bias, f"padded {c.groups}", padded, (c.directions, c.width))
+
+
+def _emit_input(
+    b: Builder, c: Cells, x: Operand, weights: Operand, bias: Operand | None
+) -> Operand:
+    rows, terms = c.steps * c.batch, x.shape[2]
+    out = b.empty((c.directions, rows, c.width), x.dtype)
+    if out.size:
+        tensors = (x, _emit_panels(b, c, weights), _emit_bias(b, c, bias, x.dtype), out)
+        args = (*(b.flat(tensor) for tensor in tensors), c.directions, rows, terms, c.width)
+        b.call(input_products, *args, work=out.size * terms)
+    return out
+
+
+def emit_places(b: Builder, c: Cells) -> Operand:
+    """Scratch for the places of the gates, one per row of the state."""
+    return b.empty((c.directions * c.batch,), np.int64)
+
+
+@loop
+def clear(state: Any, tid: int, nt: int) -> None:
+    """Sets a state to 0."""
+    for i in range(state.size * tid // nt, state.size * (tid + 1) // nt):
+        state[i] = 0
+
+
+def _emit_state(b: Builder, c: Cells, initial: Operand | None, dtype: np.dtype[Any]) -> Operand:
+    """Memory for a state, one row per direction and batch element, set to the initial one."""
+    state = b.empty((c.directions, c.batch, c.hidden), dtype)
+    if initial is None:
+        b.call(clear, b.flat(state))
+        return state
+    d, n, h = c.directions, c.batch, c.hidden
+    steps = (h, d * h, 1) if c.batch_first else (n * h, h, 1)
+    copy_box(b, initial, state, (d, n, h), steps, (n * h, h, 1))
+    return state
+
+
+def _final(b: Builder, c: Cells, state: Operand) -> Operand:
+    if not c.batch_first:
+        return state
+    final = b.empty((c.batch, c.directions, c.hidden), state.dtype)
+    d, n, h = c.directions, c.batch, c.hidden
+    copy_box(b, state, final, (n, d, h), (h, n * h, 1), (d * h, h, 1))
+    return final
+
+
+def _emit_lengths(b: Builder, c: Cells, lengths: Operand | None) -> Operand:
+    return b.constant(np.full(c.batch, c.steps, np.int32)) if lengths is None else lengths
+
+
+def _activations(
+    node: Node, kind: str, directions: int, dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Numbers of all activations and their parameters (alpha, beta of each)."""
+    names = node.attrs.get("activations") or _DEFAULTS[kind] * directions
+    alphas = list(node.attrs.get("activation_alpha") or ())
+    betas = list(node.attrs.get("activation_beta") or ())
+    codes, parameters = [], []
+    for given in names:
+        name = _NAMES[given.lower()]
+        code, alpha, beta = ACTIVATIONS[name]
+        if name in _NEEDS_ALPHA and alphas:
+            alpha = alphas.pop(0)
+        if name in _NEEDS_BETA and betas:
+            beta = betas.pop(0)
+        codes.append(code)
+        parameters += [alpha, beta]
+    single = np.array(parameters, np.float32)  # as ONNX keeps attributes and their defaults
+    return np.array(codes, np.int64), single.astype(dtype)
+
+
+def _attributes(
+    b: Builder, node: Node, kind: str, c: Cells, dtype: np.dtype[Any]
+) -> tuple[Operand, Operand, Operand, Operand, Any]:
+    """``shape, reverse, codes, parameters, clip`` as the loops take them."""
+    codes, parameters = _activations(node, kind, c.directions, dtype)
+    reverse = {"forward": [0], "reverse": [1]}.get(node.attrs.get("direction", "forward"), [0, 1])
+    clip = dtype.type(node.attrs.get("clip") or 0.0)
+    return (
+        b.constant(c.shape),
+        b.constant(np.array(reverse, np.int64)),
+        b.constant(codes),
+        b.constant(parameters),
+        clip,
+    )
+
+
+def known_activations(node: Node) -> Reason | None:
+    """Refuses activations that are not in the table."""
+    for name in node.attrs.get("activations") or ():
+        if name.lower() not in _NAMES:
+            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"activation is '{name}'")
+    return None
+
+
+_TYPES = {0: ALL_FLOATS, 1: ALL_FLOATS, 2: ALL_FLOATS, 3: ALL_FLOATS, 4: LENGTHS, 5: ALL_FLOATS}
+
+
+@kernel("LSTM", dtypes={**_TYPES, 6: ALL_FLOATS, 7: ALL_FLOATS}, check=known_activations, since=7)
+@through_float32
+def lstm(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    r: Operand,
+    bias: Operand | None = None,
+    lengths: Operand | None = None,
+    initial_h: Operand | None = None,
+    initial_c: Operand | None = None,
+    peepholes: Operand | None = None,
+) -> tuple[Operand, ...]:
+    """Long short-term memory."""
+    c = cells(node, x, w.shape[0], r.shape[2], (4,))
+    joined = None
+    if bias is not None:
+        joined = packed(b, bias, "joined", joined_bias, (c.directions, 4 * c.hidden))
+    tensors = (_emit_input(b, c, x, w, joined), _emit_panels(b, c, r))
+    others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, x.dtype)
+    return emit_lstm(b, node, c, lstm_loop, (*tensors, *others), x.dtype)
+
+
+def lstm_tensors(
+    b: Builder,
+    c: Cells,
+    lengths: Operand | None,
+    initial_h: Operand | None,
+    initial_c: Operand | None,
+    peepholes: Operand | None,
+    dtype: np.dtype[Any],
+) -> tuple[Operand, ...]:
+    """Peepholes, lengths, both states and places, as both LSTM loops take them."""
+    if peepholes is None:
+        peepholes = b.constant(np.zeros((c.directions, 3 * c.hidden), dtype))
+    h, cell = _emit_state(b, c, initial_h, dtype), _emit_state(b, c, initial_c, dtype)
+    return peepholes, _emit_lengths(b, c, lengths), h, cell, emit_places(b, c)
+
+
+def emit_lstm(
+    b: Builder,
+    node: Node,
+    c: Cells,
+    function: Callable[..., None],
+    tensors: Sequence[Operand],
+    dtype: np.dtype[Any],
+    scratch: Sequence[Operand] = (),
+) -> tuple[Operand, ...]:
+    """Records an LSTM loop; ``tensors`` end as `lstm_tensors` gives them."""
+    y = b.empty(c.y_shape, dtype)
+    b.call(
+        function,
+        *(b.flat(tensor) for tensor in (*tensors, *scratch, y)),
+        *_attributes(b, node, "LSTM", c, dtype),
+        int(node.attrs.get("input_forget", 0)),
+        work=c.work,
+    )
+    h, cell = tensors[-3], tensors[-2]
+    return y, _final(b, c, h), _final(b, c, cell)
+
+
+@kernel("GRU", dtypes=_TYPES, check=known_activations, since=7)
+@through_float32
+def gru(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    r: Operand,
+    bias: Operand | None = None,
+    lengths: Operand | None = None,
+    initial_h: Operand | None = None,
+) -> tuple[Operand, ...]:
+    """Gated recurrent unit, with the reset gate before or after the recurrent product."""
+    c = cells(node, x, w.shape[0], r.shape[2], (2, 1))
+    reset_after = int(node.attrs.get("linear_before_reset", 0))
+    late = b.constant(np.zeros((c.directions, c.hidden), x.dtype))
+    early = None
+    if bias is not None:
+        fn, key = (_early_bias, "early") if reset_after else (joined_bias, "joined")
+        early = packed(b, bias, key, fn, (c.directions, 3 * c.hidden))
+        if reset_after:
+            late = packed(b, bias, "late", _late_bias, (c.directions, c.hidden))
+    products = _emit_input(b, c, x, w, early)
+    recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
+    h = _emit_state(b, c, initial_h, x.dtype)
+    rows, length = c.directions * c.batch, c.widths[1]
+    rooms, y = b.empty((rows * length,), x.dtype), b.empty(c.y_shape, x.dtype)
+    room_places = b.constant(np.arange(rows, dtype=np.int64) * length)
+    lasting = _emit_lengths(b, c, lengths)
+    tensors = (products, recurrent, late, lasting, h, rooms, places, room_places, y)
+    b.call(
+        gru_loop,
+        *(b.flat(tensor) for tensor in tensors),
+        *_attributes(b, node, "GRU", c, x.dtype),
+        c.widths[0],
+        reset_after,
+        work=c.work,
+    )
+    return y, _final(b, c, h)
+
+
+@kernel("RNN", dtypes=_TYPES, check=known_activations, since=7)
+@through_float32
+def rnn(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    r: Operand,
+    bias: Operand | None = None,
+    lengths: Operand | None = None,
+    initial_h: Operand | None = None,
+) -> tuple[Operand, ...]:
+    """The plain recurrent network."""
+    c = cells(node, x, w.shape[0], r.shape[2], (1,))
+    joined = None
+    if bias is not None:
+        joined = packed(b, bias, "joined", joined_bias, (c.directions, c.hidden))
+    products = _emit_input(b, c, x, w, joined)
+    recurrent, places = _emit_panels(b, c, r), emit_places(b, c)
+    h = _emit_state(b, c, initial_h, x.dtype)
+    y = b.empty(c.y_shape, x.dtype)
+    tensors = (products, recurrent, _emit_lengths(b, c, lengths), h, places, y)
+    b.call(
+        rnn_loop,
+        *(b.flat(tensor) for tensor in tensors),
+        *_attributes(b, node, "RNN", c, x.dtype),
+        work=c.work,
+    )
+    return y, _final(b, c, h)

@@ -1,0 +1,191 @@
+"""The loops of reductions: one axis of a tensor (outer, axis, inner).
+
+Rows are cut off at the end of the input, so that the last one may be shorter than the others. Sums
+of floats are kept in blocks that are added up in float64: the error does not grow with the length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
+from partita_cpu.scalar.math import add_in_any_order, exp, like, log, maximum, wide_vectors
+
+BLOCK = 512
+"""Elements that are summed in their own type before they enter the float64 sum."""
+SHORT = 8
+"""Rows of so many elements are summed one by one."""
+LANES = 64
+"""Neighbouring results that one thread computes together when the last axis is kept."""
+
+
+@loop(inline=True)
+def share_of_lanes(outer: int, inner: int, tid: int, nt: int) -> Any:
+    """First task, last task and tasks per outer index, where a task is LANES results."""
+    pieces = (inner + LANES - 1) // LANES
+    tasks = outer * pieces
+    return tasks * tid // nt, tasks * (tid + 1) // nt, pieces
+
+
+@register_jitable
+def same_term(x: Any) -> Any:
+    """The element itself."""
+    return x
+
+
+@register_jitable
+def square_term(x: Any) -> Any:
+    """The element squared."""
+    return x * x
+
+
+@register_jitable
+def absolute_term(x: Any) -> Any:
+    """The element's magnitude."""
+    return abs(x)
+
+
+@register_jitable
+def sum_of_row(row: Any) -> Any:
+    """The sum of a float row in float64, right to a few ulp of float32."""
+    total = np.float64(0)
+    for start in range(0, row.size, BLOCK):
+        block = row[start : start + BLOCK]
+        part = like(block[0], 0)
+        for i in range(block.size):
+            part = add_in_any_order(part, block[i])
+        total += np.float64(part)
+    return total
+
+
+def sum_kernel(term: Callable[..., Any]) -> Kernel:
+    """A kernel ``(x, y, sums, outer, n, inner, tid, nt)`` that sums ``term`` of floats.
+
+    ``sums`` is float64 scratch of the size of ``y``; it is not touched where inner is 1.
+    """
+
+    def sum_terms(
+        x: Any, y: Any, sums: Any, outer: int, n: int, inner: int, tid: int, nt: int
+    ) -> None:
+        if inner == 1 and n <= SHORT:
+            for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+                part = like(x[0], 0)
+                for i in range(n):
+                    part += term(x[np.uint64(o * n + i)])
+                y[o] = part
+            return
+        if inner == 1:
+            for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+                row = x[o * n : (o + 1) * n]
+                total = np.float64(0)
+                for start in range(0, row.size, BLOCK):
+                    block = row[start : start + BLOCK]
+                    part = like(block[0], 0)
+                    for i in range(block.size):
+                        part = add_in_any_order(part, term(block[i]))
+                    total += np.float64(part)
+                y[o] = total
+            return
+        begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
+        for task in range(begin, end):
+            o = task // pieces
+            first = (task - o * pieces) * LANES
+            last = min(first + LANES, inner)
+            part_row = y[o * inner + first : o * inner + last]
+            total_row = sums[o * inner + first : o * inner + last]
+            total_row[:] = 0
+            for start in range(0, n, BLOCK):
+                part_row[:] = 0
+                for k in range(start, min(start + BLOCK, n)):
+                    row = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
+                    for i in range(part_row.size):
+                        part_row[i] += term(row[i])
+                for i in range(part_row.size):
+                    total_row[i] += part_row[i]
+            for i in range(part_row.size):
+                part_row[i] = total_row[i]
+
+    sum_terms.__name__ = sum_terms.__qualname__ = f"sum_terms_{term.__name__}"
+    return loop(sum_terms)
+
+
+def fold_kernel(combine: Callable[..., Any], term: Callable[..., Any] = same_term) -> Kernel:
+    """A kernel ``(x, y, outer, n, inner, tid, nt)`` that folds ``term`` by ``combine``."""
+
+    def fold(x: Any, y: Any, outer: int, n: int, inner: int, tid: int, nt: int) -> None:
+        if inner == 1:
+            for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+                row = x[o * n : (o + 1) * n]
+                result = like(row[0], term(row[0]))
+                for i in range(1, row.size):
+                    result = like(result, combine(result, like(result, term(row[i]))))
+                y[o] = result
+            return
+        begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
+        for task in range(begin, end):
+            o = task // pieces
+            first = (task - o * pieces) * LANES
+            last = min(first + LANES, inner)
+            target = y[o * inner + first : o * inner + last]
+            for k in range(n):
+                row = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
+                if k == 0:
+                    for i in range(target.size):
+                        target[i] = term(row[i])
+                else:
+                    for i in range(target.size):
+                        target[i] = combine(target[i], like(row[i], term(row[i])))
+
+    fold.__name__ = fold.__qualname__ = f"fold_{combine.__name__}_{term.__name__}"
+    return loop(fold)
+
+
+@loop
+def log_sum_exp(
+    x: Any, y: Any, sums: Any, outer: int, n: int, inner: int, tid: int, nt: int
+) -> None:
+    """``log(sum(exp(x)))`` without overflow; arguments as for `sum_kernel`."""
+    wide_vectors()
+    infinity = like(y[0], np.inf)
+    if inner == 1:
+        for o in range(outer * tid // nt, outer * (tid + 1) // nt):
+            row = x[o * n : (o + 1) * n]
+            top = -infinity
+            for i in range(row.size):
+                top = maximum(top, row[i])
+            shift = like(top, 0) if abs(top) == infinity else top
+            total = np.float64(0)
+            for start in range(0, row.size, BLOCK):
+                block = row[start : start + BLOCK]
+                part = like(top, 0)
+                for i in range(block.size):
+                    part = add_in_any_order(part, exp(block[i] - shift))
+                total += np.float64(part)
+            y[o] = np.log(total) + shift
+        return
+    begin, end, pieces = share_of_lanes(outer, inner, tid, nt)
+    for task in range(begin, end):
+        o = task // pieces
+        first = (task - o * pieces) * LANES
+        last = min(first + LANES, inner)
+        top_row = y[o * inner + first : o * inner + last]
+        total_row = sums[o * inner + first : o * inner + last]
+        top_row[:] = -infinity
+        total_row[:] = 0
+        for k in range(n):
+            row = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
+            for i in range(row.size):
+                top_row[i] = maximum(top_row[i], row[i])
+        for i in range(top_row.size):
+            top_row[i] = like(infinity, 0) if abs(top_row[i]) == infinity else top_row[i]
+        for k in range(n):
+            row = x[(o * n + k) * inner + first : (o * n + k) * inner + last]
+            for i in range(row.size):
+                total_row[i] += exp(row[i] - top_row[i])
+        for i in range(top_row.size):
+            top_row[i] = top_row[i] + log(total_row[i])

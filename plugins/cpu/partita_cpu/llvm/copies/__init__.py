@@ -1,0 +1,1 @@
+"""Kernels that copy: split into bfloat16, strided, transposed."""

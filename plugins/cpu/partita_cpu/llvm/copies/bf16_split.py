@@ -1,0 +1,222 @@
+"""Runs of float32 copied, as they are, or as one to three bfloat16 that add up to them."""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.epilogue import load_half, rounded_to_float16, store_parts
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import bounded, masked_load, masked_store
+
+PARAMETERS = "ptr %x, i64 %n, ptr %to, i64 %low_plane, i64 %padded"
+"""x: n floats. to: gets `padded` elements, zeros behind the n. low_plane: distance in bytes from
+`to` to the second parts, and from these to the third ones."""
+
+SCALED = f"{PARAMETERS}, ptr %factor, ptr %shift, float %low, float %high"
+"""Of conversions with a factor and a summand for each of the n numbers, and bounds."""
+
+LAID = "ptr %x, i64 %ldx, i64 %rows, i64 %n, ptr %to"
+"""Of `lay_tile`. x: up to 16 rows of n floats at distances of ldx bytes. to: tiles of 16 rows times
+32 numbers, one for every 32 of the n, zeros behind them; rows that are missing are not written."""
+
+_MASK = "<32 x i1>"
+_TILE_BYTES = 1024
+
+
+def copy(name: str, lanes: int) -> Function:
+    """Copies a run as it is; returns 0."""
+    f = Function(name, PARAMETERS, "i64")
+    whole = f.let("sdiv i64 %n, " + str(lanes))
+    done = f.let(f"mul i64 {whole}, {lanes}")
+    kind = f"<{lanes} x float>"
+
+    def full(index: str, _: list[str]) -> list[str]:
+        place = f.let(f"mul i64 {index}, {4 * lanes}")
+        f.do(f"store {kind} {f.load(kind, f.at('%x', place))}, ptr {f.at('%to', place)}, align 4")
+        return []
+
+    f.loop(whole, [], full)
+    rounds = f.let(f"add i64 {f.let(f'sub i64 %padded, {done}')}, {lanes - 1}")
+    rounds = f.let(f"sdiv i64 {rounds}, {lanes}")
+    lane_kind = f"<{lanes} x i32>"
+    numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+
+    def rest(index: str, _: list[str]) -> list[str]:
+        first = f.let(f"add i64 {done}, {f.let(f'mul i64 {index}, {lanes}')}")
+        masks = []
+        for end in ("%n", "%padded"):
+            left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+            masks.append(f.let(f"icmp slt {lane_kind} {numbers}, {f.splat(lanes, 'i32', left)}"))
+        place = f.let(f"shl i64 {first}, 2")
+        x = masked_load(f, lanes, f.at("%x", place), masks[0])
+        masked_store(f, lanes, x, f.at("%to", place), masks[1])
+        return []
+
+    f.loop(rounds, [], rest)
+    f.do("ret i64 0")
+    return f
+
+
+def narrow(name: str, planes: int) -> Function:
+    """Converts a run; returns the largest bit pattern of an absolute value among the floats.
+
+    The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
+    """
+    return _Converter(Function(name, PARAMETERS, "i64"), 16, False, planes).function()
+
+
+def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
+    """``min(max(x * factor + shift, low), high)`` of a run; returns what `narrow` returns.
+
+    See `SCALED`. The result is kept in so many parts of bfloat16; 0 for a float32.
+    """
+    f = Function(name, SCALED, "i64")
+    return _Converter(f, lanes, half_in, planes, scaled=True).function()
+
+
+class _Converter:
+    """Writes a kernel that brings a run of numbers into another form."""
+
+    def __init__(
+        self,
+        f: Function,
+        lanes: int,
+        half_in: bool,
+        planes: int,
+        scaled: bool = False,
+    ) -> None:
+        self._f, self._lanes, self._scaled = f, lanes, scaled
+        self._half_in, self._planes = half_in, planes
+        self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+
+    def function(self) -> Function:
+        f, lanes, ints = self._f, self._lanes, self._ints
+        rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
+        largest = f.loop(rounds, [(ints, "zeroinitializer")], self._piece)[0]
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def laid(self, float16: bool) -> Function:
+        """Of `lay_tile`: tile by tile, so that memory is written in order."""
+        f, ints = self._f, self._ints
+        tiles = f.let(f"udiv i64 {f.let('add i64 %n, 31')}, 32")
+
+        def tile(index: str, outer: list[str]) -> list[str]:
+            first = f.let(f"mul i64 {index}, 32")
+            pieces = [f.let(f"add i64 {first}, {16 * i}") for i in range(2)]
+            masks = [self._mask(piece, "%n") for piece in pieces]
+            source = f.at("%x", f.let(f"mul i64 {first}, 4"))
+            target = f.at("%to", f.let(f"mul i64 {index}, {self._planes * _TILE_BYTES}"))
+
+            def row(number: str, values: list[str]) -> list[str]:
+                largest = values[0]
+                place = f.at(source, f.let(f"mul i64 {number}, %ldx"))
+                to = f.at(target, f.let(f"mul i64 {number}, 64"))
+                for i in range(2):
+                    x = masked_load(f, 16, f.at(place, 64 * i), masks[i])
+                    x = rounded_to_float16(f, 16, x) if float16 else x
+                    store_parts(f, 16, x, f.at(to, 32 * i), None, self._planes, _TILE_BYTES)
+                    largest = self._larger(largest, x)
+                return [largest]
+
+            return f.loop("%rows", [(ints, outer[0])], row)
+
+        largest = f.loop(tiles, [(ints, "zeroinitializer")], tile)[0]
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v16i32({ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def _larger(self, largest: str, x: str) -> str:
+        """The larger of patterns found and those of absolute values."""
+        f, lanes, ints = self._f, self._lanes, self._ints
+        bits = f.let(f"bitcast {self._floats} {x} to {ints}")
+        size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
+        return f.let(f"call {ints} @llvm.umax.v{lanes}i32({ints} {largest}, {ints} {size})")
+
+    def _piece(self, index: str, values: list[str]) -> list[str]:
+        f, lanes = self._f, self._lanes
+        first = f.let(f"mul i64 {index}, {lanes}")
+        inside, writable = self._mask(first, "%n"), self._mask(first, "%padded")
+        at = f.at("%x", f.let(f"mul i64 {first}, {2 if self._half_in else 4}"))
+        load = load_half if self._half_in else masked_load
+        x = load(f, lanes, at, inside)
+        if self._scaled:
+            x = self._scale(x, f.let(f"shl i64 {first}, 2"), inside)
+        to = f.at("%to", f.let(f"mul i64 {first}, {2 if self._planes else 4}"))
+        if not self._planes:
+            masked_store(f, lanes, x, to, writable)
+        else:
+            store_parts(f, lanes, x, to, writable, self._planes)
+        return [self._larger(values[0], x)]
+
+    def _mask(self, first: str, end: str) -> str:
+        f, lanes = self._f, self._lanes
+        numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(lanes)) + ">"
+        left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+        return f.let(f"icmp slt {self._ints} {numbers}, {f.splat(lanes, 'i32', left)}")
+
+    def _scale(self, x: str, place: str, inside: str) -> str:
+        """Scaled; zero where there are no numbers, since bounds could make something else of it."""
+        f, lanes, v = self._f, self._lanes, self._floats
+        factor = masked_load(f, lanes, f.at("%factor", place), inside)
+        shift = masked_load(f, lanes, f.at("%shift", place), inside)
+        x = f.let(f"call {v} @llvm.fma.v{lanes}f32({v} {x}, {v} {factor}, {v} {shift})")
+        low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+        x = bounded(f, v, x, low, high, lanes)
+        return f.let(f"select <{lanes} x i1> {inside}, {v} {x}, {v} zeroinitializer")
+
+
+def lay_tile(name: str, planes: int, float16: bool = False) -> Function:
+    """Lays rows out as tiles of bfloat16 that AMX loads whole; returns what `narrow` returns.
+
+    Lower halves, if there are any, follow behind each tile. With `float16`, numbers are rounded to
+    it first.
+    """
+    return _Converter(Function(name, LAID, "i64"), 16, False, planes).laid(float16)
+
+
+def copy_halves(name: str) -> Function:
+    """Copies a run of bfloat16; returns what `narrow` returns."""
+    f = Function(name, PARAMETERS, "i64")
+    rounds = f.let("lshr i64 " + f.let("add i64 %padded, 31") + ", 5")
+    kind, mask = "<32 x i16>", "<32 x i1>"
+    numbers = "<" + ", ".join(f"i32 {lane}" for lane in range(32)) + ">"
+
+    def piece(index: str, values: list[str]) -> list[str]:
+        first = f.let(f"shl i64 {index}, 5")
+        masks = []
+        for end in ("%n", "%padded"):
+            left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+            masks.append(f.let(f"icmp slt <32 x i32> {numbers}, {f.splat(32, 'i32', left)}"))
+        place = f.let(f"shl i64 {first}, 1")
+        load = f"call {kind} @llvm.masked.load.v32i16.p0(ptr {f.at('%x', place)}, i32 2, "
+        x = f.let(f"{load}{mask} {masks[0]}, {kind} zeroinitializer)")
+        to = f.at("%to", place)
+        name = "@llvm.masked.store.v32i16.p0"
+        f.do(f"call void {name}({kind} {x}, ptr {to}, i32 2, {mask} {masks[1]})")
+        size = f.let(f"and {kind} {x}, {f.splat(32, 'i16', '32767')}")
+        return [f.let(f"call {kind} @llvm.umax.v32i16({kind} {values[0]}, {kind} {size})")]
+
+    largest = f.loop(rounds, [(kind, "zeroinitializer")], piece)[0]
+    found = f.let(f"call i16 @llvm.vector.reduce.umax.v32i16({kind} {largest})")
+    f.do(f"ret i64 {f.let('shl i64 ' + f.let(f'zext i16 {found} to i64') + ', 16')}")
+    return f
+
+
+def declarations(lanes: int) -> str:
+    """What conversions call, beyond those of `masked`, `fma` and `finish`."""
+    ints = f"<{lanes} x i32>"
+    return (
+        f"declare {ints} @llvm.umax.v{lanes}i32({ints}, {ints})\n"
+        f"declare i32 @llvm.vector.reduce.umax.v{lanes}i32({ints})\n"
+    )
+
+
+def half_declarations() -> str:
+    """What `copy_halves` calls."""
+    kind = "<32 x i16>"
+    return (
+        f"declare {kind} @llvm.umax.v32i16({kind}, {kind})\n"
+        f"declare i16 @llvm.vector.reduce.umax.v32i16({kind})\n"
+        f"declare {kind} @llvm.masked.load.v32i16.p0(ptr, i32 immarg, {_MASK}, {kind})\n"
+        f"declare void @llvm.masked.store.v32i16.p0({kind}, ptr, i32 immarg, {_MASK})\n"
+    )

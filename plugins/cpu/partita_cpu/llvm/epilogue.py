@@ -1,0 +1,234 @@
+"""What follows the sums of a tile: bias, residual, bounds and a gate, then the output's memory.
+
+Tile kernels end with it, so that sums go from registers to where they belong. Where a tile does not
+lie in the output as it is (rows between image rows, activations that bounds do not express), or
+sums go on later, they go to a scratch tile instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
+
+PARAMETERS = (
+    "ptr %tile, ptr %bias, ptr %residual, ptr %y, i64 %ldy, i64 %columns, float %low, "
+    "float %high, i64 %gate"
+)
+"""tile: where sums go if y is null, row by row; AMX keeps them there in any case. bias: one number
+per column. residual: like y, or null. y: the first row of the output; ldy: bytes between rows.
+columns: how many of the tile's exist. low, high: bounds. gate: 1 for `hard_swish`.
+"""
+
+VECTORS = 2
+
+
+class Finish:
+    """Writes the end of a tile kernel.
+
+    Args:
+        f: The kernel.
+        lanes: Floats of a vector.
+        half: LLVM's name of the 16-bit type of output and residual, or "" for float32.
+    """
+
+    def __init__(self, f: Function, lanes: int, half: str = "") -> None:
+        self._f = f
+        self._lanes = lanes
+        self._half = half
+        self._vector = f"<{lanes} x float>"
+        self._bytes = (2 if half else 4) * lanes
+
+    def whole_tile(self, sums: list[str]) -> None:
+        """Finishes sums that lie in registers, row by row, `VECTORS` a row."""
+        f, v = self._f, self._vector
+        # Each number is made where it is used: AVX2 has few registers to keep it in.
+        for i in range(VECTORS):
+            bias = self._bias(i)
+            for place in range(i, len(sums), VECTORS):
+                sums[place] = f.let(f"fadd {v} {sums[place]}, {bias}")
+        present = f.let("icmp ne ptr %residual, null")
+        sums = self._maybe(present, sums, self._add_residuals)
+        sums = self._bounded(sums)
+        gated = f.let("icmp ne i64 %gate, 0")
+        swish = functools.partial(hard_swish, f, self._lanes)
+        sums = self._maybe(gated, sums, lambda values: [swish(x) for x in values])
+        masks = self._masks()
+        to = "%y"
+        for row in range(len(sums) // VECTORS):
+            to = f.at(to, "%ldy") if row else to
+            self._store(sums[VECTORS * row : VECTORS * (row + 1)], to, masks)
+
+    def stored_tile(self, rows: str) -> None:
+        """Finishes `rows` rows of sums that lie in the scratch tile."""
+        f, v, lanes = self._f, self._vector, self._lanes
+        bias, masks = [self._bias(i) for i in range(VECTORS)], self._masks()
+
+        def each_row(residual: bool, gate: bool) -> None:
+            def row(index: str, _: list[str]) -> list[str]:
+                source = f.at("%tile", f.let(f"mul i64 {index}, {4 * lanes * VECTORS}"))
+                place = f.let(f"mul i64 {index}, %ldy")
+                values = []
+                for i in range(VECTORS):
+                    x = f.load(v, f.at(source, 4 * lanes * i))
+                    x = f.let(f"fadd {v} {x}, {bias[i]}")
+                    if residual:
+                        at = f.at(f.at("%residual", place), self._bytes * i)
+                        x = f.let(f"fadd {v} {x}, {self._load(at, masks[i])}")
+                    values.append(x)
+                values = self._bounded(values)
+                values = [hard_swish(f, lanes, x) for x in values] if gate else values
+                self._store(values, f.at("%y", place), masks)
+                return []
+
+            f.loop(rows, [], row)
+
+        alone = f.let("icmp eq ptr %residual, null")
+        plain = f.let("icmp eq i64 %gate, 0")
+
+        def variants(residual: bool) -> None:
+            f.either(plain, lambda: each_row(residual, False), lambda: each_row(residual, True))
+
+        f.either(alone, lambda: variants(False), lambda: variants(True))
+
+    def _bias(self, i: int) -> str:
+        return self._f.load(self._vector, self._f.at("%bias", 4 * self._lanes * i))
+
+    def _masks(self) -> list[str]:
+        return column_masks(self._f, "%columns", self._lanes, VECTORS)
+
+    def _bounded(self, values: list[str]) -> list[str]:
+        low, high = (self._f.splat(self._lanes, "float", name) for name in ("%low", "%high"))
+        return [bounded(self._f, self._vector, x, low, high, self._lanes) for x in values]
+
+    def _maybe(
+        self, condition: str, values: list[str], change: Callable[[list[str]], list[str]]
+    ) -> list[str]:
+        """The values, changed if the condition holds: a loop of one round, or none."""
+        f = self._f
+        rounds = f.let(f"zext i1 {condition} to i64")
+        carried = [(self._vector, x) for x in values]
+        return f.loop(rounds, carried, lambda _, inner: change(inner))
+
+    def _add_residuals(self, sums: list[str]) -> list[str]:
+        f, at, found = self._f, "%residual", []
+        masks = self._masks()
+        for place, x in enumerate(sums):
+            if place and place % VECTORS == 0:
+                at = f.at(at, "%ldy")
+            i = place % VECTORS
+            r = self._load(f.at(at, self._bytes * i), masks[i])
+            found.append(f.let(f"fadd {self._vector} {x}, {r}"))
+        return found
+
+    def _load(self, at: str, mask: str) -> str:
+        if not self._half:
+            return masked_load(self._f, self._lanes, at, mask)
+        return load_half(self._f, self._lanes, at, mask, self._half)
+
+    def _store(self, values: list[str], to: str, masks: list[str]) -> None:
+        for i, x in enumerate(values):
+            at = self._f.at(to, self._bytes * i)
+            if self._half:
+                store_half(self._f, self._lanes, x, at, masks[i], self._half)
+            else:
+                masked_store(self._f, self._lanes, x, at, masks[i])
+
+
+def hard_swish(f: Function, lanes: int, x: str) -> str:
+    """``x * max(0, min(1, x / 6 + 0.5))``."""
+    v = f"<{lanes} x float>"
+    slope, half, zero, one = (
+        f.splat(lanes, "float", text) for text in ("0x3FC5555560000000", "5.0e-1", "0.0", "1.0")
+    )
+    sigmoid = f.let(f"fadd {v} {f.let(f'fmul {v} {x}, {slope}')}, {half}")
+    return f.let(f"fmul {v} {x}, {bounded(f, v, sigmoid, zero, one, lanes)}")
+
+
+def epilogue(name: str, lanes: int, half: str = "") -> Function:
+    """Finishes rows of a tile that was stored: `rows`, then `PARAMETERS`."""
+    f = Function(name, f"i64 %rows, {PARAMETERS}")
+    Finish(f, lanes, half).stored_tile("%rows")
+    f.do("ret void")
+    return f
+
+
+def prefetch(pointer: str) -> str:
+    """Asks for a line in the second-level cache."""
+    return f"call void @llvm.prefetch.p0(ptr {pointer}, i32 0, i32 2, i32 1)"
+
+
+def rounded_to_float16(f: Function, lanes: int, x: str) -> str:
+    """A vector of floats, each the nearest float16; what is too large is infinite."""
+    kind, half = f"<{lanes} x float>", f"<{lanes} x half>"
+    return f.let(f"fpext {half} {f.let(f'fptrunc {kind} {x} to {half}')} to {kind}")
+
+
+BFLOAT = "bfloat"
+FLOAT16 = "half"
+
+
+def load_half(f: Function, lanes: int, pointer: str, mask: str, kind: str = BFLOAT) -> str:
+    """A vector of 16-bit numbers as floats; lanes outside of the mask are not read, and 0."""
+    short, wide, m = f"<{lanes} x i16>", f"<{lanes} x i32>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.load.v{lanes}i16.p0"
+    bits = f.let(f"call {short} {name}(ptr {pointer}, i32 2, {m} {mask}, {short} zeroinitializer)")
+    if kind == FLOAT16:
+        numbers = f.let(f"bitcast {short} {bits} to <{lanes} x half>")
+        return f.let(f"fpext <{lanes} x half> {numbers} to <{lanes} x float>")
+    whole = f.let(f"zext {short} {bits} to {wide}")
+    shifted = f.let(f"shl {wide} {whole}, {f.splat(lanes, 'i32', '16')}")
+    return f.let(f"bitcast {wide} {shifted} to <{lanes} x float>")
+
+
+def store_half(
+    f: Function, lanes: int, x: str, pointer: str, mask: str | None, kind: str = BFLOAT
+) -> str:
+    """Rounds a vector of floats to 16 bits and writes the lanes of the mask; returns the bits.
+
+    Without a mask it writes all.
+    """
+    short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
+    rounded = f.let(f"fptrunc <{lanes} x float> {x} to <{lanes} x {kind}>")
+    bits = f.let(f"bitcast <{lanes} x {kind}> {rounded} to {short}")
+    if mask is None:
+        f.do(f"store {short} {bits}, ptr {pointer}, align 2")
+        return bits
+    name = f"@llvm.masked.store.v{lanes}i16.p0"
+    f.do(f"call void {name}({short} {bits}, ptr {pointer}, i32 2, {m} {mask})")
+    return bits
+
+
+def store_parts(
+    f: Function,
+    lanes: int,
+    x: str,
+    pointer: str,
+    mask: str | None,
+    planes: int,
+    apart: str | int = "%low_plane",
+) -> None:
+    """Writes a vector of floats as so many bfloat16 that add up to them, so many bytes apart."""
+    floats, ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+    for plane in range(planes):
+        pointer = f.at(pointer, apart) if plane else pointer
+        part = store_half(f, lanes, x, pointer, mask)
+        if plane + 1 < planes:
+            whole = f.let(f"zext <{lanes} x i16> {part} to {ints}")
+            whole = f.let(f"shl {ints} {whole}, {f.splat(lanes, 'i32', '16')}")
+            x = f.let(f"fsub {floats} {x}, {f.let(f'bitcast {ints} {whole} to {floats}')}")
+
+
+PREFETCH = "declare void @llvm.prefetch.p0(ptr, i32 immarg, i32 immarg, i32 immarg)\n"
+"""What `prefetch` calls."""
+
+
+def declarations(lanes: int) -> str:
+    """What kernels with 16-bit numbers call, beyond those of `masked`."""
+    short, m = f"<{lanes} x i16>", f"<{lanes} x i1>"
+    return (
+        f"declare {short} @llvm.masked.load.v{lanes}i16.p0(ptr, i32 immarg, {m}, {short})\n"
+        f"declare void @llvm.masked.store.v{lanes}i16.p0({short}, ptr, i32 immarg, {m})\n"
+    )

@@ -1,0 +1,193 @@
+"""What follows the sums of a tile of a product of bytes: zero points, bias and scale, then memory.
+
+A tile holds int32 sums, `PITCH` bytes a row. They become levels of 8 bits, or floats.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import bounded, column_masks, masked_store
+
+PARAMETERS = (
+    "ptr %tile, i64 %rows, i64 %columns, ptr %totals, i64 %zero, ptr %bias, ptr %factors, "
+    "float %scale, ptr %y, i64 %ldy, float %low, float %high, i64 %level"
+)
+"""rows, columns: how many of the tile's exist. totals: sums of the columns of the weights, int32;
+zero: what each is multiplied by and taken off. bias: one per column, int32 for levels and float32
+for floats. factors: float32, one per column; scale: one for all. y: the first row of the result,
+ldy: bytes between rows. low, high: bounds of levels less the level of 0, which is `level`."""
+
+PITCH = 256
+"""Bytes from one row of a tile to the next."""
+
+
+COLUMNS = PITCH // 4
+"""Columns of a tile."""
+
+
+def finish_bytes(name: str, lanes: int, levels: bool) -> Function:
+    """``y = (sum - zero * total) * factor + bias`` in floats, or with the bias first as levels."""
+    f = Function(name, PARAMETERS)
+    end = _End(f, lanes, levels)
+    vectors = f.let(f"udiv i64 {f.let(f'add i64 %columns, {lanes - 1}')}, {lanes}")
+    together = COLUMNS // lanes
+
+    def whole_rows() -> None:
+        end.rows("0", [""] * together)
+
+    def vector(index: str, _: list[str]) -> list[str]:
+        first = f.let(f"mul i64 {index}, {lanes}")
+        mask = column_masks(f, f.let(f"sub i64 %columns, {first}"), lanes, 1)[0]
+        end.rows(first, [mask])
+        return []
+
+    def columns() -> None:
+        f.loop(vectors, [], vector)
+
+    if together <= WHOLE:
+        f.either(f.let(f"icmp eq i64 %columns, {COLUMNS}"), whole_rows, columns)
+    else:
+        columns()
+    f.do("ret void")
+    return f
+
+
+WHOLE = 4
+"""Vectors of a row whose numbers all fit into registers at once."""
+
+
+class _End:
+    """Writes loops over rows, for some neighbouring vectors of each.
+
+    Args:
+        f: The kernel.
+        lanes: Numbers of a vector.
+        levels: Whether results are bytes.
+    """
+
+    def __init__(self, f: Function, lanes: int, levels: bool) -> None:
+        self._f, self._lanes, self._levels = f, lanes, levels
+        self._whole, self._real = f"<{lanes} x i32>", f"<{lanes} x float>"
+        self._zero = f.splat(lanes, "i32", f.let("trunc i64 %zero to i32"))
+        self._level = f.splat(lanes, "i32", f.let("trunc i64 %level to i32"))
+        names = ("%low", "%high", "%scale")
+        self._low, self._high, self._scale = (f.splat(lanes, "float", x) for x in names)
+
+    def rows(self, first: str, masks: list[str]) -> None:
+        """All rows of the vectors from a column on; an empty mask is for a whole vector."""
+        f, lanes, whole, real = self._f, self._lanes, self._whole, self._real
+        numbers = []
+        for i, mask in enumerate(masks):
+            place = f.let(f"shl i64 {f.let(f'add i64 {first}, {lanes * i}')}, 2")
+            names = ("%totals", "%bias", "%factors")
+            off, bias, factors = (_load(f, lanes, f.at(p, place), mask) for p in names)
+            off = f.let(f"mul {whole} {off}, {self._zero}")
+            if self._levels:
+                off = f.let(f"sub {whole} {off}, {bias}")
+            factors = f.let(f"bitcast {whole} {factors} to {real}")
+            factors = f.let(f"fmul {real} {self._scale}, {factors}")
+            numbers.append((off, factors, f.let(f"bitcast {whole} {bias} to {real}")))
+        size = 1 if self._levels else 4
+
+        together = self._levels and lanes == _WIDE and len(masks) == WHOLE and not any(masks)
+
+        def row(_: str, at: list[str]) -> list[str]:
+            found = []
+            for i, (off, factors, bias) in enumerate(numbers):
+                sums = f.let(f"sub {whole} {f.load(whole, f.at(at[0], 4 * lanes * i))}, {off}")
+                x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
+                to = f.at(at[1], size * lanes * i)
+                if self._levels:
+                    x = bounded(f, real, x, self._low, self._high, lanes)
+                    found.append(levels_of(f, lanes, x, self._level))
+                    if not together:
+                        _store_levels(f, lanes, found[-1], to, masks[i])
+                    continue
+                x = f.let(f"fadd {real} {x}, {bias}")
+                if masks[i]:
+                    masked_store(f, lanes, x, to, masks[i])
+                else:
+                    f.do(f"store {real} {x}, ptr {to}, align 4")
+            if together:
+                _store_together(f, found, at[1])
+            return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
+
+        source = f.at("%tile", f.let(f"shl i64 {first}, 2"))
+        target = f.at("%y", f.let(f"mul i64 {first}, {size}"))
+        f.loop("%rows", [("ptr", source), ("ptr", target)], row)
+
+
+def _load(f: Function, lanes: int, pointer: str, mask: str) -> str:
+    v, m = f"<{lanes} x i32>", f"<{lanes} x i1>"
+    if not mask:
+        return f.load(v, pointer)
+    name = f"@llvm.masked.load.v{lanes}i32.p0"
+    return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
+
+
+def store_levels(f: Function, lanes: int, x: str, level: str, to: str, mask: str) -> None:
+    """Rounds to the nearest, ties to even, and writes bytes; x is within their bounds."""
+    _store_levels(f, lanes, levels_of(f, lanes, x, level), to, mask)
+
+
+def levels_of(f: Function, lanes: int, x: str, level: str) -> str:
+    """Rounds to the nearest, ties to even: levels as int32."""
+    real, whole = f"<{lanes} x float>", f"<{lanes} x i32>"
+    if lanes == _WIDE:
+        rest = f"{whole} zeroinitializer, i16 -1, i32 4"
+        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x}, {rest})")
+    else:
+        bits = f.let(f"call {whole} {_CONVERT[lanes]}({real} {x})")
+    return f.let(f"add {whole} {bits}, {level}")
+
+
+def _store_levels(f: Function, lanes: int, levels: str, to: str, mask: str) -> None:
+    whole, narrow = f"<{lanes} x i32>", f"<{lanes} x i8>"
+    bits = f.let(f"trunc {whole} {levels} to {narrow}")
+    if not mask:
+        f.do(f"store {narrow} {bits}, ptr {to}, align 1")
+        return
+    name, m = f"@llvm.masked.store.v{lanes}i8.p0", f"<{lanes} x i1>"
+    f.do(f"call void {name}({narrow} {bits}, ptr {to}, i32 1, {m} {mask})")
+
+
+def _store_together(f: Function, levels: list[str], to: str) -> None:
+    """Four vectors of levels as one of bytes: packed in pairs, each quarter by itself."""
+    whole, words, narrow = "<16 x i32>", "<32 x i16>", "<64 x i8>"
+    low = f.splat(32, "i16", "255")
+    pairs = []
+    for a, b in (levels[:2], levels[2:]):
+        pair = f.let(f"call {words} @llvm.x86.avx512.packssdw.512({whole} {a}, {whole} {b})")
+        pairs.append(f.let(f"and {words} {pair}, {low}"))
+    packed = f.let(
+        f"call {narrow} @llvm.x86.avx512.packuswb.512({words} {pairs[0]}, {words} {pairs[1]})"
+    )
+    packed = f.let(f"bitcast {narrow} {packed} to {whole}")
+    order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
+    packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
+    f.do(f"store {whole} {packed}, ptr {to}, align 1")
+
+
+_WIDE = 16
+_CONVERT = {
+    4: "@llvm.aarch64.neon.fcvtns.v4i32.v4f32",
+    8: "@llvm.x86.avx.cvt.ps2dq.256",
+    _WIDE: "@llvm.x86.avx512.mask.cvtps2dq.512",
+}
+"""Conversions that round to the nearest, ties to even (of x86: as the processor is set to)."""
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call, beyond those of `masked`."""
+    real, whole, narrow = (f"<{lanes} x {kind}>" for kind in ("float", "i32", "i8"))
+    m = f"<{lanes} x i1>"
+    more = f", {whole}, i16, i32 immarg" if lanes == _WIDE else ""
+    packs = (
+        "declare <32 x i16> @llvm.x86.avx512.packssdw.512(<16 x i32>, <16 x i32>)\n"
+        "declare <64 x i8> @llvm.x86.avx512.packuswb.512(<32 x i16>, <32 x i16>)\n"
+    )
+    return (packs if lanes == _WIDE else "") + (
+        f"declare {whole} @llvm.masked.load.v{lanes}i32.p0(ptr, i32 immarg, {m}, {whole})\n"
+        f"declare void @llvm.masked.store.v{lanes}i8.p0({narrow}, ptr, i32 immarg, {m})\n"
+        f"declare {whole} {_CONVERT[lanes]}({real}{more})\n"
+    )

@@ -1,0 +1,191 @@
+"""Depthwise convolution of neighbouring output pixels, read where the image lies.
+
+Every column of the image that the pixels need is read once and serves all of them. Columns that may
+lie outside of the image, at either end, are masked; there, and only there, it costs to be careful.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.epilogue import hard_swish, load_half, store_parts
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import bounded, column_masks, masked_load, masked_store
+
+PARAMETERS = (
+    "ptr %x, i64 %row, i64 %pixel, i64 %rows, i64 %begin, i64 %end, ptr %w, i64 %w_block, "
+    "ptr %bias, i64 %blocks, i64 %channels, i64 %stored, ptr %y, i64 %y_pixel, i64 %parts, "
+    "i64 %low_plane, float %low, float %high, i64 %gate"
+)
+"""x: the first column of the first row. row, pixel: bytes between rows of taps, and pixels. rows:
+how many rows of taps lie in the image. begin, end: columns before `begin` and from `end` on do not;
+only `clipped` of them at each end may be missing. w: a vector per tap, row by row; w_block: bytes
+from one block of channels to the next. bias: a vector per block. blocks: how many to compute.
+channels: how many exist in these. stored: how many are written; of those that do not exist, some
+number. y: the first output pixel; y_pixel: bytes to the next. parts: 0, or in how many bfloat16
+results are split, 2 or 3; only for kernels that can. low_plane: bytes from each part to the next.
+low, high: bounds. gate: 1 for `finish.hard_swish`.
+
+Returns the largest absolute value among the results as the bits of a float32, from kernels that
+write bfloat16.
+"""
+
+PIXELS = (1, 2, 4, 7, 8)
+"""Numbers of output pixels that kernels compute together."""
+
+ACROSS = (3, 5, 7)
+"""Taps across that there are kernels for."""
+
+STRIDES = (1, 2)
+"""Strides across that there are kernels for."""
+
+
+def columns(pixels: int, across: int, stride: int) -> int:
+    """Columns of the image that so many pixels need."""
+    return (pixels - 1) * stride + across
+
+
+def clipped(pixels: int, across: int) -> int:
+    """How many columns at each end may lie outside of the image."""
+    return across if pixels == 1 else across // 2
+
+
+def weigh(
+    name: str,
+    pixels: int,
+    across: int,
+    stride: int,
+    lanes: int,
+    half: bool = False,
+    split: bool = False,
+) -> Function:
+    """Sums, bounded and perhaps gated, of `pixels` neighbours.
+
+    Args:
+        name: Its symbol.
+        pixels: Output pixels of a call.
+        across: Taps across.
+        stride: Across.
+        lanes: Floats of a vector.
+        half: Whether input and output are bfloat16.
+        split: Whether float32 can be written as several bfloat16.
+    """
+    return _Weigh(name, (pixels, across, stride), lanes, half, split).function()
+
+
+class _Weigh:
+    """Writes one kernel."""
+
+    def __init__(
+        self, name: str, sizes: tuple[int, int, int], lanes: int, half: bool, split: bool
+    ) -> None:
+        self._f = Function(name, PARAMETERS, "i64")
+        self._pixels, self._across, self._stride = sizes
+        self._lanes, self._half, self._split = lanes, half, split
+        self._vector, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
+        self._load = load_half if half else masked_load
+        self._columns = columns(*sizes)
+
+    def function(self) -> Function:
+        f, lanes, v = self._f, self._lanes, self._vector
+        low, high = f.splat(lanes, "float", "%low"), f.splat(lanes, "float", "%high")
+        unit = 2 if self._half else 4
+
+        def block(index: str, carried: list[str]) -> list[str]:
+            first = f.let(f"mul i64 {index}, {lanes}")
+            left = f.let(f"sub i64 %channels, {first}")
+            inside = column_masks(f, left, lanes, 1)[0]
+            whole = f.let(f"icmp sge i64 {left}, {lanes}")
+            count = f.let(f"select i1 {whole}, i64 %rows, i64 0")
+            rest = f.let(f"sub i64 %rows, {count}")
+            x = f.at("%x", f.let(f"mul i64 {first}, {unit}"))
+            w = f.at("%w", f.let(f"mul i64 {index}, %w_block"))
+            bias = f.load(v, f.at("%bias", f.let(f"mul i64 {first}, 4")))
+            state = [("ptr", x), ("ptr", w)] + [(v, bias)] * self._pixels
+            after = f.loop(count, state, lambda _, values: self._row(values, inside, False))
+            state = [(kind, a) for (kind, _), a in zip(state, after, strict=True)]
+            after = f.loop(rest, state, lambda _, values: self._row(values, inside, True))
+            sums = [bounded(f, v, s, low, high, lanes) for s in after[2:]]
+            rounds = f.let(f"zext i1 {f.let('icmp ne i64 %gate, 0')} to i64")
+            gated = [(v, s) for s in sums]
+            sums = f.loop(rounds, gated, lambda _, xs: [hard_swish(f, lanes, x) for x in xs])
+            return [self._store(sums, first, carried[0])]
+
+        largest = f.loop("%blocks", [(self._ints, "zeroinitializer")], block)[0]
+        found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({self._ints} {largest})")
+        f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
+        return f
+
+    def _row(self, values: list[str], inside: str, partial: bool) -> list[str]:
+        """Adds one row of taps; `partial` if not all channels of the block exist."""
+        f, v, lanes = self._f, self._vector, self._lanes
+        x, w, *sums = values
+        weights = [f.load(v, f.at(w, 4 * lanes * tap)) for tap in range(self._across)]
+        edge = clipped(self._pixels, self._across)
+        at = x
+        for column in range(self._columns):
+            clear = edge <= column < self._columns - edge
+            if clear and not partial:
+                element = self._plain_load(at)
+            else:
+                element = self._load(f, lanes, at, inside if clear else self._mask(inside, column))
+            for tap in range(self._across):
+                pixel, between = divmod(column - tap, self._stride)
+                if not between and 0 <= pixel < self._pixels:
+                    call = f"call {v} @llvm.fma.v{lanes}f32"
+                    operands = f"{v} {element}, {v} {weights[tap]}, {v} {sums[pixel]}"
+                    sums[pixel] = f.let(f"{call}({operands})")
+            at = f.at(at, "%pixel")
+        return [f.at(x, "%row"), f.at(w, 4 * lanes * self._across), *sums]
+
+    def _mask(self, inside: str, column: int) -> str:
+        f, lanes = self._f, self._lanes
+        after = f.let(f"icmp sge i64 {column}, %begin")
+        before = f.let(f"icmp slt i64 {column}, %end")
+        exists = f.let(f"and i1 {after}, {before}")
+        mask = f"<{lanes} x i1>"
+        return f.let(f"select i1 {exists}, {mask} {inside}, {mask} zeroinitializer")
+
+    def _plain_load(self, pointer: str) -> str:
+        f, lanes = self._f, self._lanes
+        if not self._half:
+            return f.load(self._vector, pointer)
+        bits = f.load(f"<{lanes} x i16>", pointer, 2)
+        return self._widened(bits)
+
+    def _widened(self, short: str) -> str:
+        f, ints = self._f, self._ints
+        whole = f.let(f"zext <{self._lanes} x i16> {short} to {ints}")
+        shifted = f.let(f"shl {ints} {whole}, {f.splat(self._lanes, 'i32', '16')}")
+        return f.let(f"bitcast {ints} {shifted} to {self._vector}")
+
+    def _store(self, sums: list[str], first: str, largest: str) -> str:
+        """Writes the sums of a block; returns the largest of all so far."""
+        f, lanes, ints = self._f, self._lanes, self._ints
+        mask = column_masks(f, f.let(f"sub i64 %stored, {first}"), lanes, 1)[0]
+
+        def floats() -> None:
+            to = f.at("%y", f.let(f"mul i64 {first}, 4"))
+            for x in sums:
+                masked_store(f, lanes, x, to, mask)
+                to = f.at(to, "%y_pixel")
+
+        def halves(parts: int) -> None:
+            to = f.at("%y", f.let(f"mul i64 {first}, 2"))
+            for x in sums:
+                store_parts(f, lanes, x, to, mask, parts)
+                to = f.at(to, "%y_pixel")
+
+        def split() -> None:
+            f.either(f.let("icmp eq i64 %parts, 2"), lambda: halves(2), lambda: halves(3))
+
+        if self._half:
+            halves(1)
+        elif self._split:
+            f.either(f.let("icmp eq i64 %parts, 0"), floats, split)
+        else:
+            floats()
+        for x in sums if self._half or self._split else ():
+            bits = f.let(f"bitcast {self._vector} {x} to {ints}")
+            size = f.let(f"and {ints} {bits}, {f.splat(lanes, 'i32', '2147483647')}")
+            call = f"call {ints} @llvm.umax.v{lanes}i32"
+            largest = f.let(f"{call}({ints} {largest}, {ints} {size})")
+        return largest

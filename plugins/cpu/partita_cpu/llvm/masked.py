@@ -1,0 +1,48 @@
+"""Vectors of floats at the edge of a tile: masks, bounds, and memory that is touched in part."""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+
+
+def column_masks(f: Function, columns: str, lanes: int, vectors: int) -> list[str]:
+    """For each vector of a row, which lanes are columns that exist."""
+    kind = f"<{lanes} x i32>"
+    count = f.splat(lanes, "i32", f.let(f"trunc i64 {columns} to i32"))
+    masks = []
+    for i in range(vectors):
+        numbers = ", ".join(f"i32 {lanes * i + lane}" for lane in range(lanes))
+        masks.append(f.let(f"icmp slt {kind} <{numbers}>, {count}"))
+    return masks
+
+
+def bounded(f: Function, kind: str, x: str, low: str, high: str, lanes: int) -> str:
+    """Brings x within bounds; comparisons with NaN are false, so NaN stays."""
+    mask = f"<{lanes} x i1>"
+    below = f.let(f"fcmp olt {kind} {x}, {low}")
+    x = f.let(f"select {mask} {below}, {kind} {low}, {kind} {x}")
+    above = f.let(f"fcmp ogt {kind} {x}, {high}")
+    return f.let(f"select {mask} {above}, {kind} {high}, {kind} {x}")
+
+
+def masked_load(f: Function, lanes: int, pointer: str, mask: str) -> str:
+    """A vector of floats; lanes outside of the mask are not read, and 0."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.load.v{lanes}f32.p0"
+    return f.let(f"call {v} {name}(ptr {pointer}, i32 4, {m} {mask}, {v} zeroinitializer)")
+
+
+def masked_store(f: Function, lanes: int, x: str, pointer: str, mask: str) -> None:
+    """Writes the lanes of the mask, and touches no other memory."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    name = f"@llvm.masked.store.v{lanes}f32.p0"
+    f.do(f"call void {name}({v} {x}, ptr {pointer}, i32 4, {m} {mask})")
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call."""
+    v, m = f"<{lanes} x float>", f"<{lanes} x i1>"
+    return (
+        f"declare {v} @llvm.masked.load.v{lanes}f32.p0(ptr, i32 immarg, {m}, {v})\n"
+        f"declare void @llvm.masked.store.v{lanes}f32.p0({v}, ptr, i32 immarg, {m})\n"
+    )

@@ -1,0 +1,139 @@
+"""All kernels of a level as one module of LLVM IR text."""
+
+from __future__ import annotations
+
+from partita_cpu.llvm import epilogue, epilogue_int8, masked
+from partita_cpu.llvm.copies import bf16_split, strided_copy
+from partita_cpu.llvm.copies.transpose_block import turn
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.images import depthwise_rows
+from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh
+from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
+from partita_cpu.llvm.images.depthwise_pixels_int8 import weigh_bytes
+from partita_cpu.llvm.images.planar_to_interleaved import deal
+from partita_cpu.llvm.images.sliding_window import window
+from partita_cpu.llvm.levels import Level
+from partita_cpu.llvm.tiles import amx, amx_int8, dot_int8, fma, fp16_weights
+
+WINDOW_PIXELS = (1, 2, 4, 8)
+"""Numbers of output pixels that window kernels compute together."""
+
+_ENDS = ("floats", "levels")
+"""What sums of bytes become."""
+
+WINDOW_KINDS = ("weigh", "max", "sum")
+
+
+PARTS = ("", "_weigh", "_weigh_halves", "_f16")
+"""Kernels that are compiled and kept together, since what needs one of them needs most of them.
+
+Those for depthwise convolutions of images, of float32 and of bfloat16, take longer to compile than
+all the others; those for float16 are seldom asked for.
+"""
+
+
+def functions(level: Level, part: str = "") -> list[Function]:
+    """The kernels of a level; their names are its symbols."""
+    lanes = level.lanes
+    if part == "_f16":
+        return fp16_weights.functions(lanes, level.rows, level.tiles)
+    if part:
+        half = part == "_weigh_halves"
+        if half and not level.dots_bfloat16:
+            return []
+        return _weighing(lanes, part.removeprefix("_"), half, split=level.tiles and not half)
+    made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
+    made += [epilogue.epilogue("epilogue", lanes), bf16_split.copy("copy", lanes)]
+    made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
+    made.append(deal("deal", lanes))
+    made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
+    for kind in WINDOW_KINDS:
+        made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
+    made += _rows(lanes, "", False)
+    for rows in range(1, dot_int8.most_rows(level) + 1):
+        made.append(dot_int8.dot_bytes(f"dot_bytes_{rows}", rows, level))
+    made += [epilogue_int8.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
+    if level.masks_halves:
+        made.append(strided_copy.copy_runs("copy_runs"))
+    for kind in ("int8", "uint8"):
+        signed = kind == "int8"
+        made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
+    if level.dots_bfloat16:
+        made += _bfloat16_functions(level)
+    return made
+
+
+def _weighing(lanes: int, kind: str, half: bool, split: bool) -> list[Function]:
+    """Depthwise convolutions of images as they lie."""
+    return [
+        weigh(f"{kind}_{across}_{stride}_{n}", n, across, stride, lanes, half, split)
+        for across in ACROSS
+        for stride in STRIDES
+        for n in PIXELS
+    ]
+
+
+def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
+    """Depthwise convolutions."""
+    made = [depthwise_rows.lay_row(f"lay_row{kind}", lanes, half)]
+    for n in range(1, depthwise_rows.MOST_PIXELS + 1):
+        made.append(depthwise_rows.depthwise(f"depthwise{kind}_{n}", n, lanes, half))
+    return made
+
+
+def _bfloat16_functions(level: Level) -> list[Function]:
+    """What deals with bfloat16: products, in tiles or in vectors, and images kept in it."""
+    made = _tile_functions() if level.tiles else _pair_functions(level)
+    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
+        made.append(bf16_split.narrow(f"narrow_{name}", planes))
+        made.append(deal(f"deal_{name}", 16, planes))
+        made.append(bf16_split.lay_tile(f"lay_{name}", planes))
+        made.append(bf16_split.scale(f"scale_{name}", 16, half_in=False, planes=planes))
+    made.append(epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT))
+    made.append(bf16_split.copy_halves("copy_halves"))
+    made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
+    made += _rows(16, "_halves", True)
+    for kind in WINDOW_KINDS:
+        made += [window(f"{kind}_halves_{n}", kind, n, 16, True, True) for n in WINDOW_PIXELS]
+        made.append(window(f"{kind}_widen", kind, 1, 16, half_in=True))
+    return made
+
+
+def _pair_functions(level: Level) -> list[Function]:
+    """Products in bfloat16 by vectors."""
+    made = []
+    for rows in range(1, level.rows + 1):
+        made.append(fma.fma_tile(f"bf16_{rows}", rows, level.lanes, fma.Factors.PAIRS))
+        name, half = f"bf16_narrow_{rows}", epilogue.BFLOAT
+        made.append(fma.fma_tile(name, rows, level.lanes, fma.Factors.PAIRS, half))
+    return made
+
+
+def _tile_functions() -> list[Function]:
+    """Products by AMX."""
+    made = [amx.configure("configure"), amx.release("release")]
+    for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3)):
+        made += [amx.amx_tile(f"{name}_{halves}", halves, planes) for halves in (1, 2)]
+        made += [amx.amx_tile(f"{name}_laid_{n}", n, planes, laid=True) for n in (1, 2)]
+    made += [amx.amx_tile(f"bf16_narrow_{n}", n, 1, narrow=True) for n in (1, 2)]
+    made += [amx_int8.byte_tile(f"bytes_{halves}", halves) for halves in (1, 2)]
+    return made
+
+
+def text(level: Level, part: str = "") -> str:
+    """The module; functions say which processor their instructions are scheduled for."""
+    lanes, processor = level.lanes, f'"tune-cpu"="{level.processor}"'
+    parts = [function.text(processor) for function in functions(level, part)]
+    parts += [fma.declarations(lanes), masked.declarations(lanes), epilogue.PREFETCH]
+    if part == "_f16":
+        return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
+    parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
+    parts += [byte_declarations(lanes), dot_int8.declarations(level)]
+    if level.masks_halves:
+        parts.append(strided_copy.declarations())
+    if level.dots_bfloat16:
+        parts += [epilogue.declarations(lanes), bf16_split.half_declarations()]
+        parts.append(fma.pair_declarations(lanes))
+    if level.tiles:
+        parts += [amx.declarations(), amx_int8.DECLARATIONS]
+    return "\n".join(parts)

@@ -1,0 +1,1 @@
+"""Tiles of matrix products: AMX, dot products of bytes, fused multiply-add."""

@@ -1,0 +1,181 @@
+"""Tiles of a matrix product on AMX: 16 or 32 rows, 32 columns, bfloat16 in, float32 sums.
+
+b is packed per step of 32 along k as tiles of (16 pairs of k, 16 columns, 2), one for each half of
+the columns. In the form with three products every float32 is a sum of two bfloat16; a's second
+parts lie in a second plane, b's second tiles behind the first ones, and the three larger products
+of parts leave an error of about 2^-16 of each whole one. With three parts, which hold all bits of a
+float32, and six products it is 2^-24: no more than float32 itself.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.epilogue import BFLOAT, Finish, prefetch
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.tiles.fma import PARAMETERS
+
+TILE_BYTES = 1024
+_A_TILES = (4, 5)
+_B_TILES = (6, 7)
+
+_Load = tuple[str, int, int]
+"""Loads half 0 or 1 of "a" or "b" (rows or columns), of some part, to its tile."""
+
+PRODUCTS = {
+    1: ((0, 0),),
+    2: ((0, 1), (0, 0), (1, 0)),
+    3: ((2, 0), (1, 0), (1, 1), (0, 1), (0, 2), (0, 0)),
+}
+"""By number of parts, which part of b meets which part of a; neighbours have one in common."""
+
+
+def _schedule(halves: int, planes: int) -> list[_Load | tuple[int, int]]:
+    """A step along k: loads, and products of a half of a with one of b.
+
+    What the next product needs is loaded while the last ones are computed, into tiles that no
+    product waits for.
+    """
+    made: list[_Load | tuple[int, int]] = []
+    held: dict[tuple[str, int], int] = {}
+    before = -1
+    for of_b, of_a in PRODUCTS[planes]:
+        # Halves of what changed come one after the other.
+        by_rows = of_b == before or before < 0
+        pairs = [(i, j) for i in range(halves) for j in range(2)]
+        for i, j in pairs if by_rows else sorted(pairs, key=lambda pair: pair[::-1]):
+            for side, half, part in (("b", j, of_b), ("a", i, of_a)):
+                if held.get((side, half)) == part:
+                    continue
+                held[side, half] = part
+                last = made[-1] if made and before >= 0 else ("", 0, 0)
+                free = len(last) == 2 and half != last["ab".index(side)]
+                made.insert(len(made) - int(free), (side, half, part))
+            made.append((i, j))
+        before = of_b
+    return made
+
+
+def amx_tile(
+    name: str, halves: int, planes: int, narrow: bool = False, laid: bool = False
+) -> Function:
+    """Sums of up to `16 * halves` rows; depth counts steps of 32. See `fma.PARAMETERS`.
+
+    Args:
+        name: Its symbol.
+        halves: Tiles down.
+        planes: Parts of an element.
+        narrow: Whether output and residual are bfloat16.
+        laid: Whether a is laid out as whole tiles, see `narrow.lay_tile`: for 16 rows one tile
+            per step, further parts behind it. Then lda is the distance of the next 16 rows, a
+            quarter of b is fetched, and taps, ntaps and low_plane are not read.
+    """
+    f = Function(name, PARAMETERS)
+    end = Finish(f, 16, BFLOAT if narrow else "")
+    below = "%lda" if laid else f.let("shl i64 %lda, 4")
+    places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
+
+    def zero() -> None:
+        for c in range(2 * halves):
+            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+
+    def go_on() -> None:
+        for c, place in enumerate(places):
+            at = f.at("%start", place)
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
+
+    f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
+    fetched = TILE_BYTES * planes // (2 if laid else 1)
+    # Without further parts, the parameter for their distance says how wide a step is.
+    whole = planes > 1 or laid
+    apart: str | int = TILE_BYTES if laid else "%low_plane"
+    wide_a: str | int = planes * TILE_BYTES if laid else 64 if whole else "%low_plane"
+    wide_b: str | int = TILE_BYTES if whole else f.let("shl i64 %low_plane, 4")
+    beyond: str | int = 2 * planes * TILE_BYTES if whole else f.let("shl i64 %low_plane, 5")
+    pitch = "64" if laid else "%lda"
+    schedule = _schedule(halves, planes)
+
+    def load(a: str, b: str, what: _Load) -> None:
+        side, half, part = what
+        if side == "a":
+            place = a
+            for _ in range(part):
+                place = f.at(place, apart)
+            place = f.at(place, below) if half else place
+            tile = f"i8 {_A_TILES[half]}, ptr {place}, i64 {pitch}"
+        else:
+            place = f.at(b, 2 * TILE_BYTES * part) if part else b
+            place = f.at(place, wide_b) if half else place
+            tile = f"i8 {_B_TILES[half]}, ptr {place}, i64 64"
+        f.do(f"call void @llvm.x86.tileloadd64({tile})")
+
+    def step(_: str, values: list[str]) -> list[str]:
+        a, b, ahead = values
+        asked = 0
+        for done, what in enumerate(schedule, 1):
+            if isinstance(what[0], str):
+                load(a, b, (what[0], what[1], what[2]))
+            else:
+                i, j = what[0], what[1]
+                tiles = f"i8 {2 * i + j}, i8 {_A_TILES[i]}, i8 {_B_TILES[j]}"
+                f.do(f"call void @llvm.x86.tdpbf16ps({tiles})")
+            # All at once they would keep a's loads waiting for the memory's buffers.
+            while asked * len(schedule) < fetched * done:
+                f.do(prefetch(f.at(ahead, asked)))
+                asked += 64
+        return [f.at(a, wide_a), f.at(b, beyond), f.at(ahead, fetched)]
+
+    def tap(index: str, values: list[str]) -> list[str]:
+        offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
+        state = [("ptr", f.at("%a", offset)), *(("ptr", value) for value in values)]
+        return f.loop("%depth", state, step)[1:]
+
+    streams = [("ptr", "%b"), ("ptr", "%ahead")]
+    if laid:
+        f.loop("%depth", [("ptr", "%a"), *streams], step)
+    else:
+        f.loop("%ntaps", streams, tap)
+    for c, place in enumerate(places):
+        f.do(f"call void @llvm.x86.tilestored64(i8 {c}, ptr {f.at('%tile', place)}, i64 128)")
+    f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
+    f.do("ret void")
+    return f
+
+
+def configure(name: str) -> Function:
+    """Gives the tiles of a thread their sizes; reads 64 bytes of `tile_config`."""
+    f = Function(name, "ptr %config")
+    f.do("call void @llvm.x86.ldtilecfg(ptr %config)")
+    f.do("ret void")
+    return f
+
+
+def release(name: str) -> Function:
+    """Gives the tiles back, so that the system need not save them."""
+    f = Function(name, "")
+    f.do("call void @llvm.x86.tilerelease()")
+    f.do("ret void")
+    return f
+
+
+def tile_config(step: int) -> bytes:
+    """For `configure`, if `step` elements along k are taken at a time: an even number, up to 32.
+
+    Palette 1; sums have 16 rows of 64 bytes, a's tiles shorter rows, b's fewer.
+    """
+    widths, heights = [64] * 8, [16] * 8
+    for tile in _A_TILES:
+        widths[tile] = 2 * step
+    for tile in _B_TILES:
+        heights[tile] = step // 2
+    sizes = [byte for width in widths for byte in (width, 0)]
+    return bytes([1, *[0] * 15, *sizes, *[0] * 16, *heights, *[0] * 8])
+
+
+def declarations() -> str:
+    """What the kernels call."""
+    return """declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilerelease()
+declare void @llvm.x86.tilezero(i8 immarg)
+declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tdpbf16ps(i8 immarg, i8 immarg, i8 immarg)
+"""

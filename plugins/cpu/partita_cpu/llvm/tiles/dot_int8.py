@@ -1,0 +1,194 @@
+"""Rows of uint8 times a panel of int8, sums of int32 in vector registers: where AMX does not serve.
+
+A panel is as `ir.amx_bytes` has it: (quad, column, 4). A quad of a row meets four bytes of each
+column. One instruction multiplies them and adds them up, where the level has it; elsewhere bytes
+are widened to 16 bits, and two instructions take two products each. Neither can overflow.
+
+ARM's first such instruction, ``sdot``, takes int8 on both sides: 128 less than each byte of a row
+then, and 128 times the sums of the columns in the end.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.levels import AARCH64, Level
+from partita_cpu.llvm.tiles.amx_int8 import COLUMNS, PARAMETERS
+
+_CHAINS = 8
+"""Sums that wait for one another: with fewer, several sets of them run side by side."""
+
+
+def most_rows(level: Level) -> int:
+    """Most rows of a kernel: so many that all sums lie in registers."""
+    if level.dots_bytes:
+        return 6
+    return 5 if level.lanes == 16 else 4
+
+
+def dot_bytes(name: str, rows: int, level: Level) -> Function:
+    """``tile += a @ b`` for so many rows; see `amx_bytes.PARAMETERS`. steps times step is lda.
+
+    All four vectors of a row of the panel are taken at once with AVX-512, a pair of eight else.
+    """
+    f = Function(name, PARAMETERS)
+    vectors = 4 if level.lanes == 16 else 2
+    quads = f.let(f"lshr i64 {f.let('mul i64 %steps, %step')}, 2")
+    for first in range(0, COLUMNS // level.lanes, vectors):
+        _Pass(f, level, rows, range(first, first + vectors)).write(quads)
+    f.do("ret void")
+    return f
+
+
+class _Pass:
+    """Writes the sums of all rows and some vectors of columns."""
+
+    def __init__(self, f: Function, level: Level, rows: int, columns: range) -> None:
+        self._f, self._level, self._rows, self._columns = f, level, rows, columns
+        self._kind = f"<{level.lanes} x i32>"
+        self._bytes = 4 * level.lanes
+        self._sets = max(1, _CHAINS // (rows * len(columns)))
+        self._shifted = _takes_signed(level)
+
+    def write(self, quads: str) -> None:
+        f, sets = self._f, self._sets
+        places = [(row, column) for row in range(self._rows) for column in self._columns]
+        more = f.let("icmp ne i64 %more, 0")
+        rounds = f.let(f"zext i1 {more} to i64")
+        zeros = [(self._kind, "zeroinitializer")] * len(places)
+        sums = f.loop(rounds, zeros, lambda _, __: [self._sum(*place) for place in places])
+        per_set = len(places) + self._extras
+        sums += ["zeroinitializer"] * (per_set * sets - len(places))
+        state = [("ptr", "%a"), ("ptr", "%b"), *((self._kind, x) for x in sums)]
+        whole, rest = (f.let(f"{op} i64 {quads}, {sets}") for op in ("udiv", "urem"))
+        after = f.loop(whole, state, lambda _, values: self._steps(values, sets))
+        if sets > 1:
+            state = [(kind, value) for (kind, _), value in zip(state, after, strict=True)]
+            after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
+        totals = after[2 : 2 + per_set]
+        for number in range(1, sets):
+            others = after[2 + number * per_set :][:per_set]
+            pairs = zip(totals, others, strict=True)
+            totals = [f.let(f"add {self._kind} {x}, {y}") for x, y in pairs]
+        totals = self._shifted_back(totals[: len(places)], totals[len(places) :])
+        for place, total in zip(places, totals, strict=True):
+            f.do(f"store {self._kind} {total}, ptr {self._place(*place)}, align 4")
+
+    @property
+    def _extras(self) -> int:
+        """Sums of weights by column, beside those of products."""
+        return len(self._columns) if self._shifted else 0
+
+    def _shifted_back(self, totals: list[str], weights: list[str]) -> list[str]:
+        """Adds what bytes of rows were taken too low: 128 times the sums of weights."""
+        if not weights:
+            return totals
+        f, kind = self._f, self._kind
+        seven = f.splat(self._level.lanes, "i32", "7")
+        missing = [f.let(f"shl {kind} {x}, {seven}") for x in weights]
+        return [
+            f.let(f"add {kind} {total}, {missing[number % len(missing)]}")
+            for number, total in enumerate(totals)
+        ]
+
+    def _place(self, row: int, column: int) -> str:
+        return self._f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
+
+    def _sum(self, row: int, column: int) -> str:
+        return self._f.load(self._kind, self._place(row, column))
+
+    def _steps(self, values: list[str], count: int) -> list[str]:
+        """`count` quads: values are a, b, and the sums, set by set."""
+        f, per_set = self._f, self._rows * len(self._columns) + self._extras
+        a, b, sums = values[0], values[1], values[2:]
+        for k in range(count):
+            at = f.at(b, 4 * COLUMNS * k)
+            weights = [self._weights(f.at(at, self._bytes * c)) for c in self._columns]
+            row_at = f.at(a, 4 * k)
+            for row in range(self._rows):
+                row_at = f.at(row_at, "%lda") if row else row_at
+                factor = self._factor(f.load("i32", row_at, 1))
+                for i, weight in enumerate(weights):
+                    place = k * per_set + row * len(self._columns) + i
+                    sums[place] = self._add(sums[place], factor, weight)
+            for i, weight in enumerate(weights if self._shifted else ()):
+                place = k * per_set + self._rows * len(self._columns) + i
+                ones = self._cast(f.splat(self._level.lanes, "i32", str(0x01010101)), 8)
+                sums[place] = self._add(sums[place], [ones], weight)
+        return [f.at(a, 4 * count), f.at(b, 4 * COLUMNS * count), *sums]
+
+    def _factor(self, quad: str) -> list[str]:
+        """A quad of a row for every column; its even and odd bytes as 16 bits, if need be."""
+        f, lanes = self._f, self._level.lanes
+        if self._shifted:
+            quad = f.let(f"xor i32 {quad}, {-0x7F7F7F80}")  # 128 less, in each byte
+        if self._level.dots_bytes:
+            return [self._cast(f.splat(lanes, "i32", quad), 8)]
+        even = f.let(f"and i32 {quad}, 16711935")
+        odd = f.let(f"and i32 {f.let(f'lshr i32 {quad}, 8')}, 16711935")
+        return [self._cast(f.splat(lanes, "i32", half), 16) for half in (even, odd)]
+
+    def _weights(self, pointer: str) -> list[str]:
+        """A vector of quads; its even and odd bytes as 16 bits, if need be."""
+        f, lanes = self._f, self._level.lanes
+        quads = f.load(self._kind, pointer, 1)
+        if self._level.dots_bytes:
+            return [self._cast(quads, 8)]
+        kind, eight = f"<{2 * lanes} x i16>", f.splat(2 * lanes, "i16", "8")
+        pairs = self._cast(quads, 16)
+        even = f.let(f"ashr {kind} {f.let(f'shl {kind} {pairs}, {eight}')}, {eight}")
+        return [even, f.let(f"ashr {kind} {pairs}, {eight}")]
+
+    def _cast(self, value: str, bits: int) -> str:
+        kind = f"<{32 * self._level.lanes // bits} x i{bits}>"
+        return self._f.let(f"bitcast {self._kind} {value} to {kind}")
+
+    def _add(self, total: str, factor: list[str], weight: list[str]) -> str:
+        f, kind = self._f, self._kind
+        if self._level.dots_bytes:
+            of = f"<{self._bytes} x i8>"
+            call = f"call {kind} {_dot(self._level)}"
+            return f.let(f"{call}({kind} {total}, {of} {factor[0]}, {of} {weight[0]})")
+        for x, w in zip(factor, weight, strict=True):
+            total = f.let(f"add {kind} {total}, {self._pair_sums(x, w)}")
+        return total
+
+    def _pair_sums(self, x: str, w: str) -> str:
+        """Sums of two neighbouring products of 16 bits each."""
+        f, lanes = self._f, self._level.lanes
+        of = f"<{2 * lanes} x i16>"
+        if self._level.architecture != AARCH64:
+            return f.let(f"call {self._kind} {_pairs(self._level)}({of} {x}, {of} {w})")
+        wide = f"<{2 * lanes} x i32>"
+        x, w = (f.let(f"sext {of} {value} to {wide}") for value in (x, w))
+        products = f.let(f"mul {wide} {x}, {w}")
+        halves = []
+        for odd in (0, 1):
+            numbers = ", ".join(f"i32 {2 * lane + odd}" for lane in range(lanes))
+            order = f"<{lanes} x i32> <{numbers}>"
+            halves.append(f.let(f"shufflevector {wide} {products}, {wide} poison, {order}"))
+        return f.let(f"add {self._kind} {halves[0]}, {halves[1]}")
+
+
+def _takes_signed(level: Level) -> bool:
+    """Whether the instruction takes int8 on both sides."""
+    return level.dots_bytes and level.architecture == AARCH64 and "i8mm" not in level.features
+
+
+def _dot(level: Level) -> str:
+    if level.architecture == AARCH64:
+        return f"@llvm.aarch64.neon.{'sdot' if _takes_signed(level) else 'usdot'}.v4i32.v16i8"
+    return f"@llvm.x86.avx512.vpdpbusd.{32 * level.lanes}"
+
+
+def _pairs(level: Level) -> str:
+    return "@llvm.x86.avx512.pmaddw.d.512" if level.lanes == 16 else "@llvm.x86.avx2.pmadd.wd"
+
+
+def declarations(level: Level) -> str:
+    """What the kernels call."""
+    kind, size = f"<{level.lanes} x i32>", 4 * level.lanes
+    if level.dots_bytes:
+        return f"declare {kind} {_dot(level)}({kind}, <{size} x i8>, <{size} x i8>)\n"
+    if level.architecture == AARCH64:
+        return ""
+    return f"declare {kind} {_pairs(level)}(<{size // 2} x i16>, <{size // 2} x i16>)\n"

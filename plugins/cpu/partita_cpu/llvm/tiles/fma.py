@@ -1,0 +1,209 @@
+"""Tiles of a matrix product in registers: broadcast a, times rows of packed b, added up in float32.
+
+A tile has 1 to 14 rows and two vectors of columns (32 with AVX-512, 16 with AVX2 and then at most
+6 rows). With 14 rows, 28 of the 32 registers hold sums; the rest hold two vectors of b and one
+element of a. More rows make LLVM spill.
+
+In bfloat16 an element is a pair of neighbours along k, as wide as a float: one instruction adds
+both products to a sum.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from partita_cpu.llvm import epilogue
+from partita_cpu.llvm.function import Function
+
+PARAMETERS = (
+    "ptr %a, i64 %lda, ptr %taps, i64 %ntaps, i64 %depth, ptr %b, i64 %low_plane, i64 %rows, "
+    f"ptr %start, ptr %ahead, {epilogue.PARAMETERS}"
+)
+"""Of every tile kernel, whatever it computes in.
+
+a: the first row; the others follow at distances of lda bytes. taps: byte offsets from a, one per
+piece of a row; depth: length of a piece. b: the packed block of weights, piece after piece.
+low_plane: distance in bytes from a to the second parts of its elements, for kernels that split
+them; bytes of a step along k, for others of AMX. rows: how many rows count, for kernels that take
+any number. start: sums to begin with, as a tile, or null. ahead: what is needed next of b; a
+quarter as much of it is fetched as is read, by AMX half as much. The rest: see `finish.PARAMETERS`.
+"""
+
+VECTORS = epilogue.VECTORS
+_UNROLL = 4
+_STRETCH = 8
+"""Groups of steps between which lines are fetched."""
+
+_GROUP = 3
+
+
+class Factors(enum.Enum):
+    """What a and b are."""
+
+    FLOATS = enum.auto()
+    FLOAT16 = enum.auto()  # b is, and widened in registers; a is float32
+    PAIRS = enum.auto()  # of bfloat16; depth counts pairs, low_plane is not read
+
+
+def fma_tile(
+    name: str, rows: int, lanes: int, factors: Factors = Factors.FLOATS, half: str = ""
+) -> Function:
+    """``tile[r, :] = sum over taps t and k of a[r, taps[t] + k] * b[t, k, :]``.
+
+    Args:
+        name: Its symbol.
+        rows: Of the tile.
+        lanes: Floats of a vector.
+        factors: What is multiplied.
+        half: As `finish.Finish` takes it.
+    """
+    return _FmaTile(name, rows, lanes, factors, half).function()
+
+
+class _FmaTile:
+    """Writes one kernel."""
+
+    def __init__(self, name: str, rows: int, lanes: int, factors: Factors, half: str) -> None:
+        self._f = Function(name, PARAMETERS)
+        self._rows = rows
+        self._lanes = lanes
+        self._vector = f"<{lanes} x float>"
+        self._half = half
+        self._factors = factors
+        self._width = (2 if factors is Factors.FLOAT16 else 4) * lanes  # bytes of a vector of b
+        # Few rows leave registers idle and wait for one another: let several sums run side by side.
+        self._sets = {1: 4, 2: 2, 3: 2}.get(rows, 1)
+
+    def function(self) -> Function:
+        f = self._f
+        end = epilogue.Finish(f, self._lanes, self._half)
+        twice = f.let("shl i64 %lda, 1")
+        thrice = f.let("add i64 %lda, " + twice)
+        self._strides = (None, "%lda", twice)
+        quads = f.let("lshr i64 %depth, 2")
+        rest = f.let("and i64 %depth, 3")
+        stretches = f.let(f"udiv i64 {quads}, {_STRETCH}")
+        left = f.let(f"urem i64 {quads}, {_STRETCH}")
+        sums = self._rows * VECTORS * self._sets
+
+        def tap(index: str, carried: list[str]) -> list[str]:
+            offset = f.load("i64", f.let(f"getelementptr i64, ptr %taps, i64 {index}"), 8)
+            pointers = [f.at("%a", offset)]
+            for _ in range(1, -(-self._rows // _GROUP)):
+                pointers.append(f.at(pointers[-1], thrice))
+            state = [("ptr", p) for p in (carried[0], *pointers)]
+            state += [(self._vector, s) for s in carried[2:]]
+
+            def quad(_: str, values: list[str]) -> list[str]:
+                return self._steps(values, _UNROLL)
+
+            def stretch(_: str, values: list[str]) -> list[str]:
+                # Between loops: in the inner one LLVM would spill sums for it.
+                for line in range(0, _STRETCH * VECTORS * self._width, 64):
+                    f.do(epilogue.prefetch(f.at(values[0], line)))
+                further = f.at(values[0], _STRETCH * VECTORS * self._width)
+                inner = [(kind, v) for (kind, _), v in zip(state, values[1:], strict=True)]
+                return [further, *f.loop(str(_STRETCH), inner, quad)]
+
+            ahead, *after = f.loop(stretches, [("ptr", carried[1]), *state], stretch)
+            state = [(kind, v) for (kind, _), v in zip(state, after, strict=True)]
+            after = f.loop(left, state, quad)
+            kinds = [kind for kind, _ in state]
+            state = list(zip(kinds, after, strict=True))
+            after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
+            return [after[0], ahead, *after[1 + len(pointers) :]]
+
+        begin = [(self._vector, x) for x in self._begin(sums)]
+        done = self._added(f.loop("%ntaps", [("ptr", "%b"), ("ptr", "%ahead"), *begin], tap)[2:])
+        unfinished = f.let("icmp eq ptr %y, null")
+        f.either(unfinished, lambda: self._store(done), lambda: end.whole_tile(done))
+        f.do("ret void")
+        return f
+
+    def _begin(self, count: int) -> list[str]:
+        """Zeros, or the sums to go on from."""
+        f, v = self._f, self._vector
+
+        def load(_: str, values: list[str]) -> list[str]:
+            kept = self._rows * VECTORS
+            places = [f.at("%start", 4 * self._lanes * place) for place in range(kept)]
+            return [f.load(v, place) for place in places] + values[kept:]
+
+        rounds = f.let(f"zext i1 {f.let('icmp ne ptr %start, null')} to i64")
+        return f.loop(rounds, [(v, "zeroinitializer")] * count, load)
+
+    def _steps(self, values: list[str], count: int) -> list[str]:
+        """`count` steps along k: values are b, the row pointers, the sums."""
+        f, groups = self._f, -(-self._rows // _GROUP)
+        b, pointers, sums = values[0], values[1 : 1 + groups], values[1 + groups :]
+        for k in range(count):
+            columns = [self._load(f.at(b, self._width * (VECTORS * k + v))) for v in range(VECTORS)]
+            chosen = k % self._sets * self._rows * VECTORS
+            for row in range(self._rows):
+                group, within = divmod(row, _GROUP)
+                stride = self._strides[within]
+                base = pointers[group] if stride is None else f.at(pointers[group], stride)
+                element = self._broadcast(f.at(base, 4 * k))
+                for v in range(VECTORS):
+                    place = chosen + row * VECTORS + v
+                    sums[place] = self._fma(element, columns[v], sums[place])
+        forward = [f.at(b, self._width * VECTORS * count)]
+        forward += [f.at(pointer, 4 * count) for pointer in pointers]
+        return forward + sums
+
+    def _broadcast(self, pointer: str) -> str:
+        """An element of a in all places of a vector."""
+        f, lanes = self._f, self._lanes
+        if self._factors is not Factors.PAIRS:
+            return f.splat(lanes, "float", f.load("float", pointer))
+        pairs = f.splat(lanes, "i32", f.load("i32", pointer, 2))
+        return f.let(f"bitcast <{lanes} x i32> {pairs} to {_pairs(lanes)}")
+
+    def _load(self, pointer: str) -> str:
+        """A vector of b."""
+        if self._factors is Factors.PAIRS:
+            return self._f.load(_pairs(self._lanes), pointer)
+        if self._factors is Factors.FLOATS:
+            return self._f.load(self._vector, pointer)
+        kind = f"<{self._lanes} x half>"
+        return self._f.let(f"fpext {kind} {self._f.load(kind, pointer, 2)} to {self._vector}")
+
+    def _fma(self, a: str, b: str, c: str) -> str:
+        v, pairs = self._vector, _pairs(self._lanes)
+        if self._factors is Factors.PAIRS:
+            name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * self._lanes}"
+            return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
+        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
+
+    def _added(self, sums: list[str]) -> list[str]:
+        """One sum per place of the tile."""
+        f, per_set = self._f, self._rows * VECTORS
+        totals = sums[:per_set]
+        for place in range(per_set):
+            for other in range(1, self._sets):
+                beside = sums[other * per_set + place]
+                totals[place] = f.let(f"fadd {self._vector} {totals[place]}, {beside}")
+        return totals
+
+    def _store(self, sums: list[str]) -> None:
+        f = self._f
+        for place, total in enumerate(sums):
+            at = f.at("%tile", 4 * self._lanes * place)
+            f.do(f"store {self._vector} {total}, ptr {at}, align 4")
+
+
+def _pairs(lanes: int) -> str:
+    return f"<{2 * lanes} x bfloat>"
+
+
+def declarations(lanes: int) -> str:
+    """What the kernels call."""
+    v = f"<{lanes} x float>"
+    return f"declare {v} @llvm.fma.v{lanes}f32({v}, {v}, {v})\n"
+
+
+def pair_declarations(lanes: int) -> str:
+    """What those of `Factors.PAIRS` call."""
+    v, pairs = f"<{lanes} x float>", _pairs(lanes)
+    name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
+    return f"declare {v} {name}({v}, {pairs}, {pairs})\n"

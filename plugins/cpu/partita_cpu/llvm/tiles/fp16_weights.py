@@ -1,0 +1,63 @@
+"""Kernels of products with float16: weights are widened in registers, sums are float32."""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.copies.bf16_split import PARAMETERS, lay_tile
+from partita_cpu.llvm.epilogue import FLOAT16, epilogue, load_half, rounded_to_float16
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.masked import masked_store
+from partita_cpu.llvm.tiles.fma import Factors, fma_tile
+
+ROUND_PARAMETERS = "ptr %x, i64 %n"
+"""x: n floats, a whole number of vectors."""
+
+
+def functions(lanes: int, most: int, amx: bool) -> list[Function]:
+    """All of them, for vectors of so many floats and tiles of up to `most` rows."""
+    made = [fma_tile(f"f16_{rows}", rows, lanes, Factors.FLOAT16) for rows in range(1, most + 1)]
+    made.append(_round("round_f16", lanes))
+    if lanes < 16:  # AVX2 has no masks for 16-bit numbers: they stay in float32 between steps
+        return made
+    for rows in range(1, most + 1):
+        made.append(fma_tile(f"f16_narrow_{rows}", rows, lanes, Factors.FLOAT16, FLOAT16))
+    made += [epilogue("epilogue_f16", lanes, FLOAT16), _widen("widen_f16", lanes)]
+    return [*made, lay_tile("lay_f16", 2, float16=True)] if amx else made
+
+
+def _round(name: str, lanes: int) -> Function:
+    """Rounds floats to float16 where they lie; what is too large becomes infinite."""
+    f = Function(name, ROUND_PARAMETERS)
+    kind = f"<{lanes} x float>"
+
+    def piece(index: str, _: list[str]) -> list[str]:
+        at = f.at("%x", f.let(f"mul i64 {index}, {4 * lanes}"))
+        rounded = rounded_to_float16(f, lanes, f.load(kind, at))
+        f.do(f"store {kind} {rounded}, ptr {at}, align 4")
+        return []
+
+    f.loop(f.let(f"udiv i64 %n, {lanes}"), [], piece)
+    f.do("ret void")
+    return f
+
+
+def _widen(name: str, lanes: int) -> Function:
+    """Copies a run of float16 as floats; see `narrow.PARAMETERS`. Returns 0."""
+    f = Function(name, PARAMETERS, "i64")
+    rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
+    numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
+
+    def below(first: str, end: str) -> str:
+        left = f.let(f"trunc i64 {f.let(f'sub i64 {end}, {first}')} to i32")
+        return f.let(f"icmp slt <{lanes} x i32> <{numbers}>, {f.splat(lanes, 'i32', left)}")
+
+    def piece(index: str, _: list[str]) -> list[str]:
+        first = f.let(f"mul i64 {index}, {lanes}")
+        at = f.at("%x", f.let(f"shl i64 {first}, 1"))
+        x = load_half(f, lanes, at, below(first, "%n"), FLOAT16)
+        to = f.at("%to", f.let(f"shl i64 {first}, 2"))
+        masked_store(f, lanes, x, to, below(first, "%padded"))
+        return []
+
+    f.loop(rounds, [], piece)
+    f.do("ret i64 0")
+    return f

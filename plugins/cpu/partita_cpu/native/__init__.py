@@ -1,1 +1,0 @@
-"""Kernels in LLVM IR for the instruction sets of this machine, and what drives them."""

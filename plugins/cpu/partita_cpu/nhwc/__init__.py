@@ -1,0 +1,1 @@
+"""Native steps on images with channels last, and attention."""

@@ -1,0 +1,71 @@
+"""Planes with rows and columns swapped, block by block in registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from partita.lowering import Array, Builder, Operand
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.jit.intrinsics.address_call import address, call_turn
+from partita_cpu.jit.llvm_kernel import addresses
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.copies.transpose_block import SIDE
+
+
+@loop
+def turn_planes(
+    x: Array, y: Array, rows: int, columns: int, kernel: int, tid: int, nt: int
+) -> None:
+    """``y[n, j, i] = x[n, i, j]`` for elements of 1 or 4 bytes.
+
+    Args:
+        x: (N, rows, columns), flat.
+        y: (N, columns, rows), flat.
+        rows: Rows of x.
+        columns: Columns of x.
+        kernel: Address of the kernel that turns a block.
+        tid: This thread.
+        nt: All threads; they share blocks of columns.
+    """
+    pieces = -(-columns // SIDE)
+    planes = x.size // (rows * columns)
+    whole = rows // SIDE * SIDE
+    size = x.itemsize
+    for piece in range(planes * pieces * tid // nt, planes * pieces * (tid + 1) // nt):
+        plane = piece // pieces
+        first = (piece - plane * pieces) * SIDE
+        last = min(first + SIDE, columns)
+        origin = plane * rows * columns
+        done = 0
+        if last - first == SIDE:
+            for top in range(0, whole, SIDE):
+                source = address(x) + size * (origin + top * columns + first)
+                target = address(y) + size * (origin + first * rows + top)
+                call_turn(kernel, (source, size * columns, target, size * rows))
+            done = whole
+        for j in range(first, last):
+            for i in range(done, rows):
+                y[origin + j * rows + i] = x[origin + i * columns + j]
+
+
+def emit_turn(b: Builder, x: Operand, perm: Sequence[int]) -> Operand | None:
+    """Records a transposition that swaps two blocks of neighbouring axes behind the others.
+
+    Returns:
+        The result, or ``None`` if it is another transposition, or has no kernel.
+    """
+    choice = native_choice(b.options)
+    if choice is None or b.folding or x.dtype.kind not in "fiu" or x.dtype.itemsize not in (1, 4):
+        return None
+    lead = next((axis for axis, source in enumerate(perm) if source != axis), len(perm))
+    middle = perm[lead] if lead < len(perm) else lead
+    if list(perm[lead:]) != [*range(middle, len(perm)), *range(lead, middle)]:
+        return None
+    rows, columns = math.prod(x.shape[lead:middle]), math.prod(x.shape[middle:])
+    if min(rows, columns) < SIDE or not x.size:
+        return None
+    y = b.empty([x.shape[axis] for axis in perm], x.dtype)
+    kernel = addresses(choice.level)[f"turn_{8 * x.dtype.itemsize}"]
+    b.call(turn_planes, b.flat(x), b.flat(y), rows, columns, kernel, exec_type="reorder")
+    return y

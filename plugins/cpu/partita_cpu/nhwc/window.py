@@ -1,0 +1,357 @@
+"""Depthwise convolution and pooling of images with channels last, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_scale, call_window
+from partita_cpu.jit.kernel import jit
+from partita_cpu.scalar.activations import activate_floats
+
+WEIGH = 0
+MAX = 1
+MEAN = 2
+
+
+@jit
+def slide(
+    x: Array,
+    w: Array,
+    bias: Array,
+    y: Array,
+    kernels: Array,
+    table: Array,
+    counts_down: Array,
+    counts_across: Array,
+    channels: int,
+    x_pitch: int,
+    x_first: int,
+    y_pitch: int,
+    y_first: int,
+    kind: int,
+    low: float,
+    high: float,
+    gate: int,
+    code: int,
+    alpha: float,
+    beta: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """Every channel's window at every output pixel: weighted sum, maximum or mean.
+
+    Args:
+        x: Input (N, H, W, x_pitch), flat; bfloat16 as uint16, and then y as well.
+        w: Weights (taps down, taps across, channels), flat; only for `WEIGH`.
+        bias: One value per channel; only for `WEIGH`.
+        y: Output, flat.
+        kernels: `table.window_kernels`.
+        table: `Window.table`, of depth 1.
+        counts_down: For `MEAN`, elements that the windows of an output row count downwards.
+        counts_across: And across, for each output column.
+        channels: Channels.
+        x_pitch: Elements from one input pixel to the next.
+        x_first: The first channel that is read.
+        y_pitch: Elements from one output pixel to the next.
+        y_first: The channel that the first result is written to.
+        kind: `WEIGH`, `MAX` or `MEAN`.
+        low: Lower bound, for `WEIGH`.
+        high: Upper bound, for `WEIGH`.
+        gate: 1 for HardSwish, for `WEIGH`.
+        code: `ActivationCode` of what bounds and gate do not express, or 0; float32 only.
+        alpha: Of the activation.
+        beta: Of the activation.
+        tid: This thread.
+        nt: All threads; they share the output's rows.
+    """
+    height, width = table[1], table[2]
+    down, across = table[4], table[5]
+    sh, sw, dh, dw = table[7], table[8], table[10], table[11]
+    top, left = table[13], table[14]
+    oh, ow = table[16], table[17]
+    unit, tap_bytes = x.itemsize, 4 * channels
+    pixel_bytes, y_bytes = unit * x_pitch, unit * y_pitch
+    row_bytes = pixel_bytes * width
+    source, target = address(x) + unit * x_first, address(y) + unit * y_first
+    a, b = np.float32(alpha), np.float32(beta)
+    factor, bound = np.float32(low), np.float32(high)
+    # Between these columns all taps lie within the image.
+    inner = min(-(-left // sw), ow)
+    inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
+    rows = y.size // (ow * y_pitch)
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        image = row // oh
+        start = row % oh * sh - top
+        first = min(max(0, -(start // dh)), down)
+        last = max(min(down, (height - 1 - start) // dh + 1), first)
+        line = image * height + start + first * dh
+        column = 0
+        while column < ow:
+            place = column * sw - left
+            begin, end, pixels = 0, across, 1
+            if inner <= column < inner_end:
+                for n in (2, 4, 8):
+                    if column + n <= inner_end:
+                        pixels = n
+            else:
+                begin = min(max(0, -(place // dw)), across)
+                end = max(min(across, (width - 1 - place) // dw + 1), begin)
+            if kind == MEAN:
+                factor = np.float32(1) / np.float32(counts_down[row % oh] * counts_across[column])
+            tap = first * across + begin
+            call_window(
+                kernels[pixels],
+                (
+                    source + line * row_bytes + (place + begin * dw) * pixel_bytes,
+                    dh * row_bytes,
+                    dw * pixel_bytes,
+                    sw * pixel_bytes,
+                    last - first if end > begin else 0,
+                    end - begin,
+                    address(w) + tap * tap_bytes,
+                    across * tap_bytes,
+                    channels,
+                    address(bias),
+                    target + (row * ow + column) * y_bytes,
+                    y_bytes,
+                    factor,
+                    bound,
+                    gate,
+                ),
+            )
+            column += pixels
+        if code and y_pitch == channels:
+            activate_floats(target + row * ow * y_bytes, ow * channels, code, a, b)
+        elif code:
+            for pixel in range(row * ow, (row + 1) * ow):
+                activate_floats(target + pixel * y_bytes, channels, code, a, b)
+
+
+@jit
+def over_all_pixels(
+    x: Array,
+    y: Array,
+    kernel: Array,
+    channels: int,
+    rows: int,
+    pixels: int,
+    first: int,
+    factor: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """Each channel's mean (or maximum) over whole images; threads share the channels.
+
+    Args:
+        x: Input (N, rows, pixels, at least channels), flat; float32, or bfloat16 as uint16.
+        y: Output (N, channels), flat; float32.
+        kernel: The window kernel for one pixel, for sums (or maxima).
+        channels: Channels.
+        rows: Parts of an image that are added up apart.
+        pixels: Pixels of a row.
+        first: The first channel that is read.
+        factor: What sums are multiplied by.
+        tid: This thread.
+        nt: All threads.
+    """
+    images = y.size // channels
+    pitch = x.size // (images * rows * pixels)
+    pieces = -(-channels // 16)
+    begin = pieces * tid // nt * 16
+    end = min(pieces * (tid + 1) // nt * 16, channels)
+    if begin >= end:
+        return
+    for image in range(images):
+        source = address(x) + x.itemsize * (image * rows * pixels * pitch + first + begin)
+        target = address(y) + 4 * (image * channels + begin)
+        call_window(
+            kernel[0],
+            (
+                source,
+                x.itemsize * pitch * pixels,
+                x.itemsize * pitch,
+                0,
+                rows,
+                pixels,
+                source,
+                0,
+                end - begin,
+                source,
+                target,
+                0,
+                np.float32(factor),
+                np.float32(0),
+                0,
+            ),
+        )
+
+
+@jit
+def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int, nt: int) -> None:
+    """``y[n, j, i] = x[n, i, j]``, with zeros behind; threads share blocks of columns.
+
+    Args:
+        x: Input (N, rows, columns), flat.
+        y: Output (N, columns, pitch), flat.
+        rows: Rows of x.
+        columns: Columns of x.
+        pitch: Length of a row of y, at least `rows`.
+        tid: This thread.
+        nt: All threads.
+    """
+    block = 32
+    pieces = -(-columns // block)
+    images = x.size // (rows * columns)
+    for piece in range(images * pieces * tid // nt, images * pieces * (tid + 1) // nt):
+        image = piece // pieces
+        first = (piece - image * pieces) * block
+        last = min(first + block, columns)
+        source, target = image * rows * columns, image * columns * pitch
+        if rows == 3 and pitch == 4:
+            # Pictures: loops of three would take most of the time.
+            for j in range(first, last):
+                to, at = target + 4 * j, source + j
+                y[np.uint64(to)] = x[np.uint64(at)]
+                y[np.uint64(to + 1)] = x[np.uint64(at + columns)]
+                y[np.uint64(to + 2)] = x[np.uint64(at + 2 * columns)]
+                y[np.uint64(to + 3)] = np.float32(0)
+            continue
+        for top in range(0, rows, block):
+            bottom = min(top + block, rows)
+            for j in range(first, last):
+                to, at = target + j * pitch, source + j
+                for i in range(top, bottom):
+                    y[np.uint64(to + i)] = x[np.uint64(at + i * columns)]
+        for j in range(first, last):
+            for i in range(rows, pitch):
+                y[target + j * pitch + i] = np.float32(0)
+
+
+@jit
+def scale_and_shift(
+    x: Array,
+    factor: Array,
+    shift: Array,
+    y: Array,
+    kernel: Array,
+    x_first: int,
+    y_first: int,
+    y_pitch: int,
+    low: float,
+    high: float,
+    code: int,
+    alpha: float,
+    beta: float,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = activation(min(max(x * factor + shift, low), high))`` per channel; channels last.
+
+    Args:
+        x: Input (pixels, at least channels), flat; bfloat16 as uint16, and then y as well.
+        factor: One number per channel.
+        shift: Likewise.
+        y: Output (pixels, y_pitch), flat.
+        kernel: The conversion that scales.
+        x_first: The first channel that is read.
+        y_first: The channel that the first result is written to.
+        y_pitch: Elements from one output pixel to the next.
+        low: Lower bound.
+        high: Upper bound.
+        code: `ActivationCode` of what bounds do not express, or 0; float32 only.
+        alpha: Of the activation.
+        beta: Of the activation.
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
+    channels = factor.size
+    pixels = y.size // y_pitch
+    x_pitch = x.size // pixels
+    bottom, top = np.float32(low), np.float32(high)
+    a, b = np.float32(alpha), np.float32(beta)
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
+        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
+        scales = (address(factor), address(shift), bottom, top)
+        call_scale(kernel[0], (source, channels, to, 0, channels, *scales))
+        if code:
+            activate_floats(to, channels, code, a, b)
+
+
+@jit
+def put_channels(
+    x: Array,
+    y: Array,
+    kernel: Array,
+    channels: int,
+    x_first: int,
+    y_first: int,
+    y_pitch: int,
+    tid: int,
+    nt: int,
+) -> None:
+    """Copies some channels of each pixel to their place among those of y.
+
+    Args:
+        x: Input (pixels, at least channels), flat; of the same type as y.
+        y: Output (pixels, y_pitch), flat.
+        kernel: The copy.
+        channels: How many.
+        x_first: The first of them in x.
+        y_first: The first of them in y.
+        y_pitch: Elements from one output pixel to the next.
+        tid: This thread.
+        nt: All threads; they share the pixels.
+    """
+    pixels = y.size // y_pitch
+    x_pitch = x.size // pixels
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
+        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
+        call_narrow(kernel[0], (source, channels, to, 0, channels))
+
+
+@jit
+def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int, nt: int) -> None:
+    """``y[i, a, j, :] = x[i, j, a, :]``: the rows of blocks of pixels in their places.
+
+    Args:
+        x: Input (lines, width, down, run), flat; a block is `down` rows of `run` elements.
+        y: Output (lines, down, width, run), flat.
+        width: Blocks of a line.
+        down: Rows of a block.
+        run: Elements of a row of a block.
+        tid: This thread.
+        nt: All threads; they share the lines.
+    """
+    lines = x.size // (width * down * run)
+    for line in range(lines * tid // nt, lines * (tid + 1) // nt):
+        for a in range(down):
+            to = (line * down + a) * width * run
+            for j in range(width):
+                source = ((line * width + j) * down + a) * run
+                for i in range(run):
+                    y[np.uint64(to + j * run + i)] = x[np.uint64(source + i)]
+
+
+@jit
+def deal_channels(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
+    """``y[p, i, g] = x[p, g, i]``; threads share the pixels.
+
+    Args:
+        x: Input (pixels, groups, others), flat.
+        y: Output (pixels, others, groups), flat.
+        groups: Groups of channels.
+        others: Channels of a group.
+        tid: This thread.
+        nt: All threads.
+    """
+    channels = groups * others
+    pixels = x.size // channels
+    for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
+        source = x[pixel * channels : (pixel + 1) * channels]
+        target = y[pixel * channels : (pixel + 1) * channels]
+        for g in range(groups):
+            for i in range(others):
+                target[np.uint64(i * groups + g)] = source[np.uint64(g * others + i)]

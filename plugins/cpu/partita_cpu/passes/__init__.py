@@ -1,0 +1,1 @@
+"""Graph passes of device CPU, before emission."""

@@ -1,0 +1,138 @@
+"""Which images stay in 16 bits between steps, where products are computed in 16 bits.
+
+Works on graphs with channels last. An image is kept so if who makes it can and all who read it can:
+a convolution rounds its input anyhow, so that nothing is lost but what lies between (sums of
+residuals, pooled means). Attribute ``half`` of its node says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from partita.lowering import Graph, Node, Value
+from partita.lowering.nhwc.conversion import DOMAIN
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.product_steps import bounds_of, split_gate
+from partita_cpu.gemm.tile_kernels import Arithmetic
+
+_CONV = f"{DOMAIN}::Conv"
+_SAME = frozenset(
+    f"{DOMAIN}::{name}" for name in ("MaxPool", "AveragePool", "ScaleShift", "ShuffleChannels")
+)
+_MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
+
+
+def keep_halves(graph: Graph, choice: Choice) -> None:
+    """Marks the nodes whose results are kept in bfloat16 or float16.
+
+    In float16 only products know them, and AVX2 has no masks for 16-bit numbers.
+    """
+    if choice.arithmetic is Arithmetic.BF16:
+        partial = functools.partial
+        _Halves(graph, partial(_can_write, choice), partial(_can_read, choice)).run()
+    elif choice.arithmetic is Arithmetic.F16 and choice.level.masks_halves:
+        _Halves(graph, _writes_float16, _reads_float16).run()
+
+
+class _Halves:
+    def __init__(
+        self,
+        graph: Graph,
+        can_write: Callable[[Node], bool],
+        can_read: Callable[[Node, int], bool],
+    ) -> None:
+        self._graph = graph
+        # Some nodes hold their result in the type of their input, and back.
+        self._tied = [pair for node in graph.nodes for pair in _ties(node)]
+        self._half = {
+            node.outputs[0]
+            for node in graph.nodes
+            if node.outputs[0] is not None and can_write(node)
+        } - set(graph.outputs)
+        for node in graph.nodes:
+            for position, value in enumerate(node.inputs):
+                if value in self._half and not can_read(node, position):
+                    self._half.discard(value)
+            for body in node.graphs():
+                self._half -= set(body.captures())
+
+    def run(self) -> None:
+        changed = True
+        while changed:
+            before = len(self._half)
+            for one, other in self._tied:
+                if (one in self._half) != (other in self._half):
+                    self._half -= {one, other}
+            changed = len(self._half) < before
+        self._graph.nodes = [
+            node.like(attrs={"half": True}) if node.outputs[0] in self._half else node
+            for node in self._graph.nodes
+        ]
+
+
+def _can_write(choice: Choice, node: Node) -> bool:
+    if node.kind in _SAME or _is_concat(node):
+        act = bounds_of(node.attrs.get("activation"))[2]
+        return not act.code
+    if node.kind != _CONV:
+        return False
+    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
+    if _is_depthwise(node):
+        return not act.code
+    # Residuals are added in 16 bits only where that is the last thing but bounds and a gate.
+    return _is_narrow_product(choice, node) and (not act.code or node.input(3) is None)
+
+
+def _can_read(choice: Choice, node: Node, position: int) -> bool:
+    if node.kind in _SAME or node.kind in _MEANS:
+        return position == 0
+    if _is_concat(node):
+        return True
+    if node.kind != _CONV:
+        return False
+    if _is_depthwise(node):
+        return position == 0
+    return _is_narrow_product(choice, node) and position in (0, 3)
+
+
+def _writes_float16(node: Node) -> bool:
+    if not _reads_float16(node, 0):
+        return False
+    act = split_gate(bounds_of(node.attrs.get("activation"))[2])[1]
+    return not act.code or node.input(3) is None
+
+
+def _reads_float16(node: Node, position: int) -> bool:
+    w = node.input(1)
+    constant = node.kind == _CONV and w is not None and w.const is not None
+    scaled = node.input(4) is not None
+    return constant and not _is_depthwise(node) and not scaled and position in (0, 3)
+
+
+def _ties(node: Node) -> list[tuple[Value | None, Value | None]]:
+    output = node.outputs[0]
+    if node.kind in _SAME or (node.kind == _CONV and _is_depthwise(node)):
+        return [(node.inputs[0], output)]
+    if _is_concat(node):
+        return [(value, output) for value in node.inputs]
+    if node.kind == _CONV and node.input(3) is not None:
+        return [(node.inputs[3], output)]
+    return []
+
+
+def _is_concat(node: Node) -> bool:
+    return node.kind == "Concat" and node.attrs.get("axis") == 3
+
+
+def _is_narrow_product(choice: Choice, node: Node) -> bool:
+    w = node.input(1)
+    return w is not None and w.const is not None and not choice.rounds_to_infinity(w.const)
+
+
+def _is_depthwise(node: Node) -> bool:
+    w, x, groups = node.input(1), node.inputs[0], int(node.attrs.get("group", 1))
+    if w is None or w.const is None or x is None:
+        return False
+    outputs, inputs = w.const.shape[:2]
+    return bool(1 < groups == outputs and inputs == 1)

@@ -1,0 +1,202 @@
+"""Concat along channels without a copy: its inputs are written where they belong in its result.
+
+Works on graphs with channels last. All of them share a node ``Buffer``; who writes to it has it as
+last input and the place in attribute ``into``, who reads a part finds it in ``channels``. Values
+that must be whole by themselves are still copied. A Concat whose first input is a Concat (DenseNet)
+shares one buffer with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from partita.lowering import Graph, Node, Value
+from partita.lowering.nhwc.conversion import DOMAIN
+from partita.lowering.nhwc.ports import WINDOW
+
+_WINDOW = f"{DOMAIN}::{WINDOW}"
+_CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
+_POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
+_MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
+
+_TARGET = {_CONV: 6, _SCALE: 3, **dict.fromkeys(_POOLS, 1)}
+"""Who can write to a part of a buffer, and the position of the input that is the buffer."""
+
+_JOINS = ("Concat", _WINDOW)
+
+_READERS = frozenset({*_TARGET, *_MEANS, *_JOINS})
+"""Who can read some channels of a larger image."""
+
+
+def write_in_place(graph: Graph) -> None:
+    """Takes the copies out of every Concat along the channels of images with channels last.
+
+    An output that is a part of a larger image is written there likewise, as if by a Concat.
+    """
+    _read_by_name(graph)
+    _Slices(graph).run()
+
+
+def _read_by_name(graph: Graph) -> None:
+    """Lets windows read what is only given another name for them."""
+    uses = graph.uses()
+    named = {node.outputs[0]: node for node in graph.nodes if node.kind == "Identity"}
+    dropped = set()
+    for number, node in enumerate(graph.nodes):
+        name = named.get(node.inputs[0]) if node.kind == _WINDOW else None
+        if name is not None and uses[name.outputs[0]] == [node]:  # type: ignore[index]  # is read
+            dropped.add(name)
+            graph.nodes[number] = Node(
+                *(WINDOW, name.inputs, node.outputs, node.attrs),
+                domain=DOMAIN,
+                name=node.name,
+                origins=node.origins,
+            )
+    graph.nodes = [node for node in graph.nodes if node not in dropped]
+
+
+@dataclass(eq=False)
+class _Buffer:
+    """A tensor that several nodes write to."""
+
+    value: Value
+    shape: tuple[int, ...]
+    half: bool
+    parts: list[Node] = field(default_factory=list)  # who writes to it
+
+
+class _Slices:
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._uses = graph.uses()
+        self._outputs = set(graph.outputs)
+        self._producer = {v: node for node in graph.nodes for v in node.outputs if v is not None}
+        self._order = {node: number for number, node in enumerate(graph.nodes)}
+        self._places: dict[Value, tuple[_Buffer, int]] = {}
+        self._new: dict[Node, list[Node]] = {}  # what comes in a Concat's place
+        self._buffers: list[_Buffer] = []
+
+    def run(self) -> None:
+        for node in reversed(self._graph.nodes):
+            if self._is_concat(node) and node not in self._new:
+                self._open(node)
+        if not self._buffers:
+            return
+        first: dict[int, list[_Buffer]] = {}
+        for buffer in self._buffers:
+            start = min(self._order[part] for part in buffer.parts)
+            first.setdefault(start, []).append(buffer)
+        nodes: list[Node] = []
+        for number, node in enumerate(self._graph.nodes):
+            nodes += [self._memory(buffer) for buffer in first.get(number, ())]
+            nodes += [self._placed(n) for n in self._new.get(node, [node])]
+        for value, (buffer, _) in self._places.items():
+            value.shape = buffer.shape
+        self._graph.nodes = nodes
+
+    def _is_concat(self, node: Node) -> bool:
+        if node.kind == _WINDOW:
+            return True
+        if node.kind != "Concat" or node.attrs.get("axis") != 3 or node.outputs[0] is None:
+            return False
+        values = [value for value in node.inputs if value is not None]
+        known = all(v.const is None and self._channels(v) for v in [*values, node.outputs[0]])
+        # With channels last, if what comes in is: only such nodes make such values.
+        return known and any(self._makes_images(self._producer.get(v)) for v in values)
+
+    def _makes_images(self, node: Node | None) -> bool:
+        if node is None:
+            return False
+        if node.kind == "Concat":
+            return self._is_concat(node)
+        return node.kind in _TARGET
+
+    @staticmethod
+    def _channels(value: Value) -> int:
+        last = value.shape[3] if value.shape is not None and len(value.shape) == 4 else None
+        return last if isinstance(last, int) else 0
+
+    def _open(self, concat: Node) -> None:
+        """Makes a buffer for a Concat's result."""
+        output = concat.outputs[0]
+        if output is None or output.shape is None:
+            return
+        shape = tuple(dim for dim in output.shape if isinstance(dim, int))
+        value = Value(f"{output.name}:buffer", output.dtype, shape)
+        buffer = _Buffer(value, shape, bool(concat.attrs.get("half")))
+        self._buffers.append(buffer)
+        self._fill(concat, buffer, int(concat.attrs.get("begin", 0)))
+
+    def _fill(self, concat: Node, buffer: _Buffer, offset: int) -> None:
+        """Lets the Concat's inputs be written behind one another from a channel on."""
+        copies: list[Node] = []
+        joined: list[Value | None] = []
+        for value in concat.inputs:
+            if value is None:
+                continue
+            maker = self._producer.get(value)
+            if maker is not None and self._can_move(value, maker, concat):
+                self._places[value] = buffer, offset
+                if maker.kind == "Concat":
+                    self._fill(maker, buffer, offset)
+                else:
+                    buffer.parts.append(maker)
+                joined.append(value)
+            else:
+                copies.append(self._copy(concat, value, buffer, offset))
+                joined.append(copies[-1].outputs[0])
+            offset += self._channels(value)
+        if copies:
+            buffer.parts.append(concat)
+        self._new[concat] = [*copies, self._node("Joined", concat, joined, concat.outputs[0])]
+
+    def _can_move(self, value: Value, maker: Node, concat: Node) -> bool:
+        """Whether a value may lie in a part of a buffer from the start."""
+        if value in self._outputs or value in self._places or concat.inputs.count(value) > 1:
+            return False
+        if maker.kind == "Concat":
+            if not self._is_concat(maker) or maker in self._new:
+                return False
+        elif maker.kind not in _TARGET or maker.input(3 if maker.kind == _CONV else 9) is not None:
+            return False
+        return all(
+            reader.kind in _READERS
+            and (reader.inputs[0] is value or reader.kind == "Concat")
+            and (reader.kind != "Concat" or self._is_concat(reader))
+            and (reader.kind in _JOINS or reader.inputs.count(value) == 1)
+            for reader in self._uses.get(value, [])
+        )
+
+    def _copy(self, concat: Node, value: Value, buffer: _Buffer, offset: int) -> Node:
+        copied = Value(f"{value.name}:part", value.dtype, buffer.shape)
+        node = self._node("PutChannels", concat, [value, buffer.value], copied)
+        node.attrs["into"] = offset
+        return node
+
+    @staticmethod
+    def _node(op_type: str, owner: Node, inputs: list[Value | None], output: Value | None) -> Node:
+        return Node(
+            op_type, inputs, [output], domain=DOMAIN, name=owner.name, origins=owner.origins
+        )
+
+    def _memory(self, buffer: _Buffer) -> Node:
+        attrs = {"shape": buffer.shape, "half": buffer.half}
+        return Node("Buffer", [], [buffer.value], attrs, domain=DOMAIN, name=buffer.value.name)
+
+    def _placed(self, node: Node) -> Node:
+        """The node with what it has to know about the places of what it reads and writes."""
+        attrs: dict[str, object] = {}
+        inputs = list(node.inputs)
+        source = node.inputs[0] if node.inputs else None
+        if source in self._places and node.op_type != "Joined":
+            buffer, offset = self._places[source]
+            attrs["channels"] = offset, self._channels(source)
+        output = node.outputs[0]
+        if output in self._places and node.op_type != "Joined":
+            buffer, offset = self._places[output]
+            attrs["into"] = offset
+            inputs += [None] * (_TARGET[node.kind] - len(inputs))
+            inputs.append(buffer.value)
+        if not attrs:
+            return node
+        return node.like(inputs, attrs=attrs)

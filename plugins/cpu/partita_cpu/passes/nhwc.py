@@ -1,0 +1,290 @@
+"""Images with channels last: which operators of device CPU compute so, beyond what all may.
+
+Convolutions always do; see :class:`~partita.lowering.ChannelsLast` for the walk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from partita import Port
+from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
+from partita.lowering.fusion.epilogue import activation_of
+from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
+from partita.lowering.nhwc.ports import converted_ports, with_ports_last, with_windows
+from partita.lowering.specialize import Spec
+from partita.tensors.layout import Layout
+from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
+from partita_cpu.llvm.images.planar_to_interleaved import CHANNELS
+
+__all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
+
+_log = logging.getLogger(__name__)
+
+REORDERS = ("ToChannelsLast", "ToChannelsFirst")
+"""Operators that change the order of axes in memory and nothing else."""
+
+CHANNELS_LAST = Layout((0, 2, 3, 1), SINGLE)
+"""How images lie in memory inside of programs."""
+
+GUESSED_SIZE = 64
+"""Size of unknown dimensions, but for the first one (the batch), in trials."""
+
+
+def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Specialiser:
+    """Makes the programs of the same graph with channels last at some ports."""
+    graph = with_ports_last(
+        specialiser.graph,
+        [port.index for port in layouts if port.is_input],
+        [port.index for port in layouts if not port.is_input],
+        SINGLE,
+    )
+    windows = {
+        port.index: layout.window for port, layout in layouts.items() if layout.window is not None
+    }
+    if windows:
+        graph = with_windows(graph, windows)
+    return Specialiser(graph, specialiser.target)
+
+
+def ports_to_lay_out(
+    specialiser: Specialiser, inputs: Sequence[Port], outputs: Sequence[Port]
+) -> dict[Port, Sequence[Layout]]:
+    """Ports that need no conversion if images come and go with channels last.
+
+    Tries it with all of them: what is converted then would be better plain. Unknown dimensions
+    have some size for that; where the model has no program for it, nothing is named.
+    """
+    graph = specialiser.graph
+    computed = {v for node in graph.nodes for v in node.outputs if v is not None}
+    images = [port for port in inputs if _is_image(port)] + [
+        port
+        for port, value in zip(outputs, graph.outputs, strict=True)
+        if _is_image(port) and value in computed
+    ]
+    if not images:
+        return {}
+    walked: list[Graph] = []
+    target = specialiser.target
+
+    def refine(graph: Graph, shapes: Shapes) -> None:
+        if target.refine is not None:
+            target.refine(graph, shapes)
+        walked.append(graph)
+
+    trial = with_layouts(specialiser, dict.fromkeys(images, CHANNELS_LAST))
+    trial.target = replace(target, refine=refine)
+    try:
+        trial.program([_in_memory(port) for port in inputs], _unknown)
+    except Exception as error:
+        if all(port.is_static for port in inputs) and not isinstance(error, _NeedsElements):
+            raise
+        _log.info("no layouts are named, since no program was found: %s", error)
+        return {}
+    kept_in, kept_out = converted_ports(walked[0])
+    return {
+        port: (CHANNELS_LAST,)
+        for port in images
+        if port.index not in (kept_in if port.is_input else kept_out)
+    }
+
+
+class _NeedsElements(Exception):  # noqa: N818  # a signal, not an error
+    """The program hangs on the elements of an input."""
+
+
+def _unknown(index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    raise _NeedsElements
+
+
+def _is_image(port: Port) -> bool:
+    return port.dtype == SINGLE and port.shape is not None and len(port.shape) == 4
+
+
+def _in_memory(port: Port) -> Spec:
+    """What the trial's input is in memory."""
+    if port.dtype is None or port.shape is None:
+        raise _NeedsElements
+    shape = tuple(
+        dim if isinstance(dim, int) else 1 if axis == 0 else GUESSED_SIZE
+        for axis, dim in enumerate(port.shape)
+    )
+    return (CHANNELS_LAST.shape_in_memory(shape) if _is_image(port) else shape), port.dtype
+
+
+def channels_last(graph: Graph, shapes: Shapes) -> None:
+    """Rewrites a graph's nodes; values that callers see stay as they are.
+
+    Args:
+        graph: Changed in place; its nodes are not, new ones take their places.
+        shapes: Of all values that nodes compute.
+    """
+    _Walk(graph, shapes).run()
+
+
+class _Walk(ChannelsLast):
+    def __init__(self, graph: Graph, shapes: Shapes) -> None:
+        super().__init__(graph, shapes, declared=(SINGLE, *BYTES))
+        self.rules |= {
+            "QLinearConv": self._byte_conv,
+            "com.microsoft::QLinearAdd": self._byte_sum,
+            "QuantizeLinear": self._quantize,
+            "DequantizeLinear": self._quantize,
+            "Conv": self._conv,
+            "partita::Conv": self._conv,
+            "ConvTranspose": self._conv_transpose,
+            "partita::ConvTranspose": self._conv_transpose,
+            "BatchNormalization": self._batch_normalization,
+            "Reshape": self._shuffle,
+        }
+        self.heads = frozenset({"Reshape"})
+
+    def _conv(self, node: Node) -> bool:
+        x, w = node.inputs[0], node.inputs[1]
+        bias, residual = node.input(2), node.input(3)
+        if not self.is_image(x) or x is None or w is None or w.const is None:
+            return False
+        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size:
+            return False
+        if bias is not None and (bias.const is None or bias.const.ndim != 1):
+            return False
+        groups = int(node.attrs.get("group", 1))
+        depthwise = 1 < groups == w.const.shape[0] == w.const.shape[0] // w.const.shape[1]
+        if groups > 1 and not depthwise and w.const.shape[1] < 4:
+            return False
+        if residual is not None and (depthwise or not self.is_image(residual)):
+            return False
+        planar = not self.is_last(x) and w.const.shape[1] == CHANNELS and w.const.shape[3] > 1
+        inputs: list[Value | None] = [self.source(x) if planar else self.bring(x, node), w, bias]
+        if residual is not None:
+            inputs.append(self.bring(residual, node))
+        attrs = {**node.attrs, "planar": True} if planar else node.attrs
+        self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
+        return True
+
+    def _byte_conv(self, node: Node) -> bool:
+        x, w = node.inputs[0], node.inputs[3]
+        if not self.is_image(x) or x is None or w is None or w.const is None or w.const.ndim != 4:
+            return False
+        groups = int(node.attrs.get("group", 1))
+        depthwise = 1 < groups == w.const.shape[0] == (self.shape(x) or (0, 0))[1]
+        if not w.const.size or (groups > 1 and not (depthwise and fits_depthwise(node))):
+            return False
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], "QLinearConv", DOMAIN)
+        return True
+
+    def _byte_sum(self, node: Node) -> bool:
+        """Sums of two images of the same shape, where one of them is there already."""
+        a, b = node.inputs[0], node.inputs[3]
+        if a is None or b is None or not (self.is_image(a) and self.is_image(b)):
+            return False
+        if self.shape(a) != self.shape(b) or not (self.is_last(a) or self.is_last(b)):
+            return False
+        first, second = self.bring(a, node), self.bring(b, node)
+        inputs = [first, *node.inputs[1:3], second, *node.inputs[4:]]
+        self.replace(node, inputs, node.op_type, node.domain)
+        return True
+
+    def _quantize(self, node: Node) -> bool:
+        """To bytes and back, with one scale for the whole image."""
+        x, scale = node.inputs[0], node.inputs[1]
+        if x is None or scale is None or not self.is_last(x) or self.shape(scale) not in ((), (1,)):
+            return False
+        if node.outputs[0] is None or node.attrs.get("block_size"):
+            return False
+        self.replace(node, [self.bring(x, node), *node.inputs[1:]], node.op_type, node.domain)
+        return True
+
+    def _window(self, node: Node) -> bool:
+        x = node.inputs[0]
+        if x is None or x.dtype not in BYTES:
+            return super()._window(node)
+        if node.op_type != "MaxPool" or not self.is_last(x) or any(node.outputs[1:]):
+            return False
+        self.replace(node, [self.bring(x, node)], "MaxPoolOfBytes", DOMAIN)
+        return True
+
+    def shape(self, value: Value) -> tuple[int, ...] | None:
+        """The value's dimensions in the model's order; those of constants too."""
+        return super().shape(value) if value.const is None else value.const.shape
+
+    def _conv_transpose(self, node: Node) -> bool:
+        """Those whose windows touch but do not overlap; others stay behind."""
+        x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
+        if x is None or not self.is_image(x) or w is None or w.const is None:
+            return False
+        attrs = node.attrs
+        moved = (*attrs.get("pads", ()), *attrs.get("output_padding", ()))
+        plain = not any(moved) and "output_shape" not in attrs
+        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size or not plain:
+            return False
+        touches = list(attrs.get("strides") or [1, 1]) == list(w.const.shape[2:])
+        simple = attrs.get("group", 1) == 1 and set(attrs.get("dilations") or [1]) == {1}
+        if not touches or not simple or attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+            return False
+        if node.input(3) is not None or (bias is not None and bias.const is None):
+            return False
+        self.replace(node, [self.bring(x, node), w, bias], "ConvTranspose", DOMAIN)
+        return True
+
+    def _batch_normalization(self, node: Node) -> bool:
+        x = node.inputs[0]
+        parts = [value.const for value in node.inputs[1:5] if value is not None]
+        if x is None or not self.is_last(x) or any(node.outputs[1:]) or len(parts) != 4:
+            return False
+        arrays = [part.astype(np.float64) for part in parts if part is not None]
+        if len(arrays) != 4 or node.attrs.get("training_mode") or node.version < 9:
+            return False
+        scale, offset, mean, variance = arrays
+        factor = scale / np.sqrt(variance + node.number("epsilon", 1e-5))
+        numbers = [factor, offset - mean * factor]
+        inputs: list[Value | None] = [self.bring(x, node)]
+        inputs += [Value.constant(row.astype(np.float32)) for row in numbers]
+        last, activation = node, None
+        users = self.uses.get(node.outputs[0], []) if node.outputs[0] is not None else []
+        if len(users) == 1 and node.outputs[0] not in self.outputs:
+            activation = activation_of(users[0])
+            if activation is not None and users[0].inputs[0] is node.outputs[0]:
+                last = users[0]
+                self.take_with(last)
+        origins = node.origins if last is node else (*node.origins, *last.origins)
+        attrs = {"activation": activation if last is not node else None}
+        self.append(node, inputs, last.outputs[0], "ScaleShift", DOMAIN, attrs, origins)
+        return True
+
+    def _shuffle(self, node: Node) -> bool:
+        """Groups of channels dealt out like cards: Reshape, Transpose and Reshape (ShuffleNet)."""
+        x = node.inputs[0]
+        if x is None or not self.is_last(x):
+            return False
+        n, c, h, w = self.shape(x) or (0, 0, 0, 0)
+        turn = self._only_reader(node, "Transpose")
+        last = None if turn is None else self._only_reader(turn, "Reshape")
+        parts = self.shape(node.outputs[0]) if node.outputs[0] is not None else None
+        if turn is None or last is None or parts is None or len(parts) != 5:
+            return False
+        groups = parts[1]
+        fits = parts == (n, groups, c // max(groups, 1), h, w)
+        whole = last.outputs[0] is not None and self.shape(last.outputs[0]) == (n, c, h, w)
+        if not fits or not whole or list(turn.attrs.get("perm", ())) != [0, 2, 1, 3, 4]:
+            return False
+        for later in (turn, last):
+            self.take_with(later)
+        origins = (*node.origins, *turn.origins, *last.origins)
+        attrs = {"groups": groups}
+        inputs = [self.bring(x, node)]
+        self.append(node, inputs, last.outputs[0], "ShuffleChannels", DOMAIN, attrs, origins)
+        return True
+
+    def _only_reader(self, node: Node, kind: str) -> Node | None:
+        """Who alone reads a node's result, as its first input, if that is no output."""
+        value = node.outputs[0]
+        if value is None or value in self.outputs:
+            return None
+        readers = self.uses.get(value, [])
+        alone = len(readers) == 1 and readers[0].kind == kind and readers[0].inputs[0] is value
+        return readers[0] if alone else None

@@ -1,0 +1,56 @@
+"""Which results of matrix products stay laid out as tiles: those that only a product reads."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from partita.lowering import Graph, Node
+from partita.lowering.nhwc.conversion import Shapes
+from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
+
+
+def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
+    """Marks products whose result the next node alone reads, a product in the same arithmetic.
+
+    It must be the very next: between the two no program can end, and hand on what is in memory.
+    """
+    uses, outputs = graph.uses(), set(graph.outputs)
+    marked = set()
+    for node, reader in pairwise(graph.nodes):
+        value = node.outputs[0]
+        if value is None or value in outputs or node.input(3) is not None:
+            continue
+        alone = uses.get(value, []) == [reader] and reader.inputs.count(value) == 1
+        if not alone or reader.inputs[0] is not value:
+            continue
+        found = _arithmetic(node, shapes, choice)
+        if found is None or not on_tiles(choice.level, found):
+            continue
+        if found is _arithmetic(reader, shapes, choice):
+            marked.add(node)
+    graph.nodes = [
+        node.like(attrs={"tiles": True}) if node in marked else node for node in graph.nodes
+    ]
+
+
+def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None:
+    """What a product is computed in, if it is one that is laid out as tiles."""
+    x, w, bias = node.inputs[0], node.input(1), node.input(2)
+    if node.op_type != "MatMul" or x is None or w is None or w.const is None:
+        return None
+    if w.const.ndim != 2 or w.const.dtype != np.float32 or x.dtype != np.float32:
+        return None
+    shape, (depth, columns) = shapes.get(x), w.const.shape
+    if shape is None or len(shape) < 2 or shape[-1] != depth or not np.prod(shape) or not columns:
+        return None
+    if bias is not None and (bias.const is None or bias.const.size != columns):
+        return None
+    residual = node.input(3)
+    if residual is not None and shapes.get(residual) != (*shape[:-1], columns):
+        return None
+    rows = int(np.prod(shape[:-1]))
+    return choice.matrix_arithmetic(Images.matrix(rows, depth, columns), w.const)

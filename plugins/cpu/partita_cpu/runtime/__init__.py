@@ -1,0 +1,1 @@
+"""Compiled models, bound programs, and the calls that run them."""

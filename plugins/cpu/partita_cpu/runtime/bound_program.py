@@ -1,0 +1,486 @@
+"""A program bound to memory: arrays in place of operands, ready to be walked."""
+
+from __future__ import annotations
+
+import math
+import operator
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.lowering.program import Step, plain
+from partita.lowering.specialize import Spec
+from partita_cpu.runtime.call_table import Stretch, Walker
+from partita_cpu.runtime.input_setters import Taker, taker
+from partita_cpu.runtime.kernel_loading import callable_of, load_kernels
+from partita_cpu.threads.step_team import PARALLEL_WORK, Team
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+Place = tuple[int, int, tuple[int, ...]]
+"""Where an array of the caller is used: call, argument, shape of the view."""
+
+Times = list[tuple[OpRecord, int, int]]
+"""Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
+
+BOUND_PROGRAMS = 8
+"""Shapes for which a runner keeps memory at the same time."""
+
+
+class GraphRunner:
+    """Runs one graph for one request: owns arenas and outputs, picks the program for the shapes.
+
+    Args:
+        specialiser: Makes the programs.
+        team: The threads that large steps are shared among.
+        times: Where to note what each operation took, or ``None``.
+    """
+
+    def __init__(self, specialiser: Specialiser, team: Team, times: Times | None = None) -> None:
+        self._specialiser = specialiser
+        self._team = team
+        self._times = times
+        self._bound: dict[int, BoundProgram] = {}
+        self._last_specs: list[Spec] = []
+        self._last_values: list[bytes] = []
+        self._last: BoundProgram | None = None
+
+    def run(
+        self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """Computes the graph.
+
+        Args:
+            inputs: One array per graph input; read in place where it is contiguous, and not kept.
+            outputs: Arrays to write to, per graph output, or ``None`` for memory of this runner.
+                One of the wrong shape is an error.
+
+        Returns:
+            The outputs; those not given are valid until the next run.
+        """
+        last = self._last
+        if last is not None and last.repeats(inputs, outputs) and self._same_values(inputs):
+            return last.again(inputs)
+        arrays = [a if a.flags.carray else plain(a) for a in inputs]
+        specs = [(a.shape, a.dtype) for a in arrays]
+        values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
+        if self._last is not None and specs == self._last_specs and values == self._last_values:
+            bound = self._last
+        else:
+            bound = self._last = self._bind(arrays)
+            self._last_specs, self._last_values = specs, values
+        return bound.run(arrays, outputs)
+
+    def _same_values(self, inputs: Sequence[Array]) -> bool:
+        """Whether the elements that the program hangs on are those of the last run."""
+        indices = self._specialiser.value_inputs
+        return not indices or [inputs[i].tobytes() for i in indices] == self._last_values
+
+    def bind(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        scratch: Array | None = None,
+    ) -> BoundProgram | None:
+        """A program bound to these arrays for good, whose calls compute the outputs.
+
+        They hold for the present elements of the graph's value inputs. ``None`` where a run is more
+        than calls.
+
+        Args:
+            inputs: One array per graph input.
+            outputs: One array per graph output.
+            scratch: Bytes to work in while the calls run; by default memory of their own.
+        """
+        if self._times is not None:
+            return None
+        arrays = _in_place(inputs)
+        if arrays is None or not all(array.flags.carray for array in outputs):
+            return None
+        program = self._specialiser.program_for(arrays)
+        self.close()
+        bound = BoundProgram(program, self._team, None, scratch)
+        return bound if bound.settle(arrays, outputs) else None
+
+    @property
+    def value_inputs(self) -> tuple[int, ...]:
+        """Indices of the inputs whose elements decide what is run, as far as they are known."""
+        return self._specialiser.value_inputs
+
+    def close(self) -> None:
+        """Frees the memory; a later run takes new."""
+        self._bound.clear()
+        self._last = None
+
+    def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
+        program = self._specialiser.program_for(arrays)
+        bound = self._bound.pop(id(program), None)
+        if bound is None:
+            if len(self._bound) >= BOUND_PROGRAMS:
+                del self._bound[next(iter(self._bound))]
+            bound = BoundProgram(program, self._team, self._times)
+        self._bound[id(program)] = bound
+        return bound
+
+
+class BoundProgram:
+    """The calls of one program on one request's memory."""
+
+    def __init__(
+        self, program: Program, team: Team, times: Times | None, scratch: Array | None = None
+    ) -> None:
+        self._program = program
+        self._team = team
+        self._times = times
+        self._arena = _arena(program.arena_bytes, scratch)
+        self._results: dict[Operand, Array] = {}
+        self._arrays: dict[Operand, Array] = {}
+        self._inputs: list[Array | None] = [None] * len(program.inputs)
+        late = {operand for step in program.steps for operand in step.results}
+        self._buffers: list[Array | None] = [
+            None if operand is None or operand in late else self._buffer(operand)
+            for operand in program.outputs
+        ]
+        self._outputs: list[Array | None] = list(self._buffers)
+        self._input_places: list[list[Place]] = [[] for _ in program.inputs]
+        self._output_places: list[list[Place]] = [[] for _ in program.outputs]
+        self._calls: list[Call] = []
+        self._shifts: list[int] = []
+        self._args: list[list[Any]] = []
+        load_kernels(program)
+        self._bind_steps()
+        self._walker: Walker | None = None
+        if team.crew is not None:
+            self._walker = Walker(program.steps, self._args, team.crew)
+        for number, (step, args) in enumerate(zip(program.steps, self._args, strict=True)):
+            self._append(step, args, self._walker is not None and self._walker.taken[number])
+        self._held = self._places_held()
+        rest = program.rest
+        self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
+        self._given = False  # whether steps write to arrays of the caller
+        # The arrays of the last run, if another one on them would find everything in its place.
+        self._steady: tuple[list[_Seen], Sequence[Array | None] | None, list[Array]] | None
+        self._steady_shapes: list[tuple[int, ...]] = []
+        # Whether the steps leave every output in its buffer, so that there is nothing to collect.
+        self._direct = rest is None and all(
+            owner is not None and owner not in late for owner in program.owned
+        )
+
+    def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
+        """Walks the calls; see :meth:`GraphRunner.run`."""
+        self._steady = None
+        self._put_inputs(inputs)
+        try:
+            return self._run(inputs, outputs)
+        finally:
+            self._let_go()
+
+    def _run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
+        if outputs is not None or self._given:
+            self._take_outputs(inputs, outputs)
+            self._given = outputs is not None
+        self._walk()
+        if outputs is None and self._direct:
+            results: list[Array] = list(self._buffers)  # type: ignore[arg-type]  # all have one
+        else:
+            results = self._collect(outputs)
+        if self._direct and all(map(operator.is_, results, self._outputs)):
+            self._steady = ([weakref.ref(array) for array in inputs], outputs, results)
+            self._steady_shapes = [array.shape for array in inputs]
+        return results
+
+    def repeats(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> bool:
+        """Whether these are the very arrays of the last run, so that :meth:`again` will do."""
+        steady = self._steady
+        if steady is None or not all(map(operator.is_, inputs, [seen() for seen in steady[0]])):
+            return False
+        if any(map(operator.ne, map(_shape, inputs), self._steady_shapes)):
+            return False
+        if outputs is None or steady[1] is None:
+            return outputs is steady[1]
+        return all(map(operator.is_, outputs, steady[1]))
+
+    def again(self, inputs: Sequence[Array]) -> list[Array]:
+        """Runs once more on the arrays of the last run; see :meth:`repeats`."""
+        if not self._held:
+            self._walk()
+            return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+        for index, places in self._held:
+            self._patch(places, inputs[index])
+        try:
+            self._walk()
+        finally:
+            self._let_go()
+        return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+
+    def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
+        """Puts arrays in their places; whether a run is then nothing but calls."""
+        self._put_inputs(inputs)
+        self._take_outputs(inputs, outputs)
+        return self._direct and all(map(operator.is_, self._outputs, outputs))
+
+    def _put_inputs(self, inputs: Sequence[Array]) -> None:
+        for index, array in enumerate(inputs):
+            self._inputs[index] = array
+            self._patch(self._input_places[index], array)
+
+    def _let_go(self) -> None:
+        """Keeps no input after a run: their addresses stay, and are used if they come again."""
+        self._inputs = [None] * len(self._inputs)
+        for _, places in self._held:
+            for number, position, _ in places:
+                fn, args = self._calls[number]
+                shift = position + self._shifts[number]
+                self._calls[number] = fn, (*args[:shift], None, *args[shift + 1 :])
+
+    def _places_held(self) -> list[tuple[int, list[Place]]]:
+        """The inputs that calls of Python have as arguments, and where."""
+        found = []
+        for index, places in enumerate(self._input_places):
+            walker = self._walker
+            held = [p for p in places if walker is None or not walker.reaches(p[0], p[1])]
+            if held:
+                found.append((index, held))
+        return found
+
+    def stretches(self) -> Sequence[Stretch]:
+        """The calls of a run on the arrays that :meth:`settle` has put in place."""
+        if self._walker is None:
+            return [self._walk]
+        return self._walker.stretches(self._calls, self)
+
+    def repoint(self, inputs: Sequence[Array]) -> bool:
+        """Lets calls that were handed out read other inputs; whether all of them can."""
+        walker, arrays = self._walker, _in_place(inputs)
+        if walker is None or arrays is None:
+            return False
+        for new, old in zip(arrays, self._inputs, strict=True):
+            if old is None or new.shape != old.shape or new.dtype != old.dtype:
+                return False
+            if any(np.may_share_memory(new, out) for out in self._outputs if out is not None):
+                return False
+        places = [place for found in self._input_places for place in found]
+        if not all(walker.reaches(number, position) for number, position, _ in places):
+            return False
+        self._inputs = list(arrays)
+        for found, array in zip(self._input_places, arrays, strict=True):
+            self._patch(found, array)
+        return True
+
+    def takers(self) -> Sequence[Taker] | None:
+        """For each input what lets calls that were handed out read another array instead."""
+        walker = self._walker
+        if walker is None:
+            return None
+        outputs = [out for out in self._outputs if out is not None]
+        found: list[Taker] = []
+        for array, uses in zip(self._inputs, self._input_places, strict=True):
+            places = [walker.place(number, position) for number, position, _ in uses]
+            known = [place for place in places if place is not None]
+            made = None
+            if array is not None and len(known) == len(places):
+                made = taker(array, known, outputs)
+            if made is None:
+                return None
+            found.append(made)
+        return found
+
+    def _walk(self) -> None:
+        if self._times is not None:
+            self._run_timed(self._times)
+        elif self._walker is not None:
+            self._walker.run(self._calls)
+        else:
+            for fn, args in self._calls:
+                fn(*args)
+
+    @staticmethod
+    def _buffer(operand: Operand) -> Array:
+        return aligned_empty(operand.shape, operand.dtype)
+
+    def _bind_steps(self) -> None:
+        inputs = {o: i for i, o in enumerate(self._program.inputs) if o.const is None}
+        owned = {o: i for i, o in enumerate(self._program.owned) if o is not None}
+        for number, step in enumerate(self._program.steps):
+            args = list(step.args)
+            for position, arg in enumerate(args):
+                if isinstance(arg, Subgraph):
+                    args[position] = GraphRunner(arg.specialiser, self._team).run
+                elif isinstance(arg, np.ndarray):
+                    args[position] = plain(arg)
+                elif isinstance(arg, Operand) and arg.const is not None:
+                    args[position] = arg.const
+                elif isinstance(arg, Operand):
+                    place = (number, position, arg.shape)
+                    if arg.root in inputs:
+                        self._input_places[inputs[arg.root]].append(place)
+                    elif arg.root in owned:
+                        index = owned[arg.root]
+                        self._output_places[index].append(place)
+                        args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
+                    else:
+                        args[position] = self._planned(arg)
+            self._args.append(args)
+
+    def _append(self, step: Step, args: list[Any], taken: bool) -> None:
+        """Adds a call; those through the team or :meth:`_keep` have one argument in front."""
+        if taken:
+            call: Call = _walked, ()
+        elif step.results:
+            call = self._keep, (step, *args)
+        elif not step.shares:
+            call = step.fn, tuple(args)
+        elif step.work >= PARALLEL_WORK and self._team.size > 1:
+            call = self._team.run, (callable_of(step.fn, step.args), *args)
+        else:
+            call = callable_of(step.fn, step.args), (*args, 0, 1)
+        self._calls.append(call)
+        self._shifts.append(1 if call[0] in (self._keep, self._team.run) else 0)
+
+    def _keep(self, step: Step, *args: Any) -> None:
+        """Runs a step whose result shapes only the run tells, and keeps its results."""
+        for operand, array in zip(step.results, step.fn(*args), strict=True):
+            wanted = None if operand.dtype.hasobject else operand.dtype
+            self._results[operand] = plain(np.asarray(array, dtype=wanted))
+
+    def _planned(self, operand: Operand) -> Array:
+        found = self._arrays.get(operand)
+        if found is None:
+            start = self._program.offsets[operand.root]
+            raw = self._arena[start : start + operand.nbytes]
+            found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
+        return found
+
+    def _patch(self, places: Sequence[Place], array: Array) -> None:
+        for number, position, shape in places:
+            if self._walker is not None and self._walker.patch(number, position, array):
+                continue
+            fn, args = self._calls[number]
+            shift = position + self._shifts[number]
+            view = array if array.shape == shape else array.reshape(shape)
+            self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
+
+    def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
+        """Lets steps write to the given arrays; not to one that an input still lies in."""
+        for index, places in enumerate(self._output_places):
+            if not places:
+                continue
+            operand = self._program.outputs[index]
+            array = self._buffers[index]
+            if given is not None and operand is not None:
+                wanted = given[index]
+                if wanted is not None and _fits(wanted, operand, inputs):
+                    array = wanted
+            if array is not None and array is not self._outputs[index]:
+                self._outputs[index] = array
+                self._patch(places, array)
+
+    def _collect(self, given: Sequence[Array | None] | None) -> list[Array]:
+        program = self._program
+        collected: list[Array | None] = [None] * len(program.outputs)
+        for index, operand in enumerate(program.outputs):
+            if operand is None:
+                continue
+            wanted = None if given is None else given[index]
+            if program.owned[index] is not None and operand not in self._results:
+                source = self._outputs[index]
+            else:
+                source = self._array(operand)
+                if wanted is None:
+                    wanted = self._buffers[index]
+            collected[index] = _deliver(source, wanted)
+        if program.rest is not None and self._rest is not None:
+            outputs = None if given is None else [given[i] for i in program.rest.outputs]
+            arrays = [self._array(operand) for operand in program.rest.inputs]
+            for index, array in zip(
+                program.rest.outputs, self._rest.run(arrays, outputs), strict=True
+            ):
+                collected[index] = array
+        return collected  # type: ignore[return-value]  # every output is computed here or in rest
+
+    def _array(self, operand: Operand) -> Array:
+        """The present elements of any operand that outlives the steps."""
+        if operand.const is not None:
+            return operand.const
+        if operand in self._results:
+            return self._results[operand]
+        root = operand.root
+        for index, given in enumerate(self._program.inputs):
+            if given is root:
+                return self._inputs[index].reshape(operand.shape)  # type: ignore[union-attr]
+        for index, owner in enumerate(self._program.owned):
+            if owner is root:
+                return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
+        return self._planned(operand)
+
+    def _run_timed(self, times: Times) -> None:
+        clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
+        for op in self._program.ops:
+            times.append((op, 0, 0))
+        for number, step in enumerate(self._program.steps):
+            start, cpu_start = clock(), cpu_clock()
+            if self._walker is None:
+                fn, args = self._calls[number]
+                fn(*args)
+            else:
+                self._walker.run_one(number, self._calls)
+            times.append((step.op, clock() - start, cpu_clock() - cpu_start))
+
+
+_Seen = weakref.ref[Array]
+"""An array that is not kept: whether another one is the same can be asked yet."""
+
+_shape = operator.attrgetter("shape")
+
+
+def _walked() -> None:
+    """Stands for a call that the walker makes."""
+
+
+def _in_place(arrays: Sequence[Array]) -> list[Array] | None:
+    """Arrays as kernels take them; ``None`` if one would have to be copied."""
+    taken = [plain(array) for array in arrays]
+    pairs = zip(taken, arrays, strict=True)
+    return taken if all(new.ctypes.data == old.ctypes.data for new, old in pairs) else None
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """An uninitialised array whose memory starts at a multiple of a cache line."""
+    if dtype.hasobject:
+        return np.empty(shape, dtype)
+    nbytes = math.prod(shape) * dtype.itemsize
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes].view(dtype).reshape(shape)
+
+
+def _arena(nbytes: int, scratch: Array | None) -> Array:
+    """Memory for intermediate tensors: what was lent if it is enough."""
+    if scratch is not None:
+        start = -scratch.ctypes.data % ALIGNMENT
+        if start + nbytes <= scratch.nbytes:
+            return scratch[start : start + nbytes]
+    return aligned_empty((nbytes,), np.dtype(np.uint8))
+
+
+def _fits(array: Array, operand: Operand, inputs: Sequence[Array]) -> bool:
+    return (
+        array.shape == operand.shape
+        and array.dtype == operand.dtype
+        and array.flags.carray
+        and not any(np.may_share_memory(array, given) for given in inputs)
+    )
+
+
+def _deliver(source: Array | None, wanted: Array | None) -> Array:
+    """Brings an output to where the caller wants it."""
+    if source is None:
+        raise RuntimeError("an output has no memory")
+    if wanted is None or wanted is source:
+        return source
+    np.copyto(wanted, source.reshape(wanted.shape))
+    return wanted

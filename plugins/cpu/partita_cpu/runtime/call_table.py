@@ -1,0 +1,214 @@
+"""A bound program as a table of kernel calls that a crew walks; what Python must call stays so."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array, Step
+from partita_cpu.jit.checked_kernel import Checked
+from partita_cpu.jit.dispatch import entry_of
+from partita_cpu.jit.trampoline import Entry, fill
+from partita_cpu.threads.thread_pool import ROW, Crew, Rows
+
+SHARED_WORK = 1 << 15
+"""Steps below this work (bytes or operations) are done sooner than they are handed out."""
+
+WAKING_WORK = 1 << 18
+"""Runs of steps none of which has this work do not wake the other threads."""
+
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class Walker:
+    """The steps of one program on one request's memory.
+
+    Args:
+        steps: The program's steps.
+        args: For each step its arguments, with arrays in place of operands. For an array that is
+            not known yet its operand may stand: :meth:`patch` brings it.
+        crew: The threads.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        args: Sequence[Sequence[Any]],
+        crew: Crew,
+    ) -> None:
+        self._crew = crew
+        entries = [_entry(step) for step in steps]
+        sizes = [0 if found is None else found.slots for found in entries]
+        self._slots = np.zeros(sum(sizes), np.int64)
+        self._table = np.zeros((len(steps), ROW), np.int64)
+        self._places: dict[tuple[int, int], int] = {}
+        self._kernels = [step.fn for step in steps]
+        self._kept = args
+        start, words = self._slots.ctypes.data, self._slots.data
+        at = 0
+        rows = []
+        for number, (found, size) in enumerate(zip(entries, sizes, strict=True)):
+            if found is None:
+                rows.append((0, 0, 0))
+                continue
+            slots = self._slots[at : at + size]
+            for position, place in enumerate(fill(slots, found, args[number])):
+                if place:
+                    self._places[number, position] = at + place
+            shares = crew.size if crew.size > 1 and steps[number].work >= SHARED_WORK else 0
+            rows.append((found.trampoline, start + 8 * at, shares))
+            at += size
+        if rows:
+            self._table[:] = rows
+        self._words = words
+        self._rows: int = self._table.ctypes.data
+        self.taken = [found is not None for found in entries]
+        self._parts = self._cut(steps)
+        self._single: dict[int, Rows] = {}
+
+    def reaches(self, number: int, position: int) -> bool:
+        """Whether :meth:`patch` can change an argument."""
+        return (number, position) in self._places
+
+    def patch(self, number: int, position: int, array: Array) -> bool:
+        """Lets a step use the memory of another array; ``False`` if Python calls the step.
+
+        The caller keeps the array, and sees to it that it has the size of the old one.
+        """
+        place = self._places.get((number, position))
+        if place is None:
+            return False
+        self._words[place] = array.__array_interface__["data"][0]
+        return True
+
+    def place(self, number: int, position: int) -> int | None:
+        """The address of the word that :meth:`patch` writes; ``None`` if Python calls the step."""
+        place = self._places.get((number, position))
+        return None if place is None else self._slots.ctypes.data + 8 * place
+
+    def run(self, calls: Sequence[Call]) -> None:
+        """Runs all steps; `calls` are those for Python, by number."""
+        for part in self._parts:
+            if part.rows is not None:
+                self._crew.run(part.rows, self.explain)
+            else:
+                fn, args = calls[part.first]
+                fn(*args)
+
+    def run_one(self, number: int, calls: Sequence[Call]) -> None:
+        """Runs one step as :meth:`run` would; `calls` are those for Python."""
+        if self.taken[number]:
+            rows = self._single.get(number)
+            if rows is None:
+                shared = bool(self._table[number, 2])
+                rows = self._single[number] = Rows(self._rows, number, number + 1, shared)
+            self._crew.run(rows, self.explain)
+        else:
+            fn, args = calls[number]
+            fn(*args)
+
+    def explain(self, number: int) -> None:
+        """Raises what a step that failed has to say, if anything."""
+        kernel = self._kernels[number]
+        if isinstance(kernel, Checked):
+            kernel.explain(*self._kept[number])
+
+    def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
+        """What :meth:`run` does with the arrays that are in their places now, to be called later.
+
+        Args:
+            calls: Those for Python, by number.
+            keep: What holds the arrays.
+        """
+        return [
+            NativeStretch(
+                self._crew,
+                self._table[part.first : part.last].copy(),
+                part.rows.shared,
+                [(self, number) for number in range(part.first, part.last)],
+                keep,
+            )
+            if part.rows is not None
+            else functools.partial(calls[part.first][0], *calls[part.first][1])
+            for part in self._parts
+        ]
+
+    def _cut(self, steps: Sequence[Step]) -> list[_Part]:
+        """Runs of rows, and single steps for Python."""
+        parts = []
+        number = 0
+        while number < len(steps):
+            last = number
+            while last < len(steps) and self.taken[last]:
+                last += 1
+            rows = None
+            if last > number:
+                shared = max(step.work for step in steps[number:last]) >= WAKING_WORK
+                rows = Rows(self._rows, number, last, shared)
+            parts.append(_Part(number, last, rows))
+            number = max(last, number + 1)
+        return parts
+
+
+class _Part(NamedTuple):
+    first: int
+    last: int
+    rows: Rows | None
+
+
+class NativeStretch:
+    """Rows of a table, of one program or several, that a crew walks in one call.
+
+    Args:
+        crew: The threads.
+        table: The rows; a copy of their own.
+        shared: Whether it is worth it to wake the other threads.
+        steps: For each row its walker, and its step there.
+        keep: Whatever must live as long, since rows hold addresses of it.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        table: Array,
+        shared: bool,
+        steps: Sequence[tuple[Walker, int]],
+        *keep: object,
+    ) -> None:
+        self._crew, self._table, self._steps, self._keep = crew, table, steps, keep
+        self._rows = Rows(table.ctypes.data, 0, len(table), shared)
+
+    def __call__(self) -> None:
+        """Walks the rows."""
+        self._crew.run(self._rows, self._explain)
+
+    @property
+    def alone(self) -> Array | None:
+        """The rows, where one thread walks them; ``None`` if it has others to help it."""
+        return self._table if self._crew.size == 1 else None
+
+    def followed_by(self, other: Stretch) -> NativeStretch | None:
+        """The rows of both; ``None`` if the other one is not for the same threads."""
+        if not isinstance(other, NativeStretch) or other._crew is not self._crew:
+            return None
+        table = np.concatenate([self._table, other._table])
+        shared = self._rows.shared or other._rows.shared
+        steps = [*self._steps, *other._steps]
+        return NativeStretch(self._crew, table, shared, steps, *self._keep, *other._keep)
+
+    def _explain(self, row: int) -> None:
+        walker, number = self._steps[row]
+        walker.explain(number)
+
+
+Stretch = NativeStretch | Callable[[], Any]
+"""Part of a program: rows for a crew, or a call for Python."""
+
+
+def _entry(step: Step) -> Entry | None:
+    if not step.shares or step.results:
+        return None
+    return entry_of(step.fn, step.args)

@@ -1,0 +1,352 @@
+"""Compiled models and runners of device CPU."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from partita import (
+    CompiledModel,
+    Explanation,
+    HostTensor,
+    Model,
+    Port,
+    ProfilingInfo,
+    Repetition,
+    Runner,
+    Tensor,
+)
+from partita.contract.profiling import Status
+from partita.errors import CompileError, InferError, PartitaError
+from partita.lowering import (
+    Array,
+    Graph,
+    Prepacked,
+    Specialiser,
+    Target,
+    fold_constants,
+    fuse,
+    fuse_quantized,
+    fuse_quantized_flow,
+    fuse_residuals,
+    lower,
+)
+from partita.lowering.fusion import Shapes
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.lowering.specialize import Spec
+from partita.properties import DeviceProperties
+from partita.system.gc_pause import few_collections
+from partita.tensors.layout import LaidOutTensor, Layout, stored_as
+from partita_cpu.gemm.precision_policy import Choice, choose
+from partita_cpu.kernels.operator_table import emitter_for
+from partita_cpu.passes.conv1d_as_conv2d import widen_sequences
+from partita_cpu.passes.half_activations import keep_halves
+from partita_cpu.passes.inplace_concat import write_in_place
+from partita_cpu.passes.input_scale import scale_on_the_way
+from partita_cpu.passes.nhwc import REORDERS, channels_last, ports_to_lay_out, with_layouts
+from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
+from partita_cpu.passes.tiled_activations import keep_tiles
+from partita_cpu.properties import CpuProperties
+from partita_cpu.query import takes, verdict
+from partita_cpu.runtime.bound_call import CpuRepetition, ValueRepetition
+from partita_cpu.runtime.bound_program import GraphRunner, Times
+from partita_cpu.runtime.kernel_loading import begin, load_kernels
+from partita_cpu.threads.openblas import use_threads
+from partita_cpu.threads.step_team import Team, team_of
+
+
+class CpuCompiledModel(CompiledModel):
+    """A model lowered, folded and fused; programs for its shapes are made when they occur.
+
+    Args:
+        model: The model.
+        properties: Validated properties.
+        device: The name under which the device is registered.
+        state: What :meth:`export_state` returned for the same model.
+
+    Raises:
+        UnsupportedOpError: An operation is not taken.
+        CompileError: An operation cannot be computed for the model's shapes.
+    """
+
+    @few_collections()
+    def __init__(
+        self,
+        model: Model,
+        properties: DeviceProperties,
+        device: str,
+        state: Mapping[str, Array] | None = None,
+    ) -> None:
+        super().__init__(model, properties, device)
+        if not isinstance(properties, CpuProperties):
+            raise CompileError(f"Device {device} needs CpuProperties, not {type(properties)}.")
+        graph = lower(model)
+        verdict(model, device, graph).require_all(model)
+        self.streams = properties.streams
+        self._threads = max(1, properties.threads // self.streams)
+        self._pinned = properties.ENABLE_CPU_PINNING
+        choice = choose(properties, self._threads)
+        begin(choice)
+        target = Target(
+            emitter_for,
+            refine=_refine_for(choice),
+            options=choice,
+            prepacked=Prepacked(state),
+        )
+        fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
+        fold_constants(graph, target)
+        fuse(graph, accepts=takes)
+        self.specialiser = Specialiser(graph, target)
+        self.laid_out: Mapping[Port, Layout] = {}
+        self._arena_bytes = 0
+        self._next_stream = itertools.count()
+        self._prepare()
+
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """One per stream."""
+        return self.streams
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The arena with room to align it, if shapes are known."""
+        return self._arena_bytes + ALIGNMENT
+
+    def extra_properties(self) -> dict[str, Any]:
+        """What the hint for precision comes to on this machine, and why if that is something else.
+
+        An exported model keeps what was asked for, and asks again where it is imported.
+        """
+        choice = self.specialiser.target.options
+        return {
+            "INFERENCE_PRECISION_HINT": choice.precision,
+            "INFERENCE_PRECISION_NOTE": choice.shortfall,
+        }
+
+    def explain(self) -> Explanation:
+        """All on this device; and what of the properties it cannot do."""
+        plain, note = super().explain(), self.specialiser.target.options.shortfall
+        return replace(plain, notes=[note] if note else [])
+
+    def layouts(self) -> Mapping[Port, Sequence[Layout]]:
+        """Channels last, for images that steps read or write so."""
+        if not self.specialiser.target.options.native:
+            return {}
+        return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
+
+    def windows(self) -> Collection[Port]:
+        """All outputs that can have channels last."""
+        return [port for port in self.layouts() if not port.is_input]
+
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
+        """The same with images as they are computed; weights are shared."""
+        other = copy.copy(self)
+        CompiledModel.__init__(other, self.model, self.properties, self.device)
+        other.laid_out = dict(layouts)
+        other.specialiser = with_layouts(self.specialiser, layouts)
+        other._prepare()
+        return other
+
+    def export_state(self) -> Mapping[str, Array]:
+        """Weights in the order in which kernels read them; packing is most of compiling."""
+        return self.specialiser.target.prepacked.state()
+
+    def create_runner(self) -> Runner:
+        """A runner; runners take turns among the streams' threads."""
+        stream = next(self._next_stream) % self.streams
+        team = team_of(self._threads, stream, self._pinned)
+        return CpuRunner(self, team)
+
+    def _prepare(self) -> None:
+        """Makes the program and loads its kernels now, if the shapes are known now."""
+        specs = self._static_specs()
+        if specs is None:
+            return
+        try:
+            program = self.specialiser.program(specs, _not_yet)
+        except _NeedsInput:
+            return
+        self._arena_bytes = program.arena_bytes
+        load_kernels(program)
+
+    def _static_specs(self) -> list[Spec] | None:
+        """What inputs are in memory, if their shapes are known now."""
+        specs: list[Spec] = []
+        for port in self.inputs:
+            if not port.is_static or port.dtype is None:
+                return None
+            shape: tuple[int, ...] = port.shape  # type: ignore[assignment]  # static
+            layout = self.laid_out.get(port)
+            if layout is None:
+                specs.append((shape, port.dtype))
+            else:
+                specs.append((layout.shape_in_memory(shape), layout.dtype))
+        return specs
+
+
+def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
+    """What is done to a graph when its shapes are known."""
+
+    def refine(graph: Graph, shapes: Shapes) -> None:
+        fuse_residuals(graph, shapes, takes)
+        if choice.native:
+            shapes = widen_sequences(graph, shapes)
+            channels_last(graph, shapes)
+            scale_on_the_way(graph)
+            keep_halves(graph, choice)
+            write_in_place(graph)
+            join_separable(graph)
+            join_bottlenecks(graph)
+            keep_tiles(graph, shapes, choice)
+
+    return refine
+
+
+class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error
+    """The program hangs on the elements of an input."""
+
+
+def _not_yet(index: int) -> Array:
+    raise _NeedsInput
+
+
+class CpuRunner(Runner):
+    """One request: arenas, outputs and counters."""
+
+    def __init__(self, compiled: CpuCompiledModel, team: Team) -> None:
+        self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
+        self._graph = GraphRunner(compiled.specialiser, team, self._times)
+        self._threads = team.size
+        self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
+        self._laid_out = bool(compiled.laid_out)
+        self._ports_in = [compiled.laid_out.get(port) for port in compiled.inputs]
+        self._ports_out = [(port.dtype, compiled.laid_out.get(port)) for port in compiled.outputs]
+
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """Computes the outputs, in the given tensors where they are of this memory and fit."""
+        if self._times is not None:
+            self._times.clear()
+        use_threads(self._threads)
+        if self._laid_out:
+            arrays = [
+                stored_as(tensor, layout)
+                for tensor, layout in zip(inputs, self._ports_in, strict=True)
+            ]
+        else:
+            arrays = [tensor.numpy() for tensor in inputs]
+        targets = None if outputs is None else [_target(tensor) for tensor in outputs]
+        try:
+            results = self._graph.run(arrays, targets)
+        except PartitaError:
+            raise
+        except Exception as error:
+            raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
+        if outputs is None:
+            return [self._tensor(index, array) for index, array in enumerate(results)]
+        return [
+            given if given is not None and array is target else self._tensor(index, array)
+            for index, (array, given, target) in enumerate(
+                zip(results, outputs, targets or (), strict=True)
+            )
+        ]
+
+    def repetition(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: Array | None = None,
+    ) -> Repetition | None:
+        """The calls of a run on these tensors, if a run is nothing more."""
+        arrays = [
+            stored_as(tensor, layout) for tensor, layout in zip(inputs, self._ports_in, strict=True)
+        ]
+        targets = [array for tensor in outputs if (array := _target(tensor)) is not None]
+        if len(targets) != len(outputs):
+            return None
+        bound = self._graph.bind(arrays, targets, scratch)
+        stretches = None if bound is None else bound.stretches()
+        if bound is None or not stretches:
+            return None
+
+        def rebind(inputs: Sequence[Tensor]) -> bool:
+            ports = zip(inputs, self._ports_in, strict=True)
+            return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
+
+        takers = None if any(self._ports_in) else bound.takers()
+        call = CpuRepetition(stretches, self._threads, rebind, takers)
+        values = [arrays[index] for index in self._graph.value_inputs]
+        return ValueRepetition(call, values, self, inputs, outputs) if values else call
+
+    def _tensor(self, index: int, array: Array) -> Tensor:
+        dtype, layout = self._ports_out[index]
+        if layout is None:
+            return HostTensor(array)
+        return LaidOutTensor(array, dtype or array.dtype, layout)
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """One record per operation of the model, in its order, then the changes of layout."""
+        if self._times is None:
+            return ()
+        ops = [*self._ops]
+        known = {name for name, _ in ops}
+        real: dict[str, int] = {}
+        cpu: dict[str, int] = {}
+        kinds: dict[str, str] = {}
+        covers: dict[str, dict[str, None]] = {}
+        for op, real_ns, cpu_ns in self._times:
+            name = next((n for n in (op.name, *op.origins) if n in known), "")
+            if op.op_type in REORDERS and op.exec_type != "view":
+                name = f"permute {op.name}"
+                if name not in known:
+                    known.add(name)
+                    ops.append((name, "Permute"))
+            real[name] = real.get(name, 0) + real_ns
+            cpu[name] = cpu.get(name, 0) + cpu_ns
+            others = (n for n in op.origins if n in known and n != name)
+            covers.setdefault(name, {}).update(dict.fromkeys(others))
+            if op.exec_type != "constant" and kinds.get(name, "view") == "view":
+                kinds[name] = op.exec_type
+        return [
+            ProfilingInfo(
+                *(name, kind, kinds[name], Status.EXECUTED, real[name] / 1e3, cpu[name] / 1e3),
+                covers=tuple(covers[name]),
+            )
+            if name in kinds
+            else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
+            for name, kind in ops
+        ]
+
+    def close(self) -> None:
+        """Frees arenas and outputs."""
+        self._graph.close()
+
+
+def _target(tensor: Tensor | None) -> Array | None:
+    """The memory of an output tensor, if steps can write to it."""
+    if isinstance(tensor, (HostTensor, LaidOutTensor)):
+        array = tensor.stored()
+        return array if array.flags.carray else None
+    return None
+
+
+def run_graph(
+    graph: Graph, feeds: Mapping[str, Array] | Sequence[Array], threads: int = 1
+) -> list[Array]:
+    """Computes a lowered graph once; for tests of single operators.
+
+    Args:
+        graph: The graph, as :func:`partita.lowering.lower_proto` makes it.
+        feeds: Inputs by name or in order.
+        threads: Threads that large steps are shared among.
+    """
+    if isinstance(feeds, Mapping):
+        feeds = [np.asarray(feeds[value.name]) for value in graph.inputs]
+    runner = GraphRunner(Specialiser(graph, Target(emitter_for)), Team(threads))
+    return [array.copy() for array in runner.run(feeds)]

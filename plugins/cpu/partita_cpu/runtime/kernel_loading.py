@@ -1,0 +1,91 @@
+"""Kernels made ready before they are called: loaded, or compiled on a machine's first day."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Operand, Program
+from partita.progress import Advance, progress
+from partita_cpu.gemm import packing
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit.dispatch import available, entry_of, order
+from partita_cpu.jit.kernel import Kernel, compiler
+from partita_cpu.jit.llvm_kernel import level_job
+from partita_cpu.threads import thread_pool
+
+PATIENCE_S = 1.0
+"""Loading kernels for longer than this means that they are compiled."""
+
+DESCRIPTION = "Compiling kernels for this processor, once"
+
+_lock = threading.Lock()
+
+
+def load_kernels(program: Program) -> None:
+    """Compiles or loads all kernels of a program, so that its first run is not slow.
+
+    The first program on a machine may take some seconds; then a terminal shows a progress bar.
+    """
+    ready = entry_of if available() else callable_of
+    steps = [step for step in program.steps if step.shares]
+    missing = {(step.fn, *map(_kind, step.args)): step for step in steps}
+    start = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        advance: Advance | None = None
+
+        def report(done: int) -> None:
+            nonlocal advance
+            if advance is None and time.monotonic() - start > PATIENCE_S:
+                advance = stack.enter_context(progress(DESCRIPTION, len(missing)))
+            if advance is not None:
+                advance(done)
+
+        if available():
+            files = order((step.fn, step.args) for step in missing.values())
+            there = len(missing) - len(files)
+            compile_pool.wait(files, lambda made: report(there + made))
+        for done, step in enumerate(missing.values()):
+            if not available():
+                report(done)
+            ready(step.fn, step.args)
+
+
+def begin(choice: Choice) -> None:
+    """On a machine's first day, has other processes compile what nearly every model needs.
+
+    They do it, and import the compilers, while this one looks at the model.
+    """
+    if choice.native and available():
+        level = level_job(choice.level)
+        if not disk_cache.there(level.file):
+            compile_pool.order([level])
+            order([*thread_pool.CALLS, *packing.CALLS])
+
+
+def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:
+    """What Python calls to run a kernel on arguments like these; compiled, or loaded.
+
+    Where kernels are not kept it is numba's machine code: a call takes half as long as one that
+    looks at the type of every argument. The types must be right: it does not check them.
+    """
+    if available() or not isinstance(kernel, Kernel):
+        return kernel
+    typeof = compiler().typeof
+    shapes = (np.empty((1,) * a.ndim, a.dtype) if isinstance(a, Operand) else a for a in args)
+    signature = tuple(typeof(arg) for arg in (*shapes, 0, 1))
+    with _lock:
+        kernel.dispatcher.compile(signature)
+    found: Callable[..., Any] = kernel.dispatcher.overloads[signature].entry_point
+    return found
+
+
+def _kind(arg: Any) -> Any:
+    """What tells the types of arguments apart."""
+    return (arg.dtype, arg.ndim) if isinstance(arg, (Operand, np.ndarray)) else type(arg)

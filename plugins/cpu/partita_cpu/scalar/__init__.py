@@ -1,0 +1,1 @@
+"""Functions of one element, which kernels are made of."""

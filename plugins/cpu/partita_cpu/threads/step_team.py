@@ -1,0 +1,143 @@
+"""A small team of threads that computes shares of one step."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from partita.errors import PropertyError
+from partita.system.processors import allowed_processors
+from partita_cpu.jit.dispatch import available
+from partita_cpu.system import this_system
+from partita_cpu.threads.thread_pool import Crew, stay_on
+
+PARALLEL_WORK = 1 << 20
+"""Steps below this work (bytes or operations) run on one thread: waking another costs more."""
+
+
+class Team:
+    """Runs ``fn(*args, tid, nt)`` for every ``tid`` on ``nt`` threads, the caller's included.
+
+    The other threads start with the first call and wait between calls. A call while the team is
+    busy (another request computes) runs all shares on its own thread.
+
+    Args:
+        size: Number of threads, the caller's included.
+        crew: The same for whole programs of compiled kernels, or ``None`` for step by step.
+        processors: One for each thread but the caller's to stay on; none to let them move.
+    """
+
+    def __init__(self, size: int, crew: Crew | None = None, processors: Sequence[int] = ()) -> None:
+        self.size = max(1, size)
+        self._processors = processors
+        self.crew = crew
+        self._busy = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._pid = 0
+
+    def run(self, fn: Callable[..., Any], *args: Any) -> None:
+        """Computes all shares; returns when all are done."""
+        if not self._busy.acquire(blocking=False):
+            fn(*args, 0, 1)
+            return
+        try:
+            workers = self._ready()
+            for tid, worker in enumerate(workers, 1):
+                worker.start(fn, (*args, tid, self.size))
+            try:
+                fn(*args, 0, self.size)
+            finally:
+                for worker in workers:
+                    worker.wait()
+        finally:
+            self._busy.release()
+        for worker in workers:
+            worker.check()
+
+    def _ready(self) -> list[_Worker]:
+        """The workers; new ones after a fork, since a child process has no threads but its own."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
+            self._workers = [_Worker(home) for home in homes]
+        return self._workers
+
+
+def team_of(size: int, stream: int, pinned: bool = False) -> Team:
+    """The process's team for a stream; compiled models share it, so threads stay few.
+
+    Where Python walks programs (PARTITA_CPU_ISA says ``portable``) teams have no crew.
+
+    Raises:
+        PropertyError: Threads shall be pinned, and the system has no way to do it.
+    """
+    return _team_of(size, stream, pinned, available())
+
+
+@functools.cache
+def _team_of(size: int, stream: int, pinned: bool, walks: bool) -> Team:
+    processors: list[int] = []
+    if pinned:
+        if not this_system().pins_threads:
+            raise PropertyError(
+                f"ENABLE_CPU_PINNING is set, and {sys.platform} cannot pin threads; set it to NO."
+            )
+        there = allowed_processors()
+        processors = [there[(stream * size + tid) % len(there)] for tid in range(1, size)]
+    return Team(size, Crew(size, processors) if walks else None, processors)
+
+
+class _Worker:
+    """One thread that waits for a share, computes it and says so.
+
+    Two bare locks hand over, each released by the other side: half the latency of a semaphore.
+    """
+
+    def __init__(self, processor: int | None) -> None:
+        self._processor = processor
+        self._go = threading.Lock()
+        self._done = threading.Lock()
+        self._go.acquire()
+        self._done.acquire()
+        self._fn: Callable[..., Any] | None = None
+        self._args: tuple[Any, ...] = ()
+        self._error: BaseException | None = None
+        threading.Thread(target=self._loop, name="partita-cpu", daemon=True).start()
+        atexit.register(self._stop)
+
+    def start(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._fn, self._args = fn, args
+        self._go.release()
+
+    def wait(self) -> None:
+        self._done.acquire()
+        # The arrays of the last call are the caller's; do not keep them alive.
+        self._args = ()
+
+    def check(self) -> None:
+        """Raises what the share raised."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _stop(self) -> None:
+        if self._go.locked():
+            self._fn = None
+            self._go.release()
+
+    def _loop(self) -> None:
+        stay_on(self._processor)
+        while True:
+            self._go.acquire()
+            if self._fn is None:
+                return
+            try:
+                self._fn(*self._args)
+            except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
+                self._error = error
+            self._done.release()

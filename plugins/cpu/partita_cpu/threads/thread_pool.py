@@ -1,0 +1,371 @@
+"""Threads that help to walk a table of kernel calls: one call from Python runs many steps.
+
+The calling thread goes from row to row. For a row that is shared it puts up a ticket; whoever is
+awake draws shares from it, and the caller goes on when all that were drawn are done. So nobody
+waits for a thread that the system has put aside, unless it holds a share. Idle threads look for a
+while, so that the next ticket finds them at once, and then sleep. They may run wherever the caller
+may, but for the processor that it is on: the system tends to wake them there, behind it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from partita.errors import CompileError, InferError
+from partita_cpu.jit.dispatch import entry_of
+from partita_cpu.jit.foreign_call import invoke
+from partita_cpu.jit.intrinsics.atomics import (
+    add,
+    call_here,
+    call_share,
+    call_system,
+    load,
+    pause,
+    store,
+)
+from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.trampoline import fill
+from partita_cpu.system import this_system
+from partita_cpu.system.linux import calls, set_bytes
+
+# Words of the shared memory; each on a cache line of its own.
+_GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
+_TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
+_WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
+WORDS = 64
+"""Size of the shared memory."""
+
+ROW = 3
+"""Words of a table's row: trampoline, slots, number of shares (0: the caller alone)."""
+
+LOOKS = 3000
+"""How often a waiting thread looks before it sleeps, or lets others use its processor.
+
+Some tens of microseconds.
+"""
+
+IDLE_LOOKS = 10000
+"""How often one looks for the next run before it sleeps: a tenth of a millisecond.
+
+Waking a thread takes the caller 30 microseconds, and longer until it is there.
+"""
+
+CALM_RUNS = 8
+"""Runs without being put aside after which a thread looks so long.
+
+Where others want its processor it had better sleep between runs: then the system lets it go on at
+once when it is woken, and not after a while in the middle of a share.
+"""
+
+USAGE_BYTES = 144
+"""What the system tells of a thread; the last word is how often it was put aside."""
+
+# A ticket is the row's number in 24 bits, how many shares there are in 12, and how many were drawn
+# by those who help and by the caller, 14 bits each. A thread that helps may draw twice in vain, at
+# the end of a ticket and, if it comes late, of the next one; so three times as many are drawn as
+# there are shares and threads. Numbers begin anew after the last one: nothing waits so long.
+_NUMBER, _SHARES, _HELPED = 40, 28, 14
+_NUMBERS, _MOST_SHARES, _MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
+
+MOST_THREADS = _MOST_SHARES
+"""Of a crew, so that its tickets hold."""
+
+_FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = calls
+_OF_THREAD = 1
+_WAIT_PRIVATE, _WAKE_PRIVATE = 128, 129
+
+
+@jit(inline=True)
+def _compute(sync: int, place: int, share: int, shares: int) -> None:
+    status = call_share(load(place), (load(place + 8), share, shares))
+    if status not in (0, -2):
+        store(sync + _STATUS, 1)
+
+
+@jit(inline=True)
+def _draw(sync: int, helps: int) -> None:
+    """Draws shares of the ticket that is up, and computes them, until there are none.
+
+    The caller begins with the first share and who helps with the last, so that from step to step
+    a thread tends to find in its caches what it has computed itself.
+    """
+    while True:
+        drawn = add(sync + _TICKET, 1 << _HELPED if helps else 1)
+        share, helped = drawn & _MOST_DRAWN, (drawn >> _HELPED) & _MOST_DRAWN
+        shares = (drawn >> _SHARES) & _MOST_SHARES
+        if share + helped >= shares:
+            return
+        if helps:
+            share = shares - 1 - helped
+        # Only who holds a share may look at the table: it stays until all shares are done.
+        row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & _NUMBERS
+        place = load(sync + _TABLE) + 8 * ROW * row
+        _compute(sync, place, share, shares)
+        add(sync + _DONE, 1)
+
+
+@jit
+def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
+    """What a thread of the crew does all its life."""
+    seen = 0
+    looks = 0
+    most = LOOKS
+    calm = 0
+    put_aside = 0
+    while load(sync + _QUIT) == 0:
+        ticket = load(sync + _TICKET)
+        number = ticket >> _NUMBER
+        if number != seen:
+            seen = number
+            looks = 0
+            most = LOOKS
+            if (ticket >> _SHARES) & _MOST_SHARES == 0:  # a run is over
+                call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
+                before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
+                calm = calm + 1 if put_aside == before else 0
+                if calm >= CALM_RUNS:
+                    most = IDLE_LOOKS
+            _draw(sync, 1)
+            continue
+        pause()
+        looks += 1
+        if looks >= most:
+            looks = 0
+            generation = load(sync + _GENERATION)
+            add(sync + _SLEEPING, 1)
+            if load(sync + _TICKET) >> _NUMBER == seen and load(sync + _QUIT) == 0:
+                call = (_FUTEX, sync, _WAIT_PRIVATE, generation & 0xFFFFFFFF, 0, 0)
+                call_system(load(sync + _SYSCALL), call)
+            add(sync + _SLEEPING, -1)
+
+
+@jit(inline=True)
+def _wake(sync: int) -> None:
+    add(sync + _GENERATION, 1)
+    if load(sync + _SLEEPING):
+        call_system(load(sync + _SYSCALL), (_FUTEX, sync, _WAKE_PRIVATE, 1 << 20, 0, 0))
+
+
+@jit
+def _rouse(sync: int, tid: int, nt: int) -> None:
+    """Wakes all threads of the crew."""
+    _wake(sync)
+
+
+@jit(inline=True)
+def _stand_aside(sync: int) -> None:
+    """Keeps the other threads off the caller's processor, if it is not the one of last time."""
+    here = call_here(load(sync + _WHERE), ())
+    count, size = load(sync + _MOVING), load(sync + _SET_BYTES)
+    if count == 0 or here == load(sync + _AVOIDED) or not 0 <= here < 8 * size:
+        return
+    store(sync + _AVOIDED, here)
+    system, processors = load(sync + _SYSCALL), load(sync + _HELPERS)
+    if call_system(system, (_GET_AFFINITY, 0, size, processors, 0, 0)) <= 0:
+        return
+    word = processors + here // 64 * 8
+    store(word, load(word) & ~(np.int64(1) << (here % 64)))
+    for number in range(count):
+        # Fails, and changes nothing, where the caller may run on no other processor.
+        thread = load(processors + size + 8 * number)
+        call_system(system, (_SET_AFFINITY, thread, size, processors, 0, 0))
+
+
+@jit
+def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
+    """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1."""
+    store(sync + _STATUS, 0)
+    number = (load(sync + _TICKET) >> _NUMBER) + 1
+    if shared:
+        _stand_aside(sync)
+        # Row r of this run has number + r.
+        store(sync + _TABLE, table)
+        store(sync + _FIRST_TICKET, number - first)
+    for row in range(first, last):
+        place = table + 8 * ROW * row
+        shares = load(place + 16)
+        if shares == 0 or not shared:
+            _compute(sync, place, 0, 1)
+            if load(sync + _STATUS):
+                store(sync + _STATUS, row + 1)
+                break
+            continue
+        store(sync + _DONE, 0)
+        store(sync + _TICKET, ((number - first + row) << _NUMBER) | (shares << _SHARES))
+        _wake(sync)
+        _draw(sync, 0)
+        looks = 0
+        while load(sync + _DONE) < shares:
+            pause()
+            looks += 1
+            if looks == LOOKS:
+                # The system has put aside a thread that holds a share: let it go on.
+                call_system(load(sync + _SYSCALL), (_YIELD, 0, 0, 0, 0, 0))
+                looks = LOOKS // 2
+        if load(sync + _STATUS):
+            store(sync + _STATUS, row + 1)
+            break
+    if shared:
+        store(sync + _TICKET, (number - first + last) << _NUMBER)
+
+
+_LEADING = _lead, (0,) * 5
+_SERVING = _serve, (0, 0)
+CALLS = _LEADING, _SERVING, (_rouse, (0,))
+"""What is compiled here, and arguments like those that it is called with."""
+
+
+class Rows:
+    """Rows of a table, ready to be run again and again; by one thread at a time.
+
+    Args:
+        table: Address of the table, `ROW` words a row.
+        first: First row.
+        last: Behind the last row.
+        shared: Whether it is worth it to wake the other threads.
+    """
+
+    def __init__(self, table: int, first: int, last: int, shared: bool) -> None:
+        lead = entry_of(*_LEADING)
+        if lead is None:
+            raise CompileError("Device CPU cannot compile what walks its programs.")
+        self.shared = shared
+        self.trampoline = lead.trampoline
+        self._memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
+        start = self._memory.ctypes.data
+        block = start + -start % 64
+        self._words = self._memory.data
+        self._status = (block - start + _STATUS) // 8
+        alone, together = (WORDS + 8 + n * lead.slots for n in (0, 1))
+        for at, sync in ((alone, block), (together, 0)):
+            slots = self._memory[at : at + lead.slots]
+            fill(slots, lead, (sync, table, first, last, int(at == together)))
+        self.alone, self.together = start + 8 * alone, start + 8 * together
+        self._sync = together + 1
+
+    def lead_in(self, sync: int) -> int:
+        """Where the arguments are for a run with the threads that share a memory."""
+        self._words[self._sync] = sync
+        return self.together
+
+    def failed(self) -> int:
+        """Which row failed in the last run by one thread, counted from 1, or 0."""
+        return self._words[self._status]
+
+
+class Crew:
+    """The calling thread and some more.
+
+    Args:
+        size: Number of threads, the caller's included.
+        processors: One for each thread but the caller's to stay on; none to let them move.
+
+    Raises:
+        ValueError: It shall have more than `MOST_THREADS`.
+    """
+
+    def __init__(self, size: int, processors: Sequence[int] = ()) -> None:
+        if size > MOST_THREADS:
+            raise ValueError(f"A crew of {size} threads is too large; at most {MOST_THREADS}.")
+        self.size = size
+        self._processors = processors
+        self._busy = threading.Lock()
+        self._pid = 0
+        self._memory = np.zeros(WORDS + 8, np.int64)
+        self._words = self._memory.data
+        self._threads: list[threading.Thread] = []
+        self._helpers = np.zeros(set_bytes() // 8 + size - 1, np.int64)
+        self._syscall, self._where = map(function_address, ("syscall", "sched_getcpu"))
+        self._sync = 0
+        self._status = 0
+        self._invoke = invoke()
+        atexit.register(self._stop)
+
+    def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
+        """Runs rows of a table; on the calling thread alone if the crew is busy.
+
+        Args:
+            rows: The rows.
+            explain: Told the number of a row that failed; may raise an error that says more.
+
+        Raises:
+            InferError: A kernel failed.
+        """
+        if rows.shared and self.size > 1 and self._busy.acquire(blocking=False):
+            try:
+                self._ready()
+                self._invoke(rows.trampoline, rows.lead_in(self._sync), 0, 1)
+                failed = self._words[self._status]
+            finally:
+                self._busy.release()
+        else:
+            self._invoke(rows.trampoline, rows.alone, 0, 1)
+            failed = rows.failed()
+        if failed:
+            if explain is not None:
+                explain(failed - 1)
+            raise InferError("A kernel failed on device CPU.")
+
+    def _block(self) -> int:
+        """Fresh shared memory, at the start of a cache line."""
+        self._memory = np.zeros(WORDS + 8, np.int64)
+        self._words = self._memory.data
+        start = self._memory.ctypes.data
+        block = start + -start % 64
+        words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
+        words[_HELPERS], words[_SET_BYTES] = self._helpers.ctypes.data, set_bytes()
+        for place, word in words.items():
+            self._words[(block - start + place) // 8] = word
+        self._status = (block - start + _STATUS) // 8
+        return block
+
+    def _ready(self) -> None:
+        """Starts the threads; anew after a fork, since a child has no threads but its own."""
+        if self._pid == os.getpid():
+            return
+        entry_of(*_SERVING)  # compiled once, before all threads ask for it
+        self._pid = os.getpid()
+        self._sync = self._block()
+        homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
+        self._threads = [
+            threading.Thread(target=_live, args=(self._sync, home), name="partita", daemon=True)
+            for home in homes
+        ]
+        for thread in self._threads:
+            thread.start()
+        if not self._processors:
+            self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self._threads]
+            self._words[self._status + (_MOVING - _STATUS) // 8] = len(self._threads)
+
+    def _stop(self) -> None:
+        """Ends the threads while the code they run is still there."""
+        if self._pid != os.getpid() or not self._busy.acquire(timeout=1):
+            return
+        self._memory[(self._sync - self._memory.ctypes.data + _QUIT) // 8] = 1
+        _lead(self._sync, 0, 0, 0, 1, 0, 1)
+        _rouse(self._sync, 0, 1)
+        for thread in self._threads:
+            thread.join(1)
+
+
+def function_address(name: str) -> int:
+    """Where a function of the C library is."""
+    return ctypes.cast(ctypes.CDLL(None)[name], ctypes.c_void_p).value or 0
+
+
+def stay_on(processor: int | None) -> None:
+    """Keeps the calling thread on a processor, if one is given."""
+    if processor is not None:
+        this_system().pin(processor)
+
+
+def _live(sync: int, processor: int | None) -> None:
+    stay_on(processor)
+    usage = np.zeros(USAGE_BYTES, np.uint8)
+    _serve(sync, usage.ctypes.data, 0, 1)

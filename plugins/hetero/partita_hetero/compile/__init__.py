@@ -1,0 +1,1 @@
+"""From a placement to something that runs: submodels compiled, transfers planned."""

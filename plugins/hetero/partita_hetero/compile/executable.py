@@ -1,0 +1,194 @@
+"""What a request runs: the compiled submodels and the plan that joins them. Never changed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from partita.contract.device_plugin import CoreAPI
+from partita.contract.explanation import Explanation
+from partita.lowering import memory_plan
+from partita.model.model import Port, is_static
+from partita.runtime.compiled_model import CompiledModel
+from partita.tensors.layout import LaidOutTensor, Layout
+from partita.tensors.tensor import HostTensor, Tensor
+from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.runtime.executor import Schedule
+
+_log = logging.getLogger("partita.hetero")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a tensor lies in the arena, and what it is.
+
+    Attributes:
+        offset: Bytes from the arena's start.
+        dtype: Element type.
+        shape: Dimensions.
+        layout: The layout that its devices have agreed on, or ``None`` for C order.
+    """
+
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    layout: Layout | None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory; of a window, those of all of the larger tensor."""
+        if self.layout is not None:
+            return self.layout.nbytes(self.shape)
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def tensor(self, arena: np.ndarray[Any, Any]) -> Tensor:
+        """The tensor, as a view of an arena's bytes."""
+        raw = arena[self.offset : self.offset + self.nbytes]
+        if self.layout is None:
+            return HostTensor(raw.view(self.dtype).reshape(self.shape))
+        array = raw.view(self.layout.dtype).reshape(self.layout.shape_in_memory(self.shape))
+        return LaidOutTensor(array, self.dtype, self.layout)
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """Submodels on their devices, joined.
+
+    Attributes:
+        submodels: In the order of their numbers.
+        compiled: The compiled model of each.
+        plan: What a request does.
+        schedule: Which step waits for which.
+        constants: Outputs of the model that are weights: name to array.
+        explanation: What ``explain`` returns.
+        arena_bytes: Size of the block for intermediate host tensors.
+        places: Where they lie in it, by slot.
+        joined: Numbers of submodels that have nothing to do: what they join is written in place.
+    """
+
+    submodels: Sequence[Submodel]
+    compiled: Sequence[CompiledModel]
+    plan: Plan
+    schedule: Schedule
+    constants: dict[str, np.ndarray[Any, Any]]
+    explanation: Explanation
+    arena_bytes: int
+    places: dict[int, Place]
+    joined: frozenset[int] = frozenset()
+
+    def prepare(self, core: CoreAPI) -> list[Tensor | None]:
+        """Allocates one request's intermediate host tensors, per slot, as views of one block.
+
+        The block is such that the first device to or from which tensors are copied, if it has
+        anything to say, copies them quickly.
+        """
+        block = self._block(core, self.arena_bytes + memory_plan.ALIGNMENT)
+        start = -block.ctypes.data % memory_plan.ALIGNMENT
+        prepared: list[Tensor | None] = [None] * self.plan.slots
+        for slot, place in self.places.items():
+            prepared[slot] = place.tensor(block[start:])
+        return prepared
+
+    def scratch(self) -> dict[int, np.ndarray[Any, Any]]:
+        """Memory to work in, by step: one block for each device that runs one step at a time."""
+        needed = {
+            piece.number: part.scratch_bytes
+            for piece, part in zip(self.submodels, self.compiled, strict=True)
+        }
+        steps: dict[str, list[int]] = {}
+        most: dict[str, int] = {}
+        for index, step in enumerate(self.plan.steps):
+            lane = self.schedule.lanes[index]
+            if isinstance(step, RunStep) and self.schedule.capacity.get(lane) == 1:
+                steps.setdefault(lane, []).append(index)
+                most[lane] = max(most.get(lane, 0), needed[step.submodel])
+        blocks = {lane: np.empty(nbytes, np.uint8) for lane, nbytes in most.items() if nbytes}
+        return {index: block for lane, block in blocks.items() for index in steps[lane]}
+
+    def _block(self, core: CoreAPI, nbytes: int) -> np.ndarray[Any, Any]:
+        permutes = [step for step in self.plan.steps if isinstance(step, PermuteStep)]
+        for device in dict.fromkeys(step.device for step in permutes):
+            try:
+                block = core.host_memory(device, nbytes)
+            except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                _log.info("%s has no host memory to offer: %s", device, error)
+                continue
+            if block is not None:
+                return block
+        return np.empty(nbytes, np.uint8)
+
+
+def plan_arena(
+    plan: Plan,
+    submodels: Sequence[Submodel],
+    compiled: Sequence[CompiledModel],
+    layouts: Mapping[str, Layout],
+    reuse: bool,
+    joined: Collection[int] = (),
+) -> tuple[int, dict[int, Place]]:
+    """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.
+
+    Args:
+        plan: The plan.
+        submodels: Its submodels.
+        compiled: The compiled model of each.
+        layouts: By value, those that were agreed on.
+        reuse: Right only where steps run in the plan's order, one at a time.
+        joined: Numbers of submodels whose inputs are windows of their result.
+    """
+    ports = {
+        (submodel.number, i): port
+        for submodel, part in zip(submodels, compiled, strict=True)
+        for i, port in enumerate(part.outputs)
+    }
+    host = set(plan.host_slots)
+    end = len(plan.steps)
+    port_of: dict[int, Port] = {}
+    known: dict[int, Place] = {}
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for index, step in enumerate(plan.steps):
+        for slot in step.reads:
+            last[slot] = index
+        for i, slot in enumerate(step.writes):
+            if isinstance(step, RunStep):
+                port_of[slot] = ports[step.submodel, i]
+            elif step.kind is PermuteKind.DOWNLOAD:
+                port_of[slot] = port_of[step.reads[0]]
+            port = port_of.get(slot)
+            if slot not in host or port is None or port.dtype is None or port.dtype.hasobject:
+                continue
+            if is_static(port.shape):
+                layout = layouts.get(plan.slot_values[slot])
+                known[slot] = Place(0, port.dtype, port.shape, layout)
+                first[slot] = index
+    for output in plan.outputs:
+        if output is not None:
+            last[output] = end
+    windows: dict[int, int] = {}
+    for step in plan.steps:
+        if isinstance(step, RunStep) and step.submodel in joined:
+            (result,) = step.writes
+            windows |= dict.fromkeys(step.reads, result)
+            first[result] = min(first[slot] for slot in step.reads)
+    own = [slot for slot in known if slot not in windows]
+    intervals = [
+        (
+            known[slot].nbytes,
+            first[slot] if reuse else 0,
+            last.get(slot, first[slot]) if reuse else end,
+        )
+        for slot in own
+    ]
+    offsets, size = memory_plan.plan(intervals)
+    offset_of = dict(zip(own, offsets, strict=True))
+    return size, {
+        slot: replace(place, offset=offset_of[windows.get(slot, slot)])
+        for slot, place in known.items()
+    }

@@ -1,0 +1,84 @@
+"""Operations that devices fuse, as one task each, so that no plan cuts within them.
+
+A group is a cone: only its last operation is read from outside. So groups in the order of their
+last operations can run in that order, and merging them never closes a cycle. Each holds at most
+one heavy operation and the light ones behind it (bias, normalisation, activation), or light ones
+alone (a normalisation or activation that is spelled in several operations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+from partita_hetero.partition.op_graph import OpGraph
+
+# fmt: off
+LIGHT = frozenset({
+    "Abs", "Add", "And", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum",
+    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Flatten", "Floor",
+    "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
+    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min", "Mish", "Mod",
+    "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QuantizeLinear", "Reciprocal", "ReduceMax",
+    "ReduceMean", "ReduceSum", "Relu", "Reshape", "Round", "Selu", "Sigmoid", "Sign", "Sin",
+    "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Swish", "Tanh", "Transpose",
+    "Unsqueeze", "Where", "Xor",
+})
+# fmt: on
+"""Operators that cost little next to a product or convolution, and are often fused behind one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Operations that have one device.
+
+    Attributes:
+        ops: Their indices, ascending; the last one's results are all that others read.
+    """
+
+    ops: tuple[int, ...]
+
+
+def group(wiring: OpGraph, kind: Callable[[int], Hashable]) -> list[Group]:
+    """Groups the live operations that are computed in every run.
+
+    Args:
+        wiring: The model.
+        kind: Operations of different kinds are never put together (other devices, other pins).
+
+    Returns:
+        In an order in which they can run; each such operation is in exactly one.
+    """
+    kept = [live and not const for live, const in zip(wiring.live, wiring.constant, strict=True)]
+    outputs = {wiring.producer[name] for name in wiring.outputs if name in wiring.producer}
+    for op in outputs:
+        kept[op] = True  # a constant output has a place of its own
+    home: dict[int, int] = {}
+    heavy: dict[int, bool] = {}
+    for op in range(len(wiring.nodes) - 1, -1, -1):
+        if not kept[op]:
+            continue
+        weighs = wiring.nodes[op].op_type not in LIGHT
+        readers = [succ for succ in wiring.succs[op] if kept[succ]]
+        root = _common_root(readers, home)
+        if (
+            root is not None
+            and op not in outputs
+            and kind(op) == kind(root)
+            and not (weighs and heavy[root])
+            and all(wiring.nodes[reader].op_type in LIGHT for reader in readers)
+        ):
+            home[op] = root
+            heavy[root] |= weighs
+        else:
+            home[op] = op
+            heavy[op] = weighs
+    members: dict[int, list[int]] = {}
+    for op in sorted(home):
+        members.setdefault(home[op], []).append(op)
+    return [Group(tuple(members[root])) for root in sorted(members)]
+
+
+def _common_root(readers: Sequence[int], home: dict[int, int]) -> int | None:
+    roots = {home[reader] for reader in readers}
+    return roots.pop() if len(roots) == 1 else None

@@ -1,0 +1,82 @@
+"""What it costs to bring tensors to a device and back: latency and time per byte."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.contract.device_plugin import CoreAPI
+from partita.tensors.tensor import HOST, HostTensor, Tensor
+from partita_hetero.cost.database import Database, LinkCost
+from partita_hetero.cost.timing import Effort, median_of
+
+SIZES = (4 << 10, 64 << 10, 1 << 20, 8 << 20)
+"""Bytes of the tensors that are sent."""
+
+EFFORT = Effort(warm=2, least=3, most=9, seconds=0.05)
+
+
+def works_on_host(core: CoreAPI, device: str) -> bool:
+    """Whether a device's tensors are ordinary host memory."""
+    return core.device_info(device).memory == HOST
+
+
+def link_costs(
+    core: CoreAPI, device: str, key: str, database: Database
+) -> tuple[LinkCost, LinkCost]:
+    """From the host to a device and back, measured unless the database knows.
+
+    Args:
+        core: Moves the tensors, as HETERO's Permute steps do.
+        device: A device with a memory of its own.
+        key: Its key in the database.
+        database: Where costs are kept.
+    """
+    there, back = database.link(HOST, key), database.link(key, HOST)
+    if there is not None and back is not None:
+        return there, back
+    up, down = [], []
+    for nbytes in SIZES:
+        tensor = HostTensor(np.zeros(nbytes, np.uint8))
+        on_device = core.transfer_to(device, tensor)
+        on_device.numpy()
+        down.append(median_of(on_device.numpy, EFFORT)[0])
+        both = median_of(functools.partial(_there_and_back, core, device, tensor), EFFORT)[0]
+        up.append(max(0.0, both - down[-1]))  # an upload may go on after the call
+    there = LinkCost(HOST, key, *fit(SIZES, up))
+    back = LinkCost(key, HOST, *fit(SIZES, down))
+    database.add_link(there)
+    database.add_link(back)
+    return there, back
+
+
+def _there_and_back(core: CoreAPI, device: str, tensor: Tensor) -> None:
+    core.transfer_to(device, tensor).numpy()
+
+
+def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
+    """Latency and seconds per byte, by least squares of the relative errors; neither is negative.
+
+    Example:
+        >>> latency, per_byte = fit([0, 1000, 2000], [5.0, 7.0, 9.0])
+        >>> round(latency, 9), round(per_byte, 9)
+        (5.0, 0.002)
+    """
+    size, time = np.array(sizes, float), np.array(seconds, float)
+    weight = 1 / np.maximum(time, max(1e-7, float(time.max()) * 1e-6))
+    columns = np.stack([np.ones_like(size), size], axis=1) * weight[:, None]
+    latency, per_byte = np.linalg.lstsq(columns, time * weight, rcond=None)[0]
+    if latency < 0:
+        latency, per_byte = 0.0, _slope(size * weight, time * weight)
+    elif per_byte < 0:
+        latency, per_byte = _slope(weight, time * weight), 0.0
+    return float(latency), float(per_byte)
+
+
+def _slope(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> float:
+    total = float(x @ x)
+    return max(0.0, float(x @ y) / total) if total > 0 and math.isfinite(total) else 0.0

@@ -1,0 +1,1 @@
+"""Types that properties of HETERO are made of: pins and sizes in bytes."""

@@ -1,0 +1,1 @@
+"""Which device takes what: priorities, pins, locks, limits, and the reasons."""

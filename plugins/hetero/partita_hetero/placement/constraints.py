@@ -1,0 +1,174 @@
+"""What the user wants of a placement: affinities, pins and the lock file, by operation."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from partita.contract.query import QueryResult
+from partita.errors import DeviceError, PlanError, UnsupportedOpError
+from partita.model.model import Model
+from partita_hetero.options.pins import OpFacts, Pin, resolve
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.placement import lock_file as locks
+from partita_hetero.placement.device_list import DeviceList
+
+_log = logging.getLogger("partita.hetero")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Wishes that go before priorities and plans.
+
+    Attributes:
+        pins: Operation to its pin; devices are named as in the device list, if they are there.
+        notes: What of a lock file no longer holds.
+    """
+
+    pins: Mapping[int, Pin]
+    notes: list[str] = field(default_factory=list)
+
+
+def gather(
+    model: Model, wiring: OpGraph, devices: DeviceList, ask: Callable[[str], QueryResult]
+) -> Wanted:
+    """Collects wishes; of several for one operation the strongest counts.
+
+    From weak to strong: soft pins, affinities in the model, the lock file, hard pins.
+
+    Args:
+        model: The model.
+        wiring: Its operations.
+        devices: The device list with its properties.
+        ask: What a device says of the model.
+
+    Raises:
+        PlanError: A pin or the lock cannot be used; with STRICT also if the lock does not hold.
+        DeviceError: A pin names a device that cannot be used, or with STRICT an affinity does.
+    """
+    properties = devices.properties
+    spelling = Spelling(devices)
+    facts = [OpFacts(op.name, op.op_type, op.domain, op.node.metadata_props) for op in model.ops]
+    ruled = {
+        op: Pin(spelling.of(pin.device, f"The {pin.why}"), pin.why, pin.hard)
+        for op, pin in resolve(properties.HETERO_PINS, facts).items()
+    }
+    pins = {op: pin for op, pin in ruled.items() if not pin.hard}
+    affinities = {op.name: op.affinity for op in model.ops if op.affinity}
+    named = by_name(affinities, wiring, devices)
+    pins |= named.pins
+    notes = named.notes
+    if properties.HETERO_PLACEMENT_LOCK:
+        locked, stale = _from_lock(
+            Path(properties.HETERO_PLACEMENT_LOCK), model, wiring, devices, ask
+        )
+        pins |= locked
+        notes += stale
+    pins |= {op: pin for op, pin in ruled.items() if pin.hard}
+    return Wanted(pins, notes)
+
+
+def by_name(pins: Mapping[str, str], wiring: OpGraph, devices: DeviceList) -> Wanted:
+    """Affinities: device by operation name; one on a device that cannot be used is let go.
+
+    Raises:
+        UnsupportedOpError: The model has no such operation.
+        DeviceError: A device cannot be used, and ``STRICT`` is set.
+    """
+    spelling = Spelling(devices)
+    names = {name: index for index, name in enumerate(wiring.names())}
+    result: dict[int, Pin] = {}
+    lost: dict[str, tuple[str, list[str]]] = {}
+    for name, device in pins.items():
+        if name not in names:
+            raise UnsupportedOpError(f"A pin names operation '{name}', which the model lacks.")
+        try:
+            known = spelling.of(device, f"Operation '{name}' has the affinity '{device}', which")
+        except DeviceError as error:
+            if devices.properties.STRICT:
+                raise
+            lost.setdefault(device, (str(error), []))[1].append(name)
+            continue
+        result[names[name]] = Pin(known, f"affinity '{device}'", hard=False, loud=True)
+    notes = []
+    for error_text, ops in lost.values():
+        more = f" So {len(ops)} operations have it." if len(ops) > 1 else ""
+        notes.append(f"{error_text}{more} Such affinities are let go; with STRICT it is an error.")
+        _log.warning("%s", notes[-1])
+    return Wanted(result, notes)
+
+
+class Spelling:
+    """Finds the name that a device has in the list, whatever it is called."""
+
+    def __init__(self, devices: DeviceList) -> None:
+        self._core = devices.core
+        self._listed = {self._core.resolve_device(name): name for name in devices.names}
+        self._known: dict[str, str] = {}
+
+    def of(self, device: str, subject: str) -> str:
+        """The name in the list; a device that is not in the list keeps its own.
+
+        Raises:
+            DeviceError: There is no such device; the message begins with the subject.
+        """
+        if device not in self._known:
+            try:
+                canonical = self._core.resolve_device(device)
+            except DeviceError as error:
+                which = "" if subject.endswith("which") else f" names '{device}', which"
+                raise type(error)(f"{subject}{which} is no usable device. {error}") from error
+            self._known[device] = self._listed.get(canonical, device)
+        return self._known[device]
+
+    def in_list(self, device: str) -> str | None:
+        """The name in the list, or ``None`` if the device is not there or does not exist."""
+        try:
+            return self._listed.get(self._core.resolve_device(device))
+        except DeviceError:
+            return None
+
+
+def _from_lock(
+    path: Path,
+    model: Model,
+    wiring: OpGraph,
+    devices: DeviceList,
+    ask: Callable[[str], QueryResult],
+) -> tuple[dict[int, Pin], list[str]]:
+    """Pins of a lock file, and what of it no longer holds."""
+    lock = locks.load(path)
+    spelling = Spelling(devices)
+    spelled = {device: spelling.in_list(device) for device in lock.devices}
+    placed = [
+        name
+        for index, name in enumerate(wiring.names())
+        if wiring.live[index] and not wiring.constant[index]
+    ]
+
+    def refusal(device: str, op: str) -> str | None:
+        answer = ask(spelled[device] or device)
+        return None if op in answer else str(answer.reasons.get(op, "the device gave no reason"))
+
+    listed = {name: driver_of(devices, here) for name, here in spelled.items() if here}
+    lines = locks.compare(lock, model, placed, listed, refusal).lines()
+    if lines:
+        message = f"The placement lock '{path}' does not hold any more. {' '.join(lines)}"
+        if devices.properties.STRICT:
+            raise PlanError(f"{message} Write it anew with 'partita plan', or set STRICT=NO.")
+        _log.warning("%s", message)
+    names = {name: index for index, name in enumerate(wiring.names())}
+    pins = {}
+    for op, device in lock.ops.items():
+        here = spelled[device]
+        if op in names and here is not None:
+            pins[names[op]] = Pin(here, f"placement lock '{path.name}'", hard=False)
+    return pins, [f"Placement lock '{path.name}': {line}" for line in lines]
+
+
+def driver_of(devices: DeviceList, device: str) -> str:
+    """What stands for a device's hardware and driver in a lock file."""
+    info = devices.core.device_info(device)
+    return ", ".join(text for text in (info.full_name, info.driver) if text)

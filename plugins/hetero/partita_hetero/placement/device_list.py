@@ -1,0 +1,165 @@
+"""The device list of one compile, with the properties that go to each device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from partita.contract.device_plugin import CoreAPI
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.errors import DeviceError, PropertyError
+from partita.model.model import Model
+from partita.runtime.device_string import parse_list
+from partita_hetero.partition import op_graph
+from partita_hetero.placement import by_priority, data_movement
+from partita_hetero.properties import HeteroProperties
+
+_ALSO_FOR_DEVICES = {"PERFORMANCE_HINT"}
+"""Keys that HETERO has itself and passes on."""
+
+
+class DeviceList:
+    """The devices in order of priority.
+
+    Args:
+        core: What HETERO sees of the devices.
+        own_name: The name that HETERO is registered under.
+        properties: Validated properties.
+
+    Raises:
+        DeviceError: A device of the list does not exist, is listed twice, or is HETERO itself.
+        PropertyError: A property fits none of the devices.
+    """
+
+    def __init__(self, core: CoreAPI, own_name: str, properties: HeteroProperties) -> None:
+        listed = properties.MULTI_DEVICE_PRIORITIES
+        self.core = core
+        self.own_name = own_name
+        self.names = (
+            list(parse_list(listed)) if listed else by_priority.default_priorities(core, own_name)
+        )
+        if not self.names:
+            raise DeviceError(f"{own_name} found no device to run on.")
+        by_priority.check_priorities(core, self.names, own_name)
+        self.properties = properties.model_copy(
+            update={"MULTI_DEVICE_PRIORITIES": ",".join(self.names)}
+        )
+        self._check_properties()
+        self.memory_limits = self._memory_limits()
+        self._overrides: dict[str, dict[str, Any]] = {}
+        self._welcomes: dict[str, bool] = {}
+
+    def ask(self, model: Model, device: str) -> QueryResult:
+        """What one device says of the model."""
+        return self.core.query_model(model, device, self.config(device))
+
+    def query(self, model: Model) -> QueryResult:
+        """Who would take what; pins are ignored, so that the answer can be edited into pins."""
+        supported: dict[str, str] = {}
+        reasons: dict[str, Reason] = {}
+        answers: dict[str, QueryResult] = {}
+        for op in model.ops:
+            refused = []
+            for device in self.names:
+                if device not in answers:
+                    answers[device] = self.ask(model, device)
+                if op.name in answers[device]:
+                    supported[op.name] = device
+                    break
+                refused.append(f"not {device}: {answers[device].reasons.get(op.name)}")
+            else:
+                reasons[op.name] = Reason(ReasonCode.UNSUPPORTED_OP, "; ".join(refused))
+                continue
+            if refused:
+                reasons[op.name] = Reason(ReasonCode.FALLBACK, "; ".join(refused))
+        wiring = op_graph.build(model)
+        names = wiring.names()
+        moved = data_movement.follow(
+            wiring,
+            [supported.get(name) for name in names],
+            [True] * len(names),
+            lambda op, device: self.welcomes(device) and names[op] in answers[device],
+            self.names,
+        )
+        for index, device in moved.items():
+            reasons[names[index]] = by_priority.follows(supported[names[index]])
+            supported[names[index]] = device
+        return QueryResult(f"{self.own_name}:{','.join(self.names)}", supported, reasons)
+
+    def welcomes(self, device: str) -> bool:
+        """Whether operations may move here from another device: a reference is a last resort."""
+        if device not in self._welcomes:
+            try:
+                self._welcomes[device] = self.core.device_info(device).kind != "reference"
+            except DeviceError:
+                self._welcomes[device] = False
+        return self._welcomes[device]
+
+    def config(self, device: str) -> dict[str, Any]:
+        """The properties for a device's submodels: its own, and those common keys that it has."""
+        canonical = self.core.resolve_device(device)
+        nested = self.properties.DEVICE_PROPERTIES
+        config = {
+            key: value
+            for key, value in nested.get("*", {}).items()
+            if self.core.accepts_property(device, key)
+        }
+        if self.properties.PERF_COUNT:
+            config["PERF_COUNT"] = True
+        for key in _ALSO_FOR_DEVICES & self.properties.model_fields_set:
+            if self.core.accepts_property(device, key):
+                config[key] = getattr(self.properties, key)
+        families = {device.partition(".")[0], canonical.partition(".")[0]}
+        for name, settings in nested.items():
+            if name != "*" and (name in families or self.core.resolve_device(name) == canonical):
+                config |= settings
+        config |= self._overrides.get(device, {})
+        return {"CACHE_DIR": "", **config}  # what is cached is the whole model
+
+    def override(self, device: str, key: str, value: Any) -> None:
+        """Sets a property of a device, over what the user set, for what is compiled from now on."""
+        self._overrides.setdefault(device, {})[key] = value
+
+    def drop_override(self, device: str, key: str) -> None:
+        """Takes back what :meth:`override` set."""
+        self._overrides.get(device, {}).pop(key, None)
+
+    @property
+    def overrides(self) -> dict[str, dict[str, Any]]:
+        """What :meth:`override` was told, by device."""
+        return {device: dict(values) for device, values in self._overrides.items()}
+
+    def _memory_limits(self) -> dict[str, int]:
+        """Limits by the name that each device has in the list."""
+        listed = {self.core.resolve_device(name): name for name in self.names}
+        limits = {}
+        for name, limit in self.properties.HETERO_MEMORY_LIMITS.items():
+            try:
+                canonical = self.core.resolve_device(name)
+            except DeviceError as error:
+                raise PropertyError(f"HETERO_MEMORY_LIMITS names '{name}': {error}") from error
+            limits[listed.get(canonical, name)] = limit
+        return limits
+
+    def _check_properties(self) -> None:
+        nested = self.properties.DEVICE_PROPERTIES
+        for name, settings in nested.items():
+            if name == "*":
+                continue
+            try:
+                self.core.resolve_device(name)
+                unknown = [key for key in settings if not self.core.accepts_property(name, key)]
+            except DeviceError as error:
+                raise PropertyError(f"DEVICE_PROPERTIES names '{name}': {error}") from error
+            if unknown:
+                raise PropertyError(
+                    f"DEVICE_PROPERTIES sets '{unknown[0]}' for '{name}', which has no such "
+                    "property that can be set; see core.get_property(device, "
+                    "'SUPPORTED_PROPERTIES')."
+                )
+        for key in nested.get("*", {}):
+            if not any(self.core.accepts_property(device, key) for device in self.names):
+                own = ", ".join(HeteroProperties.model_fields)
+                raise PropertyError(
+                    f"Neither {self.own_name} nor any of {', '.join(self.names)} has a property "
+                    f"'{key}'. {self.own_name} accepts {own}, and every key of its devices."
+                )

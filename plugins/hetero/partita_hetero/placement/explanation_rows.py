@@ -1,0 +1,76 @@
+"""A row of the explanation for each operation: where, why, where else, and what would change it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from partita.contract.explanation import OpPlacement
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.placement.by_priority import Placement
+from partita_hetero.placement.decision import Choice
+
+
+def rows(
+    wiring: OpGraph,
+    placement: Placement,
+    pieces: Sequence[Submodel],
+    choice: Choice | None,
+    devices: Sequence[str],
+    answers: Mapping[str, QueryResult],
+) -> list[OpPlacement]:
+    """The rows, in the model's order.
+
+    Args:
+        wiring: The model's operations.
+        placement: Where they are, and why.
+        pieces: The submodels.
+        choice: What measurements chose, if they did.
+        devices: The device list.
+        answers: What devices said so far; none is asked.
+    """
+    home = {op: piece.number for piece in pieces for op in piece.ops}
+    found = []
+    for op, node in enumerate(wiring.nodes):
+        device, reason, refused = placement.device[op], placement.reason[op], placement.refused[op]
+        known = choice.elsewhere.get(op) if choice is not None else None
+        planned = choice is not None and device == choice.wishes.get(op, ("",))[0]
+        if known is not None and planned:
+            other, extra, own, change = known.device, known.extra_us, known.own_us, known.change
+        else:
+            taking = (
+                name
+                for name in devices
+                if name not in (device, *refused) and node.name in answers.get(name, ())
+            )
+            other = next(taking, "") if device is not None else ""
+            extra = own = None
+            change = _change(reason, refused)
+        found.append(
+            OpPlacement(
+                *(node.name or "", node.op_type, device or "-", home.get(op), reason, refused),
+                *(own, other, extra, change),
+            )
+        )
+    return found
+
+
+def _change(reason: Reason, refused: Mapping[str, Reason]) -> str:
+    """What would change the place of an operation that no measurement put there."""
+    first = next(iter(refused), "")
+    match reason.code:
+        case ReasonCode.PINNED:
+            return "dropping its pin"
+        case ReasonCode.MEMORY_LIMIT:
+            return f"a higher limit for {first}"
+        case ReasonCode.ACCURACY:
+            return "a larger accuracy budget"
+        case ReasonCode.FALLBACK:
+            return f"{first} taking it ({refused[first].code})" if first else ""
+        case ReasonCode.PRIORITY:
+            return "a pin, another order, or COST"
+        case ReasonCode.FOLLOWS:
+            return "a pin"
+        case _:
+            return ""

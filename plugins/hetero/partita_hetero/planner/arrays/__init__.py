@@ -1,0 +1,1 @@
+"""A placement problem as flat arrays, and what is computed from them."""

@@ -1,0 +1,19 @@
+"""The one way in which the planner's loops are compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+
+from partita.storage.numba_cache import keep_compiled
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def jit(function: F) -> F:
+    """Compiles a function on its first call; kept on disk, without the GIL."""
+    compiled = numba.njit(function, nogil=True, error_model="numpy")
+    keep_compiled(compiled)
+    return compiled  # type: ignore[no-any-return]

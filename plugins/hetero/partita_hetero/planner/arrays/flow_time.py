@@ -1,0 +1,211 @@
+"""The simulator's PARALLEL latency once more, in compiled loops for search.
+
+It must give what :func:`partita_hetero.planner.simulation.simulate.simulate` gives; the tests
+compare them.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+
+from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
+
+
+@jit
+def parallel_us(arrays: Arrays, device: Array, early: bool) -> float:
+    """Latency when independent submodels run at the same time.
+
+    Args:
+        arrays: The problem.
+        device: Device of each task.
+        early: Whether submodels are cut where values cross.
+
+    Returns:
+        Microseconds, without penalties; infinite if, cut late, submodels wait for each other.
+    """
+    owner = _owners_early(arrays, device) if early else _owners_late(arrays, device)
+    count = 0
+    for op in range(len(device)):
+        count = max(count, owner[op] + 1)
+    start, ops = _members(owner, count)
+    missing = np.zeros(count, np.int64)
+    for op in range(len(device)):
+        for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
+            if owner[arrays.pred[i]] != owner[op]:
+                missing[owner[op]] += 1
+    ready = np.zeros(count)
+    held = np.zeros(arrays.up.shape, np.bool_)
+    free = np.zeros((len(arrays.slots), max(1, arrays.slots.max())))
+    waiting = [(0.0, 0, 0)]
+    waiting.pop()
+    todo = 0
+    for part in range(count):
+        if start[part] < start[part + 1]:
+            todo += 1
+            if missing[part] == 0:
+                waiting.append((0.0, ops[start[part]], part))
+    heapq.heapify(waiting)
+    latest = 0.0
+    while len(waiting) > 0:
+        now, _, part = heapq.heappop(waiting)
+        todo -= 1
+        place = device[ops[start[part]]]
+        slot = 0
+        if arrays.slots[place] > 0:
+            for i in range(arrays.slots[place]):
+                if free[place, i] < free[place, slot]:
+                    slot = i
+            now = max(now, free[place, slot])
+        now += arrays.launch[place]
+        for i in range(start[part], start[part + 1]):
+            now += arrays.task_cost[ops[i], place] + _moves(
+                arrays, device, owner, held, ops[i], place
+            )
+        free[place, slot] = now
+        latest = max(latest, now)
+        for i in range(start[part], start[part + 1]):
+            for j in range(arrays.succ_start[ops[i]], arrays.succ_start[ops[i] + 1]):
+                follower = owner[arrays.succ[j]]
+                if follower != part:
+                    missing[follower] -= 1
+                    ready[follower] = max(ready[follower], now)
+                    if missing[follower] == 0:
+                        entry = (ready[follower], ops[start[follower]], follower)
+                        heapq.heappush(waiting, entry)
+    return latest if todo == 0 else np.inf
+
+
+@jit
+def _moves(arrays: Arrays, device: Array, owner: Array, held: Array, op: int, place: int) -> float:
+    """Time to move in what a task reads and to move out what it writes."""
+    if arrays.on_host[place]:
+        return 0.0
+    total = 0.0
+    for i in range(arrays.read_start[op], arrays.read_start[op + 1]):
+        value = arrays.reads[i]
+        source = arrays.producer[value]
+        if (source >= 0 and device[source] == place) or held[value, place]:
+            continue
+        held[value, place] = True
+        if source >= 0 and arrays.is_direct[device[source], place]:
+            total += arrays.direct[value, device[source], place]
+        else:
+            total += arrays.up[value, place]
+    for i in range(arrays.write_start[op], arrays.write_start[op + 1]):
+        value = arrays.writes[i]
+        leaves = arrays.output[value]
+        for j in range(arrays.reader_start[value], arrays.reader_start[value + 1]):
+            target = device[arrays.reader[j]]
+            if target != place and not arrays.is_direct[place, target]:
+                leaves = True
+        if leaves:
+            total += arrays.down[value, place]
+    return total
+
+
+@jit
+def _owners_late(arrays: Arrays, device: Array) -> Array:
+    """One submodel for each device, or for each task on devices that run tasks by themselves."""
+    owner = np.empty(len(device), np.int64)
+    for op in range(len(device)):
+        owner[op] = device[op]
+        if arrays.per_task[device[op]]:
+            owner[op] = len(arrays.slots) + op
+    return owner
+
+
+@jit
+def _owners_early(arrays: Arrays, device: Array) -> Array:
+    """Submodels that begin where a value comes in and end where one goes out."""
+    count = len(device)
+    imports = np.zeros(count, np.bool_)
+    exports = np.zeros(count, np.bool_)
+    for op in range(count):
+        for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
+            if device[arrays.pred[i]] != device[op]:
+                imports[op] = True
+                exports[arrays.pred[i]] = True
+    level = np.zeros(count, np.int64)
+    owner = np.arange(count)
+    for op in range(count):
+        for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
+            pred = arrays.pred[i]
+            level[op] = max(level[op], level[pred] + (imports[op] or exports[pred]))
+        for i in range(arrays.pred_start[op], arrays.pred_start[op + 1]):
+            if level[arrays.pred[i]] == level[op]:
+                first = _root(owner, op)
+                second = _root(owner, arrays.pred[i])
+                owner[max(first, second)] = min(first, second)
+    for op in range(count):
+        owner[op] = _root(owner, op)
+    twin = _twins(arrays, device, owner)
+    for op in range(count):
+        owner[op] = op if arrays.per_task[device[op]] else twin[owner[op]]
+    return owner
+
+
+@jit
+def _twins(arrays: Arrays, device: Array, owner: Array) -> Array:
+    """For each submodel the first one of its device between the same submodels, often itself.
+
+    Sets of neighbours are compared by sums of mixed numbers.
+    """
+    count = len(owner)
+    start, ops = _members(owner, count)
+    before = np.zeros(count, np.uint64)
+    after = np.zeros(count, np.uint64)
+    seen = np.full(count, -1, np.int64)
+    for part in range(count):
+        for i in range(start[part], start[part + 1]):
+            for j in range(arrays.pred_start[ops[i]], arrays.pred_start[ops[i] + 1]):
+                source = owner[arrays.pred[j]]
+                if source != part and seen[source] != part:
+                    seen[source] = part
+                    before[part] += _mixed(source)
+                    after[source] += _mixed(part)
+    key = before * np.uint64(3) + after
+    for part in range(count):
+        key[part] += _mixed(-2 - device[part])
+    order = np.argsort(key, kind="mergesort")  # stable: the first twin comes first
+    twin = np.arange(count)
+    for i in range(1, count):
+        part, other = order[i], order[i - 1]
+        alone = before[part] == 0 and after[part] == 0
+        if key[part] == key[other] and not alone:
+            twin[part] = twin[other]
+    return twin
+
+
+@jit
+def _mixed(number: int) -> np.uint64:
+    """A number whose sums tell sets apart (a step of splitmix64)."""
+    mixed = np.uint64(number + 1) * np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    return mixed ^ (mixed >> np.uint64(27))
+
+
+@jit
+def _root(owner: Array, op: int) -> int:
+    while owner[op] != op:
+        owner[op] = owner[owner[op]]
+        op = owner[op]
+    return op
+
+
+@jit
+def _members(owner: Array, count: int) -> tuple[Array, Array]:
+    """Tasks of each submodel: where they start, and all of them."""
+    start = np.zeros(count + 1, np.int64)
+    for op in range(len(owner)):
+        start[owner[op] + 1] += 1
+    for part in range(count):
+        start[part + 1] += start[part]
+    following = start[:-1].copy()
+    ops = np.empty(len(owner), np.int64)
+    for op in range(len(owner)):
+        ops[following[owner[op]]] = op
+        following[owner[op]] += 1
+    return start, ops

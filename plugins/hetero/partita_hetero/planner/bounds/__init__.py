@@ -1,0 +1,1 @@
+"""Lower bounds: what no placement can beat."""

@@ -1,0 +1,128 @@
+"""Checks a placement problem; each message says where the mistake is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from partita.errors import PlanError
+
+if TYPE_CHECKING:
+    from partita_hetero.planner.problem.problem import Link, Problem
+
+
+def check(problem: Problem) -> None:
+    """Raises PlanError unless everything in the problem fits together."""
+    from partita_hetero.planner.problem.problem import HOST_NAME
+
+    if not problem.devices:
+        raise PlanError("A placement problem needs at least one device.")
+    _unique("devices", (device.name for device in problem.devices))
+    _unique("tasks", (task.name for task in problem.tasks))
+    _unique("values", (value.name for value in problem.values))
+    for index, device in enumerate(problem.devices):
+        where = f"devices[{index}] '{device.name}'"
+        if device.name == HOST_NAME:
+            raise PlanError(f"{where}: the name '{HOST_NAME}' stands for the host's memory.")
+        _number(where, "launch_us", device.launch_us)
+        if device.memory_bytes is not None:
+            _number(where, "memory_bytes", device.memory_bytes)
+        if device.slots is not None and device.slots < 1:
+            raise PlanError(f"{where}: 'slots' is {device.slots}; it must be 1 or more, or null.")
+    _check_tasks(problem)
+    _check_values(problem)
+    _check_links(problem)
+    for index, pin in enumerate(problem.pins):
+        where = f"pins[{index}]"
+        _index(where, "task", pin.task, len(problem.tasks))
+        _index(where, "device", pin.device, len(problem.devices))
+        _number(where, "penalty_us", pin.penalty_us)
+
+
+def _check_tasks(problem: Problem) -> None:
+    for index, task in enumerate(problem.tasks):
+        where = f"tasks[{index}] '{task.name}'"
+        if len(task.costs) != len(problem.devices):
+            raise PlanError(
+                f"{where}: {len(task.costs)} costs for {len(problem.devices)} devices; "
+                "give one for each, with a null time where the device refuses the task."
+            )
+        for device, cost in zip(problem.devices, task.costs, strict=True):
+            if cost.us is not None:
+                _number(where, f"cost on '{device.name}'", cost.us)
+        _number(where, "weight_bytes", task.weight_bytes)
+
+
+def _check_values(problem: Problem) -> None:
+    count = len(problem.tasks)
+    for index, value in enumerate(problem.values):
+        where = f"values[{index}] '{value.name}'"
+        _number(where, "nbytes", value.nbytes)
+        if value.transfer_us is not None:
+            _number(where, "transfer_us", value.transfer_us)
+        if value.producer is not None:
+            _index(where, "producer", value.producer, count)
+        if len(set(value.consumers)) != len(value.consumers):
+            raise PlanError(f"{where}: a consumer is named twice.")
+        for consumer in value.consumers:
+            _index(where, "consumer", consumer, count)
+            if value.producer is not None and consumer <= value.producer:
+                raise PlanError(
+                    f"{where}: task '{problem.tasks[consumer].name}' reads it but does not come "
+                    f"after '{problem.tasks[value.producer].name}', which writes it; put tasks in "
+                    "an order in which they can run."
+                )
+
+
+def _check_links(problem: Problem) -> None:
+    from partita_hetero.planner.problem.problem import HOST
+
+    seen: dict[tuple[int, int], Link] = {}
+    for index, link in enumerate(problem.links):
+        where = f"links[{index}]"
+        for what, end in (("source", link.source), ("target", link.target)):
+            if end != HOST:
+                _index(where, what, end, len(problem.devices))
+                if problem.devices[end].host_memory:
+                    raise PlanError(
+                        f"{where}: {problem.end(end)} works in host memory; make 'host' the {what}."
+                    )
+        ends = f"from {problem.end(link.source)} to {problem.end(link.target)}"
+        if link.source == link.target:
+            raise PlanError(f"{where}: it leads {ends}.")
+        if (link.source, link.target) in seen:
+            raise PlanError(f"{where}: there is another link {ends}.")
+        seen[link.source, link.target] = link
+        _number(where, "latency_us", link.latency_us)
+        if not link.bytes_per_us > 0:
+            raise PlanError(f"{where}: 'bytes_per_us' is {link.bytes_per_us}; it must be above 0.")
+    for index, device in enumerate(problem.devices):
+        if device.host_memory:
+            continue
+        for source, target in ((HOST, index), (index, HOST)):
+            if (source, target) not in seen:
+                raise PlanError(
+                    f"links: there is none from {problem.end(source)} to {problem.end(target)}; "
+                    "give one, or set 'host_memory' if the device works there."
+                )
+
+
+def _unique(what: str, names: Iterable[str]) -> None:
+    seen = set()
+    for index, name in enumerate(names):
+        if not name:
+            raise PlanError(f"{what}[{index}]: the name is empty.")
+        if name in seen:
+            raise PlanError(f"{what}[{index}]: the name '{name}' is used twice.")
+        seen.add(name)
+
+
+def _number(where: str, what: str, number: float) -> None:
+    if not (math.isfinite(number) and number >= 0):
+        raise PlanError(f"{where}: {what} is {number}; it must be a finite number, 0 or more.")
+
+
+def _index(where: str, what: str, index: int, count: int) -> None:
+    if not 0 <= index < count:
+        raise PlanError(f"{where}: {what} {index} does not exist; there are {count}.")

@@ -1,0 +1,1 @@
+"""A plan explained to people."""

@@ -1,0 +1,260 @@
+"""Simulated annealing: takes a placement and improves it by moving single units or runs of them.
+
+A move is kept if it is better or, with a probability that falls over time, if it is worse
+(Metropolis). Most moves bring a unit to the device of one of its neighbours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.flow_time import parallel_us
+from partita_hetero.planner.arrays.loads import device_loads, move
+from partita_hetero.planner.arrays.problem_arrays import Array, Arrays
+
+HOT = 0.03
+"""First temperature, as a share of the lowest value so far, where one unit can decide it."""
+
+HOT_OF_UNIT = 1.0
+"""First temperature for sums, as a share of what a unit adds on average."""
+
+COOLING = 0.01
+"""Last temperature, as a share of the first."""
+
+GUIDE = 0.1
+"""How much the loads of all devices count beside the largest one."""
+
+
+def anneal_parallel(
+    arrays: Arrays, place: Array, early: bool, seconds: float, seed: int = 1
+) -> tuple[float, Array]:
+    """Improves the PARALLEL latency of a placement that keeps the memory limits.
+
+    Args:
+        arrays: The problem.
+        place: Device of each unit.
+        early: How submodels are cut, see :func:`parallel_us`.
+        seconds: How long to search.
+        seed: Of the random moves.
+
+    Returns:
+        The best value and placement seen.
+    """
+    now, best = place.copy(), place.copy()
+
+    def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
+        return _steps_parallel(arrays, now, best, value, lowest, early, heat, count, seed)
+
+    hot = max(HOT, HOT_OF_UNIT / len(now))  # a few units: each is a large share of the value
+    return _cool(steps, hot, _parallel_value(arrays, now, early), seconds, seed), best
+
+
+def anneal_loads(
+    arrays: Arrays, place: Array, busiest: bool, seconds: float, seed: int = 1
+) -> tuple[float, Array]:
+    """Improves the largest load or the sum of loads, launches apart; see :func:`anneal_parallel`.
+
+    A move costs time only for the values of the units moved, so large models are no problem.
+    """
+    now, best = place.copy(), place.copy()
+    load, used, readers = device_loads(arrays, now)
+
+    def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
+        return _steps_loads(
+            arrays, now, best, load, used, readers, value, lowest, busiest, heat, count, seed
+        )
+
+    value = _load_value(arrays, load, busiest)
+    hot = HOT if busiest else HOT_OF_UNIT / len(now)
+    return _cool(steps, hot, value, seconds, seed), best
+
+
+def _cool(
+    steps: Callable[[float, float, float, int, int], Any],
+    hot: float,
+    value: float,
+    seconds: float,
+    seed: int,
+) -> float:
+    """Runs batches of steps while the temperature falls; returns the lowest value seen."""
+    lowest = value
+    start = time.perf_counter()
+    spent, batch = 0.0, 16
+    while spent < seconds:
+        heat = lowest * hot * COOLING ** (spent / seconds)
+        before = time.perf_counter()
+        value, lowest = steps(value, lowest, heat, batch, seed)
+        seed += 1
+        if time.perf_counter() - before < 0.01:
+            batch *= 2
+        spent = time.perf_counter() - start
+    return lowest
+
+
+@jit
+def _parallel_value(arrays: Arrays, place: Array, early: bool) -> float:
+    penalty = 0.0
+    for unit in range(len(place)):
+        penalty += arrays.penalty[unit, place[unit]]
+    return float(parallel_us(arrays, place[arrays.unit_of], early) + penalty)
+
+
+@jit
+def _steps_parallel(
+    arrays: Arrays,
+    place: Array,
+    best: Array,
+    value: float,
+    lowest: float,
+    early: bool,
+    heat: float,
+    count: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Some moves at one temperature; changes ``place`` and ``best``."""
+    np.random.seed(seed)
+    used = np.zeros(len(arrays.slots))
+    for unit in range(len(place)):
+        used[place[unit]] += arrays.unit_weight[unit]
+    changed = np.empty(64, np.int64)
+    old = np.empty(64, np.int64)
+    for _ in range(count):
+        number = _propose(arrays, place, changed, old)
+        if number == 0:
+            continue
+        fits = True
+        for i in range(number):
+            unit = changed[i]
+            used[old[i]] -= arrays.unit_weight[unit]
+            used[place[unit]] += arrays.unit_weight[unit]
+        for i in range(number):
+            unit = changed[i]
+            fits &= used[place[unit]] <= arrays.limit[place[unit]]
+            fits &= arrays.unit_cost[unit, place[unit]] < np.inf
+        after = np.inf
+        if fits:
+            after = _parallel_value(arrays, place, early)
+        if after <= value or np.random.random() < np.exp((value - after) / heat):
+            value = after
+            if value < lowest - 1e-9:
+                lowest = value
+                best[:] = place
+            continue
+        for i in range(number - 1, -1, -1):
+            unit = changed[i]
+            used[place[unit]] -= arrays.unit_weight[unit]
+            used[old[i]] += arrays.unit_weight[unit]
+            place[unit] = old[i]
+    return value, lowest
+
+
+@jit
+def _load_value(arrays: Arrays, load: Array, busiest: bool) -> float:
+    """What is minimised; for the largest load all others count a little, to lead the way."""
+    if not busiest:
+        return float(load.sum())
+    most = 0.0
+    squares = 0.0
+    for device in range(len(load)):
+        if arrays.slots[device] > 0:
+            share = load[device] / arrays.slots[device]
+            most = max(most, share)
+            squares += share * share
+    return float(most + GUIDE * np.sqrt(squares / len(load)))
+
+
+@jit
+def _steps_loads(
+    arrays: Arrays,
+    place: Array,
+    best: Array,
+    load: Array,
+    used: Array,
+    readers: Array,
+    value: float,
+    lowest: float,
+    busiest: bool,
+    heat: float,
+    count: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Some moves at one temperature; changes all arrays but those of the problem."""
+    np.random.seed(seed)
+    changed = np.empty(64, np.int64)
+    old = np.empty(64, np.int64)
+    for _ in range(count):
+        number = _propose(arrays, place, changed, old)
+        fits = number > 0
+        for i in range(number):  # the proposal is carried out again, with its effects
+            target = place[changed[i]]
+            fits &= arrays.unit_cost[changed[i], target] < np.inf
+            place[changed[i]], old[i] = old[i], target
+        if not fits:
+            continue
+        for i in range(number):
+            source = place[changed[i]]
+            move(arrays, place, load, used, readers, changed[i], old[i])
+            old[i] = source
+        for i in range(number):
+            fits &= used[place[changed[i]]] <= arrays.limit[place[changed[i]]]
+        after = _load_value(arrays, load, busiest)
+        if fits and (after <= value or np.random.random() < np.exp((value - after) / heat)):
+            value = after
+            if value < lowest - 1e-9:
+                lowest = value
+                best[:] = place
+            continue
+        for i in range(number - 1, -1, -1):
+            move(arrays, place, load, used, readers, changed[i], old[i])
+    return value, lowest
+
+
+@jit
+def _propose(arrays: Arrays, place: Array, changed: Array, old: Array) -> int:
+    """Changes some places; notes which units and where they were; returns how many."""
+    unit = np.random.randint(len(place))
+    draw = np.random.random()
+    target = place[_neighbour(arrays, unit)]
+    if draw < 0.1:
+        target = np.random.randint(len(arrays.slots))
+    if target == place[unit]:
+        return 0
+    changed[0], old[0] = unit, place[unit]
+    if 0.1 <= draw < 0.25:  # two units change places
+        for _ in range(8):
+            other = np.random.randint(len(place))
+            if place[other] == target:
+                changed[1], old[1] = other, target
+                place[unit], place[other] = target, old[0]
+                return 2
+    place[unit] = target
+    number = 1
+    if draw > 0.6:  # neighbours of the same device come along
+        size = 1 + np.random.randint(len(changed) - 1)
+        for _ in range(3 * size):
+            other = _neighbour(arrays, changed[np.random.randint(number)])
+            if place[other] == old[0] and number < size:
+                changed[number], old[number] = other, old[0]
+                place[other] = target
+                number += 1
+    return number
+
+
+@jit
+def _neighbour(arrays: Arrays, unit: int) -> int:
+    """Unit of a random task that reads from or is read by a random task of the unit."""
+    first, last = arrays.unit_start[unit], arrays.unit_start[unit + 1]
+    task = arrays.unit_tasks[first + np.random.randint(last - first)]
+    above = arrays.pred_start[task + 1] - arrays.pred_start[task]
+    below = arrays.succ_start[task + 1] - arrays.succ_start[task]
+    if above + below == 0:
+        return unit
+    index = np.random.randint(above + below)
+    if index < above:
+        return int(arrays.unit_of[arrays.pred[arrays.pred_start[task] + index]])
+    return int(arrays.unit_of[arrays.succ[arrays.succ_start[task] + index - above]])

@@ -1,0 +1,1 @@
+"""What a placement costs, when what runs, and which rules it breaks."""

@@ -1,0 +1,1 @@
+"""Pictures: GraphViz files and Gantt charts."""

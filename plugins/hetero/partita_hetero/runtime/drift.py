@@ -1,0 +1,147 @@
+"""Devices that drift: a part that takes many times as long as it did, for a while.
+
+What a part usually takes is the median of its first runs. A run that takes more than
+HETERO_DRIFT_FACTOR times that, and a millisecond more, counts one up, any other run one down; at
+:data:`ENOUGH` the part has drifted: most of its last runs were slow. To look at a run costs two
+readings of the clock and one comparison.
+
+Whether it pays to move the part is not guessed: the assembly without it and the present one run
+the same inputs by turns, under the same load, and the faster one stays. A part is raced once, so
+nothing moves back and forth.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+
+from partita_hetero.cost import clock
+
+WARM_UP = 2
+"""Runs that do not count: memory is touched and calls are bound in them."""
+
+FIRST = 8
+"""Runs whose median is what a part usually takes."""
+
+ENOUGH = 8
+"""So many slow runs more than others are no accident."""
+
+LEAST_S = 1e-3
+"""A run that takes less than this longer is not worth moving anything."""
+
+RACES = 3
+"""Runs of each of two assemblies in a race; the shortest one counts."""
+
+PAYS = 0.8
+"""A race is won by taking less than this share of the other one's time."""
+
+_SHAPES = 16
+"""Sets of input shapes whose times are kept apart."""
+
+
+class Pace:
+    """How long one part takes.
+
+    Args:
+        factor: How many times as long is slow.
+    """
+
+    __slots__ = ("_factor", "_first", "_limit", "_slow", "now", "usual")
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._first: list[float] = []
+        self._limit = 0.0  # until it is known, all runs are looked at closely
+        self._slow = 0
+        self.usual = self.now = 0.0
+
+    def note(self, seconds: float) -> bool:
+        """Takes a run; whether the part has drifted."""
+        if seconds < self._limit:
+            if self._slow:
+                self._slow -= 1
+            return False
+        return self._look_at(seconds)
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether some runs were slow of late, if not enough to tell by itself."""
+        return self._slow >= ENOUGH // 2
+
+    def rest(self) -> None:
+        """Tells nothing any more."""
+        self._limit = math.inf
+
+    def _look_at(self, seconds: float) -> bool:
+        if self._limit:
+            self._slow += 1
+            self.now = seconds
+            return self._slow >= ENOUGH
+        self._first.append(seconds)
+        if len(self._first) == WARM_UP + FIRST:
+            self.usual = statistics.median(self._first[WARM_UP:])
+            self._limit = max(self.usual * self._factor, self.usual + LEAST_S)
+        return False
+
+
+class Paces:
+    """The paces of one request's parts, for each set of input shapes.
+
+    Args:
+        factor: How many times as long is slow; 0: nothing is looked at.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self.watching = factor > 0
+        self._factor = factor
+        self._known: OrderedDict[Hashable, dict[tuple[int, int], Pace]] = OrderedDict()
+        self._at: Hashable = None
+        self._paces: dict[tuple[int, int], Pace] = {}
+        self.drifted: tuple[int, int] | None = None
+
+    def for_shapes(self, shapes: Hashable) -> None:
+        """Goes on with the times that belong to inputs of these shapes."""
+        if shapes == self._at:
+            return
+        self._at = shapes
+        self._paces = self._known.setdefault(shapes, {})
+        self._known.move_to_end(shapes)
+        if len(self._known) > _SHAPES:
+            self._known.popitem(last=False)
+
+    def note(self, first: int, last: int, seconds: float) -> None:
+        """Takes a run of the steps from the first to the last."""
+        pace = self._paces.get((first, last))
+        if pace is None:
+            pace = self._paces[first, last] = Pace(self._factor)
+        if pace.note(seconds):
+            self.drifted = first, last
+
+    def slow_steps(self) -> list[int]:
+        """Steps, run by themselves, that were slow of late."""
+        return [
+            first for (first, last), pace in self._paces.items() if first == last and pace.is_slow
+        ]
+
+    def take(self) -> tuple[tuple[int, int], Pace] | None:
+        """The steps that have drifted, if any, which are told of once."""
+        steps, self.drifted = self.drifted, None
+        if steps is None:
+            return None
+        pace = self._paces[steps]
+        pace.rest()
+        return steps, pace
+
+
+def race(present: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:
+    """The shortest time of each of two, which take turns; the other one warms up first."""
+    best = [math.inf, math.inf]
+    other()
+    for _ in range(RACES):
+        for index, run in enumerate((present, other)):
+            start = clock.seconds()
+            run()
+            best[index] = min(best[index], clock.seconds() - start)
+    return best[0], best[1]

@@ -1,0 +1,1 @@
+"""Placements by measurement: profiles, trials, races, the accuracy budget."""

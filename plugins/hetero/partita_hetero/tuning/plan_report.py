@@ -1,0 +1,152 @@
+"""Planning for people: a problem, what they ask of it, the plan, its reasons, and files of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from partita.model.model import Model
+from partita_hetero.options.pins import PinRule
+from partita_hetero.placement.lock_file import Lock, graph_digest
+from partita_hetero.planner.problem import constraints
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.report.reasons import TaskReason, reasons
+from partita_hetero.planner.report.summary import PlanSummary, summarise
+from partita_hetero.planner.search.solve import order_of, solve
+from partita_hetero.planner.simulation.plan import Objective, Plan
+from partita_hetero.planner.simulation.simulate import objective_value, simulate
+from partita_hetero.tuning.race import RUNS_DECIDED
+from partita_hetero.tuning.scheduler import ROUNDS, Scheduler, solve_warm
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a person asks of a plan.
+
+    Attributes:
+        devices: Names in order of preference; empty for all of the problem.
+        rules: Pins.
+        memory: Device to its limit in bytes.
+        objective: What to minimise.
+        time_limit_s: How long to search.
+    """
+
+    devices: Sequence[str] = ()
+    rules: Sequence[PinRule] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
+    objective: Objective = "LATENCY"
+    time_limit_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan with all that belongs to it.
+
+    Attributes:
+        problem: What was solved.
+        plan: The plan.
+        why: A reason for each task.
+        summary: The plan for people.
+    """
+
+    problem: Problem
+    plan: Plan
+    why: Sequence[TaskReason]
+    summary: PlanSummary
+
+    def lock(self, model: Model | None = None, drivers: Mapping[str, str] | None = None) -> Lock:
+        """The plan as a placement lock.
+
+        Args:
+            model: The model, if it is at hand; the lock then holds a digest of its graph.
+            drivers: Device to its driver, where known.
+        """
+        device_of: dict[str, str] = {}
+        types: dict[str, str] = {}
+        for task, place in zip(self.problem.tasks, self.plan.assignment, strict=True):
+            names = task.ops or (task.name,)
+            for number, name in enumerate(names):
+                device_of[name] = self.problem.devices[place].name
+                types[name] = task.op_types[number] if number < len(task.op_types) else ""
+        if model is not None:
+            order = [op.name for op in model.ops if op.name in device_of]
+            device_of = {name: device_of[name] for name in order}
+        used = dict.fromkeys(device_of.values())
+        listed = [device.name for device in self.problem.devices if device.name in used]
+        summary = self.summary
+        measured: dict[str, float] = {}
+        if summary.measured_us is not None:
+            measured["measured_us"] = round(summary.measured_us, 3)
+        return Lock(
+            model.name if model is not None else self.problem.name,
+            graph_digest(model) if model is not None else "",
+            {name: (drivers or {}).get(name, "") for name in listed},
+            device_of,
+            types,
+            {
+                "objective": summary.objective,
+                "value_us": round(summary.value_us, 3),
+                "latency_us": round(summary.latency_us, 3),
+                "bound_us": round(summary.bound_us, 3),
+                "method": summary.method,
+                **measured,
+            },
+        )
+
+
+def make_plan(problem: Problem, wishes: Wishes) -> Planned:
+    """Solves a problem under what a person asks of it.
+
+    Raises:
+        PlanError: A wish names a device or an operation that is not there.
+        InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
+    """
+    problem = _wished(problem, wishes)
+    plan = solve(problem, wishes.objective, wishes.time_limit_s)
+    why = reasons(problem, plan)
+    return Planned(problem, plan, why, summarise(problem, plan, why))
+
+
+def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
+    """Measures, plans, runs what was planned and what needs no plan, and keeps what is fastest.
+
+    The bound that it comes with holds for the table of costs, as all runs corrected them: of what
+    a table does not know it proves nothing.
+
+    Raises:
+        PlanError: Nothing can be measured, or a wish names something that is not there.
+        InfeasiblePlanError: No placement keeps the limits and hard pins; says what blocks it.
+        InferError: No placement could be run.
+    """
+    seconds = wishes.time_limit_s / (ROUNDS + 1)
+
+    def planned(problem: Problem) -> Plan:
+        return solve_warm(_wished(problem, wishes), wishes.objective, seconds)
+
+    outcome = scheduler.race(planned)
+    problem = _wished(outcome.problem, wishes)
+    ideal = planned(problem)
+    kept = outcome.assignment
+    timeline = simulate(problem, kept, wishes.objective)
+    value = objective_value(problem, kept, wishes.objective, timeline)
+    plan = replace(
+        ideal,
+        assignment=kept,
+        value_us=value,
+        bound_us=min(ideal.bound_us, value),
+        method=ideal.method if kept == ideal.assignment else outcome.kept.name,
+        order=order_of(timeline, problem),
+        timeline=timeline,
+    )
+    why = reasons(problem, plan, doubt=RUNS_DECIDED)
+    return Planned(
+        problem, plan, why, summarise(problem, plan, why, outcome.kept, outcome.decision)
+    )
+
+
+def _wished(problem: Problem, wishes: Wishes) -> Problem:
+    """The problem under what a person asks."""
+    if wishes.devices:
+        problem = constraints.with_devices(problem, wishes.devices)
+    problem = constraints.with_memory(problem, wishes.memory)
+    return constraints.with_rules(problem, wishes.rules)

@@ -1,0 +1,433 @@
+"""Placements that compete: each is run for real, and the fastest one is kept."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from partita.contract.explanation import Candidate, Decision
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import InferError
+from partita_hetero.cost import clock
+from partita_hetero.cost.cost_table import CostTable, DeviceCosts
+from partita_hetero.placement.by_priority import Placement, Wishes
+from partita_hetero.placement.decision import Choice, Elsewhere
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.report.reasons import TaskReason, reasons
+from partita_hetero.planner.simulation.plan import Objective, Plan
+from partita_hetero.planner.simulation.simulate import objective_value, simulate
+from partita_hetero.tuning.profiler import Profile
+from partita_hetero.tuning.trial_run import Counters, Run, Trial
+
+if TYPE_CHECKING:
+    from partita_hetero.compile.pipeline import Compilation
+    from partita_hetero.tuning.sample_inputs import Samples
+
+_log = logging.getLogger("partita.hetero")
+
+PLAN = "plan"
+
+RACE_SECONDS = 2.0
+LEAST_ROUNDS, MOST_ROUNDS = 7, 201
+"""The candidates run in turns for so long, at least and at most so many times."""
+
+HOPELESS = 1.3
+"""A candidate that was so much slower than the best one in all three first rounds runs no more."""
+
+IN_FLIGHT = 4
+"""Requests for each that is in flight at a time, when throughput is measured."""
+
+MARGIN = 0.01
+MAJORITY = 0.75
+"""A plan replaces a simpler placement only if it is faster by more than the margin in the median,
+and faster in that share of the rounds: on a busy machine medians of equal placements differ."""
+
+
+UNFIT = (
+    "Candidates ran on made-up inputs, which may be impossible for the model: name real ones with "
+    "HETERO_SAMPLE_INPUTS."
+)
+"""Said where a candidate failed."""
+
+EXPLAINING_SECONDS = 1.0
+"""For finding out what each operation would cost elsewhere."""
+
+RUNS_DECIDED = "by its costs alone; runs decided otherwise"
+"""Said of another device that would be faster by the costs, in a placement that won its race."""
+
+_PLANNED = Reason(ReasonCode.MERGED, "planned")
+
+
+@dataclass
+class Entry:
+    """One placement.
+
+    Attributes:
+        name: For reports.
+        placement: A device for every operation.
+        trial: What runs it; ``None`` if that failed.
+        run: Its first runs.
+        submodels: How many there are.
+        scales: Factors for the costs of groups, learned from the run.
+        overhead: Seconds of each submodel beyond its device's launch, learned from the run.
+        foreseen_us: What the cost model said before it ran.
+        predicted_us: What it says once each submodel was timed, before the race.
+        failure: Why it cannot be kept.
+        times: Seconds of a request, or between results, in the race.
+    """
+
+    name: str
+    placement: Placement
+    trial: Trial | None = None
+    run: Run | None = None
+    submodels: int = 0
+    scales: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    overhead: float = 0.0
+    foreseen_us: float | None = None
+    predicted_us: float | None = None
+    failure: str = ""
+    times: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        """Median of the race's times."""
+        return statistics.median(self.times) if self.times else math.inf
+
+    @property
+    def spread(self) -> float | None:
+        """Within so much of the median half of the race's times lie; unknown of one time."""
+        if len(self.times) < 2:
+            return None
+        return statistics.median(abs(time - self.median) for time in self.times)
+
+    def close(self) -> None:
+        """Frees what its requests hold."""
+        if self.trial is not None:
+            self.trial.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contest found.
+
+    Attributes:
+        problem: The costs, as all runs corrected them.
+        assignment: Device index of each task, in the placement that was fastest.
+        kept: That placement, as it raced.
+        decision: What raced.
+    """
+
+    problem: Problem
+    assignment: tuple[int, ...]
+    kept: Candidate
+    decision: Decision
+
+
+class Contest:
+    """Runs placements, corrects costs by what it sees, and lets the best ones race.
+
+    Args:
+        compilation: Compiles placements.
+        out: What devices failed to compile; what fails here is added.
+        remarks: Notes for the explanation; what fails here is added.
+        table: The costs.
+        profile: Fills the table.
+        objective: What is minimised.
+        samples: What everything runs on.
+    """
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        out: dict[tuple[int, str], Reason],
+        remarks: list[str],
+        table: CostTable,
+        profile: Profile,
+        objective: Objective,
+        samples: Samples,
+    ) -> None:
+        self._compilation = compilation
+        self._out = out
+        self._remarks = remarks
+        self._table = table
+        self._profile = profile
+        self._objective = objective
+        self._inputs = samples.tensors()
+        self._made_up = samples.made_up
+        self._entries: dict[tuple[str | None, ...], Entry] = {}
+        self._scales: dict[tuple[int, str], float] = {}
+        self._overhead = 0.0
+
+    def problem(self) -> Problem:
+        """The placement problem, with all that was learned so far."""
+        return self._table.problem(self._scales, self._overhead)
+
+    def enter_device(self, device: DeviceCosts) -> None:
+        """Everything on one device that it takes, the rest by priority; fills in its costs."""
+        order = [device.name, *(n for n in self._compilation.devices.names if n != device.name)]
+        unmeasured = self._profile.missing(device)
+        entry = self._enter("", lambda: self._compilation.place(self._out, {}, order))
+        if entry is None or entry.trial is None or entry.run is None:
+            return
+        if unmeasured:
+            counters = self._counters(entry.placement)
+            self._profile.learn(device, entry.trial.assembly.submodels, entry.run, counters)
+        self._correct(entry)
+
+    def enter_plan(self, plan: Plan) -> bool:
+        """What the planner found; whether that is new, so that another round may find more."""
+        wishes = self._wishes(plan.assignment)
+        entry = self._enter(PLAN, lambda: self._compilation.place(self._out, wishes))
+        if entry is not None:
+            self._correct(entry)
+        return entry is not None
+
+    def note(self, text: str) -> None:
+        """Adds to what the decision tells."""
+        self._profile.notes.append(text)
+
+    def close(self) -> None:
+        """Frees what requests hold."""
+        for entry in self._entries.values():
+            entry.close()
+
+    def settle(self, plan: Plan | None) -> Choice:
+        """Lets all that work race, and keeps the fastest."""
+        chosen, decision = self._raced(plan)
+        self.close()
+        return Choice({}, decision) if chosen is None else self._choice(chosen, decision)
+
+    def outcome(self, plan: Plan | None) -> Outcome:
+        """The same as numbers: the fastest placement, and the costs as all runs corrected them.
+
+        Raises:
+            InferError: No placement could be run.
+        """
+        chosen, decision = self._raced(plan)
+        if chosen is None:
+            failures = "; ".join(f"{one.name}: {one.failure}" for one in self._entries.values())
+            raise InferError(f"No placement could be run. {failures}")
+        problem = self._corrected(chosen)
+        kept = decision.candidates[list(self._entries.values()).index(chosen)]
+        return Outcome(problem, tuple(self._assignment(chosen.placement)), kept, decision)
+
+    def _raced(self, plan: Plan | None) -> tuple[Entry | None, Decision]:
+        """The fastest of all that work, after a race."""
+        able = [entry for entry in self._entries.values() if entry.trial is not None]
+        self._race(able)
+        if self._made_up and any(entry.failure for entry in self._entries.values()):
+            self.note(UNFIT)
+        chosen = best(able)
+        if chosen is not None:
+            self._time_again(chosen)
+        return chosen, self._decision(chosen, plan)
+
+    def _corrected(self, chosen: Entry) -> Problem:
+        """The problem with costs as the chosen placement's runs corrected them."""
+        return self._table.problem({**self._scales, **chosen.scales}, chosen.overhead)
+
+    def _choice(self, chosen: Entry, decision: Decision) -> Choice:
+        """The kept placement, with a reason for each operation and the run that is foreseen."""
+        problem = self._corrected(chosen)
+        assignment = self._assignment(chosen.placement)
+        timeline = simulate(problem, assignment, self._objective)
+        value = objective_value(problem, assignment, self._objective, timeline)
+        order = tuple(range(len(assignment)))
+        plan = Plan(tuple(assignment), self._objective, value, 0.0, chosen.name, order, timeline)
+        why = reasons(problem, plan, EXPLAINING_SECONDS, RUNS_DECIDED)
+        wishes = self._wishes(assignment, [one.reason for one in why])
+        return Choice(wishes, decision, timeline, self._elsewhere(problem, why))
+
+    def _elsewhere(self, problem: Problem, why: Sequence[TaskReason]) -> dict[int, Elsewhere]:
+        """What each operation, with those that share its device, would cost on the next one."""
+        found: dict[int, Elsewhere] = {}
+        for group, one in zip(self._table.groups, why, strict=True):
+            other = one.alternative
+            name = "" if other is None else problem.devices[other.device].name
+            extra = None if other is None else other.extra_us
+            there = Elsewhere(one.own_us, name, extra, one.change)
+            found |= dict.fromkeys(group.ops, there)
+        return found
+
+    # ---------------------------------------------------------------------------- entering
+
+    def _enter(self, name: str, place: Callable[[], Placement]) -> Entry | None:
+        """Compiles and runs a placement; ``None`` if it was entered before."""
+        while True:
+            placement = place()
+            key = tuple(placement.device)
+            if key in self._entries:
+                return None
+            assembly = self._compilation.build(placement, self._out, self._remarks)
+            if assembly is not None:
+                break
+            self._table.refuse(self._out)
+        entry = self._entries[key] = Entry(name or self._name(placement), placement)
+        entry.submodels = len(assembly.submodels)
+        if not any(map(self._profile.missing, self._table.devices)):
+            entry.foreseen_us = self._value(self.problem(), placement)
+        try:
+            trial = Trial(self._compilation, assembly, self._inputs)
+            entry.run = trial.measure()
+            entry.trial = trial
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            entry.failure = f"it failed: {error}"
+            _log.warning("Candidate '%s' failed: %s", entry.name, error)
+        return entry
+
+    def _counters(self, placement: Placement) -> dict[int, Counters]:
+        """What devices count by themselves in a placement; empty if they fail at it."""
+        assembly = self._compilation.build(placement, self._out, self._remarks, counted=True)
+        if assembly is None:
+            return {}
+        trial = Trial(self._compilation, assembly, self._inputs)
+        try:
+            return trial.count()
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            _log.info("no counters: %s", error)
+            return {}
+        finally:
+            trial.close()
+
+    def _correct(self, entry: Entry) -> None:
+        """Scales costs so that the entry's submodels take what they took."""
+        if entry.trial is None or entry.run is None:
+            return
+        pieces = entry.trial.assembly.submodels
+        entry.scales = self._for_twins(self._profile.scales(pieces, entry.run))
+        expected = self._value(self._table.problem(entry.scales, 0.0), entry.placement)
+        if self._objective != "THROUGHPUT" and pieces:
+            entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
+        self._scales |= entry.scales
+        if len(pieces) > 1:  # of one submodel it is the request's own, and noise
+            self._overhead = entry.overhead
+        entry.predicted_us = self._value(
+            self._table.problem(entry.scales, entry.overhead), entry.placement
+        )
+
+    def _for_twins(self, scales: Mapping[tuple[int, str], float]) -> dict[tuple[int, str], float]:
+        """The factors for all devices that are the same, so that noise makes none seem faster."""
+        devices = self._table.devices
+        key_of = {device.name: device.key for device in devices}
+        found = {
+            (index, device.name): factor
+            for (index, name), factor in scales.items()
+            for device in devices
+            if device.key == key_of[name] and device.name not in self._table.refusals[index]
+        }
+        return {**found, **scales}
+
+    # ------------------------------------------------------------------------------ racing
+
+    def _race(self, entries: Sequence[Entry]) -> None:
+        """Runs the entries in turns; those far behind drop out."""
+        racing = list(entries)
+        start = clock.seconds()
+        for number in range(MOST_ROUNDS):
+            if number >= LEAST_ROUNDS and (
+                clock.seconds() - start > RACE_SECONDS or _decided(racing)
+            ):
+                break
+            for entry in list(racing):
+                try:
+                    entry.times.append(self._once(entry))
+                except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+                    entry.failure = f"it failed: {error}"
+                    entry.times.clear()
+                    racing.remove(entry)
+            if number == 2:
+                best = min((entry.median for entry in racing), default=0.0)
+                racing = [entry for entry in racing if min(entry.times) <= HOPELESS * best]
+
+    def _time_again(self, entry: Entry) -> None:
+        """Corrects its costs by what it takes now: a machine's speed drifts while others run."""
+        if entry.trial is None:
+            return
+        try:
+            entry.run = entry.trial.measure()
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            _log.info("%s is not timed again: %s", entry.name, error)
+        self._correct(entry)
+
+    def _once(self, entry: Entry) -> float:
+        if entry.trial is None:
+            raise ValueError(f"Candidate '{entry.name}' has nothing to run.")
+        if self._objective != "THROUGHPUT":
+            return entry.trial.take_turn()
+        at_once = max(2, len(self._table.devices))
+        return entry.trial.seconds_per_request(IN_FLIGHT * at_once, at_once)
+
+    def _decision(self, chosen: Entry | None, plan: Plan | None) -> Decision:
+        entries = list(self._entries.values())
+        candidates = [
+            Candidate(
+                entry.name,
+                dict(Counter(entry.placement.device[op] or "-" for op in self._table.home)),
+                entry.submodels,
+                entry.foreseen_us,
+                entry.predicted_us,
+                entry.median * 1e6 if entry.times else None,
+                entry.failure,
+                None if entry.spread is None else entry.spread * 1e6,
+            )
+            for entry in entries
+        ]
+        return Decision(
+            self._objective,
+            chosen.name if chosen else "priority",
+            candidates,
+            None if plan is None else plan.gap,
+            False,
+            list(self._profile.notes),
+        )
+
+    # ---------------------------------------------------------------------------- internals
+
+    def _name(self, placement: Placement) -> str:
+        used = dict.fromkeys(placement.device[op] for op in self._table.home)
+        if len(used) == 1:
+            return f"only {next(iter(used))}"
+        if placement.device == self._compilation.place(self._out, {}).device:
+            return "priority"
+        return f"{placement.device[min(self._table.home)]} first"
+
+    def _value(self, problem: Problem, placement: Placement) -> float:
+        assignment = self._assignment(placement)
+        timeline = simulate(problem, assignment, self._objective)
+        return objective_value(problem, assignment, self._objective, timeline)
+
+    def _assignment(self, placement: Placement) -> list[int]:
+        number = {device.name: index for index, device in enumerate(self._table.devices)}
+        return [number[placement.device[one.ops[-1]] or ""] for one in self._table.groups]
+
+    def _wishes(self, assignment: Sequence[int], why: Sequence[Reason] = ()) -> Wishes:
+        return {
+            op: (self._table.devices[number].name, why[index] if why else _PLANNED)
+            for index, number in enumerate(assignment)
+            for op in self._table.groups[index].ops
+        }
+
+
+def best(entries: Sequence[Entry]) -> Entry | None:
+    """What is kept; ``None`` if nothing has run."""
+    ran = sorted((entry for entry in entries if entry.times), key=lambda entry: entry.median)
+    simple = next((entry for entry in ran if entry.name != PLAN), None)
+    return next((e for e in ran if simple is None or e is simple or _beats(e, simple)), None)
+
+
+def _beats(plan: Entry, simple: Entry) -> bool:
+    """Whether a plan is surely faster than a simpler placement that ran in turns with it."""
+    pairs = list(zip(plan.times, simple.times, strict=False))  # one may have dropped out
+    won = sum(ours < theirs for ours, theirs in pairs)
+    return plan.median * (1 + MARGIN) < simple.median and won >= MAJORITY * len(pairs)
+
+
+def _decided(racing: Sequence[Entry]) -> bool:
+    """Whether one has always been faster than any other ever was."""
+    ranked = sorted(racing, key=lambda entry: entry.median)
+    return not ranked or all(max(ranked[0].times) < min(other.times) for other in ranked[1:])

@@ -1,0 +1,320 @@
+"""HETERO_SCHEDULE=COST: measures, plans, runs what was planned, and keeps what is fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import partita
+from partita.contract.explanation import Decision
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import InfeasiblePlanError, PlanError
+from partita.progress import Advance, progress
+from partita.properties.hint import PerformanceMode
+from partita_hetero.cost.cost_table import LAST_RESORT, CostTable, DeviceCosts
+from partita_hetero.cost.database import Database
+from partita_hetero.cost.fusion_groups import group
+from partita_hetero.cost.launch_cost import launch_cost
+from partita_hetero.cost.link_cost import link_costs, works_on_host
+from partita_hetero.cost.signature import Signatures
+from partita_hetero.placement.decision import Choice, restore, store
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.search.solve import solve
+from partita_hetero.planner.simulation.plan import Objective, Plan
+from partita_hetero.properties import HeteroProperties
+from partita_hetero.tuning.profiler import Profile
+from partita_hetero.tuning.race import Contest, Outcome
+from partita_hetero.tuning.sample_inputs import Samples
+
+if TYPE_CHECKING:
+    from partita_hetero.compile.pipeline import Compilation
+
+_log = logging.getLogger("partita.hetero")
+
+ROUNDS = 3
+"""How often a plan is run, its costs are corrected by that, and a new one is made."""
+
+PLANNING_SECONDS = 2.0
+"""Limit of one round's planning, for models of a hundred tasks and more."""
+
+WARMING = 5
+"""Most searches for one plan, while the planner's loops are being compiled."""
+
+OVERRUN = 1.5
+"""A search that takes so much longer than its limit was compiling."""
+
+PROVEN = 0.01
+"""A plan that near to the optimum is not searched for again."""
+
+Excluded = dict[tuple[int, str], Reason]
+
+
+class Scheduler:
+    """Finds the placement of one model.
+
+    Args:
+        compilation: The model, its devices, and what compiles placements.
+        out: What devices failed to compile; what fails here is added.
+        remarks: Notes for the explanation; what fails here is added.
+    """
+
+    def __init__(self, compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
+        self._compilation = compilation
+        self._out = out
+        self._remarks = remarks
+        self._devices = compilation.devices
+        self._core = compilation.devices.core
+        self._objective = objective_of(self._devices.properties)
+        self._signatures = Signatures(compilation.wiring)
+
+    @functools.cached_property
+    def _samples(self) -> Samples:
+        return Samples(self._compilation.model, self._devices.properties.HETERO_SAMPLE_INPUTS)
+
+    def choose(self) -> Choice:
+        """The placement that is fastest, from the database if it was found before."""
+        obstacle = self._obstacle()
+        if obstacle:
+            _log.warning("%s", obstacle)
+            return Choice({}, Decision(self._objective, "priority", [], None, False, [obstacle]))
+        self._samples.tensors()  # wrong ones are an error now, not only when they are needed
+        with Database() as database:
+            devices = self._describe(database)
+            key = self._key(devices)
+            known = database.decision(key)
+            choice = known and restore(known, len(self._compilation.wiring.nodes))
+            if choice:
+                return choice
+            table = self._table(devices)
+            if all(
+                index in table.pins or len(devices) - len(refusals) <= 1
+                for index, refusals in enumerate(table.refusals)
+            ):
+                note = f"COST has nothing to decide: {_settled_by(table)}."
+                return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
+            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
+            with progress(what, len(devices) + ROUNDS + 1) as advance:
+                choice = self._decide(table, database, advance)
+            database.add_decision(key, store(choice))
+            return choice
+
+    def problem(self) -> Problem:
+        """The placement problem of the model, with costs as they are measured now.
+
+        Raises:
+            PlanError: Nothing can be measured.
+        """
+        with self._measuring(0) as (contest, _):
+            return contest.problem()
+
+    def race(self, solve: Callable[[Problem], Plan]) -> Outcome:
+        """What is fastest of the plans and of what needs none, by runs in turns.
+
+        Args:
+            solve: Makes a plan of costs; called again with those that its run corrected.
+
+        Raises:
+            PlanError: Nothing can be measured.
+            InfeasiblePlanError: There is no plan.
+            InferError: No placement could be run.
+        """
+        with self._measuring(ROUNDS) as (contest, advance):
+            for _ in range(ROUNDS):
+                advance()
+                plan = solve(contest.problem())
+                if not contest.enter_plan(plan):
+                    break
+            return contest.outcome(plan)
+
+    @contextlib.contextmanager
+    def _measuring(self, rounds: int) -> Iterator[tuple[Contest, Callable[[], None]]]:
+        """A contest in which each device has run what it takes, and what counts further steps."""
+        obstacle = self._obstacle()
+        if obstacle:
+            raise PlanError(f"Nothing can be measured: give --shape. {obstacle}")
+        with Database() as database:
+            table = self._table(self._describe(database))
+            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
+            with progress(what, len(table.devices) + rounds) as advance:
+                steps = itertools.count(1)
+                contest = self._contest(table, database, advance, steps)
+                try:
+                    yield contest, lambda: advance(next(steps))
+                finally:
+                    contest.close()
+
+    def _obstacle(self) -> str:
+        """Why nothing can be measured; empty if it can."""
+        for port in self._compilation.model.inputs:
+            if port.dtype is None:
+                return (
+                    f"COST cannot make up input '{port.name}', which is no tensor: placed by "
+                    "priority."
+                )
+            if not port.is_static:
+                return (
+                    f"COST needs fixed input shapes, and '{port.name}' is {port.describe()}: "
+                    "placed by priority. Fix them with model.reshape(...) before compiling."
+                )
+        return ""
+
+    # -------------------------------------------------------------------------- the model
+
+    def _describe(self, database: Database) -> list[DeviceCosts]:
+        """All devices that can get something: those of the list, and those of pins."""
+        names = dict.fromkeys([*self._devices.names, *self._compilation.pins.values()])
+        described = []
+        for name in names:
+            info = self._core.device_info(name)
+            key = database.add_device(self._core.fingerprint(name, self._devices.config(name)))
+            room = self._devices.memory_limits.get(name, info.memory_bytes)
+            described.append(DeviceCosts(name, key, info.kind, room))
+        return described
+
+    def _key(self, devices: Sequence[DeviceCosts]) -> str:
+        """What two compiles must agree in to have the same placement."""
+        properties = self._devices.properties
+        facts = {
+            "partita": partita.__version__,
+            "model": self._signatures.whole,
+            "devices": [device.key for device in devices],
+            "executor": properties.HETERO_EXECUTOR,
+            "objective": self._objective,
+            "pins": {str(op): device for op, device in self._compilation.pins.items()},
+            "memory": self._devices.memory_limits,
+            "out": sorted(f"{op} {device}" for op, device in self._out),
+            "samples": self._samples.key,
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+    def _table(self, devices: Sequence[DeviceCosts]) -> CostTable:
+        compilation = self._compilation
+        names = compilation.wiring.names()
+        answers = {device.name: compilation.ask(device.name) for device in devices}
+
+        def refusals(op: int) -> dict[str, Reason]:
+            found = {}
+            for name, answer in answers.items():
+                if (op, name) in self._out:
+                    found[name] = self._out[op, name]
+                elif names[op] not in answer:
+                    unknown = Reason(ReasonCode.UNSUPPORTED_OP, "the device gave no reason")
+                    found[name] = answer.reasons.get(names[op], unknown)
+            others = [d for d in devices if d.name not in found and d.kind != "reference"]
+            if others:
+                found |= {d.name: LAST_RESORT for d in devices if d.kind == "reference"} | found
+            return found
+
+        groups = group(
+            compilation.wiring, lambda op: (frozenset(refusals(op)), compilation.pins.get(op))
+        )
+        refused = [refusals(one.ops[-1]) for one in groups]
+        pins = {
+            index: compilation.pins[one.ops[0]]
+            for index, one in enumerate(groups)
+            if one.ops[0] in compilation.pins and compilation.pins[one.ops[0]] not in refused[index]
+        }
+        shared = [
+            (source.name, target.name)
+            for source in devices
+            for target in devices
+            if source is not target
+            and not works_on_host(self._core, source.name)
+            and not works_on_host(self._core, target.name)
+            and self._core.can_share(target.name, self._core.device_info(source.name).memory)
+        ]
+        return CostTable(
+            compilation.wiring,
+            groups,
+            devices,
+            refused,
+            pins,
+            compilation.sizes,
+            shared,
+            compilation.model.name,
+            [i for i in pins if not compilation.wanted.pins[groups[i].ops[0]].hard],
+        )
+
+    # ----------------------------------------------------------------------- the decision
+
+    def _decide(self, table: CostTable, database: Database, advance: Advance) -> Choice:
+        steps = itertools.count(1)
+        contest = self._contest(table, database, advance, steps)
+        plan: Plan | None = None
+        for _ in range(ROUNDS):
+            advance(next(steps))
+            try:
+                limit = PLANNING_SECONDS * min(1.0, 0.25 + len(table.groups) / 100)
+                plan = solve_warm(contest.problem(), self._objective, limit)
+            except InfeasiblePlanError as error:
+                contest.note(f"There is no plan: {error}")
+                break
+            if not contest.enter_plan(plan):
+                break
+        return contest.settle(plan)
+
+    def _contest(
+        self, table: CostTable, database: Database, advance: Advance, steps: Iterator[int]
+    ) -> Contest:
+        """Fills the table; each device that can has run what it takes of the model."""
+        profile = Profile(self._compilation, table, database, self._signatures)
+        for device in table.devices:
+            launch = launch_cost(self._devices, device.name, device.key, database)
+            if launch is None:
+                profile.notes.append(f"What a launch on {device.name} takes is not known.")
+            device.launch = launch or 0.0
+            if not works_on_host(self._core, device.name):
+                device.links = link_costs(self._core, device.name, device.key, database)
+            profile.recall(device)
+        contest = Contest(
+            self._compilation,
+            self._out,
+            self._remarks,
+            table,
+            profile,
+            self._objective,
+            self._samples,
+        )
+        for device in table.devices:
+            advance(next(steps))
+            if device.kind != "reference":
+                profile.recall(device)  # what the one before took, if they are alike
+                contest.enter_device(device)
+        return contest
+
+
+def _settled_by(table: CostTable) -> str:
+    """Why each operation has its device before anything is measured."""
+    references = [device.name for device in table.devices if device.kind == "reference"]
+    if table.pins:
+        return "each operation is pinned, or one device alone takes it"
+    if references and len(table.devices) > len(references):
+        return (
+            f"each operation has one device that takes it; {', '.join(references)}, a reference, "
+            "gets what no other takes"
+        )
+    return "only one device can take each operation"
+
+
+def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
+    """Solves until no search spent its time on compiling the planner's loops, as first ones do."""
+    for _ in range(WARMING):
+        start = time.perf_counter()
+        plan = solve(problem, objective, limit)
+        if plan.gap < PROVEN or time.perf_counter() - start < OVERRUN * limit:
+            break
+    return plan
+
+
+def objective_of(properties: HeteroProperties) -> Objective:
+    """What is minimised, from the hint and the executor."""
+    if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
+        return "THROUGHPUT"
+    return "PARALLEL" if properties.HETERO_EXECUTOR == "PARALLEL" else "LATENCY"

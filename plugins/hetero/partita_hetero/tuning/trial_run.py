@@ -1,0 +1,183 @@
+"""A placement run for real: how long the whole takes, each submodel, and each operation."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partita.runtime.compiled_model import Runner
+from partita.tensors.tensor import Tensor
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.cost import clock
+from partita_hetero.cost.timing import Effort, repeat
+from partita_hetero.planner.simulation.timeline import Timeline
+
+if TYPE_CHECKING:
+    from partita_hetero.compile.pipeline import Compilation
+
+EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
+WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
+TURN_SECONDS = 0.004
+COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
+
+
+Counters = Mapping[tuple[str, ...], float]
+"""Names of operations that were computed together to their seconds."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What some runs of a placement took.
+
+    Attributes:
+        seconds: Median of the whole.
+        parts: Median seconds of each submodel, by number.
+        timeline: The last run.
+        samples: How many runs.
+    """
+
+    seconds: float
+    parts: Mapping[int, float]
+    timeline: Timeline
+    samples: int
+
+
+class Trial:
+    """A placement with the requests that it is tried with.
+
+    Args:
+        compilation: What the assembly comes from.
+        assembly: The compiled placement.
+        inputs: What it is run on.
+    """
+
+    def __init__(
+        self, compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
+    ) -> None:
+        from partita_hetero.compiled_model import HeteroCompiledModel
+        from partita_hetero.runtime.request_runner import HeteroRunner
+
+        self.assembly = assembly
+        self._inputs = list(inputs)
+        properties = compilation.devices.properties
+        plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
+        self._compiled = HeteroCompiledModel(compilation, assembly)
+        self._compiled.properties = plain  # a failure shows, instead of moving something
+        self._request = self._compiled.create_infer_request()
+        self._request.set_input_tensors(dict(enumerate(inputs)))
+        timed = HeteroCompiledModel(compilation, assembly)
+        timed.properties = plain.model_copy(update={"PERF_COUNT": True})
+        self._timed = HeteroRunner(timed)
+
+    def run(self) -> float:
+        """Runs once, as an application would; returns the seconds."""
+        start = clock.seconds()
+        self._request.infer(share_outputs=True)
+        return clock.seconds() - start
+
+    def take_turn(self) -> float:
+        """Median seconds of runs one after another, for a while.
+
+        A run that follows another placement's finds other things in the caches, and cores that the
+        other's threads have not left yet.
+        """
+        start = clock.seconds()
+        times: list[float] = []
+        while not times or clock.seconds() - start < TURN_SECONDS:
+            times.append(self.run())
+        return statistics.median(times)
+
+    def measure(self, effort: Effort = EFFORT) -> Run:
+        """Runs several times as an application would, then noting each submodel's time."""
+        times = repeat(self.run, effort)
+        whole = statistics.median(times)
+        parts: dict[int, list[float]] = {piece.number: [] for piece in self.assembly.submodels}
+
+        def watch() -> float:
+            seconds = self._run_timed()
+            for number, taken in self._timed.part_seconds().items():
+                parts[number].append(taken)
+            return seconds
+
+        watched = repeat(watch, WATCHED)
+        slowed = max(1.0, statistics.median(watched) / whole)  # by being watched
+        return Run(
+            whole,
+            {
+                number: statistics.median(taken[-len(watched) :]) / slowed
+                for number, taken in parts.items()
+            },
+            self._timed.timeline(),
+            len(times),
+        )
+
+    def _run_timed(self) -> float:
+        start = clock.seconds()
+        self._timed.run(self._inputs)
+        return clock.seconds() - start
+
+    def count(self, effort: Effort = COUNTED) -> dict[int, Counters]:
+        """Runs several times; what the devices' own counters say, by submodel.
+
+        Means, in seconds; empty for a submodel whose device keeps no counters.
+        """
+        counted: list[dict[int, Counters]] = []
+
+        def once() -> float:
+            seconds = self._run_timed()
+            counted.append(
+                {
+                    number: {
+                        (info.node_name, *info.covers): info.real_time_us * 1e-6 for info in infos
+                    }
+                    for number, infos in self._timed.counters().items()
+                }
+            )
+            return seconds
+
+        counted = counted[-len(repeat(once, effort)) :]
+        return {
+            number: {
+                names: statistics.fmean(run[number].get(names, 0.0) for run in counted)
+                for names in counted[-1][number]
+            }
+            for number in counted[-1]
+        }
+
+    def seconds_per_request(self, requests: int, at_once: int) -> float:
+        """Time between results when several requests are in flight."""
+        runners: list[Runner] = [self._compiled.create_runner() for _ in range(at_once)]
+        left = iter(range(requests))
+        lock = threading.Lock()
+        errors: list[Exception] = []
+
+        def work(runner: Runner) -> None:
+            try:
+                while True:
+                    with lock:
+                        if next(left, None) is None or errors:
+                            return
+                    runner.run(self._inputs)
+            except Exception as error:  # noqa: BLE001  # raised below, on the waiting thread
+                errors.append(error)
+
+        threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
+        start = clock.seconds()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        seconds = clock.seconds() - start
+        for runner in runners:
+            runner.close()
+        if errors:
+            raise errors[0]
+        return seconds / requests
+
+    def close(self) -> None:
+        """Frees what the requests hold."""
+        del self._request
+        self._timed.close()

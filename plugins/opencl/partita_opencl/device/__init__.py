@@ -1,0 +1,1 @@
+"""Devices, their memory, and tensors in it."""

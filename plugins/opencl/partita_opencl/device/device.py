@@ -1,0 +1,334 @@
+"""The OpenCL devices of this process: found once, each with one context that all models share."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from partita.contract.device_plugin import DeviceInfo
+from partita.errors import DeviceNotFoundError, DeviceUnavailableError
+from partita.tensors.tensor import HOST
+from partita_opencl.drivers import driver_trial, installed_drivers
+from partita_opencl.drivers.driver_trial import Tried
+from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
+from partita_opencl.drivers.installed_drivers import Driver
+
+if TYPE_CHECKING:
+    from partita_opencl.device.buffer_pool import BufferPool
+    from partita_opencl.drivers.program_cache import ProgramCache
+
+CURE = "pip install 'partita[opencl]'"
+"""The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
+
+_POCL = "Portable Computing Language"
+"""The name of PoCL's platform."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What kernels must respect on a device.
+
+    Attributes:
+        group_items: Most work-items in a work-group.
+        item_sizes: Most work-items per dimension of a group.
+        local_bytes: Local memory of a group, at least.
+        kernel_local_bytes: Local memory of a group that a kernel may declare.
+        allocation_bytes: Largest single buffer.
+        memory_bytes: All of the device's memory.
+        alignment: Bytes that sub-buffers must be aligned to.
+        compute_units: Groups that run at the same time, at least.
+        is_cpu: Whether the device is a processor that also runs the host.
+        is_nvidia: Whether its driver takes NVIDIA's inline PTX.
+        matrix_units: Whether the processor has the matrix units that kernels know.
+        warpgroups: Whether it multiplies by four warps together (wgmma).
+        resident_groups: Groups of ``product_run.cl`` that are on the device at a time; 0: unknown.
+    """
+
+    group_items: int
+    item_sizes: tuple[int, ...]
+    local_bytes: int
+    allocation_bytes: int
+    memory_bytes: int
+    alignment: int
+    compute_units: int
+    is_cpu: bool
+    is_nvidia: bool = False
+    matrix_units: bool = False
+    kernel_local_bytes: int = 0
+    warpgroups: bool = False
+    resident_groups: int = 0
+
+    def __post_init__(self) -> None:
+        """What a kernel may declare is no less than what the device lists."""
+        if self.kernel_local_bytes < self.local_bytes:
+            object.__setattr__(self, "kernel_local_bytes", self.local_bytes)
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether a group can read what another one wrote: known of these, not promised by 1.2."""
+        return self.is_cpu or self.is_nvidia
+
+
+class Device:
+    """One OpenCL device.
+
+    Attributes:
+        id: Its number among all devices, as text.
+        memory: Memory id of its buffers.
+        handle: The ``pyopencl.Device``.
+        limits: What kernels must respect.
+        alone: Held while a kernel runs whose groups must all be on the device at a time.
+        driver: Its driver.
+    """
+
+    def __init__(self, number: int, handle: Any, driver: Driver) -> None:
+        self.id = str(number)
+        self.memory = f"opencl:{number}"
+        self.handle = handle
+        self.limits = _limits(handle)
+        self.driver = driver
+        self.alone = threading.Lock()
+        self._lock = threading.Lock()
+        self._context: Any = None
+        self._queues: dict[str, Any] = {}
+        self._pool: BufferPool | None = None
+        self._programs: ProgramCache | None = None
+
+    @property
+    def kind(self) -> str:
+        """``"gpu"``, ``"cpu"`` or ``"accelerator"``."""
+        import pyopencl as cl
+
+        kinds = ((cl.device_type.GPU, "gpu"), (cl.device_type.CPU, "cpu"))
+        return next((name for bit, name in kinds if self.handle.type & bit), "accelerator")
+
+    @functools.cached_property
+    def shares_host(self) -> bool:
+        """Whether kernels work on host arrays in place."""
+        from partita_opencl.device.host_memory import works_in_host_memory
+
+        return works_in_host_memory(self)
+
+    @property
+    def identity(self) -> str:
+        """Device, driver and platform with versions: what makes a compiled program reusable."""
+        platform = self.handle.platform
+        parts = (platform.name, platform.version, self.handle.name, self.handle.version)
+        return "|".join((*parts, self.handle.driver_version, *filter(None, (self.driver.form,))))
+
+    @property
+    def context(self) -> Any:
+        """The context, made on first use and left at exit.
+
+        PoCL ends the process when a context is released in which a build has failed, and other
+        drivers when their own threads are gone first: so no context is released.
+
+        Raises:
+            DeviceUnavailableError: The driver refuses, or this process was forked after its use.
+        """
+        import pyopencl as cl
+
+        refuse_after_fork()
+        with self._lock:
+            if self._context is None:
+                try:
+                    self._context = cl.Context([self.handle])
+                except cl.Error as error:
+                    raise DeviceUnavailableError(
+                        f"Device 'OPENCL.{self.id}' ({self.handle.name}) cannot be opened: {error}."
+                    ) from error
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._context))
+            return self._context
+
+    @property
+    def transfers(self) -> Any:
+        """A queue for uploads that belong to no request."""
+        return self._queue("uploads")
+
+    @property
+    def downloads(self) -> Any:
+        """A queue for downloads; another one, since devices copy both ways at the same time."""
+        return self._queue("downloads")
+
+    def _queue(self, name: str) -> Any:
+        import pyopencl as cl
+
+        context = self.context
+        with self._lock:
+            if name not in self._queues:
+                self._queues[name] = cl.CommandQueue(context, self.handle)
+            return self._queues[name]
+
+    @property
+    def pool(self) -> BufferPool:
+        """Memory that requests share one after another."""
+        from partita_opencl.device.buffer_pool import BufferPool
+
+        context = self.context
+        with self._lock:
+            if self._pool is None:
+                self._pool = BufferPool(context, self.limits, f"OPENCL.{self.id}")
+            return self._pool
+
+    @property
+    def programs(self) -> ProgramCache:
+        """The compiled programs."""
+        from partita_opencl.drivers.program_cache import ProgramCache
+
+        context = self.context
+        with self._lock:
+            if self._programs is None:
+                # PoCL has a cache of its own. Asked for a binary, it compiles each kernel of the
+                # file once more, for groups of any size: five times the time of building it.
+                on_disk = self.handle.platform.name != _POCL
+                self._programs = ProgramCache(context, self.handle, self.identity, on_disk=on_disk)
+            return self._programs
+
+    def info(self, plugin_name: str) -> DeviceInfo:
+        """The description for ``partita devices``."""
+        platform = self.handle.platform
+        form = f" ({self.driver.form})" if self.driver.form else ""
+        return DeviceInfo(
+            f"{plugin_name}.{self.id}",
+            self.handle.name.strip(),
+            kind=self.kind,
+            memory=HOST if self.shares_host else self.memory,
+            memory_bytes=self.limits.memory_bytes,
+            driver=f"{platform.name.strip()} {self.handle.driver_version.strip()}{form}",
+            details={
+                "version": self.handle.version.strip(),
+                "vendor": self.handle.vendor.strip(),
+                "compute units": str(self.limits.compute_units),
+                "largest buffer": f"{self.limits.allocation_bytes / 2**20:.0f} MiB",
+                "local memory": f"{self.limits.local_bytes / 2**10:.0f} KiB",
+            },
+        )
+
+
+def find_device(device_id: str) -> Device:
+    """The device of an id; ``""`` is the first one.
+
+    Raises:
+        DeviceUnavailableError: There are no OpenCL devices.
+        DeviceNotFoundError: There is none of this id.
+    """
+    devices = all_devices()
+    if not device_id:
+        return devices[0]
+    for device in devices:
+        if device.id == device_id:
+            return device
+    known = ", ".join(f"'OPENCL.{device.id}'" for device in devices)
+    raise DeviceNotFoundError(f"There is no device 'OPENCL.{device_id}'; there are {known}.")
+
+
+def all_devices() -> tuple[Device, ...]:
+    """The devices in the platforms' order; asked of the drivers once per process.
+
+    Raises:
+        DeviceUnavailableError: pyopencl is missing, no driver offers a device, or this process was
+            forked after drivers were used.
+    """
+    refuse_after_fork()
+    devices, failures = _search()
+    if devices:
+        return devices
+    causes = "; ".join(failures.values()) or "no platform lists a device"
+    raise DeviceUnavailableError(
+        f"There is no OpenCL device: {causes}. Install the vendor's OpenCL driver, or get one for "
+        f"the CPU with: {CURE}"
+    )
+
+
+def unavailable() -> Mapping[str, str]:
+    """Drivers, platforms and devices that cannot be used, with the reason and what to do."""
+    return _search()[1]
+
+
+@functools.cache
+def _search() -> tuple[tuple[Device, ...], Mapping[str, str]]:
+    """All devices, and what went wrong on the way; a broken driver costs only its own devices."""
+    try:
+        import pyopencl as cl
+    except (ImportError, OSError) as error:
+        raise DeviceUnavailableError(
+            f"pyopencl cannot be imported ({error}). Install it with: {CURE}"
+        ) from error
+    tried = driver_trial.tried()
+    failures = {f"OpenCL driver {t.driver.name}": t.explanation for t in tried if t.verdict.reason}
+    good = [one for one in tried if one.verdict.good]
+    if not good:
+        if not failures:
+            failures["OpenCL"] = "no OpenCL driver is installed"
+        return (), failures
+    note_drivers()
+    try:
+        platforms = installed_drivers.platforms([one.driver for one in good])
+    except cl.Error as error:
+        return (), {**failures, "OpenCL": f"the OpenCL loader finds no platform ({error})"}
+    devices: list[Device] = []
+    found: list[tuple[bool, int, Driver, Sequence[Any]]] = []
+    for platform in platforms:
+        owner = _owner(platform, good)
+        if owner is None:
+            failures[f"OpenCL platform {platform.name}"] = (
+                f"platform '{platform.name}' was loaded by other code of this process, and its "
+                "driver has passed no trial"
+            )
+            continue
+        try:
+            handles = platform.get_devices()
+        except cl.Error as error:
+            why = f"platform '{platform.name}' fails ({error})"
+            failures[f"OpenCL platform {platform.name}"] = why
+            continue
+        no_gpu = not any(handle.type & cl.device_type.GPU for handle in handles)
+        found.append((no_gpu, good.index(owner), owner.driver, handles))
+    for _, _, driver, handles in sorted(found, key=lambda one: one[:2]):
+        for handle in handles:
+            try:
+                device = Device(len(devices), handle, driver)
+            except cl.Error as error:
+                name = handle.platform.name
+                failures[f"OpenCL device {len(devices)} of {name}"] = (
+                    f"a device of platform '{name}' fails ({error})"
+                )
+            else:
+                devices.append(device)
+    return tuple(devices), failures
+
+
+def _owner(platform: Any, good: Sequence[Tried]) -> Tried | None:
+    """The driver whose platform this is."""
+    version = " ".join(platform.version.split())
+    for one in good:
+        if not one.driver.binary or version in one.verdict.facts.get("versions", ()):
+            return one
+    return None
+
+
+def _limits(handle: Any) -> Limits:
+    import pyopencl as cl
+
+    is_nvidia = "NVIDIA" in handle.platform.name
+    capability = handle.compute_capability_major_nv if is_nvidia else 0
+    return Limits(
+        group_items=handle.max_work_group_size,
+        item_sizes=tuple(handle.max_work_item_sizes),
+        local_bytes=handle.local_mem_size,
+        allocation_bytes=handle.max_mem_alloc_size,
+        memory_bytes=handle.global_mem_size,
+        alignment=max(64, handle.mem_base_addr_align // 8),
+        compute_units=handle.max_compute_units,
+        is_cpu=bool(handle.type & cl.device_type.CPU),
+        is_nvidia=is_nvidia,
+        matrix_units=capability >= 8,
+        # NVIDIA lists 48 KiB, whatever the processor has.
+        kernel_local_bytes={8: 99, 9: 226}.get(capability, 0) << 10,
+        warpgroups=capability == 9,
+        resident_groups=handle.max_compute_units * {8: 1, 9: 3}.get(capability, 0),
+    )

@@ -1,0 +1,215 @@
+"""Which drivers are loaded: those that did the basics in a process of their own.
+
+A driver may abort, hang, or compute nonsense when it is loaded, when its devices are listed, or
+when it builds a kernel. So each is tried alone before it gets into this process, once: the verdict
+is kept on disk. What it does with our kernels is tried later, by ``kernel_trial``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from partita_opencl.drivers import driver_view, verdicts
+from partita_opencl.drivers.installed_drivers import Driver, installed, platforms
+from partita_opencl.drivers.program_cache import ProgramKey, built_program
+from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
+from partita_opencl.drivers.verdicts import Verdict
+
+_log = logging.getLogger(__name__)
+
+SECONDS = 60.0
+"""How long a driver may take for one stage of its trial."""
+
+_PROGRAM = ProgramKey("driver_trial.cl")
+_WITH_VECTORS = ProgramKey("driver_trial.cl", (("VECTORS", None),))
+_TOLERANCE = 1e-4
+
+_DOING = {
+    "load": "while it was loaded",
+    "list": "while its devices were listed",
+    "compute": "while its devices built and ran a small kernel",
+}
+"""The stages of a trial."""
+
+_ITEMS, _GROUP = 256, 8
+_FACTOR = np.float32(0.5)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A driver and what its trial said.
+
+    Attributes:
+        driver: The driver.
+        verdict: Its verdict; the facts are the versions of its platforms.
+    """
+
+    driver: Driver
+    verdict: Verdict
+
+    @property
+    def explanation(self) -> str:
+        """Why the driver is not loaded, and what to do."""
+        again = f"; to try it again, delete '{self.verdict.file}'" if self.verdict.file else ""
+        return (
+            f"the driver of '{self.driver.origin}' is not loaded: {self.verdict.reason}. Update or "
+            f"remove it{again}. README lists drivers by machine."
+        )
+
+
+_adopted: tuple[Tried, ...] | None = None
+
+
+def adopt(drivers: Sequence[Json]) -> None:
+    """Lets this process load some drivers without a trial: its parent made one."""
+    global _adopted
+    _adopted = tuple(
+        Tried(Driver(**one["driver"]), Verdict(facts={"versions": one["versions"]}))
+        for one in drivers
+    )
+
+
+def told() -> list[Json]:
+    """The drivers that are loaded, as :func:`adopt` takes them in another process."""
+    return [
+        {"driver": vars(one.driver), "versions": one.verdict.facts.get("versions", [])}
+        for one in tried()
+        if one.verdict.good
+    ]
+
+
+@functools.cache
+def tried() -> tuple[Tried, ...]:
+    """The installed drivers with their verdicts; those without one are tried now, side by side."""
+    if _adopted is not None:
+        return _adopted
+    drivers = installed()
+    with ThreadPoolExecutor(max(1, min(len(drivers), 4))) as pool:
+        return tuple(pool.map(_judge, drivers))
+
+
+def _judge(driver: Driver) -> Tried:
+    """The verdict on a driver: on the form of it that computes vectors, if there is one."""
+    verdict = _verdict(driver)
+    if not _lacks_vectors(verdict):
+        return Tried(driver, verdict)
+    for view in driver_view.views(driver):
+        other = _verdict(view)
+        if other.good and not _lacks_vectors(other):
+            _log.info("%s: %s; with %s it does", driver.name, verdict.facts["vectors"], view.form)
+            return Tried(view, other)
+    return Tried(driver, verdict)
+
+
+def _lacks_vectors(verdict: Verdict) -> bool:
+    return bool(verdict.facts.get("vectors"))
+
+
+def _verdict(driver: Driver) -> Verdict:
+    subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
+    marks = [*driver.marks(), _PROGRAM.source()]
+    found = verdicts.read(subject, marks)
+    if found is not None:
+        return found
+    verdict, lasts = _try(driver, vectors=True)
+    lists = "versions" in verdict.facts
+    if verdict.reason and lists and not verdict.facts.get("hangs") and not driver.form:
+        # It lists its devices: perhaps it computes what has no vectors of 16.
+        plain, plain_lasts = _try(driver, vectors=False)
+        if plain.good:
+            facts = {**plain.facts, "vectors": verdict.reason}
+            verdict, lasts = Verdict(facts=facts), lasts and plain_lasts
+    if verdict.reason:
+        _log.warning("OpenCL driver '%s' is not loaded: %s", driver.name, verdict.reason)
+    return verdicts.write(subject, marks, verdict) if lasts else verdict
+
+
+def _try(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
+    """The verdict of a trial, and whether another trial would say the same."""
+    stages = list(_DOING)
+    facts: Json = {}
+    request = {"driver": vars(driver), "vectors": vectors}
+    try:
+        with TrialProcess("driver_trial", request, SECONDS) as process:
+            for answer in process.answers():
+                stages.remove(str(answer["stage"]))
+                facts.update(answer.get("facts", {}))
+                if answer.get("fault"):
+                    return Verdict(str(answer["fault"]), facts), True
+    except OSError as error:
+        return Verdict(f"no process can be started to try it ({error})"), False
+    if not stages:
+        return Verdict(facts=facts), True  # however it ended: what it computed is right
+    fault = f"{process.fault or 'it ended early'}, {_DOING[stages[0]]}"
+    return Verdict(fault, {**facts, "hangs": process.hangs}), not process.by_chance
+
+
+def main(request: Json, answer: Answer) -> None:
+    """The trial itself, in a process of its own."""
+    import pyopencl as cl
+
+    driver = Driver(**request["driver"])
+    try:
+        found = platforms([driver])
+        answer({"stage": "load"})
+        versions = [" ".join(p.version.split()) for p in found]
+        # Of devices of one name, one stands for all.
+        devices = {(p.name, d.name): d for p in found for d in p.get_devices()}
+    except (cl.Error, ImportError) as error:
+        answer({"stage": "list", "fault": f"no platform of it can be listed ({error})"})
+        return
+    if not devices:
+        answer({"stage": "list", "fault": "it lists no device"})
+        return
+    answer({"stage": "list", "facts": {"versions": versions}})
+    key = _WITH_VECTORS if request["vectors"] else _PROGRAM
+    for handle in devices.values():
+        try:
+            off = _error(handle, key, vectors=request["vectors"])
+        except cl.Error as failure:
+            fault = f"device '{handle.name}' fails at a small kernel ({failure})"
+            answer({"stage": "compute", "fault": fault})
+            return
+        if not off < _TOLERANCE:
+            fault = f"device '{handle.name}' computes wrongly: a small kernel is {off:.2g} off"
+            answer({"stage": "compute", "fault": fault})
+            return
+    answer({"stage": "compute"})
+
+
+def _error(handle: Any, key: ProgramKey, *, vectors: bool) -> float:
+    """The largest error of a kernel's results, relative to the largest result."""
+    import pyopencl as cl
+
+    context = cl.Context([handle])
+    queue = cl.CommandQueue(context, handle)
+    x = np.random.default_rng(0).uniform(-2.0, 2.0, _ITEMS).astype(np.float32)
+    y = np.zeros_like(x)
+    flags = cl.mem_flags
+    source = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=x)
+    target = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=y)
+    program = cl._cl._Program(context, key.source())
+    built = built_program(program, " ".join(key.build_options()), handle)
+    function = cl.Kernel(built, "trial")
+    function.set_args(source, target, _FACTOR)
+    cl.enqueue_nd_range_kernel(queue, function, (_ITEMS,), (_GROUP,))
+    cl.enqueue_copy(queue, y, target)
+    queue.finish()
+    wanted = _expected(x.astype(np.float64), vectors=vectors)
+    return float(np.max(np.abs(y - wanted)) / np.max(np.abs(wanted)))
+
+
+def _expected(x: np.ndarray[Any, Any], *, vectors: bool) -> np.ndarray[Any, Any]:
+    """What ``driver_trial.cl`` computes."""
+    factor, there = float(_FACTOR), np.arange(len(x)) ^ 1
+    result: np.ndarray[Any, Any] = factor * (x + x[there])
+    if vectors:  # lanes 0, 1 and 3; lane 7 is x[3], and lanes 13 and 8 + 5 are x[5]
+        result = 4.0 * factor * (x + 2.0 * x[there] + x[3])
+    return result

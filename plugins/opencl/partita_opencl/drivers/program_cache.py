@@ -1,0 +1,214 @@
+"""Compiled OpenCL programs: assembled from .cl files, built in parallel, kept on disk.
+
+A binary on disk is found by the digest of everything that made it (source, options, device,
+driver, platform) and starts with the digest of its own bytes. One that is damaged or that the
+driver refuses is built again and replaced. The folder is kept to a bounded number of files.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from partita.errors import CompileError
+from partita.storage.cache_folder import cache_folder as private_folder
+from partita.storage.cache_folder import read_private, write_private
+from partita.system.processors import usable_processors
+from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
+
+_log = logging.getLogger(__name__)
+
+MARK = "/*@generated@*/"
+"""Where a .cl file takes generated code."""
+
+_INCLUDE = re.compile(r'^#include "(.+)"$', re.MULTILINE)
+"""How a .cl file names another one whose text belongs there."""
+
+FILES = 2048
+"""Programs kept on disk; when there are more, the half that was used longest ago is deleted."""
+
+PROGRAMS = 1024
+"""Programs kept in memory per device."""
+
+_MAGIC = b"PARTITA-CL-1\n"
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True)
+class ProgramKey:
+    """What a program is made of; equal keys share one program.
+
+    Attributes:
+        file: The .cl file in this package's ``cl`` folder.
+        options: Macro names with values; ``None`` defines a macro without value.
+        generated: Code that replaces the file's mark.
+    """
+
+    file: str
+    options: tuple[tuple[str, str | int | None], ...] = ()
+    generated: str = ""
+
+    def source(self) -> str:
+        """The whole OpenCL C source."""
+        text = _file("prelude.cl") + _INCLUDE.sub(lambda m: _file(m[1]), _file(self.file))
+        return text.replace(MARK, self.generated) if self.generated else text
+
+    def build_options(self) -> list[str]:
+        """Compiler options; -w, since warnings about unused helpers help nobody."""
+        macros = [f"-D{name}" if v is None else f"-D{name}={v}" for name, v in self.options]
+        return ["-cl-std=CL1.2", "-w", *macros]
+
+
+class ProgramCache:
+    """The programs of one device, in memory and on disk. Thread-safe.
+
+    Args:
+        context: The device's context.
+        handle: The ``pyopencl.Device``.
+        identity: Device, driver and platform with versions.
+        on_disk: Whether to keep programs on disk.
+    """
+
+    def __init__(self, context: Any, handle: Any, identity: str, *, on_disk: bool = True) -> None:
+        self._on_disk = on_disk
+        self._context = context
+        self._handle = handle
+        self._identity = identity
+        self._programs: OrderedDict[ProgramKey, Any] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
+        """The built programs; those that are missing are built side by side.
+
+        Raises:
+            CompileError: The driver refuses a program; the message holds its log.
+        """
+        wanted = dict.fromkeys(keys)
+        with self._lock:
+            missing = [key for key in wanted if key not in self._programs]
+        if len(missing) > 1:
+            with ThreadPoolExecutor(min(len(missing), usable_processors())) as pool:
+                built = list(pool.map(self._make, missing))
+        else:
+            built = [self._make(key) for key in missing]
+        with self._lock:
+            found = dict(zip(missing, built, strict=True))
+            for key in wanted:
+                program = self._programs.pop(key, None) or found.get(key) or self._make(key)
+                self._programs[key] = found[key] = program
+            while len(self._programs) > PROGRAMS:
+                self._programs.popitem(last=False)
+            return {key: found[key] for key in wanted}
+
+    def _make(self, key: ProgramKey) -> Any:
+        source, options = key.source(), key.build_options()
+        path = self._path(source, options)
+        program = None if path is None else self._load(path)
+        if program is None:
+            program = self._build(key.file, source, options)
+            if path is not None:
+                self._store(path, program)
+        return program
+
+    def _build(self, file: str, source: str, options: list[str]) -> Any:
+        import pyopencl as cl
+
+        try:
+            program = cl._cl._Program(self._context, source)
+        except cl.Error as error:
+            raise self._refused(file, options, str(error)) from error
+        try:
+            built = built_program(program, " ".join(options), self._handle)
+            if HIDDEN in source and "-DNVIDIA" in options:
+                binary = unhidden(built.get_info(cl.program_info.BINARIES)[0])
+                program = cl._cl._Program(self._context, [self._handle], [binary])
+                built = built_program(program, "", self._handle)
+            return built
+        except cl.Error as error:
+            log = program.get_build_info(self._handle, cl.program_build_info.LOG)
+            raise self._refused(file, options, f"{error}\n{log}") from error
+
+    def _refused(self, file: str, options: list[str], why: str) -> CompileError:
+        return CompileError(
+            f"The OpenCL driver of '{self._handle.name}' cannot build '{file}' with "
+            f"{' '.join(options)}: {why}"
+        )
+
+    def _path(self, source: str, options: list[str]) -> Path | None:
+        folder = cache_folder() if self._on_disk else None
+        if folder is None:
+            return None
+        parts = (self._identity, *options, source)
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return folder / f"{digest}.clbin"
+
+    def _load(self, path: Path) -> Any:
+        """The program of a cached binary, or ``None`` if there is none or it is not sound."""
+        import pyopencl as cl
+
+        content = read_private(path)
+        if content is None:
+            return None
+        start = len(_MAGIC) + _DIGEST_BYTES
+        digest, binary = content[len(_MAGIC) : start], content[start:]
+        if not content.startswith(_MAGIC) or hashlib.sha256(binary).digest() != digest:
+            _log.warning("The cached OpenCL program '%s' is damaged; it is built again.", path)
+            return None
+        try:
+            path.touch()  # used now: among the last to be deleted
+            program = cl._cl._Program(self._context, [self._handle], [binary])
+            return built_program(program, "", self._handle)
+        except (OSError, cl.Error) as error:
+            _log.warning("The driver refuses the cached OpenCL program '%s': %s", path, error)
+            return None
+
+    def _store(self, path: Path, program: Any) -> None:
+        import pyopencl as cl
+
+        try:
+            binary = program.get_info(cl.program_info.BINARIES)[0]
+            write_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary)
+            _prune(path.parent)
+        except (OSError, cl.Error) as error:
+            _log.info("The OpenCL program cache cannot be written: %s", error)
+
+
+def built_program(program: Any, options: str, handle: Any) -> Any:
+    """The program, built without what pyopencl does beside.
+
+    Its own ``build`` warns whenever a driver writes a log, as NVIDIA's always does, and keeps a
+    second cache on disk.
+    """
+    import pyopencl as cl
+
+    program._build(options.encode(), [handle])
+    return cl.Program(program)
+
+
+def cache_folder() -> Path | None:
+    """Where compiled programs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
+    return private_folder("opencl")
+
+
+def _prune(folder: Path) -> None:
+    """Deletes the older half of the files if there are too many; others may do so as well."""
+    files = list(folder.iterdir())
+    if len(files) > FILES:
+        times = {file: file.stat().st_mtime for file in files if file.exists()}
+        for file in sorted(times, key=times.__getitem__)[: len(times) // 2]:
+            file.unlink(missing_ok=True)
+
+
+@functools.cache
+def _file(name: str) -> str:
+    return resources.files("partita_opencl").joinpath("cl", name).read_text(encoding="utf-8")

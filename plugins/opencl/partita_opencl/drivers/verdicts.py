@@ -1,0 +1,99 @@
+"""What trials found, kept on disk: why something is not used, or that it is.
+
+A verdict is found by the digest of everything that it depends on. A file that is damaged, that
+others may have written, or that tells of something else is no verdict.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from partita.storage.cache_folder import cache_folder, read_private, write_private
+
+_log = logging.getLogger(__name__)
+
+KIND = "opencl/verdicts"
+"""Where verdicts are kept in Partita's cache folder."""
+
+_FORMAT = 1
+_WORDS = 2000
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a trial.
+
+    Attributes:
+        reason: Why what was tried is not used; empty if it is.
+        facts: What else the trial found: strings and lists of strings by name.
+        file: Where it is kept, if it is: deleting the file lets the trial be made again.
+    """
+
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    file: Path | None = None
+
+    @property
+    def good(self) -> bool:
+        """Whether what was tried is used."""
+        return not self.reason
+
+
+def read(subject: str, marks: Sequence[str]) -> Verdict | None:
+    """The verdict that is kept on a subject, or ``None``.
+
+    Args:
+        subject: What was tried, for people.
+        marks: Everything that the verdict depends on.
+    """
+    path = _path(subject, marks)
+    content = None if path is None else read_private(path)
+    if content is None:
+        return None
+    try:
+        found = json.loads(content)
+    except ValueError:
+        found = None
+    if not (
+        isinstance(found, dict)
+        and found.get("format") == _FORMAT
+        and found.get("subject") == subject
+        and isinstance(reason := found.get("reason"), str)
+        and isinstance(facts := found.get("facts"), dict)
+    ):
+        _log.warning("The verdict in '%s' is damaged; %s is tried again.", path, subject)
+        return None
+    return Verdict(reason[:_WORDS], facts, path)
+
+
+def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
+    """Keeps a verdict; returns it with its place, or as it is if it cannot be kept."""
+    path = _path(subject, marks)
+    if path is None:
+        return verdict
+    content = {
+        "format": _FORMAT,
+        "subject": subject,
+        "reason": verdict.reason,
+        "facts": dict(verdict.facts),
+    }
+    try:
+        write_private(path, json.dumps(content, indent=1).encode())
+    except OSError as error:
+        _log.info("The verdict on %s cannot be kept: %s", subject, error)
+        return verdict
+    return Verdict(verdict.reason, verdict.facts, path)
+
+
+def _path(subject: str, marks: Sequence[str]) -> Path | None:
+    folder = cache_folder(KIND)
+    if folder is None:
+        return None
+    digest = hashlib.sha256("\0".join((str(_FORMAT), subject, *marks)).encode()).hexdigest()
+    return folder / f"{digest}.json"

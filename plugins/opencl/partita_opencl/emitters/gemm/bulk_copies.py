@@ -1,0 +1,96 @@
+"""Launches of products whose tiles NVIDIA's copy engine brings; see ``product_bulk.cl``."""
+
+from __future__ import annotations
+
+from partita.lowering import Activation, Operand
+from partita_opencl.drivers.hopper_ptx import multiplier
+from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.launches.emitter_kit import Kit, f32, i32, is_half
+from partita_opencl.launches.steps import Described, Matrix
+from partita_opencl.tuning.product_tiles import Cut, StreamTile
+
+_COPYING = 32
+"""Items of the warp that asks for tiles."""
+
+_SLAB_ROWS = 16
+_SLAB_BYTES = _SLAB_ROWS * 128
+
+
+def _slabs(tile: StreamTile, parts: int, room: int) -> int:
+    """Parts of a warp's results that are in local memory at a time; a divisor of all."""
+    fitting = 1 + (room - tile.local_bytes) // (tile.items // 32 * _SLAB_BYTES)
+    return max(n for n in range(1, parts + 1) if parts % n == 0 and n <= max(1, fitting))
+
+
+def bulk_product(
+    k: Kit,
+    how: Cut,
+    tile: StreamTile,
+    depth: int,
+    columns: int,
+    rows: tuple[int, int, int],
+    width: int,
+    operands: tuple[Operand, Operand, Operand, Operand | None, Operand],
+    activation: Activation,
+    product: object,
+) -> None:
+    """Records the product of rows by packed filters, a bias in float32 and a residual.
+
+    Args:
+        k: The kit.
+        how: How the product is cut: not in parts of sums.
+        tile: Its tiles.
+        depth: Terms of the sums, in whole units.
+        columns: Columns of the result, in whole units.
+        rows: How many; halves of each, and from one to the next.
+        width: Elements of a row of the result.
+        operands: The rows, filters, a bias per column, what is added to the result if anything,
+            and the result.
+        activation: Applied last.
+        product: For passes that look for certain kernels.
+    """
+    x, w, bias, residual, out = operands
+    limits = k.tuning.limits
+    size = 1 if is_half(out.dtype) else 2
+    parts = tile.wide * size // 64
+    options = {name: value for name, value in tile.options().items() if name != "BULK"}
+    options |= {"ACTIVATION": int(activation.code), "STAGES": tile.stages}
+    together = max(1, limits.kernel_local_bytes // tile.local_bytes)
+    options["SLABS"] = _slabs(tile, parts, limits.kernel_local_bytes // together)
+    flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
+    names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
+    describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))
+    result = (width * size, rows[0], width * size, _SLAB_ROWS)
+    matrices = [
+        Matrix(0, rows[1], rows[0], rows[2], tile.high),
+        Matrix(1, depth, columns, depth, tile.wide),
+        Matrix(4, *result),
+    ]
+    if residual is not None:
+        matrices.append(Matrix(3, *result))
+    k.launch_generated(
+        multiplier(tile.wide, k.tuning.half_kind) if limits.is_nvidia else "",
+        "product_bulk.cl",
+        "product_bulk",
+        k.tuning.groups(
+            min(how.tiles, limits.compute_units * together),
+            tile.items + _COPYING * limits.is_nvidia,
+        ),
+        x,
+        w,
+        bias,
+        residual or x,
+        out,
+        Described(describer, tuple(matrices)),
+        i32(rows[0]),
+        i32(columns),
+        i32(depth),
+        i32(rows[1]),
+        i32(rows[2]),
+        i32(width),
+        f32(activation.alpha),
+        f32(activation.beta),
+        product=product,
+        **options,
+        **{name: None for name, on in flags.items() if on},
+    )

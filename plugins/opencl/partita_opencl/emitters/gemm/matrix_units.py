@@ -1,0 +1,276 @@
+"""Launches of products that stream halves through matrix units; see ``product_stream.cl``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from partita.lowering import NO_ACTIVATION, Activation, Array, Operand
+from partita_opencl.drivers.hopper_ptx import multiplier
+from partita_opencl.emitters.gemm.bulk_copies import bulk_product
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
+from partita_opencl.launches.steps import Counters
+from partita_opencl.passes.nhwc import filled
+from partita_opencl.tuning.product_tiles import (
+    STREAM_DEEP,
+    StreamTile,
+    cut_whole,
+    ranked,
+    tiles_for,
+)
+
+_NORMALISED = 256
+"""Elements of a row that a warp normalises at a time."""
+
+_MOST_NORMALISED = 256
+"""Rows that are normalised again and again, by every group that reads them."""
+
+MOST_ROWS = 2**24
+"""Rows of a product; with the columns that there are, elements are addressed by an int."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A convolution of an image (n, y, x, pitch); a matrix product is one of a single tap.
+
+    Attributes:
+        images: Batch size.
+        image: x and y of the input.
+        pitch: Halves from one pixel of the input to the next.
+        channels: Input channels of a group.
+        filters: Output channels of a group.
+        groups: Groups; of several, channels and filters must be whole units.
+        out: x and y of the output.
+        taps: Taps in x and y.
+        stride: In x and y.
+        begin: Leading pads in x and y.
+        dilation: In x and y.
+        ragged: Whether pixels of the output have as many halves as there are filters, rather than
+            as many as whole units need.
+    """
+
+    images: int
+    image: tuple[int, int]
+    pitch: int
+    channels: int
+    filters: int
+    groups: int = 1
+    out: tuple[int, int] = (1, 1)
+    taps: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    begin: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    ragged: bool = False
+
+    @property
+    def rows(self) -> int:
+        """Pixels of the output."""
+        return self.images * math.prod(self.out)
+
+    @property
+    def columns(self) -> int:
+        """Filters of a group in whole units."""
+        return filled(self.filters)
+
+    @property
+    def depth(self) -> int:
+        """Terms of the sums, with channels in whole units."""
+        return math.prod(self.taps) * filled(self.channels)
+
+
+def packed(
+    k: Kit, stream: Stream, w: Operand, bias: Operand | None, *, transposed: bool = False
+) -> tuple[Operand, Operand]:
+    """Weights and bias as the kernel takes them, made once.
+
+    Args:
+        k: The kit.
+        stream: The sizes.
+        w: Constant weights (filter, channel, y, x), or (channel, filter) if ``transposed``.
+        bias: Constant, a number per filter or one for all; without one, zeros are added.
+        transposed: Whether channels come first.
+    """
+    sizes = (stream.groups, stream.filters, stream.channels, transposed)
+
+    def pack(array: Array) -> Array:
+        return packed_filters(k, stream, array.T if transposed else array)
+
+    weights = k.builder.prepack(w, ("stream", *sizes), pack)
+    return weights, packed_bias(k, stream, w, bias)
+
+
+def packed_filters(k: Kit, stream: Stream, w: Array) -> Array:
+    """Weights (filter, channel, y, x) as (group, filter, y, x, channel), filled up by zeros."""
+    groups, filters, channels = stream.groups, stream.filters, stream.channels
+    taps = w.reshape(groups, filters, channels, -1).transpose(0, 1, 3, 2)
+    more = ((0, 0), (0, stream.columns - filters), (0, 0), (0, filled(channels) - channels))
+    return np.ascontiguousarray(np.pad(k.halves(taps), more))
+
+
+def packed_bias(k: Kit, stream: Stream, w: Operand, bias: Operand | None) -> Operand:
+    """The bias in float32, filled up; where there is none, zeros that go by the weights."""
+    key = ("stream bias", stream.groups, stream.filters)
+
+    def pack(array: Array | None) -> Array:
+        full = np.zeros((stream.groups, stream.columns), np.float32)
+        if array is not None:
+            values = np.broadcast_to(array.reshape(-1), stream.groups * stream.filters)
+            full[:, : stream.filters] = values.reshape(-1, stream.filters)
+        return full.reshape(-1)
+
+    if bias is None:
+        return k.builder.prepack(w, key, lambda _: pack(None))
+    return k.builder.prepack(bias, key, pack)
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """What a launch computes; its arguments are input, filters, bias, residual, result and others.
+
+    Attributes:
+        stream: The sizes.
+        activation: Applied last.
+        residual: Whether the residual is added.
+        plain: Whether rows are read as they are and written as halves.
+    """
+
+    stream: Stream
+    activation: Activation
+    residual: bool
+    plain: bool
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer normalisation of the rows that a product reads.
+
+    Attributes:
+        out: Where the normalised rows go.
+        scale: Factors by element, float32.
+        shift: Addends by element, float32.
+        epsilon: Added to the variance.
+    """
+
+    out: Operand
+    scale: Operand
+    shift: Operand
+    epsilon: float
+
+
+def normalises(k: Kit, stream: Stream) -> bool:
+    """Whether the product's groups had better normalise its rows than a kernel of its own."""
+    if stream.channels % STREAM_DEEP or stream.channels > 2 * _NORMALISED:
+        return False
+    if stream.rows > _MOST_NORMALISED:
+        return False
+    tiles = tiles_for(k.tuning.limits, warpgroups=k.tuning.warpgroups)
+    return cut_whole(k.tuning.limits, tiles, stream.rows, stream.columns, stream.depth) is not None
+
+
+def stream_product(
+    k: Kit,
+    stream: Stream,
+    x: Operand,
+    w: Operand,
+    bias: Operand,
+    residual: Operand | None,
+    out: Operand,
+    activation: Activation = NO_ACTIVATION,
+    norm: Norm | None = None,
+) -> None:
+    """Records the product of an image by packed filters, a bias in float32 and a residual.
+
+    ``out`` is of halves, or of float32 if it is ragged; the residual of halves, or of float32 if
+    ``out`` is, too. Rows are normalised first only where :func:`normalises` says so, and for a
+    dense product; these may be of float32, and so may the normalised ones be.
+    """
+    limits = k.tuning.limits
+    taps = stream.taps != (1, 1) or any(stream.begin)
+    dense = not taps and stream.stride == (1, 1)
+    bulk = k.tuning.copy_engine and dense and stream.groups == 1 and norm is None
+    bulk = bulk and is_half(x.dtype) and (residual is None or residual.dtype == out.dtype)
+    if stream.ragged:
+        bulk = bulk and not is_half(out.dtype) and stream.filters % 4 == 0
+    tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups, bulk=bulk)
+    rows, columns = stream.rows, stream.columns
+    whole = None if norm is None else cut_whole(limits, tiles, rows, columns, stream.depth)
+    sizes = (rows, columns, stream.depth, stream.groups)
+    key = f"stream {stream.taps[0]}x{stream.taps[1]} {sizes}"
+    how = whole or k.choose(key, ranked(limits, tiles, *sizes))
+    tile = how.tile
+    if not isinstance(tile, StreamTile):
+        raise TypeError(f"{tile!r} does not stream")
+    width = stream.filters if stream.ragged else columns * stream.groups
+    product = Streamed(
+        stream,
+        activation,
+        residual is not None,
+        norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
+    )
+    if tile.bulk:
+        of_rows, operands = (rows, stream.channels, stream.pitch), (x, w, bias, residual, out)
+        bulk_product(
+            k, how, tile, stream.depth, columns, of_rows, width, operands, activation, product
+        )
+        return
+    options: dict[str, int | None] = {**tile.options(), "ACTIVATION": int(activation.code)}
+    steps = how.per_split // tile.deep
+    at_once = steps <= tile.stages or norm is not None
+    stages = steps if at_once else tile.stages
+    options["STAGES"] = stages
+    early = residual is not None and how.splits == 1 and not stream.ragged
+    room = limits.kernel_local_bytes - replace(tile, stages=stages).local_bytes
+    early = early and tile.result_bytes <= room
+    flags = {
+        "AT_ONCE": at_once,
+        "TAPS": taps,
+        "DENSE": dense,
+        "EXACT": stream.channels % tile.deep == 0,
+        "RESIDUAL": residual is not None,
+        "EARLY": early,
+        "LOOSE": stream.ragged,
+        "SINGLE": not is_half(out.dtype),
+        "PAIRS": not is_half(out.dtype) and stream.filters % 2 == 0,
+        "ADDS_SINGLE": residual is not None and not is_half(residual.dtype),
+        "SINGLE_ROWS": not is_half(x.dtype),
+        "SINGLE_NORMAL": norm is not None and not is_half(norm.out.dtype),
+        "HAND_OVER": how.splits > 1,
+    }
+    more: tuple[Argument, ...] = ()
+    if how.splits > 1:
+        elements = how.tiles * how.splits * tile.high * tile.wide
+        more = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+    if norm is not None:
+        options["NORMALISE"] = math.ceil(stream.depth / _NORMALISED)
+        more = norm.out, norm.scale, norm.shift, f32(norm.epsilon)
+    generated = (
+        multiplier(tile.wide, k.tuning.half_kind) if tile.warpgroup and limits.is_nvidia else ""
+    )
+    k.launch_generated(
+        generated,
+        "product_stream.cl",
+        "product_stream",
+        k.tuning.groups(how.tiles * how.splits, tile.items),
+        x,
+        w,
+        bias,
+        residual or x,
+        out,
+        i32(rows),
+        i32(columns),
+        i32(stream.depth),
+        ints(*stream.image, stream.pitch, stream.channels),
+        ints(*stream.out, width, stream.groups),
+        ints(stream.taps[0], *stream.dilation, filled(stream.channels)),
+        ints(*stream.stride, *stream.begin),
+        i32(width),
+        f32(activation.alpha),
+        f32(activation.beta),
+        i32(steps),
+        *more,
+        product=product,
+        **options,
+        **{name: None for name, on in flags.items() if on},
+    )

@@ -1,0 +1,315 @@
+"""Launches of matrix products, for MatMul, Gemm and convolutions, tiled as the device likes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import NO_ACTIVATION, Activation, Array, Node, Operand
+from partita_opencl.emitters.movement import transpose
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, ints, is_half
+from partita_opencl.launches.steps import Counters
+from partita_opencl.launches.work_sizes import Form
+from partita_opencl.tuning.product_tiles import ranked, tiles_for
+
+_VECTOR_ROWS = 4
+"""Products of at most so many rows stream the second matrix once."""
+
+_LANES, _FEW_LANES = 16, 8
+"""Columns of an item that works in registers; of the narrow form of the kernel."""
+
+_LANE_ROWS = 14
+"""Rows of such an item: as many sums as vector registers of AVX-512 hold beside two operands."""
+
+_MOST_BATCHES = 65535
+"""Batches of one launch in the third dimension; items step over the rest."""
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What is done to each sum before it is stored.
+
+    Attributes:
+        bias: Added, or ``None``.
+        bias_step: Step of the bias per row and per column.
+        bias_mod: Bias vectors; batch z uses vector ``z % bias_mod``.
+        residual: Added element by element, or ``None``.
+        activation: Applied last.
+    """
+
+    bias: Operand | None = None
+    bias_step: tuple[int, int] = (0, 0)
+    bias_mod: int = 1
+    residual: Operand | None = None
+    activation: Activation = NO_ACTIVATION
+
+    def buffers(self, unused: Operand) -> tuple[Operand, Operand]:
+        """Bias and residual, or another buffer in their place, which the kernel leaves alone."""
+        return self.bias or unused, self.residual or unused
+
+    def flags(self) -> tuple[Argument, ...]:
+        """The kernels' ``has_bias, has_residual, alpha, beta``."""
+        return (
+            i32(self.bias is not None),
+            i32(self.residual is not None),
+            f32(self.activation.alpha),
+            f32(self.activation.beta),
+        )
+
+    def options(self, splits: int = 1) -> dict[str, int | None]:
+        """The kernels' macros; a kernel that makes partial sums has no epilogue."""
+        return {"SPLIT": None} if splits > 1 else {"ACTIVATION": int(self.activation.code)}
+
+
+@dataclass(frozen=True)
+class Product:
+    """``batches`` products of (rows, depth) by (depth, columns).
+
+    Attributes:
+        rows: Rows of the result.
+        columns: Columns of the result.
+        depth: Length of the sums.
+        batches: How many.
+        batch_map: Matrix ``z // div % mod`` belongs to batch z: div and mod of a, then of b.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    batches: int = 1
+    batch_map: tuple[int, int, int, int] = (1, 1, 1, 1)
+
+    def sizes(self) -> tuple[Argument, ...]:
+        """The kernels' ``rows, columns, depth``."""
+        return i32(self.rows), i32(self.columns), i32(self.depth)
+
+
+def multiply(
+    k: Kit, product: Product, a: Operand, b: Operand, out: Operand, epilogue: Epilogue
+) -> None:
+    """Records ``out = epilogue(a @ b)`` for matrices in row-major order."""
+    if not out.size:
+        return
+    if product.depth == 0:
+        empty_sums(k, product, out, epilogue)
+    elif product.rows <= _VECTOR_ROWS and product.batches == 1 and k.tuning.local_tiles:
+        _multiply_vectors(k, product, a, b, out, epilogue)
+    elif k.tuning.local_tiles:
+        tiles(k, product, a, b, out, epilogue)
+    else:
+        lanes(k, product, a, b, out, epilogue)
+
+
+def tiles(
+    k: Kit,
+    product: Product,
+    a: Operand,
+    b: Operand,
+    out: Operand,
+    epilogue: Epilogue,
+    extra: Sequence[Argument] = (),
+    a_step: int = 0,
+    unit: int = 0,
+    **options: None,
+) -> None:
+    """Records a product by tiles in local memory; long sums of few tiles are split.
+
+    Matrices of ``a`` are (rows, depth), or (depth, a_step) if ``a_step`` is set: packed weights.
+    A step of the sums takes a part of ``unit`` terms that divides them, if ``unit`` is set.
+    """
+    limits = k.tuning.limits
+    rows, columns, depth, batches = product.rows, product.columns, product.depth, product.batches
+    matrix = k.tuning.matrix_units and is_half(out.dtype)
+    fitting = tiles_for(limits, matrix=matrix)
+    if k.tuning.form is Form.NARROW:
+        fitting = [min(fitting, key=lambda tile: tile.high * tile.wide)]
+    options_of = ranked(limits, fitting, rows, columns, depth, batches, unit=unit)
+    half = "half " if is_half(out.dtype) else ""
+    how = k.choose(f"{half}tile {unit} {(rows, columns, depth, batches)}", options_of)
+    flags: dict[str, bool] = {"A_PACKED": a_step > 0, "WHOLE": depth % how.tile.deep == 0}
+    if matrix:
+        flags["A_EIGHTS"] = (a_step or depth) % 8 == 0
+        flags["B_EIGHTS"] = columns % 8 == 0
+        flags["PAIRS"] = columns % 2 == 0
+    else:
+        flags["A_QUADS"] = (a_step or depth) % 4 == 0
+        flags["B_QUADS"] = columns % 4 == 0
+    target = out
+    parts: tuple[Argument, ...] = ()
+    summed_later = False
+    if how.splits > 1 and limits.hands_over:
+        elements = how.tiles * how.splits * how.tile.high * how.tile.wide
+        parts = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
+        flags["HAND_OVER"] = True
+        flags["NVIDIA"] = limits.is_nvidia
+    elif how.splits > 1:
+        target = k.empty((how.splits, out.size), np.float32)
+        summed_later = True
+    k.launch(
+        "product_matrix.cl" if matrix else "product_tile.cl",
+        "product_matrix" if matrix else "product_tile",
+        k.tuning.groups(how.tiles * how.splits, how.tile.items),
+        a,
+        b,
+        *epilogue.buffers(a),
+        target,
+        *product.sizes(),
+        i32(batches),
+        ints(*product.batch_map),
+        i32(epilogue.bias_mod),
+        ints(*epilogue.bias_step),
+        *epilogue.flags(),
+        i32(how.per_split),
+        i32(a_step),
+        *parts,
+        *extra,
+        **how.tile.options(),
+        **epilogue.options(how.splits if summed_later else 1),
+        **{name: None for name, on in flags.items() if on},
+        **options,
+    )
+    if summed_later:
+        add_splits(k, product, target, how.splits, out, epilogue)
+
+
+def lanes(
+    k: Kit,
+    product: Product,
+    a: Operand,
+    b: Operand,
+    out: Operand,
+    epilogue: Epilogue,
+    extra: Sequence[Argument] = (),
+    *,
+    columns_first: bool = False,
+    **options: None,
+) -> None:
+    """Records a product whose items keep rows of sixteen sums in registers.
+
+    Matrices of ``b`` are (depth, columns), or (columns, depth) if ``columns_first`` is set.
+    """
+    lanes = _FEW_LANES if k.tuning.form is Form.NARROW else _LANES
+    if b.const is not None:
+        key = f"panels:{lanes}:{product.depth}:{product.columns}:{columns_first}"
+        b = k.builder.prepack(b, key, _panels(product, lanes, columns_first))
+        options = {**options, "PANELS": None}
+    elif columns_first:
+        matrices = k.view(
+            b, (b.size // (product.depth * product.columns), product.columns, product.depth)
+        )
+        b = transpose(k, matrices, (0, 2, 1))
+    rows = 1 if product.rows == 1 else _LANE_ROWS
+    global_size = (
+        math.ceil(product.rows / rows),
+        math.ceil(product.columns / lanes),
+        min(product.batches, _MOST_BATCHES),
+    )
+    k.launch(
+        "product_lanes.cl",
+        "product_lanes",
+        (global_size, (1, 1, 1)),
+        a,
+        b,
+        *epilogue.buffers(a),
+        out,
+        *product.sizes(),
+        i32(product.batches),
+        ints(*product.batch_map),
+        i32(epilogue.bias_mod),
+        ints(*epilogue.bias_step),
+        *epilogue.flags(),
+        *extra,
+        ROWS=rows,
+        **epilogue.options(),
+        **options,
+    )
+
+
+def _panels(product: Product, lanes: int, columns_first: bool) -> Callable[[Array], Array]:
+    """What turns constant matrices into panels of as many columns as an item has."""
+
+    def pack(array: Array) -> Array:
+        if columns_first:
+            matrices = array.reshape(-1, product.columns, product.depth)
+        else:
+            matrices = array.reshape(-1, product.depth, product.columns).transpose(0, 2, 1)
+        padded = np.pad(matrices, ((0, 0), (0, -product.columns % lanes), (0, 0)))
+        blocks = padded.reshape(len(matrices), -1, lanes, product.depth)
+        return np.ascontiguousarray(blocks.transpose(0, 1, 3, 2))
+
+    return pack
+
+
+def _multiply_vectors(
+    k: Kit, product: Product, a: Operand, b: Operand, out: Operand, epilogue: Epilogue
+) -> None:
+    wide, high = 32, 4 if k.tuning.limits.is_cpu else 8
+    width = 4 if product.columns % 4 == 0 else 1
+    groups = math.ceil(product.columns / (wide * width))
+    splits, per_split = split_depth(k, groups, product.depth, high)
+    rows = 1 if product.rows == 1 else _VECTOR_ROWS
+    target = out if splits == 1 else k.empty((splits, out.size), np.float32)
+    k.launch(
+        "product_vector.cl",
+        "product_vector",
+        ((groups * wide, splits * high, math.ceil(product.rows / rows)), (wide, high, 1)),
+        a,
+        b,
+        *epilogue.buffers(a),
+        target,
+        *product.sizes(),
+        ints(*epilogue.bias_step),
+        *epilogue.flags(),
+        i32(per_split),
+        LX=wide,
+        LY=high,
+        WIDTH=width,
+        ROWS=rows,
+        **epilogue.options(splits),
+    )
+    if splits > 1:
+        add_splits(k, product, target, splits, out, epilogue)
+
+
+def split_depth(k: Kit, groups: int, depth: int, step: int) -> tuple[int, int]:
+    """In how many parts to cut sums so that all compute units have work, and the parts' length."""
+    wanted = 4 * k.tuning.limits.compute_units // max(1, groups)
+    splits = max(1, min(wanted, depth // (8 * step), 32))
+    per_split = math.ceil(math.ceil(depth / splits) / step) * step
+    return math.ceil(depth / per_split), per_split
+
+
+def add_splits(
+    k: Kit, product: Product, partial: Operand, splits: int, out: Operand, epilogue: Epilogue
+) -> None:
+    """Records the sum of the parts and the epilogue."""
+    k.launch(
+        "product_sum.cl",
+        "product_sum",
+        k.tuning.flat(out.size),
+        partial,
+        *epilogue.buffers(partial),
+        out,
+        i32(product.rows),
+        i32(product.columns),
+        i32(product.batches),
+        i32(splits),
+        i32(epilogue.bias_mod),
+        ints(*epilogue.bias_step),
+        *epilogue.flags(),
+        **epilogue.options(),
+    )
+
+
+def empty_sums(k: Kit, product: Product, out: Operand, epilogue: Epilogue) -> None:
+    """Records what remains of a product whose sums have no terms: the epilogue."""
+    add_splits(k, product, out, 0, out, epilogue)
+
+
+def activation_of(node: Node) -> Activation:
+    """What fusion hung on the node."""
+    found = node.attrs.get("activation")
+    return found if isinstance(found, Activation) else NO_ACTIVATION

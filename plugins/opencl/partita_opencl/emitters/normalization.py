@@ -1,0 +1,230 @@
+"""Normalisations of rows, and across channels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.lowering import Array, Node, Operand
+from partita_opencl.emitters.movement import axis_of, expand
+from partita_opencl.emitters.operator_table import operator
+from partita_opencl.launches.emitter_kit import Kit, f32, i32, i64, is_half
+from partita_opencl.passes.half_precision import SINGLE, convert, narrow
+
+_SHORT = 2048
+"""Elements of a row that a warp keeps in registers."""
+
+_WARPS = 4
+"""Warps of a group, where there are more rows than compute units."""
+
+
+def _rows(
+    k: Kit,
+    x: Operand,
+    depth: int,
+    scale: Operand,
+    bias: Operand | None,
+    epsilon: float,
+    *,
+    channels: int = 1,
+    row_step: int = 0,
+    element_div: int = 1,
+    **options: None,
+) -> Operand:
+    """Records the normalisation of rows of ``depth`` elements."""
+    y = k.empty(x.shape, x.dtype)
+    if not x.size:
+        return y
+    k.launch(
+        "normalise.cl",
+        "normalise_rows",
+        k.tuning.groups(x.size // depth, k.tuning.row_items),
+        x,
+        scale,
+        bias or scale,
+        y,
+        i32(depth),
+        i32(channels),
+        i32(row_step),
+        i32(element_div),
+        i32(bias is not None),
+        f32(epsilon),
+        ITEMS=k.tuning.row_items,
+        **options,
+    )
+    return y
+
+
+def _single_precision(node: Node) -> Reason | None:
+    """The second phase may ask for another type than that of the first."""
+    if node.attrs.get("stash_type", 1) == 1:
+        return None
+    found = f"stash_type {node.attrs['stash_type']}"
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{found}; takes 1")
+
+
+@operator("LayerNormalization", check=_single_precision)
+def layer_normalization(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand | None = None
+) -> Operand:
+    """Rows are the dimensions from the axis on; attribute ``single`` asks for float32."""
+    in_single = bool(node.attrs.get("single", False))
+    axis = axis_of(node, x.ndim, -1)
+    tail = x.shape[axis:]
+    epsilon = node.number("epsilon", 1e-5)
+    if _is_short(k, x, tail, scale, bias):
+        return short_rows(k, x, scale, bias, epsilon, SINGLE if in_single else x.dtype)
+    scale = expand(k, _as(k, scale, x), tail)
+    if bias is not None:
+        bias = expand(k, _as(k, bias, x), tail)
+    y = _rows(k, x, math.prod(tail), scale, bias, epsilon)
+    return convert(k, y, SINGLE) if in_single else y
+
+
+def _as(k: Kit, row: Operand, x: Operand) -> Operand:
+    """Weights in the type of what they weigh."""
+    return narrow(k, row) if is_half(x.dtype) and not is_half(row.dtype) else row
+
+
+def _is_short(
+    k: Kit, x: Operand, tail: tuple[int, ...], scale: Operand, bias: Operand | None
+) -> bool:
+    """Whether a warp keeps a row in registers, and reads its constants by fours."""
+    columns = math.prod(tail)
+    constant = all(v is None or (v.const is not None and v.size == columns) for v in (scale, bias))
+    return k.tuning.local_tiles and constant and columns % 8 == 0 and 0 < columns <= _SHORT
+
+
+def short_rows(
+    k: Kit,
+    x: Operand,
+    scale: Operand,
+    bias: Operand | None,
+    epsilon: float,
+    dtype: np.dtype[Any] | None = None,
+    wide: Operand | None = None,
+) -> Operand:
+    """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants.
+
+    The result is of ``dtype``, and goes to ``wide`` of float32, too, if that is given.
+    """
+    columns = scale.size
+    rows = x.size // columns
+    warps = min(_WARPS, 1 << (rows // k.tuning.limits.compute_units).bit_length())
+    y = k.empty(x.shape, dtype or x.dtype)
+    flags = {"SINGLE": not is_half(y.dtype), "SINGLE_ROWS": not is_half(x.dtype)}
+    flags["BOTH"] = wide is not None
+    zeros = k.builder.prepack(scale, "zeros", _zeros)
+    shift = zeros if bias is None else single(k, bias)
+    k.launch(
+        "normalise_short.cl",
+        "normalise_short",
+        k.tuning.groups(math.ceil(rows / warps), warps * 32),
+        x,
+        single(k, scale),
+        shift,
+        y,
+        wide or y,
+        i32(rows),
+        i32(columns),
+        f32(epsilon),
+        WARPS=warps,
+        NORMALISE=math.ceil(columns / 256),
+        **{name: None for name, on in flags.items() if on},
+    )
+    return y
+
+
+def single(k: Kit, x: Operand) -> Operand:
+    """A constant as a row of float32."""
+    if k.tuning.bfloat and is_half(x.dtype):
+        return k.builder.prepack(x, "row of bfloat16", _widened)
+    return k.builder.prepack(x, "row", _single)
+
+
+def _single(array: Array) -> Array:
+    return array.reshape(-1).astype(np.float32)
+
+
+def _widened(array: Array) -> Array:
+    """Elements of bfloat16, which all that is not a kernel takes for float16."""
+    bits = array.reshape(-1).view(np.uint16).astype(np.uint32) << 16
+    return bits.view(np.float32)
+
+
+def _zeros(array: Array) -> Array:
+    return np.zeros(array.size, np.float32)
+
+
+@operator("RMSNormalization", check=_single_precision)
+def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand:
+    """Rows divided by the root of their mean square."""
+    axis = axis_of(node, x.ndim, -1)
+    tail = x.shape[axis:]
+    epsilon = node.number("epsilon", 1e-5)
+    scale = expand(k, scale, tail)
+    return _rows(k, x, math.prod(tail), scale, None, epsilon, ROOT_MEAN_SQUARE=None)
+
+
+@operator("InstanceNormalization", since=6)
+def instance_normalization(
+    k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand
+) -> Operand:
+    """A row is one channel of one image."""
+    depth = math.prod(x.shape[2:])
+    return _rows(
+        k,
+        x,
+        depth,
+        scale,
+        bias,
+        node.number("epsilon", 1e-5),
+        channels=x.shape[1],
+        row_step=1,
+        element_div=depth,
+    )
+
+
+@operator("GroupNormalization", since=21, check=_single_precision)
+def group_normalization(k: Kit, node: Node, x: Operand, scale: Operand, bias: Operand) -> Operand:
+    """A row is a group of channels of one image."""
+    groups = int(node.attrs["num_groups"])
+    pixels = math.prod(x.shape[2:])
+    per_group = x.shape[1] // groups
+    return _rows(
+        k,
+        x,
+        per_group * pixels,
+        scale,
+        bias,
+        node.number("epsilon", 1e-5),
+        channels=groups,
+        row_step=per_group,
+        element_div=pixels,
+    )
+
+
+@operator("LRN")
+def local_response(k: Kit, node: Node, x: Operand) -> Operand:
+    """Each element divided by a power of the squares of its neighbours in other channels."""
+    size = int(node.attrs["size"])
+    y = k.empty(x.shape, x.dtype)
+    k.launch(
+        "lrn.cl",
+        "local_response",
+        k.tuning.flat(x.size),
+        x,
+        y,
+        i64(x.size),
+        i32(x.shape[1]),
+        i64(math.prod(x.shape[2:])),
+        i32((size - 1) // 2),
+        i32(size - 1 - (size - 1) // 2),
+        f32(node.number("alpha", 1e-4) / size),
+        f32(node.number("beta", 0.75)),
+        f32(node.number("bias", 1.0)),
+    )
+    return y

@@ -1,0 +1,178 @@
+"""The operator table: which operator is computed by which emitter, for which element types.
+
+An emitter module registers functions ``emit(kit, node, *operands)``::
+
+    @operator("Softmax", "LogSoftmax", types=FLOATS)
+    def softmax(k, node, x):
+        y = k.empty(x.shape, x.dtype)
+        k.launch("softmax.cl", "softmax_rows", sizes, x, y, ...)
+        return y
+
+All modules of ``partita_opencl.emitters`` are imported on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering import Builder, Node, Operand
+from partita.lowering.kernel_table import (
+    BOOL,
+    F32,
+    HALVES,
+    INDICES,
+    INTS,
+    Check,
+    DTypes,
+    Entry,
+    KernelTable,
+)
+from partita.lowering.nhwc.conversion import DOMAIN
+from partita_opencl.launches.emitter_kit import Kit
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.passes.half_precision import narrowed
+from partita_opencl.trials.kernel_trial import Fitness
+
+__all__ = [
+    "BOOL",
+    "COMPUTED",
+    "FLOATS",
+    "INDICES",
+    "INTS",
+    "MOVED",
+    "NUMBERS",
+    "TABLE",
+    "BoundEmitter",
+    "Check",
+    "DTypes",
+    "Entry",
+    "emitter_for",
+    "family_of",
+    "operator",
+]
+
+FLOATS: DTypes = F32 | frozenset({np.dtype(np.float16)})
+"""Types of floating-point arithmetic; that of float16 is done in float32."""
+
+NUMBERS: DTypes = FLOATS | INTS
+COMPUTED: DTypes = NUMBERS | BOOL
+MOVED: DTypes = COMPUTED | HALVES | frozenset({np.dtype(np.float64)})
+"""Types whose elements can be copied, though not computed with."""
+
+TABLE = KernelTable("partita_opencl.emitters")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def operator(
+    *op_types: str,
+    domain: str = "",
+    types: DTypes | Mapping[int, DTypes] = FLOATS,
+    values: Sequence[int] = (),
+    check: Check | None = None,
+    since: int = 1,
+    until: int | None = None,
+    outputs: int | None = 1,
+) -> Callable[[F], F]:
+    """Registers an emitter ``emit(kit, node, *operands)``; see the toolkit's ``Entry``."""
+    return TABLE.register(
+        *op_types,
+        domain=domain,
+        dtypes=types,
+        values=values,
+        check=check,
+        since=since,
+        until=until,
+        outputs=outputs,
+    )
+
+
+_FAMILIES = {
+    "Softmax": "softmax",
+    "LogSoftmax": "softmax",
+    "ArgMax": "argument",
+    "ArgMin": "argument",
+    "LRN": "lrn",
+}
+"""Operators whose kernels are a family of their own; others belong to that of their module."""
+
+
+def family_of(node: Node, entry: Entry) -> str:
+    """The family of kernels that computes a node: what a driver is tried for."""
+    if node.op_type == "Conv" and entry.domain != DOMAIN and _is_depthwise(node):
+        return "depthwise"
+    return _FAMILIES.get(node.op_type) or entry.emit.__module__.rpartition(".")[2]
+
+
+def _is_depthwise(node: Node) -> bool:
+    weights = node.input(1)
+    shape = None if weights is None else weights.shape
+    return int(node.attrs.get("group", 1)) > 1 and shape is not None and shape[1:2] == (1,)
+
+
+@dataclass(frozen=True)
+class BoundEmitter:
+    """An entry for one device, in the form that the toolkit calls.
+
+    Attributes:
+        entry: The entry.
+        tuning: The device's tuning.
+        folds: Whether the node may be computed on the host when all its inputs are constants.
+    """
+
+    entry: Entry
+    tuning: Tuning
+    folds: bool
+
+    def emit(self, builder: Builder, node: Node, *operands: Operand | None) -> Any:
+        """Calls the entry's emitter with a kit."""
+        kit = Kit(builder, self.tuning)
+        if self.tuning.half:
+            operands = tuple(narrowed(kit, node, self.entry, operands))
+        return self.entry.emit(kit, node, *operands)
+
+
+def emitter_for(
+    tuning: Tuning, device: str, fitness: Callable[[str], Fitness]
+) -> Callable[[Node, Sequence[Operand | None]], BoundEmitter]:
+    """The function that the toolkit asks for emitters.
+
+    Args:
+        tuning: How work is cut for the device.
+        device: Its name.
+        fitness: What it can do with a family of kernels.
+    """
+
+    def find_emitter(node: Node, operands: Sequence[Operand | None]) -> BoundEmitter:
+        entry = TABLE.find(node.domain, node.op_type, node.version)
+        if entry is None:
+            raise CompileError(
+                f"Operation '{node.name}': device {device} has no kernel for {node.kind} of opset "
+                f"{node.version}. Run it on another device, e.g. 'HETERO:{device},CPU'."
+            )
+        # What fusion makes is no ONNX operator, which the host could evaluate.
+        folds = not node.domain
+        constant = folds and all(o is None or o.const is not None for o in operands)
+        reason = None
+        if not constant:
+            reason = entry.refuse(node, [None if o is None else o.dtype for o in operands])
+        if reason is not None:
+            raise CompileError(
+                f"Operation '{node.name}' ({node.kind}) on device {device}: {reason}."
+            )
+        if constant:
+            return BoundEmitter(entry, tuning, folds)
+        fit = fitness(family_of(node, entry))
+        if fit.reason:
+            raise CompileError(
+                f"Operation '{node.name}' ({node.kind}): device {device} does not compute it: "
+                f"{fit.reason}. Run it on another device, e.g. 'HETERO:{device},CPU'."
+            )
+        return BoundEmitter(entry, replace(tuning, form=fit.form), folds)
+
+    return find_emitter

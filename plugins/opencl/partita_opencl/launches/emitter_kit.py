@@ -1,0 +1,168 @@
+"""What an emitter of this plugin gets in hand: the builder, the device's tuning, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita_opencl.drivers.program_cache import ProgramKey
+from partita_opencl.launches.steps import Chain, Counters, Described, Fault, Launch, Line, Sizes
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.tuning.database import C, choose
+
+Argument = Operand | np.generic | Array | Fault | Counters | Described
+"""What a step takes: an operand, a scalar, or a small array for an OpenCL vector."""
+
+
+class Kit:
+    """Records launches for one device.
+
+    Attributes:
+        builder: The toolkit's builder.
+        tuning: How work is cut for the device.
+    """
+
+    def __init__(self, builder: Builder, tuning: Tuning) -> None:
+        self.builder = builder
+        self.tuning = tuning
+
+    @property
+    def version(self) -> int:
+        """Opset version of the node being emitted."""
+        return self.builder.version
+
+    def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
+        """A new intermediate tensor."""
+        return self.builder.empty(shape, dtype)
+
+    def view(self, x: Operand, shape: Iterable[int]) -> Operand:
+        """The same memory with other dimensions."""
+        return self.builder.view(x, shape)
+
+    def value(self, x: Operand) -> Array:
+        """The elements of a tensor whose value the emitter needs now."""
+        return self.builder.value(x)
+
+    def constant(self, array: Any) -> Operand:
+        """A tensor of elements known now."""
+        return self.builder.constant(array)
+
+    def choose(self, key: str, ranked: Sequence[C]) -> C:
+        """One of several ways to compute the node: measured to be the fastest, or the first."""
+        return choose(self.tuning.device, self.builder.node.name, key, ranked)
+
+    def halves(self, array: Array) -> Array:
+        """An array as halves in memory: float16, or bfloat16 in its place.
+
+        What is larger than the largest half becomes infinite, as hardware converts.
+        """
+        if not self.tuning.bfloat:
+            with np.errstate(over="ignore"):
+                return array.astype(np.float16)
+        import ml_dtypes
+
+        return array.astype(ml_dtypes.bfloat16).view(np.float16)
+
+    def launch(
+        self,
+        file: str,
+        kernel: str,
+        sizes: Sizes,
+        *args: Argument,
+        **options: str | int | None,
+    ) -> None:
+        """Records a kernel call, unless it has no items."""
+        self.launch_generated("", file, kernel, sizes, *args, **options)
+
+    def launch_generated(
+        self,
+        generated: str,
+        file: str,
+        kernel: str,
+        sizes: Sizes,
+        *args: Argument,
+        product: object = None,
+        **options: str | int | None,
+    ) -> None:
+        """Records a call of a kernel of whose file a part is generated; see :class:`Launch`."""
+        if 0 in sizes[0]:
+            return
+        if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
+            options["HALF"] = None
+            if self.tuning.bfloat:
+                options["BFLOAT"] = None
+            if self.tuning.limits.is_nvidia:
+                options["NVIDIA"] = None
+        options.update(self.tuning.form.options)
+        key = ProgramKey(file, tuple(options.items()), generated)
+        self.builder.call_numpy(Launch(key, kernel, sizes, product), *args, exec_type=kernel)
+
+    def chain(self, out: Operand, lines: Sequence[Line], *inputs: Operand | np.generic) -> None:
+        """Records an element-wise computation, which may be fused with its neighbours."""
+        if out.size:
+            step = Chain(tuple(ctype_of(x.dtype) for x in inputs), tuple(lines))
+            self.builder.call_numpy(step, out, *inputs, exec_type="chain")
+
+
+_CTYPES = {
+    "bool": "uchar",
+    "uint8": "uchar",
+    "int8": "char",
+    "uint16": "ushort",
+    "int16": "short",
+    "uint32": "uint",
+    "int32": "int",
+    "uint64": "ulong",
+    "int64": "long",
+    "float16": "float",
+    "float32": "float",
+}
+_SIZED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+
+def ctype_of(dtype: np.dtype[Any]) -> str:
+    """The OpenCL C type of elements in registers; types without arithmetic go by their size."""
+    return _CTYPES.get(dtype.name) or _SIZED[dtype.itemsize]
+
+
+def is_half(dtype: np.dtype[Any]) -> bool:
+    """Whether elements are float16 in memory, which are float32 in registers."""
+    return dtype.name == "float16"
+
+
+def is_computed(dtype: np.dtype[Any]) -> bool:
+    """Whether kernels compute with elements of the type, rather than only moving them."""
+    return dtype.name in _CTYPES
+
+
+def raw_ctype(dtype: np.dtype[Any]) -> str:
+    """The unsigned OpenCL C type of the element's size, for kernels that only move elements."""
+    return _SIZED[dtype.itemsize]
+
+
+def i32(value: int) -> np.int32:
+    """An ``int`` argument."""
+    return np.int32(value)
+
+
+def i64(value: int) -> np.int64:
+    """A ``long`` argument."""
+    return np.int64(value)
+
+
+def f32(value: float) -> np.float32:
+    """A ``float`` argument."""
+    return np.float32(value)
+
+
+def ints(*values: int) -> Array:
+    """An ``int2``, ``int4`` or ``int8`` argument."""
+    return np.array(values, np.int32)
+
+
+def longs(*values: int) -> Array:
+    """A ``long8`` argument."""
+    return np.array(values, np.int64)

@@ -1,0 +1,1 @@
+"""Graph passes of the OPENCL devices, before emission."""

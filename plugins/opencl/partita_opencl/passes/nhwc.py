@@ -1,0 +1,143 @@
+"""Images with channels last: which operators of device OPENCL compute so, beyond what all may.
+
+Convolutions do where there are matrix units for halves; see
+:class:`~partita.lowering.ChannelsLast` for the walk.
+"""
+
+from __future__ import annotations
+
+import math
+
+from partita.lowering import ChannelsLast, Graph, Node, Value
+from partita.lowering.nhwc.conversion import DOMAIN, Shapes
+from partita_opencl.passes.half_precision import HALF, SINGLE
+
+UNIT = 8
+"""Halves that are read together: channels in memory are a multiple of it."""
+
+FEW = 4
+"""Channels of a picture, filled up: rows of its pixels are channels of a convolution in y alone."""
+
+_MOST_ELEMENTS = 2**31 - 1
+"""Elements of an image, all of its batch, that kernels address by an int."""
+
+
+def filled(count: int) -> int:
+    """The count, filled up to whole units."""
+    return -(-count // UNIT) * UNIT
+
+
+def channels_last(graph: Graph, shapes: Shapes, *, narrowed: bool) -> None:
+    """Rewrites a graph's nodes; values that callers see stay as they are.
+
+    Args:
+        graph: Changed in place; its nodes are not, new ones take their places.
+        shapes: Of all values that nodes compute.
+        narrowed: Whether what the model declares as float32 is float16 in memory.
+    """
+    _Walk(graph, shapes, narrowed).run()
+
+
+class _Walk(ChannelsLast):
+    def __init__(self, graph: Graph, shapes: Shapes, narrowed: bool) -> None:
+        super().__init__(graph, shapes, HALF, (SINGLE, HALF) if narrowed else (HALF,), UNIT)
+        self._narrowings: dict[Value, Node] = {}
+        self.rules |= {
+            "Conv": self._conv,
+            "partita::Conv": self._conv,
+            "ReduceMean": self._mean,
+            "partita::Narrow": self._narrow,
+            "partita::Widen": self._widen,
+        }
+
+    def _conv(self, node: Node) -> bool:
+        x, w, bias, residual = (node.input(i) for i in range(4))
+        if x is None or not self.is_image(x) or w is None or w.const is None:
+            return False
+        if w.const.ndim != 4 or w.const.dtype not in (SINGLE, HALF) or not w.const.size:
+            return False
+        if bias is not None and (bias.const is None or bias.const.ndim != 1):
+            return False
+        if residual is not None and not self.is_image(residual):
+            return False
+        filters, channels = w.const.shape[:2]
+        groups = int(node.attrs.get("group", 1))
+        depthwise = 1 == channels < groups == filters
+        if groups > 1 and not depthwise and (channels % UNIT or filters // groups % UNIT):
+            return False
+        if any(map(self._is_large, (x, node.outputs[0]))):
+            return False
+        picture = not self.is_last(x) and self._is_picture(node, w)
+        source = self.source(x) if picture else self.bring(x, node)
+        inputs: list[Value | None] = [source, w, bias]
+        if residual is not None:
+            inputs.append(self.bring(residual, node))
+        attrs = {**node.attrs, "picture": True} if picture else node.attrs
+        self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
+        return True
+
+    def _is_picture(self, node: Node, w: Value) -> bool:
+        """Whether windows over few channels start at whole units if rows of taps are channels."""
+        if w.const is None or w.const.shape[1] > FEW or node.attrs.get("group", 1) != 1:
+            return False
+        across = (node.attrs.get("strides") or [1, 1])[1]
+        even = bool(across * FEW % UNIT == 0)
+        dense = bool((node.attrs.get("dilations") or [1, 1])[1] == 1)
+        return even and dense and w.const.shape[3] > 1
+
+    def _is_large(self, value: Value | None) -> bool:
+        shape = (None if value is None else self.shape(value)) or (0, 0)
+        elements = math.prod((*shape[:1], *shape[2:], filled(shape[1])))
+        return elements > _MOST_ELEMENTS
+
+    def _mean(self, node: Node) -> bool:
+        """The mean over all pixels, where the result is an image again."""
+        axes = node.attrs.get("axes")
+        given = node.input(1)
+        if given is not None and given.const is not None:
+            axes = given.const.reshape(-1).tolist()
+        if axes is None or sorted(axis % 4 for axis in axes) != [2, 3]:
+            return False
+        x = node.inputs[0]
+        if x is None or not self.is_last(x) or not node.attrs.get("keepdims", 1):
+            return False
+        self.replace(node, [self.bring(x, node)], "GlobalAveragePool", DOMAIN)
+        return True
+
+    def _narrow(self, node: Node) -> bool:
+        """Waits for a reader: one that takes channels last reads what the caller gave."""
+        if node.outputs[0] is not None:
+            self._narrowings[node.outputs[0]] = node
+        return True
+
+    def _widen(self, node: Node) -> bool:
+        x, y = node.inputs[0], node.outputs[0]
+        if x is None or y is None or not self.is_pending(x):
+            return False
+        channels = (self.shape(x) or (0, 0))[1]
+        attrs = {"channels": channels, "single": True}
+        self.put(
+            Node(
+                "ToChannelsFirst",
+                [self.bring(x, node)],
+                [y],
+                attrs,
+                domain=DOMAIN,
+                name=node.name,
+                origins=node.origins,
+            )
+        )
+        return True
+
+    def source(self, value: Value) -> Value:
+        """What reorders may read for a value: what it was narrowed from."""
+        node = self._narrowings.get(value)
+        found = None if node is None else node.inputs[0]
+        return value if found is None else found
+
+    def bring_back(self, value: Value, node: Node | None) -> None:
+        """Makes sure that the value itself is computed, its narrowing included."""
+        narrowing = self._narrowings.pop(value, None)
+        if narrowing is not None:
+            self.put(narrowing)
+        super().bring_back(value, node)

@@ -1,0 +1,1 @@
+"""Compiled models, execution plans, and the requests that run them."""

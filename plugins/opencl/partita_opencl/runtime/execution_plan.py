@@ -1,0 +1,189 @@
+"""A program made ready for a device: chains fused, launches final, memory planned, kernels built.
+
+Shared by all requests; what belongs to one request is in ``binding.py``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import DeviceMemoryError
+from partita.lowering import Operand, Program, Step
+from partita_opencl.device.buffer_pool import raw
+from partita_opencl.device.device import Device
+from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
+from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.runtime import elementwise_fusion, persistent_kernel
+
+
+class Constants:
+    """Constants on the device, uploaded when first used and shared by all requests.
+
+    Args:
+        device: The device.
+        parent: Where constants that live as long as the model (weights) are kept.
+    """
+
+    def __init__(self, device: Device, parent: Constants | None = None) -> None:
+        self._device = device
+        self._parent = parent
+        self._buffers: dict[Any, tuple[Any, Any]] = {}
+        self._lock = threading.Lock()
+
+    def buffer(self, operand: Operand) -> Any:
+        """The buffer of a constant operand."""
+        if operand.lasting and self._parent is not None:
+            return self._parent.buffer(operand)
+        array = operand.const
+        if array is None:
+            raise ValueError(f"{operand!r} is no constant")
+        key = (array.ctypes.data, array.nbytes)
+        with self._lock:
+            found = self._buffers.get(key)
+            if found is None:
+                # The array is kept beside its buffer: its address is the key.
+                found = (array, self._device.pool.allocate(array.nbytes, array))
+                self._buffers[key] = found
+            return found[1]
+
+    def joined(self, constants: Joined) -> Any:
+        """The buffer of several constants, which have none of their own."""
+        import pyopencl as cl
+
+        operands = constants.operands
+        if self._parent is not None and all(operand.lasting for operand in operands):
+            return self._parent.joined(constants)
+        arrays = [np.ascontiguousarray(operand.const) for operand in operands]
+        key = tuple((array.ctypes.data, array.nbytes) for array in arrays)
+        with self._lock:
+            found = self._buffers.get(key)
+            if found is None:
+                buffer = self._device.pool.allocate(constants.starts[-1])
+                for start, array in zip(constants.starts, arrays, strict=False):
+                    if array.nbytes:
+                        cl.enqueue_copy(
+                            self._device.transfers, buffer, raw(array), dst_offset=start
+                        )
+                self._device.transfers.finish()
+                found = self._buffers[key] = arrays, buffer
+            return found[1]
+
+
+class Plan:
+    """One program on one device.
+
+    Args:
+        program: The toolkit's program.
+        device: The device.
+        tuning: How work is cut.
+        weights: The compiled model's constants.
+        fuse: Whether to fuse chains.
+
+    Raises:
+        CompileError: The driver refuses a kernel.
+        DeviceMemoryError: Weights or a tensor do not fit the device.
+
+    Attributes:
+        program: The toolkit's program.
+        steps: The launches in order.
+        slots: For every intermediate tensor the number of its slot.
+        sizes: Bytes of the slots.
+        constants: Constants of this program.
+        may_fault: Whether a kernel may report a failure.
+        needs_device: Whether a kernel's groups wait for one another, all on the device.
+        counters: Counters that each request needs.
+        programs: The compiled OpenCL programs by key.
+    """
+
+    def __init__(
+        self, program: Program, device: Device, tuning: Tuning, weights: Constants, fuse: bool
+    ) -> None:
+        self.program = program
+        outputs = {o.root for o in program.outputs if o is not None}
+        steps: Sequence[Step] = program.steps
+        if fuse:
+            steps = elementwise_fusion.fuse(steps, outputs)
+        self.steps = [elementwise_fusion.launch(step, tuning) for step in steps]
+        if tuning.resident_groups:
+            self.steps = persistent_kernel.join(self.steps, outputs, tuning)
+        external = {o for o in program.owned if o is not None} | set(program.inputs)
+        limits = device.limits
+        self.slots, self.sizes = _plan(self.steps, external, outputs)
+        if self.sizes and max(self.sizes) > limits.allocation_bytes:
+            raise DeviceMemoryError(
+                f"Device 'OPENCL.{device.id}' cannot hold an intermediate tensor of "
+                f"{max(self.sizes)} bytes: its largest buffer has {limits.allocation_bytes}. Use "
+                "smaller inputs, or another device for this part."
+            )
+        self.constants = Constants(device, weights)
+        for step in self.steps:
+            for arg in step.args:
+                if isinstance(arg, Operand) and arg.const is not None:
+                    self.constants.buffer(arg)
+                elif isinstance(arg, Joined):
+                    self.constants.joined(arg)
+        self.may_fault = any(arg is FAULT for step in self.steps for arg in step.args)
+        self.needs_device = any(arg is STALL for step in self.steps for arg in step.args)
+        self.counters = max(
+            (arg.count for step in self.steps for arg in step.args if isinstance(arg, Counters)),
+            default=0,
+        )
+        programs = [self.launch(step).program for step in self.steps]
+        programs += [
+            a.program for step in self.steps for a in step.args if isinstance(a, Described)
+        ]
+        self.programs = device.programs.get(programs)
+
+    @staticmethod
+    def launch(step: Step) -> Launch:
+        """The launch of a planned step."""
+        if not isinstance(step.fn, Launch):
+            raise TypeError(f"{step.fn!r} is no launch")
+        return step.fn
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all slots."""
+        return sum(self.sizes)
+
+
+def _plan(
+    steps: Sequence[Step], external: set[Operand], outputs: set[Operand]
+) -> tuple[dict[Operand, int], list[int]]:
+    """A slot for every intermediate tensor, by liveness; outputs live on after the last step.
+
+    A slot is a buffer of its own that tensors use one after another. One arena with sub-buffers
+    would be a little smaller, but a driver of NVIDIA (580.159) crashes when sub-buffers that
+    kernels have used are released.
+
+    Greedy: the largest tensor first, each into the smallest slot that is free while it lives.
+    """
+    lives: dict[Operand, list[int]] = {}
+    for number, step in enumerate(steps):
+        for arg in step.args:
+            if not isinstance(arg, Operand) or arg.const is not None or arg.root in external:
+                continue
+            lives.setdefault(arg.root, [number, number])[1] = number
+    for operand in outputs & lives.keys():
+        lives[operand][1] = len(steps)
+    slots: dict[Operand, int] = {}
+    sizes: list[int] = []
+    taken: list[list[list[int]]] = []
+    for operand in sorted(lives, key=lambda o: (-o.nbytes, lives[o][0])):
+        first, last = lives[operand]
+        free = [
+            number
+            for number, uses in enumerate(taken)
+            if all(end < first or start > last for start, end in uses)
+        ]
+        number = free[-1] if free else len(sizes)  # later slots are smaller
+        if not free:
+            sizes.append(operand.nbytes)
+            taken.append([])
+        taken[number].append([first, last])
+        slots[operand] = number
+    return slots, sizes

@@ -1,0 +1,331 @@
+"""Which kernels a driver builds, runs and computes rightly: tried once, in processes of their own.
+
+Kernels come in families, and each family in forms. When a model first needs a family, its kernels
+are built and run on small tensors by another process, which may die of it, and its numbers are
+checked. The first form that passes is used; if none does, the device refuses the operators of the
+family. What matrix units do is tried alike, and not used at all if it fails. Verdicts are kept on
+disk per driver, device, processor and source.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partita.errors import PartitaError
+from partita.lowering import Graph
+from partita.progress import progress
+from partita.system.processors import usable_processors
+from partita_opencl.device.device import Device, find_device
+from partita_opencl.drivers import driver_trial, verdicts
+from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
+from partita_opencl.drivers.verdicts import Verdict
+from partita_opencl.launches.work_sizes import Form, Tuning
+from partita_opencl.properties import OpenClProperties, Precision, Tiling
+from partita_opencl.trials import kernel_checks, matrix_unit_checks
+from partita_opencl.trials.matrix_unit_checks import Units
+
+_log = logging.getLogger(__name__)
+
+SECONDS = 120.0
+"""How long a family may take."""
+
+_TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
+"""Largest relative errors of a family's results."""
+
+_PROCESSES = 2
+_FEW = 3
+"""So few families are tried by one process: to start another one takes longer."""
+
+FORMED = frozenset(
+    ("matmul", "convolution", "depthwise", "convolution_transposed", "normalisation", "lrn")
+)
+"""Families whose kernels change with the form: they sum products."""
+
+_UNTRIED = "kernels are tried without matrix units first"
+
+
+@dataclass(frozen=True)
+class Mode:
+    """What decides, beside the family, which kernels compute an operation.
+
+    Attributes:
+        local_tiles: Whether work is cut for local memory.
+        precision: What is computed in: float32, or halves of either kind.
+    """
+
+    local_tiles: bool
+    precision: Precision
+
+
+def mode_of(device: Device, properties: OpenClProperties, graph: Graph) -> Mode:
+    """Which kernels compute a graph on a device."""
+    precision = properties.INFERENCE_PRECISION_HINT
+    if any(v.dtype == np.float16 for node in graph.nodes for v in node.outputs if v):
+        precision = Precision.F16
+    elif precision is Precision.BF16X3:
+        precision = Precision.F32
+    return Mode(Tuning.of(device.limits, properties.TILING).local_tiles, precision)
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """What a device can do with a family of kernels.
+
+    Attributes:
+        form: The form to use.
+        reason: Why there is none; empty if there is.
+    """
+
+    form: Form = Form.USUAL
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class _Task:
+    """One thing to try: a family of kernels in a form, or units."""
+
+    family: str
+    form: Form
+
+
+_forced: _Task | None = None
+"""What this process tries, if it is one that tries."""
+
+_known: dict[tuple[str, Mode, str], Fitness] = {}
+_lock = threading.Lock()
+
+
+def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fitness]:
+    """What the device can do with some families; those without a verdict are tried now.
+
+    Families without kernels of their own are fit.
+    """
+    wanted = dict.fromkeys(families)
+    if _forced is not None:
+        return {family: Fitness(_forced.form) for family in wanted}
+    with _lock:
+        new = [
+            f for f in wanted if f in kernel_checks.CHECKS and _key(device, mode, f) not in _known
+        ]
+        if new:
+            _known.update(_decide(device, mode, new))
+        return {family: _known.get(_key(device, mode, family), Fitness()) for family in wanted}
+
+
+def forget() -> None:
+    """Lets verdicts be read again from disk."""
+    with _lock:
+        _known.clear()
+        _objection.cache_clear()
+
+
+def _key(device: Device, mode: Mode, family: str) -> tuple[str, Mode, str]:
+    return device.id, mode, family
+
+
+def _decide(
+    device: Device, mode: Mode, families: Sequence[str]
+) -> dict[tuple[str, Mode, str], Fitness]:
+    found: dict[str, Fitness] = {}
+    left = list(families)
+    faults: dict[str, tuple[str, Path | None]] = {}
+    hanging: set[str] = set()
+    for form in Form:
+        others = form is not Form.USUAL
+        tasks = [_Task(f, form) for f in left if not others or (f in FORMED and f not in hanging)]
+        for task, verdict in _verdicts(device, mode, tasks).items():
+            if verdict.good:
+                found[task.family] = Fitness(form)
+            else:
+                faults.setdefault(task.family, (verdict.reason, verdict.file))
+            if verdict.facts.get("hangs"):
+                hanging.add(task.family)
+        left = [family for family in left if family not in found]
+    for family, (reason, file) in faults.items():
+        _tell(device, family, reason, found.get(family), file)
+    found |= {family: Fitness(reason=faults[family][0]) for family in left}
+    return {_key(device, mode, family): fit for family, fit in found.items()}
+
+
+def _tell(
+    device: Device, family: str, reason: str, instead: Fitness | None, file: Path | None
+) -> None:
+    """Logs what a device fails at, what is used instead, and how to have it tried again."""
+    again = "" if file is None else f" To try it again, delete '{file}' and those beside it."
+    where = f"Device 'OPENCL.{device.id}' ({device.handle.name.strip()})"
+    if instead is None:
+        _log.warning("%s leaves out %s: %s.%s", where, _title(family), reason, again)
+    else:
+        text = "%s computes %s with %s, since as usual: %s.%s"
+        _log.info(text, where, _title(family), instead.form, reason, again)
+
+
+def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task, Verdict]:
+    """The verdicts on tasks, tried where there are none."""
+    found: dict[_Task, Verdict] = {}
+    for task in tasks:
+        known = verdicts.read(*_subject(device, mode, task))
+        if known is not None:
+            found[task] = known
+    missing = [task for task in tasks if task not in found]
+    if not missing:
+        return found
+    count = 1 if len(missing) <= _FEW else min(_PROCESSES, usable_processors())
+    done: list[str] = []
+    with progress("trying the OpenCL driver's kernels, once", len(missing)) as advance:
+
+        def told(task: _Task) -> None:
+            done.append(task.family)
+            advance(len(done))
+
+        with ThreadPoolExecutor(count) as pool:
+            parts = [missing[n::count] for n in range(count)]
+            for results in pool.map(lambda part: _try(device, mode, part, told), parts):
+                for task, (verdict, lasts) in results.items():
+                    subject = _subject(device, mode, task)
+                    found[task] = verdicts.write(*subject, verdict) if lasts else verdict
+    return found
+
+
+def _subject(device: Device, mode: Mode, task: _Task) -> tuple[str, list[str]]:
+    """What a verdict is on, and everything that it depends on."""
+    subject = f"{_title(task.family)} of OPENCL ({device.handle.name.strip()})"
+    marks = [device.identity, *device.driver.marks()]
+    return subject, [*marks, repr(mode), task.form, task.family, _sources()]
+
+
+def _title(family: str) -> str:
+    return f"kernels of family '{family}'" if family in kernel_checks.CHECKS else family
+
+
+@functools.cache
+def _sources() -> str:
+    """The digest of all kernels, of what launches them and of what they are checked by."""
+    digest = hashlib.sha256()
+    package = resources.files("partita_opencl")
+    for folder, ending in (("cl", ".cl"), ("emitters", ".py"), ("", "_checks.py")):
+        place = package.joinpath(folder) if folder else package
+        for file in sorted(place.iterdir(), key=lambda f: f.name):
+            if file.name.endswith(ending):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _try(
+    device: Device, mode: Mode, tasks: Sequence[_Task], told: Callable[[_Task], None]
+) -> dict[_Task, tuple[Verdict, bool]]:
+    """The verdicts of trials, and whether other trials would say the same.
+
+    A process that dies does so at one task; another one goes on behind it. What fails in a process
+    in which something failed before is tried alone: PoCL answers wrongly after a failed build.
+    """
+    found: dict[_Task, tuple[Verdict, bool]] = {}
+    queue = deque(tasks)
+    alone: deque[_Task] = deque()
+    while queue or alone:
+        running = deque(queue) if queue else deque([alone.popleft()])
+        queue.clear()
+        failed = False
+        try:
+            with TrialProcess("kernel_trial", _request(device, mode, running), SECONDS) as process:
+                ready = False
+                for answer in process.answers():
+                    if answer.get("ready"):
+                        ready = True
+                        continue
+                    task, fault = running.popleft(), str(answer["fault"])
+                    if fault and failed:
+                        alone.append(task)
+                        continue
+                    failed = failed or bool(fault)
+                    found[task] = Verdict(fault), True
+                    told(task)
+        except OSError as error:
+            return found | _none_tried(running, f"no process can be started to try it ({error})")
+        if not running:
+            continue
+        fault = process.fault or "the process that tried it ended early"
+        if not ready:
+            return found | _none_tried([*running, *alone], fault)
+        task = running.popleft()
+        found[task] = Verdict(fault, {"hangs": process.hangs}), not process.by_chance
+        told(task)
+        queue.extend(running)
+    return found
+
+
+def _none_tried(tasks: Collection[_Task], reason: str) -> dict[_Task, tuple[Verdict, bool]]:
+    return {task: (Verdict(reason), False) for task in tasks}
+
+
+def _request(device: Device, mode: Mode, tasks: Iterable[_Task]) -> Json:
+    return {
+        "drivers": driver_trial.told(),
+        "device": device.id,
+        "local_tiles": mode.local_tiles,
+        "precision": mode.precision,
+        "tasks": [[task.family, task.form] for task in tasks],
+    }
+
+
+def objection(device: Device, units: Units = Units.MATRIX) -> str:
+    """Why the device's matrix units are not used; empty if they are."""
+    if _forced is not None:
+        return "" if _forced.family in list(Units) else _UNTRIED
+    return _objection(device, units)
+
+
+@functools.cache
+def _objection(device: Device, units: Units) -> str:
+    task = _Task(units, Form.USUAL)
+    verdict = _verdicts(device, Mode(local_tiles=True, precision=Precision.F16), [task])[task]
+    if verdict.reason:
+        _log.warning(
+            "Device 'OPENCL.%s' computes without its %s: %s", device.id, units, verdict.reason
+        )
+    return verdict.reason
+
+
+def main(request: Json, answer: Answer) -> None:
+    """Tries one thing after the other, in a process of its own."""
+    global _forced
+    driver_trial.adopt(request["drivers"])
+    find_device(request["device"])
+    answer({"ready": True})
+    precision = Precision(request["precision"])
+    tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
+    for family, form in request["tasks"]:
+        _forced = _Task(family, Form(form))
+        try:
+            if family in list(Units):
+                fault = matrix_unit_checks.fault(request["device"], Units(family))
+            else:
+                fault = _fault(family, request["device"], precision, tiling)
+        except PartitaError as error:
+            fault = " ".join(str(error).split())
+        answer({"fault": fault})
+
+
+def _fault(family: str, device_id: str, precision: Precision, tiling: Tiling) -> str:
+    import partita
+
+    sample = kernel_checks.sample(family)
+    core = partita.Core()
+    config = {"INFERENCE_PRECISION_HINT": precision, "TILING": tiling}
+    compiled = core.compile_model(core.read_model(sample.model()), f"OPENCL.{device_id}", config)
+    results = compiled.create_infer_request().infer(sample.feeds)
+    arrays: dict[str, Any] = {name: np.array(results[name]) for name in sample.wanted}
+    error = sample.error(arrays)
+    return "" if error < _TOLERANCES[precision] else f"results are {error:.2g} off"

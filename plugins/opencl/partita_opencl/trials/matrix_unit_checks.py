@@ -1,0 +1,275 @@
+"""What a device's matrix units must compute rightly with its driver, in models of small products.
+
+A kernel with inline PTX may be refused, compute nonsense, or break the context for good. What warps
+do together (wgmma) is checked apart from what a warp does alone, and so are tiles that the copy
+engine brings (TMA): a driver may take one of them.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Array
+from partita_opencl.device.device import find_device
+from partita_opencl.tuning import product_tiles
+
+_SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
+"""Rows, depth and columns of the products tried: even and odd ones, with and without splits."""
+
+FILES = (
+    *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
+    *("tensor_map.cl", "attention.cl"),
+)
+"""The sources that a verdict depends on."""
+
+
+class Units(enum.StrEnum):
+    """What is tried: products of a warp, of four together, tiles for these, groups that wait."""
+
+    MATRIX = "matrix units"
+    WARPGROUP = "warpgroups"
+    COPY_ENGINE = "copy engine"
+    RESIDENT = "groups that wait for one another"
+
+
+def fault(device_id: str, units: Units) -> str:
+    """What units compute wrongly, in words; empty if all is right.
+
+    Changes which tiles products use, in a process that has no other work.
+    """
+    if units is Units.RESIDENT:
+        error = _run_error(device_id)
+        return "" if error < 2e-3 else f"a run of products is off by {error:.2g}"
+    if units is Units.COPY_ENGINE:
+        return _copy_engine_fault(device_id)
+    return _products_fault(device_id, warpgroup=units is Units.WARPGROUP)
+
+
+def _products_fault(device_id: str, *, warpgroup: bool) -> str:
+    tiles = [t for t in product_tiles.STREAM_TILES if t.warpgroup == warpgroup and not t.bulk]
+    if find_device(device_id).limits.is_cpu:
+        del tiles[1:]  # tests only: it takes another one
+    for tile in tiles:
+        # One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
+        product_tiles.STREAM_TILES = (tile,)
+        for rows, depth, columns in _SHAPES:
+            error = _error(device_id, rows, depth, columns, constant=True)
+            if rows == _SHAPES[0][0]:
+                # Of bfloat16, whose rounding errors are eight times as large.
+                error = max(error, _error(device_id, rows, depth, columns, "bf16") / 8)
+            if tile is tiles[0] and not warpgroup:
+                error = max(error, _error(device_id, rows, depth, columns, constant=False))
+            if rows == _SHAPES[0][0]:
+                error = max(error, _normalised_error(device_id))
+            if not error < 2e-3:
+                return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
+    error = 0.0 if warpgroup else _attention_error(device_id)
+    return "" if error < 2e-3 else f"attention is off by {error:.2g}"
+
+
+def _copy_engine_fault(device_id: str) -> str:
+    tiles = product_tiles.STREAM_TILES
+    others = replace(tiles[0], start=1e9)  # for products that the copy engine is not for
+    for tile in tiles:
+        if tile.bulk:
+            product_tiles.STREAM_TILES = (tile, others)
+            error = brought_error(device_id)
+            if not error < 2e-3:
+                return f"a product by {tile.high} x {tile.wide} is off by {error:.2g}"
+    return ""
+
+
+def _error(
+    device_id: str,
+    rows: int,
+    depth: int,
+    columns: int,
+    precision: str = "f16",
+    *,
+    constant: bool = True,
+) -> float:
+    """Relative error of a product, as a convolution of constant weights or of two inputs."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(rows)
+    a: Array = rng.standard_normal((rows, depth)).astype(np.float32)
+    b: Array = rng.standard_normal((depth, columns)).astype(np.float32)
+    weights = []
+    feeds = {"a": a, "b": b}
+    node = helper.make_node("MatMul", ["a", "b"], ["y"])
+    if constant:
+        feeds = {"b": b.reshape(1, depth, columns, 1)}
+        weights = [numpy_helper.from_array(a.reshape(rows, depth, 1, 1), "a")]
+        node = helper.make_node("Conv", ["b", "a"], ["y"])
+    wanted = a.astype(np.float64) @ b
+    return _compare(device_id, [node], feeds, weights, wanted, precision=precision)
+
+
+def _run_error(device_id: str) -> float:
+    """Relative error of nine convolutions, two of them beside others; the worst of runs."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(2)
+    x: Array = rng.standard_normal((1, 64, 20, 20)).astype(np.float32)
+    nodes, weights = [], []
+
+    def conv(source: str, channels: int, filters: int, size: int, target: str) -> None:
+        w = rng.standard_normal((filters, channels, size, size)) * (channels * size**2) ** -0.5
+        weights.append(numpy_helper.from_array(w.astype(np.float32), f"w{target}"))
+        pads = [size // 2] * 4
+        nodes.append(helper.make_node("Conv", [source, f"w{target}"], [target], pads=pads))
+
+    source, channels, wide = "x", 64, {"x": x.astype(np.float64)}
+    for block in "pq":
+        one, three, four, short = (f"{block}{i}" for i in range(4))
+        conv(source, channels, 64, 1, one)
+        conv(one, 64, 128, 3, three)
+        conv(three, 128, 256, 1, four)
+        conv(source, channels, 256, 1, short)
+        nodes.append(helper.make_node("Add", [four, short], [f"s{block}"]))
+        nodes.append(helper.make_node("Relu", [f"s{block}"], [block]))
+        source, channels = block, 256
+    conv(source, 256, 72, 3, "y")
+    arrays = {w.name: numpy_helper.to_array(w).astype(np.float64) for w in weights}
+    for node in nodes:
+        target = node.output[0]
+        if node.op_type == "Conv":
+            wide[target] = _convolved(wide[node.input[0]], arrays[f"w{target}"])
+        elif node.op_type == "Add":
+            wide[target] = wide[node.input[0]] + wide[node.input[1]]
+        else:
+            wide[target] = np.maximum(wide[node.input[0]], 0.0)
+    return _compare(device_id, nodes, {"x": x}, weights, wide["y"], runs=30)
+
+
+def _convolved(x: Array, w: Array) -> Array:
+    """A convolution that keeps the size of the image."""
+    pad = w.shape[2] // 2
+    image = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
+    windows = np.lib.stride_tricks.sliding_window_view(image, w.shape[2:], (2, 3))
+    result: Array = np.einsum("ncyxij,fcij->nfyx", windows, w, optimize=True)
+    return result
+
+
+def _normalised_error(device_id: str) -> float:
+    """Relative error of 40 rows multiplied, normalised, and multiplied again, with residuals."""
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(1)
+    x, r = (rng.standard_normal((40, n)).astype(np.float32) for n in (192, 72))
+    arrays = {"scale": rng.standard_normal(192), "shift": rng.standard_normal(192)}
+    arrays["w"] = rng.standard_normal((192, 72)) * 192**-0.5
+    arrays["first"] = rng.standard_normal((192, 192)) * 192**-0.5
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "scale", "shift"], ["n"]),
+        helper.make_node("MatMul", ["n", "w"], ["p"]),
+        helper.make_node("Transpose", ["n"], ["t"]),
+        helper.make_node("Slice", ["t", "from", "to"], ["part"]),
+        helper.make_node("Transpose", ["part"], ["back"]),
+        helper.make_node("Sum", ["p", "r", "back"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
+    weights += [numpy_helper.from_array(np.array([v]), n) for n, v in (("from", 0), ("to", 72))]
+    wide = x.astype(np.float64) @ arrays["first"]
+    normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    normal = normal * arrays["scale"] + arrays["shift"]
+    wanted = normal @ arrays["w"] + r + normal[:, :72]
+    return _compare(device_id, nodes, {"x": x, "r": r}, weights, wanted)
+
+
+def brought_error(device_id: str, rows: int = 9001) -> float:
+    """Relative error of products with and without residuals, of halves and of float32.
+
+    By default, groups compute several tiles each.
+    """
+    from onnx import helper, numpy_helper
+
+    rng = np.random.default_rng(3)
+    shapes = {"first": (72, 264), "second": (264, 264), "short": (264, 16), "third": (264, 264)}
+    arrays = {n: rng.standard_normal(s) * s[0] ** -0.5 for n, s in shapes.items()}
+    arrays |= {"last": arrays["short"][::-1], "scale": np.ones(264), "shift": np.zeros(264)}
+    x: Array = rng.standard_normal((rows, 72)).astype(np.float32)
+    nodes = [
+        helper.make_node(kind, inputs, [output])
+        for kind, inputs, output in (
+            ("MatMul", ["x", "first"], "a"),
+            ("Relu", ["a"], "b"),
+            ("MatMul", ["b", "second"], "c"),
+            ("Add", ["c", "b"], "d"),
+            ("Relu", ["d"], "e"),
+            ("LayerNormalization", ["e", "scale", "shift"], "f"),
+            ("MatMul", ["f", "short"], "g"),
+            ("MatMul", ["b", "third"], "h"),
+            ("Add", ["h", "f"], "i"),
+            ("LayerNormalization", ["i", "scale", "shift"], "j"),
+            ("MatMul", ["j", "last"], "k"),
+            ("Mul", ["k", "g"], "y"),
+        )
+    ]
+    weights = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in arrays.items()]
+
+    def normal(v: Array) -> Array:
+        result: Array = (v - v.mean(-1, keepdims=True)) / np.sqrt(v.var(-1, keepdims=True) + 1e-5)
+        return result
+
+    b = np.maximum(x.astype(np.float64) @ arrays["first"], 0.0)
+    e = np.maximum(b @ arrays["second"] + b, 0.0)
+    j = normal(b @ arrays["third"] + normal(e))
+    wanted = (j @ arrays["last"]) * (normal(e) @ arrays["short"])
+    return _compare(device_id, nodes, {"x": x}, weights, wanted)
+
+
+def _attention_error(device_id: str) -> float:
+    """Relative error of attention over two heads of 24 elements, by 70 keys with a mask."""
+    from onnx import helper
+
+    rng = np.random.default_rng(0)
+    shapes = {"q": (1, 40, 2, 24), "k": (1, 70, 2, 24), "v": (1, 70, 2, 24), "m": (1, 1, 40, 70)}
+    feeds: dict[str, Array] = {n: rng.standard_normal(s).astype("f4") for n, s in shapes.items()}
+    nodes = [
+        helper.make_node("Transpose", ["q"], ["heads"], perm=[0, 2, 1, 3]),
+        helper.make_node("Transpose", ["k"], ["turned"], perm=[0, 2, 3, 1]),
+        helper.make_node("Transpose", ["v"], ["values"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["heads", "turned"], ["s"]),
+        helper.make_node("Add", ["s", "m"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "values"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    wide = {name: array.astype(np.float64) for name, array in feeds.items()}
+    q, keys, values = (wide[name].swapaxes(1, 2) for name in "qkv")
+    scores = np.exp(q @ keys.swapaxes(2, 3) + wide["m"])
+    wanted = (scores / scores.sum(-1, keepdims=True) @ values).swapaxes(1, 2)
+    return _compare(device_id, nodes, feeds, [], wanted)
+
+
+def _compare(
+    device_id: str,
+    nodes: list[Any],
+    feeds: dict[str, Array],
+    weights: list[Any],
+    wanted: Array,
+    runs: int = 2,
+    precision: str = "f16",
+) -> float:
+    """Relative error of a model's result; the largest one of several runs."""
+    from onnx import TensorProto, helper
+
+    import partita
+
+    kind = TensorProto.FLOAT
+    ports = [helper.make_tensor_value_info(n, kind, x.shape) for n, x in feeds.items()]
+    y = helper.make_tensor_value_info("y", kind, None)
+    graph = helper.make_graph(nodes, "trial", ports, [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    core = partita.Core()
+    config = {"INFERENCE_PRECISION_HINT": precision, "TILING": "LOCAL"}
+    compiled = core.compile_model(core.read_model(model), f"OPENCL.{device_id}", config)
+    request = compiled.create_infer_request()
+    found = [np.array(request.infer(feeds)[0]).reshape(wanted.shape) for _ in range(runs)]
+    return float(max(np.linalg.norm(x - wanted) for x in found) / np.linalg.norm(wanted))

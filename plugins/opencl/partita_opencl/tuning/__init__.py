@@ -1,0 +1,1 @@
+"""Measured tiles: the database, the command, and what is tried."""

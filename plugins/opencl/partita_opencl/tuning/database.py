@@ -1,0 +1,114 @@
+"""Cuts of products that were measured to be the fastest, kept on disk per device and driver.
+
+A cost model ranks the ways to cut a product. ``partita tune`` tries the first ones of a model's
+products and notes the winner where it beats the model's choice. What is noted for tiles that there
+are no more, or by another driver, is not used; nothing here changes what is computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from partita.storage.cache_folder import cache_folder, read_private, write_private
+
+_log = logging.getLogger(__name__)
+
+
+class Named(Protocol):
+    """Anything that has a name in the database."""
+
+    @property
+    def name(self) -> str:
+        """Stays the same as long as the thing does."""
+
+
+C = TypeVar("C", bound=Named)
+
+
+class Trial:
+    """Takes the choice of a certain rank for every product, and notes what it took.
+
+    Args:
+        rank: 0 for the cost model's first choice.
+
+    Attributes:
+        taken: Operation name to key and name of the choice.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.taken: dict[str, tuple[str, str]] = {}
+
+
+_running: list[Trial] = []
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def trying(rank: int) -> Iterator[Trial]:
+    """Lets all models that are compiled meanwhile try the choices of a rank."""
+    trial = Trial(rank)
+    with _lock:
+        _running.append(trial)
+    try:
+        yield trial
+    finally:
+        with _lock:
+            _running.remove(trial)
+
+
+def choose(device: str, operation: str, key: str, ranked: Sequence[C]) -> C:
+    """The choice for a product.
+
+    Args:
+        device: Identity of device and driver.
+        operation: The operation's name.
+        key: What the choice hangs on.
+        ranked: All choices, the cost model's favourite first.
+    """
+    with _lock:
+        trial = _running[-1] if _running else None
+    if trial is not None:
+        choice = ranked[min(trial.rank, len(ranked) - 1)]
+        trial.taken[operation] = key, choice.name
+        return choice
+    name = _load(device).get(key)
+    return next((choice for choice in ranked if choice.name == name), ranked[0])
+
+
+def keep(device: str, found: Mapping[str, str]) -> Path | None:
+    """Adds choices to the device's database; where it is, or ``None`` if none is kept."""
+    path = _path(device)
+    if path is None:
+        return None
+    content = {"device": device, "choices": {**_load(device), **found}}
+    write_private(path, json.dumps(content, indent=1, sort_keys=True).encode())
+    _load.cache_clear()
+    return path
+
+
+def _path(device: str) -> Path | None:
+    folder = cache_folder("opencl-tuning")
+    digest = hashlib.sha256(device.encode()).hexdigest()[:32]
+    return None if folder is None else folder / f"{digest}.json"
+
+
+@functools.cache
+def _load(device: str) -> Mapping[str, str]:
+    path = _path(device)
+    try:
+        known = None if path is None else read_private(path)
+        content = {} if known is None else json.loads(known)
+        choices = content.get("choices", {})
+        return {str(key): str(name) for key, name in choices.items()}
+    except (ValueError, AttributeError) as error:
+        _log.warning("The measured choices in '%s' cannot be read: %s", path, error)
+        return {}
