@@ -31,15 +31,32 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 
 from __future__ import annotations
 
-from partita.printable import printable_lines
+from typing import TYPE_CHECKING
+
+from partita.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Self
 
 
 class PartitaError(Exception):
-    """The root of all errors that Partita raises on purpose."""
+    """The root of all errors that Partita raises on purpose.
+
+    Attributes:
+        lines: What follows the message, a line each: a list of operations, a compiler's log.
+    """
+
+    lines: tuple[str, ...] = ()
+
+    def with_lines(self, lines: Iterable[str]) -> Self:
+        """The same error, with lines behind its message."""
+        self.lines = tuple(lines)
+        return self
 
     def __str__(self) -> str:
-        """The message; control characters of names in it are spelled out."""
-        return printable_lines(super().__str__())
+        """The message as one line, then its lines; what would act in names is spelled out."""
+        return "\n".join(map(printable, [super().__str__(), *self.lines]))
 
 
 class ModelError(PartitaError):

@@ -2,8 +2,9 @@
 
 A case is known by its kind and its seed, and is the same whenever it is run. Cases run in child
 processes, with a limit of memory; one that takes more than ``--hang`` seconds of processor time
-(or ten times as many on the clock) is ended. What went wrong is printed with its seed, and kept
-in ``--log``; the next run starts at the seed that the last line names.
+(or ten times as many on the clock) is ended, one with a Loop, which may be endless by right, after
+some seconds. What went wrong is printed with its seed, and kept in ``--log``; the next run starts
+at the seed that the last line names.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def campaign(kind, arguments, end):
             outcome = result["outcome"]
             outcomes[outcome.partition(":")[0]] += 1
             seed = result["seed"] + 1
-            if outcome not in ("ok", "refused"):
+            if outcome not in ("ok", "refused", "ended"):
                 note(kind, result, arguments.log)
                 wrong += not outcome.startswith("wrapped")
             if time.monotonic() > end:

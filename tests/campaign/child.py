@@ -18,11 +18,15 @@ import warnings
 
 from partita.errors import PartitaError
 
+from .patience import OutOfTime
+
 RAW = (KeyError, IndexError, AttributeError, TypeError, ArithmeticError, AssertionError)
 """What an error of ours should not stand for: the cause was not understood."""
 
-GENERIC = re.compile(r"failed to compile|failed on model|failed to answer|failed: |not a valid O")
-"""How messages begin that name neither an operation nor what is wrong with it."""
+GENERIC = re.compile(
+    r"failed to compile|failed on model|failed to answer|failed: |not a valid O\w+ \w+: \w+Error: "
+)
+"""What messages hold that name neither an operation nor what is wrong with it."""
 
 
 def outcome_of(error):
@@ -60,6 +64,8 @@ def main(kind, first, count, gigabytes):
             for what in module.case(seed):
                 tell(seed=seed, what=what)
             tell(seed=seed, outcome="ok")
+        except OutOfTime:
+            tell(seed=seed, outcome="ended")
         except Exception as error:  # noqa: BLE001 - what it is, is the outcome
             outcome = outcome_of(error)
             told = {} if outcome == "refused" else {"error": shortened(error)}

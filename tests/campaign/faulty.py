@@ -9,6 +9,7 @@ import numpy as np
 from partita.errors import CompileError, ModelFormatError
 
 from . import guard
+from .patience import ended_after
 
 
 def case(seed):
@@ -34,6 +35,10 @@ def case(seed):
             np.ones(1 << 40, np.uint8)
         case 8:
             raise SystemExit(3)
+        case 9:
+            with ended_after(0.2):
+                while True:
+                    pass
 
 
 def _beyond(step):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 
 import numpy as np
@@ -13,6 +14,9 @@ from partita.errors import PartitaError
 from partita_conformance.inputs.node_cases import node_cases
 
 from . import guard, numbers
+from .patience import ended_after
+
+LOOP_SECONDS = 5
 
 
 def case(seed, device="CPU"):
@@ -25,9 +29,7 @@ def case(seed, device="CPU"):
     if rng.random() < 0.45:
         change_attributes(rng, proto.graph.node)
     arrays = [i for i, feed in enumerate(feeds) if isinstance(feed, np.ndarray)]
-    # A Loop of 2**62 iterations is a program that never ends, not a fault of who runs it.
-    loops = any(node.op_type == "Loop" for node in proto.graph.node)
-    for i in () if loops else arrays:
+    for i in arrays:
         if rng.random() < 0.5:
             feeds[i] = numbers.hostile_array(rng, feeds[i])
         if rng.random() < 0.15:
@@ -39,7 +41,10 @@ def case(seed, device="CPU"):
     at_end = rng.random() < 0.7
     feeds = [guard.guarded(f, at_end) if isinstance(f, np.ndarray) else f for f in feeds]
     yield f"{name} at {'end' if at_end else 'start'}"
-    run(proto, feeds, device)
+    # A Loop of 2**62 iterations is a program that never ends, not a fault of who runs it.
+    loops = any(node.op_type == "Loop" for node in proto.graph.node)
+    with ended_after(LOOP_SECONDS) if loops else contextlib.nullcontext():
+        run(proto, feeds, device)
 
 
 def run(proto, feeds, device):

@@ -31,6 +31,7 @@ def outcomes(first, count, hang=2.0):
         (6, "signal:11"),
         (7, "raw:MemoryError"),
         (8, "died:3"),
+        (9, "ended"),
     ],
 )
 def test_every_fault_is_noticed(seed, outcome):

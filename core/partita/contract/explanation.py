@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from partita.contract.query import Reason, ReasonCode
-from partita.printable import printable, printable_lines
+from partita.printable import printable
 
 if TYPE_CHECKING:
     from partita.model.model import Model
@@ -250,7 +250,8 @@ class Explanation:
             for row in rows
         ]
         decided = self.decision.lines() if self.decision else []
-        return printable_lines("\n".join([*lines, "", self.summary(), *self.notes, *decided]))
+        rest = map(printable, [self.summary(), *self.notes, *decided])
+        return "\n".join([*lines, "", *rest])
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain data for JSON."""

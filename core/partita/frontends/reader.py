@@ -19,6 +19,7 @@ from partita.frontends.onnx.external_data import (
 )
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.weight_splitter import without_weights
+from partita.malformed import described
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_inputs
 from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
@@ -42,6 +43,10 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
     inputs become constants, operations get unique names and topological order, shapes are
     inferred. Weights in external files are mapped into memory, not read.
+
+    As long as the model or what was compiled of it lives, replace its files by renaming others into
+    place: one that is written to changes weights, and one that is cut short ends the process when
+    they are read (SIGBUS).
 
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
@@ -98,12 +103,13 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
     except PartitaError:
         raise
     except Exception as error:  # damaged files make the parsers raise errors of any kind
-        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+        what = described(proto, error)
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
     if folder is not None:
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = "model" if path is None else path.stem
-    return _tidy(ir_model, origin, tidy, isolate)
+    return _tidy(ir_model, origin, tidy, isolate, proto)
 
 
 def _is_ir(data: bytes | memoryview) -> bool:
@@ -175,7 +181,7 @@ def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str,
     except DecodeError as error:
         raise ModelFormatError(
             f"{origin} is not an ONNX model or is damaged ({len(data)} bytes, starting with "
-            f"{bytes(data[:8])!r})."
+            f"{bytes(data[:8])!r}); export or download it again."
         ) from error
     return proto, weights
 
@@ -189,6 +195,11 @@ def _check_header(proto: onnx.ModelProto, origin: str) -> None:
     if not proto.graph.output:
         raise ModelFormatError(f"{origin} is not an ONNX model: its graph has no output.")
     for value in (*proto.graph.input, *proto.graph.output):
+        if isinstance(value.name, bytes):
+            raise ModelFormatError(
+                f"{origin}: an input or output has the name {value.name!r}, which is no UTF-8; "
+                "export or download it again."
+            )
         if _is_map(value.type):
             raise ModelFormatError(
                 f"{origin}: '{value.name}' is made of maps, which are not supported; convert from "
@@ -215,13 +226,19 @@ def _is_map(kind: onnx.TypeProto) -> bool:
     return bool(which == "map_type")
 
 
-def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
+def _tidy(
+    ir_model: ir.Model,
+    origin: str,
+    tidy: bool,
+    isolate: bool,
+    proto: onnx.ModelProto | None = None,
+) -> Model:
     try:
         check_attributes(ir_model)
         if tidy:
             _simplify(ir_model)
         nodes, bodies = _operations(ir_model.graph)
-        check_inputs(nodes, ir_model.opset_imports.get(""))
+        check_inputs(nodes, ir_model.opset_imports)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
             return Model(ir_model)
@@ -234,7 +251,8 @@ def _tidy(ir_model: ir.Model, origin: str, tidy: bool, isolate: bool) -> Model:
     except PartitaError:
         raise
     except Exception as error:  # onnx-ir's passes trust their input
-        raise ModelFormatError(f"{origin} is not a valid ONNX model: {_root(error)}") from error
+        what = described(proto, error)
+        raise ModelFormatError(f"{origin} is not a valid ONNX model: {what}") from error
     return Model(ir_model)
 
 
@@ -352,7 +370,9 @@ def _sort(graph: ir.Graph, origin: str) -> None:
     try:
         graph.sort()
     except ValueError as error:
-        raise ModelFormatError(f"{origin} has a cycle: {error}") from error
+        raise ModelFormatError(
+            f"{origin} has a cycle: operations wait for one another's results; export it again."
+        ) from error
 
 
 def _check_wiring(

@@ -50,6 +50,9 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 """Attribute to the smallest and the largest number that is allowed, whatever the operator."""
 
+_DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
+"""What ONNX defines besides its main operators; its inference trusts these as well."""
+
 _LENIENT = frozenset({"Resize"})
 """Operators whose inputs exporters leave out though a version of ONNX calls for them."""
 
@@ -65,27 +68,30 @@ def check_attributes(ir_model: ir.Model) -> None:
     """
     graphs: list[Any] = [ir_model.graph, *ir_model.functions.values()]
     for graph in graphs:
-        version = graph.opset_imports.get("", graph.opset_imports.get("ai.onnx"))
         for node in _nodes(graph):
-            _check(node, version)
+            _check(node, _version(node, graph.opset_imports))
 
 
-def check_inputs(nodes: Iterable[ir.Node], version: int | None) -> None:
+def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
     """Refuses operations that lack an input that ONNX's definition does not call optional.
 
     Args:
         nodes: With functions inlined, whose inputs may be left out where they are called.
-        version: Of ONNX's operators.
+        versions: Of the operators of each domain.
 
     Raises:
         ModelFormatError: Names the operation and the input.
     """
     for node in nodes:
-        if node.domain or version is None or node.op_type in _LENIENT:
+        version = _version(node, versions)
+        if version is None or node.op_type in _LENIENT:
             continue
-        for position, name in _required(str(node.op_type), version):
+        required, repeated = _required(str(node.op_type), version, str(node.domain))
+        for position, name in required:
             if position >= len(node.inputs) or node.inputs[position] is None:
                 raise _refusal(node, f"lacks its input {position}, '{name}'")
+        if repeated and None in node.inputs:
+            raise _refusal(node, f"lacks its input {node.inputs.index(None)}, one of '{repeated}'")
 
 
 def _nodes(graph: Any) -> Iterator[ir.Node]:
@@ -94,10 +100,17 @@ def _nodes(graph: Any) -> Iterator[ir.Node]:
     return iter(ir.traversal.RecursiveGraphIterator(graph))
 
 
+def _version(node: ir.Node, versions: Mapping[str, int]) -> int | None:
+    """Of the domain of an operation, if it is one of ONNX's and imported."""
+    if node.domain in ("", "ai.onnx"):
+        return versions.get("", versions.get("ai.onnx"))
+    return versions.get(node.domain) if node.domain in _DOMAINS else None
+
+
 def _check(node: ir.Node, version: int | None) -> None:
-    if node.domain not in ("", "ai.onnx"):
+    if node.domain not in ("", "ai.onnx", *_DOMAINS):
         return
-    types = {} if version is None else _types(str(node.op_type), version)
+    types = {} if version is None else _types(str(node.op_type), version, str(node.domain))
     for name, (kind, required) in types.items():
         if required and name not in node.attributes:
             raise _refusal(node, f"lacks its attribute '{name}' of type {kind}")
@@ -143,30 +156,35 @@ def _due_type(op_type: str, types: Mapping[str, tuple[str, bool]], name: str) ->
 
     if name in types:
         return types[name][0]
-    return _types(op_type, onnx.defs.onnx_opset_version()).get(name, ("", False))[0]
+    return _types(op_type, onnx.defs.onnx_opset_version(), "").get(name, ("", False))[0]
 
 
 @functools.cache
-def _required(op_type: str, version: int) -> tuple[tuple[int, str], ...]:
-    """Position and name of the inputs that must be there, by ONNX's definition."""
+def _required(op_type: str, version: int, domain: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """By ONNX's definition, position and name of the inputs that must be there.
+
+    And the name of those of one type that there are any number of, none of which may be left out.
+    """
     import onnx
 
     try:
-        schema = onnx.defs.get_schema(op_type, version, "")
+        schema = onnx.defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
-        return ()
+        return (), ""
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     found = [(n, x.name) for n, x in enumerate(schema.inputs) if x.option == single]
-    return tuple(found)
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    repeated = [x.name for x in schema.inputs if x.option == variadic and x.is_homogeneous]
+    return tuple(found), repeated[0] if repeated else ""
 
 
 @functools.cache
-def _types(op_type: str, version: int) -> dict[str, tuple[str, bool]]:
+def _types(op_type: str, version: int, domain: str) -> dict[str, tuple[str, bool]]:
     """Attribute to its type, and whether it must be there, by ONNX's definition."""
     import onnx
 
     try:
-        schema = onnx.defs.get_schema(op_type, version, "")
+        schema = onnx.defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
         return {}
     types: dict[str, tuple[str, bool]] = {}

@@ -225,3 +225,11 @@ def test_values_of_shape_inputs_may_change():
 
 def test_nothing_is_refused_here():
     assert "OPENCL.0" in core().available_devices
+
+
+def test_slice_by_scalars():
+    """Starts and ends of one number are taken for lists of one, as on the other devices."""
+    x = floats(5, 4)
+    bounds = [np.array(n, np.int64) for n in (1, 3)]
+    model, feeds = single("Slice", [x, *bounds], constant=(1, 2))
+    np.testing.assert_array_equal(compiled(model)(feeds)[0], x[1:3])

@@ -272,3 +272,63 @@ def test_inputs_that_may_be_left_out():
     nodes = [node("Clip", ["x", "", "high"], "a"), node("Resize", ["a", "", "scales"], "y")]
     weights = [weight("high", np.float32(3)), weight("scales", np.ones(4, np.float32))]
     read_model(model_of(nodes, [value("x", [1, 1, 2, 2])], ["y"], weights, opset=11))
+
+
+def one_relu():
+    """A Relu of a small input as a protobuf, for tests to damage."""
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["y"], name="r")],
+        "damaged",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+def test_what_is_wrong_with_a_file_is_said_in_our_words():
+    twice, missing = one_relu(), one_relu()
+    twice.graph.node.append(helper.make_node("Neg", ["x"], ["y"]))
+    missing.functions.append(helper.make_function("own", "F", ["x"], ["gone"], [], []))
+    bytes_name = one_relu().SerializeToString().replace(b"\x0a\x01x", b"\x0a\x01\xff")
+    wanted = [
+        (twice, r"operation 1 of graph 'damaged' \(Neg\) computes 'y', which is computed by op"),
+        (missing, r"nothing computes output 'gone' of function 'F'"),
+        (bytes_name, r"has the name b'\\xff', which is no UTF-8"),
+    ]
+    for damaged, message in wanted:
+        with pytest.raises(ModelFormatError, match=message) as caught:
+            read_model(damaged)
+        assert "export or download it again" in str(caught.value)
+        assert "KeyError" not in str(caught.value)
+
+
+def test_no_input_of_many_may_be_left_out():
+    proto = one_relu()
+    proto.graph.node[0].op_type = "Concat"
+    proto.graph.node[0].input.append("")
+    proto.graph.node[0].input.append("x")
+    proto.graph.node[0].attribute.append(helper.make_attribute("axis", 0))
+    with pytest.raises(
+        ModelFormatError, match=r"'r' \(Concat\) lacks its input 1, one of 'inputs'"
+    ):
+        read_model(proto)
+
+
+def test_operators_of_other_onnx_domains_are_checked_too():
+    """onnx's inference reads the first input of a LabelEncoder whether it is there or not."""
+    made = helper.make_node(
+        "LabelEncoder",
+        [""],
+        ["y"],
+        name="labels",
+        domain="ai.onnx.ml",
+        keys_strings=["a"],
+        values_int64s=[1],
+    )
+    text = helper.make_tensor_value_info("x", TensorProto.STRING, [5])
+    output = helper.make_tensor_value_info("y", INT64, [5])
+    graph = helper.make_graph([made], "labels", [text], [output])
+    opsets = [helper.make_opsetid("ai.onnx.ml", 4)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    with pytest.raises(ModelFormatError, match=r"'labels' \(LabelEncoder\) lacks its input 0, 'X'"):
+        read_model(proto)

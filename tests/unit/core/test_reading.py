@@ -211,8 +211,12 @@ def test_long_chains_are_no_trouble():
         ([("Neg", ["x"], "y")], ["z"], "nothing produces output 'z'"),
         ([("Neg", ["x"], "y")], ["y", "y"], "lists output 'y' twice"),
         ([("Neg", ["x"], "y")], ["y", ""], "output 1 has no name"),
-        ([("Neg", ["x"], "y"), ("Abs", ["x"], "y")], ["y"], "'y' is redeclared"),
-        ([("Neg", ["w"], "w")], ["w"], "'w' is redeclared"),
+        (
+            [("Neg", ["x"], "y"), ("Abs", ["x"], "y")],
+            ["y"],
+            "computes 'y', which is computed by operation 0 too",
+        ),
+        ([("Neg", ["w"], "w")], ["w"], "computes 'w', which is an input or initializer"),
     ],
 )
 def test_wiring_that_cannot_be(nodes, outputs, said):

@@ -156,7 +156,7 @@ def place(
             result.pinned_elsewhere.append(op)
     _enforce_hard_pins(graph, result, pins)
     if homeless:
-        raise UnsupportedOpError(_explain_homeless(graph, homeless, result))
+        raise _homeless_error(graph, homeless, result)
     _report_pins(graph, result, pins, strict)
     moved = follow(
         graph,
@@ -264,14 +264,16 @@ def _let_constants_follow(
             )
 
 
-def _explain_homeless(graph: OpGraph, homeless: Sequence[int], result: Placement) -> str:
+def _homeless_error(
+    graph: OpGraph, homeless: Sequence[int], result: Placement
+) -> UnsupportedOpError:
     lines = []
     for op in homeless[:10]:
         reasons = "; ".join(f"{device}: {reason}" for device, reason in result.refused[op].items())
         lines.append(f"  '{graph.nodes[op].name}' ({graph.nodes[op].op_type}): {reasons}")
     if len(homeless) > 10:
         lines.append(f"  and {len(homeless) - 10} more")
-    return (
+    return UnsupportedOpError(
         f"No device takes {len(homeless)} of {len(graph.nodes)} operations. Add a device to the "
-        "list (REFERENCE takes every ONNX operator) or change these:\n" + "\n".join(lines)
-    )
+        "list (REFERENCE takes every ONNX operator) or change these:"
+    ).with_lines(lines)

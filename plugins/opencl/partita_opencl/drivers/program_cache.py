@@ -136,7 +136,8 @@ class ProgramCache:
             return built
         except cl.Error as error:
             log = program.get_build_info(self._handle, cl.program_build_info.LOG)
-            raise self._refused(file, options, f"{error}\n{log}") from error
+            refused = self._refused(file, options, str(error))
+            raise refused.with_lines(str(log).splitlines()) from error
 
     def _refused(self, file: str, options: list[str], why: str) -> CompileError:
         return CompileError(

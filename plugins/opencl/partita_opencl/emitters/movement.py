@@ -285,9 +285,9 @@ def slice_op(
     steps: Operand | None = None,
 ) -> Operand:
     """A box of a tensor, with steps of either sign."""
-    begin, end = k.value(starts).tolist(), k.value(ends).tolist()
-    along = list(range(len(begin))) if axes is None else k.value(axes).tolist()
-    stride = [1] * len(begin) if steps is None else k.value(steps).tolist()
+    begin, end = k.value(starts).ravel().tolist(), k.value(ends).ravel().tolist()
+    along = list(range(len(begin))) if axes is None else k.value(axes).ravel().tolist()
+    stride = [1] * len(begin) if steps is None else k.value(steps).ravel().tolist()
     return _slice(k, x, begin, end, along, stride)
 
 
