@@ -75,7 +75,7 @@ class EmulationError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     given, extra = _split(arguments)
-    options = _parser().parse_args(given)
+    options = _parser().parse_intermixed_args(given)
     names = [name for name in options.what if name in PROCESSORS]
     tests = [name for name in options.what if name not in PROCESSORS]
     try:

@@ -120,6 +120,14 @@ def test_arguments_behind_marks_are_not_its_own():
     assert run._split(["arm64", "--full"]) == (["arm64", "--full"], [])
 
 
+def test_tests_are_named_before_and_behind_options(monkeypatch, tmp_path):
+    ran = []
+    monkeypatch.setattr(run.Python, "prepare", lambda self: None)
+    monkeypatch.setattr(run, "_run", lambda python, tests, *rest: ran.append((python.name, tests)))
+    assert run.main(["haswell", "--folder", str(tmp_path), __file__]) == 0
+    assert ran == [("haswell", [__file__])]
+
+
 def test_another_system_is_refused(monkeypatch, capsys):
     monkeypatch.setattr(run.platform, "system", lambda: "Darwin")
     assert run.main(["haswell"]) == 2
