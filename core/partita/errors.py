@@ -31,6 +31,7 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
@@ -38,6 +39,8 @@ from partita.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
+
+    from partita.contract.query import Reason
 
 
 class PartitaError(Exception):
@@ -72,7 +75,16 @@ class ModelFormatError(ModelError, ValueError):
 
 
 class UnsupportedOpError(ModelError):
-    """No device of the list takes an operation of the model."""
+    """No device of the list takes an operation of the model.
+
+    Attributes:
+        reasons: Why, by the names of operations that a single device refuses; devices that split
+            models (HETERO) give those alone to others. Empty if it is not told so.
+    """
+
+    def __init__(self, message: str, reasons: Mapping[str, Reason] | None = None) -> None:
+        super().__init__(message)
+        self.reasons: Mapping[str, Reason] = {} if reasons is None else reasons
 
 
 class DeviceError(PartitaError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita.contract.query import ReasonCode
+from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import (
     CompileError,
     DeviceNotFoundError,
@@ -25,6 +25,19 @@ def test_a_device_that_claims_and_cannot_compile_loses_only_its_part():
     assert row.refused["A"].code is ReasonCode.COMPILE_FAILED
     assert "cannot compile Neg" in row.refused["A"].detail
     assert "A claimed 2 operations" in compiled.explain().notes[0]
+
+
+def test_a_device_that_names_what_it_cannot_compile_keeps_the_rest():
+    class Choosy(FakeDevice):
+        def compile_model(self, model, properties):
+            driver = Reason(ReasonCode.DRIVER_FAULT, "the driver dies of it")
+            answers = {op.name: driver if op.op_type == "Neg" else None for op in model.ops}
+            QueryResult.of("A", answers).require_all(model)
+            return super().compile_model(model, properties)
+
+    compiled = run(core_with(Choosy("A"), FakeDevice("B")), CHAIN, "HETERO:A,B")
+    assert devices_of(compiled) == {"a": "A", "b": "A", "c": "B", "d": "A"}
+    assert str(compiled.explain()["c"].refused["A"]) == "DRIVER_FAULT: the driver dies of it"
 
 
 def test_submodels_that_did_not_change_are_not_compiled_again():

@@ -20,6 +20,7 @@ from partita.errors import (
     InfeasiblePlanError,
     PartitaError,
     PluginError,
+    UnsupportedOpError,
 )
 from partita.model.model import Model, is_static, numpy_dtype, value_shape
 from partita.runtime.compiled_model import CompiledModel
@@ -285,9 +286,19 @@ class Compilation:
     def exclude(
         self, piece: Submodel, code: ReasonCode, error: Exception
     ) -> dict[tuple[int, str], Reason]:
-        """The exclusions that keep a submodel's operations off its device."""
-        reason = Reason(code, str(error))
-        return {(op, piece.device): reason for op in piece.ops}
+        """The exclusions that keep a submodel's operations off its device.
+
+        All of them, unless the device names those that it refuses.
+        """
+        refused = error.reasons if isinstance(error, UnsupportedOpError) else {}
+        named = {
+            (op, piece.device): reason
+            for op in piece.ops
+            if (reason := refused.get(self.wiring.nodes[op].name or ""))
+        }
+        return named or dict.fromkeys(
+            ((op, piece.device) for op in piece.ops), Reason(code, str(error))
+        )
 
     def exclude_device(self, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
         """The exclusions that leave a device alone altogether."""

@@ -76,6 +76,11 @@ def adopt(drivers: Sequence[Json]) -> None:
     )
 
 
+def has_adopted() -> bool:
+    """Whether this process is one that tries drivers for its parent."""
+    return _adopted is not None
+
+
 def told() -> list[Json]:
     """The drivers that are loaded, as :func:`adopt` takes them in another process."""
     return [

@@ -1,7 +1,7 @@
 """A process of our own in which a driver may abort, hang or crash, and how that ended.
 
-It runs ``main`` of one of this package's modules, gets a request as JSON, and answers by JSON, an
-object per line. What drivers write to its standard output is no answer.
+It runs ``main`` of one of this package's modules for each request that it gets. Requests and
+answers are JSON, an object per line. What drivers write to its standard output is no answer.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _MESSAGE = 300
 
 
 class TrialProcess:
-    """One such process; leaving the block ends it.
+    """One such process; leaving the block, or :meth:`close`, ends it.
 
     Args:
         module: The module of this package.
         request: What its ``main`` gets.
         seconds: How long it may be silent until it is taken to hang.
+        lasting: Whether there will be more requests, by :meth:`ask`.
 
     Raises:
         OSError: It cannot be started.
@@ -44,7 +45,9 @@ class TrialProcess:
         hangs: Whether it was ended since it had been silent too long.
     """
 
-    def __init__(self, module: str, request: Json, seconds: float) -> None:
+    def __init__(
+        self, module: str, request: Json, seconds: float, *, lasting: bool = False
+    ) -> None:
         self._seconds = seconds
         self.hangs = False
         self._last_words = ""
@@ -60,8 +63,24 @@ class TrialProcess:
         except OSError:
             self._errors.close()
             raise
-        with contextlib.suppress(BrokenPipeError):  # it died at once: its end says why
-            self._write(json.dumps(request).encode())
+        self.ask(request, last=not lasting)
+
+    def ask(self, request: Json, *, last: bool = False) -> None:
+        """Sends a request; no other may be under way.
+
+        Args:
+            request: What its ``main`` gets.
+            last: Whether it ends once it has answered.
+        """
+        stream = self._process.stdin
+        if stream is None:
+            raise ValueError("the process has no standard input")
+        with contextlib.suppress(BrokenPipeError):  # it has died: its end says why
+            stream.write(json.dumps(request).encode() + b"\n")
+            stream.flush()
+        if last:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
     def answers(self) -> Iterator[Json]:
         """What it tells, as it tells it; ends when it has ended, or has been silent too long."""
@@ -83,8 +102,24 @@ class TrialProcess:
                 yield json.loads(line)
 
     @property
+    def has_ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self._process.poll() is not None
+
+    def close(self) -> None:
+        """Ends it, if it has not ended."""
+        self._kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._last_words = self._read_last_words()
+        self._errors.close()
+
+    @property
     def fault(self) -> str:
-        """How it failed, in words, once the block is left; empty if it ended as it should."""
+        """How it failed, in words, once it is closed; empty if it ended as it should."""
         code = self._process.returncode
         if self.hangs:
             return f"it said nothing for {self._seconds:.0f} s"
@@ -104,13 +139,6 @@ class TrialProcess:
         self._errors.seek(max(0, self._errors.tell() - 10_000))
         text = self._errors.read().decode(errors="replace").strip()
         return text.splitlines()[-1].strip()[:_MESSAGE] if text else ""
-
-    def _write(self, data: bytes) -> None:
-        stream = self._process.stdin
-        if stream is None:
-            raise ValueError("the process has no standard input")
-        with stream:
-            stream.write(data)
 
     def _give_up(self) -> None:
         self.hangs = True
@@ -134,24 +162,19 @@ class TrialProcess:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._kill()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._last_words = self._read_last_words()
-        self._errors.close()
+        self.close()
 
 
 def serve(main: Callable[[Json, Answer], None]) -> None:
-    """The process's side: reads the request, and sends answers past what drivers print."""
-    request = json.load(sys.stdin)
+    """The process's side: reads requests, and sends answers past what drivers print."""
     with _own_output() as stream:
 
         def answer(found: Json) -> None:
             stream.write(json.dumps(found) + "\n")
             stream.flush()
 
-        main(request, answer)
+        for line in sys.stdin:
+            main(json.loads(line), answer)
 
 
 @contextlib.contextmanager

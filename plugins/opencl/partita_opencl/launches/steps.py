@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from partita.lowering import Operand
 from partita_opencl.drivers.program_cache import ProgramKey
@@ -91,7 +91,10 @@ class Described:
     Attributes:
         program: The program that describes a matrix.
         matrices: The matrices in order.
+        BYTES: Size of the description of one.
     """
+
+    BYTES: ClassVar[int] = 128
 
     program: ProgramKey
     matrices: tuple[Matrix, ...]

@@ -26,8 +26,6 @@ TakeSlot = Callable[[int, int], Any]
 _LEAST_STALL = 1e-3
 """Seconds that a run takes at least in which a kernel of a GPU gives up; see ``product_run.cl``."""
 
-_DESCRIPTION_BYTES = 128
-
 Use = tuple[Any, int]
 """A kernel and the argument that a buffer is given to."""
 
@@ -187,7 +185,7 @@ class BoundPlan:
         """The buffer of a step's descriptions; they are written before the next run."""
         import pyopencl as cl
 
-        buffer = self._device.pool.allocate(_DESCRIPTION_BYTES * len(how.matrices))
+        buffer = self._device.pool.allocate(Described.BYTES * len(how.matrices))
         self._descriptions.append(buffer)
         for number, matrix in enumerate(how.matrices):
             operand: Operand = args[matrix.position]

@@ -1,4 +1,4 @@
-"""Compiled models and runners of the OPENCL devices."""
+"""Compiled models of the OPENCL devices."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ import copy
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from partita import CompiledModel, Model, Port, ProfilingInfo, Runner, Tensor
-from partita.contract.profiling import Status
-from partita.contract.query import QueryResult
-from partita.errors import CompileError, DeviceMemoryError, InferError
+from partita import CompiledModel, Model, Port, Runner
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import (
     Array,
     Graph,
     Node,
-    OpRecord,
     Program,
     Specialiser,
     Target,
@@ -31,26 +29,17 @@ from partita.lowering import (
 )
 from partita.lowering.nhwc.conversion import Shapes
 from partita.tensors.layout import Layout
-from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device, find_device
-from partita_opencl.device.device_tensor import as_agreed, in_memory
-from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain
-from partita_opencl.launches.work_sizes import Tuning
-from partita_opencl.passes.half_precision import (
-    CASTS,
-    HALF,
-    cast_name,
-    casts,
-    compute_in_half,
-    half_ports,
-)
+from partita_opencl.launches.work_sizes import Form, Tuning
+from partita_opencl.passes.half_precision import HALF, compute_in_half, half_ports
 from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
-from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
+from partita_opencl.rehearsal import LaunchError
+from partita_opencl.runner import OpenClRunner
 from partita_opencl.runtime.execution_plan import Constants, Plan
 from partita_opencl.runtime.host_folding import fold
 from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objection
@@ -61,9 +50,6 @@ _log = logging.getLogger(__name__)
 _PLANS = 32
 """Shapes whose plans a compiled model keeps."""
 
-_BOUND = 8
-"""Shapes for which a request keeps kernels and memory."""
-
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
@@ -72,13 +58,14 @@ class OpenClCompiledModel(CompiledModel):
 
     Raises:
         UnsupportedOpError: An operation is not taken.
-        CompileError: The driver refuses a kernel, or the model is too large for the device.
+        CompileError: The model is too large for the device.
         DeviceUnavailableError: The device cannot be opened.
     """
 
     def __init__(self, model: Model, properties: OpenClProperties, device: str) -> None:
         super().__init__(model, properties, device)
         self.target: Device = find_device(properties.DEVICE_ID)
+        self._least_form = Form.USUAL
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         graph = lower(model)
         own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
@@ -100,13 +87,8 @@ class OpenClCompiledModel(CompiledModel):
         reasons = refusals(graph, lambda _, families: fitness(self.target, self._mode, families))
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
-        self._tuning = replace(self._tuning, form=self._fitness("elementwise").form)
-        toolkit = Target(
-            emitter_for(self._tuning, device, self._fitness),
-            allow_split=False,
-            fold=fold,
-            refine=self._refine if halves and self._tuning.matrix_units else None,
-        )
+        self._refines = halves and self._tuning.matrix_units
+        toolkit = self._toolkit()
         fold_constants(graph, toolkit)
         fuse(graph, accepts=self._accepts)
         self._half = half
@@ -142,6 +124,16 @@ class OpenClCompiledModel(CompiledModel):
         other._prepare()
         return other
 
+    def _toolkit(self) -> Target:
+        """How the graph becomes launches on this device."""
+        self._tuning = replace(self._tuning, form=self._fitness("elementwise").form)
+        return Target(
+            emitter_for(self._tuning, self.device, self._fitness),
+            allow_split=False,
+            fold=fold,
+            refine=self._refine if self._refines else None,
+        )
+
     def _specialiser(self, toolkit: Target) -> Specialiser:
         """Programs of the graph in the precision that was asked for."""
         graph = self._graph
@@ -158,8 +150,35 @@ class OpenClCompiledModel(CompiledModel):
         """A runner with a queue and kernels of its own."""
         return OpenClRunner(self)
 
-    def plan(self, program: Program) -> Plan:
-        """The plan of a program; made once, kept for the shapes used last."""
+    def plan(self, specs: Sequence[Spec], value: Callable[[int], Array]) -> Plan:
+        """The plan for some inputs; made once, kept for the shapes used last.
+
+        Where the driver fails at a launch, kernels are written in other ways.
+
+        Args:
+            specs: Shapes and element types of the inputs.
+            value: Gives the elements of an input that shapes depend on.
+
+        Raises:
+            UnsupportedOpError: The driver fails at operations of the model in all ways.
+            LaunchError: It fails at what is no operation of the model, as a cast.
+        """
+        failing: Mapping[str, str] = {}
+        while True:
+            specialiser = self.specialiser
+            program = specialiser.program(specs, value)
+            try:
+                return self._plan(program)
+            except LaunchError as error:
+                # What one way fails at and another does not, has a way.
+                both = error.reasons.keys() & failing.keys()
+                failing = {name: error.reasons[name] for name in both or error.reasons}
+                with self._lock:
+                    if self.specialiser is specialiser and not self._step_back(failing):
+                        self._refuse(failing)
+                        raise
+
+    def _plan(self, program: Program) -> Plan:
         with self._lock:
             # A plan holds its program, so that no other program can have the same id.
             found = self._plans.get(id(program))
@@ -172,9 +191,34 @@ class OpenClCompiledModel(CompiledModel):
             self._plans.move_to_end(id(program))
             return found
 
+    def _step_back(self, failing: Mapping[str, str]) -> bool:
+        """Lets kernels be written in another way from now on; whether there is one."""
+        forms = list(Form)
+        later = forms[forms.index(self._least_form) + 1 :]
+        if self.fuse_chains:
+            self.fuse_chains, instead = False, "a kernel per operation"
+        elif later:
+            self._least_form = instead = later[0]
+        else:
+            return False
+        names = ", ".join(f"'{name}'" for name in list(failing)[:5])
+        text = "Model '%s' is computed with %s, since the driver fails at %s as usual: %s"
+        _log.warning(text, self.model.name, instead, names, next(iter(failing.values())))
+        self.specialiser = self._specialiser(self._toolkit())
+        self._plans.clear()
+        return True
+
+    def _refuse(self, failing: Mapping[str, str]) -> None:
+        """Raises if there are operations of the model among those that the driver fails at."""
+        reasons = {name: Reason(ReasonCode.DRIVER_FAULT, why) for name, why in failing.items()}
+        answers = {op.name: reasons.get(op.name) for op in self.model.ops}
+        QueryResult.of(self.device, answers).require_all(self.model)
+
     def _fitness(self, family: str) -> Fitness:
         """What the device can do with a family of kernels."""
-        return fitness(self.target, self._mode, [family])[family]
+        found = fitness(self.target, self._mode, [family])[family]
+        forms = list(Form)
+        return replace(found, form=max(found.form, self._least_form, key=forms.index))
 
     def _require_chains(self, program: Program) -> None:
         """Raises if a program has element-wise steps and the device does not compute such."""
@@ -227,7 +271,7 @@ class OpenClCompiledModel(CompiledModel):
         if len(specs) < len(self.inputs):
             return
         try:
-            self.plan(self.specialiser.program(specs, _not_yet))
+            self.plan(specs, _not_yet)
         except _NeedsInput:
             return
         except DeviceMemoryError as error:
@@ -256,143 +300,3 @@ class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
 
 def _not_yet(index: int) -> Array:
     raise _NeedsInput
-
-
-class OpenClRunner(Runner):
-    """One request: an in-order queue, and per set of shapes the kernels with their arguments."""
-
-    def __init__(self, compiled: OpenClCompiledModel) -> None:
-        import pyopencl as cl
-
-        self._compiled = compiled
-        self._device = compiled.target
-        self._profiles = compiled.properties.PERF_COUNT
-        flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
-        self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
-        self._bound: OrderedDict[int, BoundPlan] = OrderedDict()
-        self._slots: list[Any] = []
-        self._outgrown: list[Any] = []
-        self._times: list[tuple[OpRecord, str, float]] = []
-
-    def run(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
-    ) -> Sequence[Tensor]:
-        """Computes the outputs; see :class:`~partita.Runner`. Host tensors are uploaded."""
-        import pyopencl as cl
-
-        refuse_after_fork(InferError)
-        layouts, wanted = self._compiled.laid_out, outputs
-        if layouts:
-            inputs, outputs = self._as_in_memory(inputs, outputs)
-        specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
-        program = self._compiled.specialiser.program(specs, lambda i: inputs[i].numpy())
-        plan = self._compiled.plan(program)
-        events: list[tuple[OpRecord, str, Any]] | None = [] if self._profiles else None
-        try:
-            try:
-                results = self._bind(plan).run(self._queue, inputs, outputs, events)
-            except StalledError:
-                self._bound.clear()
-                self._compiled.stop_waiting()
-                plan = self._compiled.plan(program)
-                results = self._bind(plan).run(self._queue, inputs, outputs, events)
-        except cl.Error as error:
-            raise runtime_error(error, self._compiled.device, plan.nbytes) from error
-        if events is not None:
-            self._times = [
-                (op, kernel, (event.profile.end - event.profile.start) / 1e3)
-                for op, kernel, event in events
-            ]
-        return results if not layouts else self._as_agreed(results, outputs, wanted)
-
-    def _as_in_memory(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
-    ) -> tuple[list[Tensor], list[Tensor | None] | None]:
-        """The tensors with the types that they have in memory."""
-        ports, layouts = self._compiled.inputs, self._compiled.laid_out
-        stored = [
-            in_memory(tensor, layouts.get(port)) for port, tensor in zip(ports, inputs, strict=True)
-        ]
-        if outputs is None:
-            return stored, None
-        targets = [
-            None if tensor is None else in_memory(tensor, layouts.get(port))
-            for port, tensor in zip(self._compiled.outputs, outputs, strict=True)
-        ]
-        return stored, targets
-
-    def _as_agreed(
-        self,
-        results: Sequence[Tensor],
-        given: Sequence[Tensor | None] | None,
-        wanted: Sequence[Tensor | None] | None,
-    ) -> list[Tensor]:
-        """The tensors with the types of their ports, in their layouts; those given as given."""
-        agreed = []
-        for port, tensor in zip(self._compiled.outputs, results, strict=True):
-            if given is not None and wanted is not None and tensor is given[port.index]:
-                agreed.append(wanted[port.index] or tensor)
-            else:
-                layout = self._compiled.laid_out.get(port)
-                agreed.append(as_agreed(tensor, port.dtype, layout))
-        return agreed
-
-    def profiling_info(self) -> Sequence[ProfilingInfo]:
-        """One record per operation of the model: kernel time on the device, by its own clock.
-
-        Products that stepped back to portable kernels say why.
-        """
-        if not self._profiles:
-            return ()
-        ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
-        ops += [(name, "Permute") for name in casts(self._compiled.specialiser.graph)]
-        known = {name for name, _ in ops}
-        spent: dict[str, float] = {}
-        kernels: dict[str, dict[str, None]] = {}
-        covers: dict[str, dict[str, None]] = {}
-        for op, kernel, time in self._times:
-            if op.op_type in CASTS:
-                name = cast_name(op.op_type, op.name)
-            else:
-                name = next((n for n in (op.name, *op.origins) if n in known), "")
-            spent[name] = spent.get(name, 0.0) + time
-            if kernel.startswith("product") and self._compiled.objection:
-                kernel += f" (stepped back: {self._compiled.objection})"
-            kernels.setdefault(name, {})[kernel] = None
-            others = (n for n in op.origins if n in known and n != name)
-            covers.setdefault(name, {}).update(dict.fromkeys(others))
-        return [
-            ProfilingInfo(
-                *(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name]),
-                covers=tuple(covers[name]),
-            )
-            if name in spent
-            else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
-            for name, kind in ops
-        ]
-
-    def close(self) -> None:
-        """Gives the buffers back and drops kernels and outputs."""
-        self._bound.clear()
-        for buffer in (*self._slots, *self._outgrown):
-            self._device.pool.give(buffer)
-        self._slots, self._outgrown = [], []
-
-    def _bind(self, plan: Plan) -> BoundPlan:
-        found = self._bound.get(id(plan))
-        if found is None:
-            if len(self._bound) >= _BOUND:
-                self._bound.popitem(last=False)
-            found = BoundPlan(plan, self._device, self._compiled.device, self._take_slot)
-            self._bound[id(plan)] = found
-        self._bound.move_to_end(id(plan))
-        return found
-
-    def _take_slot(self, number: int, nbytes: int) -> Any:
-        """The buffer that all shapes of this request share; a larger one if it is too small."""
-        while number >= len(self._slots):
-            self._slots.append(self._device.pool.take(nbytes))
-        if self._slots[number].size < nbytes:
-            self._outgrown.append(self._slots[number])
-            self._slots[number] = self._device.pool.take(nbytes)
-        return self._slots[number]

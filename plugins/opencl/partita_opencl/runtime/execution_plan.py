@@ -13,6 +13,7 @@ import numpy as np
 
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
+from partita_opencl import rehearsal
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
@@ -84,7 +85,7 @@ class Plan:
         fuse: Whether to fuse chains.
 
     Raises:
-        CompileError: The driver refuses a kernel.
+        LaunchError: The driver fails at a kernel.
         DeviceMemoryError: Weights or a tensor do not fit the device.
 
     Attributes:
@@ -110,6 +111,7 @@ class Plan:
         self.steps = [elementwise_fusion.launch(step, tuning) for step in steps]
         if tuning.resident_groups:
             self.steps = persistent_kernel.join(self.steps, outputs, tuning)
+        rehearsal.require(device, self.steps)
         external = {o for o in program.owned if o is not None} | set(program.inputs)
         limits = device.limits
         self.slots, self.sizes = _plan(self.steps, external, outputs)

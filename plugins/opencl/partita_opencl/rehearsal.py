@@ -1,0 +1,212 @@
+"""Launches of a plan, made once by another process before this one builds their programs.
+
+A family of kernels is tried by small models. What a driver dies of may still be a fused chain, or a
+kernel made for certain shapes. So each launch that the driver never made is built and run on zeros
+by a process that may die of it; the numbers are the families' business. Verdicts are kept on disk
+per source, options, kernel and group size. The process stays for some seconds, for the next model.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+
+from partita.errors import CompileError
+from partita.lowering import Step
+from partita.progress import progress
+from partita_opencl import rehearsed_launch
+from partita_opencl.device.device import Device
+from partita_opencl.drivers import driver_trial, verdicts
+from partita_opencl.drivers.trial_process import Json, TrialProcess
+from partita_opencl.drivers.verdicts import Verdict
+from partita_opencl.launches.steps import Described, Launch
+
+SECONDS = 120.0
+"""How long a program or a launch may take."""
+
+_SMALL_GRID = 1 << 16
+"""PoCL makes other code for launches of fewer items in each dimension."""
+
+
+class LaunchError(CompileError):
+    """The driver fails at launches of a plan.
+
+    Attributes:
+        reasons: Why, by the name of each operation that they compute.
+    """
+
+    def __init__(self, device: Device, reasons: Mapping[str, str]) -> None:
+        self.reasons = reasons
+        told = "; ".join(f"'{name}': {reason}" for name, reason in list(reasons.items())[:5])
+        super().__init__(
+            f"The driver of device 'OPENCL.{device.id}' fails at {len(reasons)} operations: "
+            f"{told}. Run them on another device."
+        )
+
+
+def require(device: Device, steps: Sequence[Step]) -> None:
+    """Has those launches made by another process that the driver never made.
+
+    Args:
+        device: The device.
+        steps: The launches with their arguments.
+
+    Raises:
+        LaunchError: Some fail, or no process can be started to make them.
+    """
+    if driver_trial.has_adopted():
+        return  # this process is itself one that tries
+    digests = [_digest(step) for step in steps]
+    found = _stage(device.id).verdicts(device, dict(zip(digests, steps, strict=True)))
+    reasons = {
+        name: found[digest].reason
+        for digest, step in zip(digests, steps, strict=True)
+        for name in (step.op.name, *step.op.origins)
+        if found[digest].reason
+    }
+    if reasons:
+        raise LaunchError(device, reasons)
+
+
+_stages: dict[str, _Stage] = {}
+"""By the device's id."""
+
+
+def _stage(device_id: str) -> _Stage:
+    return _stages.setdefault(device_id, _Stage())
+
+
+@atexit.register
+def forget() -> None:
+    """Ends the processes, and lets verdicts be read again from disk."""
+    for stage in _stages.values():
+        stage.close()
+    _stages.clear()
+
+
+class _Stage:
+    """What is known of one device's launches, and the process that makes more of them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, Verdict] = {}
+        self._process: TrialProcess | None = None
+
+    def verdicts(self, device: Device, steps: Mapping[str, Step]) -> Mapping[str, Verdict]:
+        """The verdict on each launch; those without one are made now."""
+        with self._lock:
+            found = {digest: self._known[digest] for digest in steps if digest in self._known}
+            marks = _marks(device) if len(found) < len(steps) else []
+            missing = []
+            for digest, step in steps.items():
+                if digest in found:
+                    continue
+                kept = verdicts.read(_title(device, step), [*marks, digest])
+                if kept is None:
+                    missing.append(digest)
+                else:
+                    found[digest] = self._known[digest] = kept
+            launches = [rehearsed_launch.told(steps[digest]) for digest in missing]
+            results = self._make(device, launches) if launches else []
+            for digest, (verdict, lasts) in zip(missing, results, strict=True):
+                found[digest] = verdict
+                if lasts:
+                    title = _title(device, steps[digest])
+                    self._known[digest] = verdicts.write(title, [*marks, digest], verdict)
+            return found
+
+    def _make(self, device: Device, launches: Sequence[Json]) -> list[tuple[Verdict, bool]]:
+        """Verdicts on launches, and whether they would be the same another time.
+
+        Programs are built side by side first. If that fails, launches are made one by one, and by
+        another process after each that fails: PoCL answers wrongly after a failed build.
+        """
+        found: list[tuple[Verdict, bool]] = []
+        side_by_side = True
+        with progress("trying the OpenCL driver with this model, once", len(launches)) as advance:
+            while len(found) < len(launches):
+                try:
+                    if self._process is None or self._process.has_ended:
+                        self.close()
+                        self._process = _open(device)
+                except _NoProcessError as error:
+                    fault = f"no process can be started to try it ({error})"
+                    return found + [(Verdict(fault), False)] * (len(launches) - len(found))
+                answers = self._ask(self._process, launches[len(found) :], side_by_side)
+                found += [(Verdict(str(a["fault"])), bool(a["lasts"])) for a in answers]
+                advance(len(found))
+                side_by_side = False
+        return found
+
+    def _ask(
+        self, process: TrialProcess, launches: Sequence[Json], side_by_side: bool
+    ) -> list[Json]:
+        """What the process answers on launches, in their order; one that fails is the last."""
+        process.ask({"launches": launches, "side_by_side": side_by_side})
+        found: list[Json] = []
+        for answer in process.answers():
+            if "fault" in answer:
+                found.append(answer)
+                if len(found) == len(launches) and not answer["fault"]:
+                    return found
+            if "again" in answer or answer.get("fault"):
+                self.close()
+                return found
+        self.close()
+        if not side_by_side:  # it died of this launch
+            fault = process.fault or "the process that tried it ended early"
+            found.append({"fault": fault, "lasts": not process.by_chance})
+        return found
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.close()
+
+
+class _NoProcessError(Exception):
+    """There is no process to make launches."""
+
+
+def _open(device: Device) -> TrialProcess:
+    """A process that has opened the device and waits for launches.
+
+    Raises:
+        _NoProcessError: There is none.
+    """
+    request = {"drivers": driver_trial.told(), "device": device.id}
+    try:
+        process = TrialProcess("rehearsed_launch", request, SECONDS, lasting=True)
+    except OSError as error:
+        raise _NoProcessError(error) from error
+    for _ in process.answers():
+        return process
+    process.close()
+    raise _NoProcessError(process.fault or "it ended early")
+
+
+def _title(device: Device, step: Step) -> str:
+    return f"kernel '{_launch(step).kernel}' of OPENCL ({device.handle.name.strip()})"
+
+
+def _marks(device: Device) -> list[str]:
+    return [device.identity, *device.driver.marks()]
+
+
+def _launch(step: Step) -> Launch:
+    if not isinstance(step.fn, Launch):
+        raise TypeError(f"{step.fn!r} is no launch")
+    return step.fn
+
+
+def _digest(step: Step) -> str:
+    """The digest of what the code of a launch depends on."""
+    launch = _launch(step)
+    programs = [launch.program, *(a.program for a in step.args if isinstance(a, Described))]
+    parts = [text for key in programs for text in (key.source(), *key.build_options())]
+    whole, group = launch.sizes
+    parts += [launch.kernel, repr(group), str(max(whole, default=0) < _SMALL_GRID)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

@@ -1,0 +1,163 @@
+"""Runs of a compiled model: a queue, and per set of shapes the kernels with their arguments."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from partita import ProfilingInfo, Runner, Tensor
+from partita.contract.profiling import Status
+from partita.errors import InferError
+from partita.lowering import OpRecord
+from partita_opencl.device.buffer_pool import runtime_error
+from partita_opencl.device.device_tensor import as_agreed, in_memory
+from partita_opencl.drivers.fork_guard import refuse_after_fork
+from partita_opencl.passes.half_precision import CASTS, cast_name, casts
+from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
+from partita_opencl.runtime.execution_plan import Plan
+
+if TYPE_CHECKING:
+    from partita_opencl.runtime.compiled_model import OpenClCompiledModel
+
+_BOUND = 8
+"""Shapes for which a request keeps kernels and memory."""
+
+
+class OpenClRunner(Runner):
+    """One request: an in-order queue, and per set of shapes the kernels with their arguments."""
+
+    def __init__(self, compiled: OpenClCompiledModel) -> None:
+        import pyopencl as cl
+
+        self._compiled = compiled
+        self._device = compiled.target
+        self._profiles = compiled.properties.PERF_COUNT
+        flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
+        self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
+        self._bound: OrderedDict[int, BoundPlan] = OrderedDict()
+        self._slots: list[Any] = []
+        self._outgrown: list[Any] = []
+        self._times: list[tuple[OpRecord, str, float]] = []
+
+    def run(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
+    ) -> Sequence[Tensor]:
+        """Computes the outputs; see :class:`~partita.Runner`. Host tensors are uploaded."""
+        import pyopencl as cl
+
+        refuse_after_fork(InferError)
+        layouts, wanted = self._compiled.laid_out, outputs
+        if layouts:
+            inputs, outputs = self._as_in_memory(inputs, outputs)
+        specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
+        plan = self._compiled.plan(specs, lambda i: inputs[i].numpy())
+        events: list[tuple[OpRecord, str, Any]] | None = [] if self._profiles else None
+        try:
+            try:
+                results = self._bind(plan).run(self._queue, inputs, outputs, events)
+            except StalledError:
+                self._bound.clear()
+                self._compiled.stop_waiting()
+                plan = self._compiled.plan(specs, lambda i: inputs[i].numpy())
+                results = self._bind(plan).run(self._queue, inputs, outputs, events)
+        except cl.Error as error:
+            raise runtime_error(error, self._compiled.device, plan.nbytes) from error
+        if events is not None:
+            self._times = [
+                (op, kernel, (event.profile.end - event.profile.start) / 1e3)
+                for op, kernel, event in events
+            ]
+        return results if not layouts else self._as_agreed(results, outputs, wanted)
+
+    def _as_in_memory(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> tuple[list[Tensor], list[Tensor | None] | None]:
+        """The tensors with the types that they have in memory."""
+        ports, layouts = self._compiled.inputs, self._compiled.laid_out
+        stored = [
+            in_memory(tensor, layouts.get(port)) for port, tensor in zip(ports, inputs, strict=True)
+        ]
+        if outputs is None:
+            return stored, None
+        targets = [
+            None if tensor is None else in_memory(tensor, layouts.get(port))
+            for port, tensor in zip(self._compiled.outputs, outputs, strict=True)
+        ]
+        return stored, targets
+
+    def _as_agreed(
+        self,
+        results: Sequence[Tensor],
+        given: Sequence[Tensor | None] | None,
+        wanted: Sequence[Tensor | None] | None,
+    ) -> list[Tensor]:
+        """The tensors with the types of their ports, in their layouts; those given as given."""
+        agreed = []
+        for port, tensor in zip(self._compiled.outputs, results, strict=True):
+            if given is not None and wanted is not None and tensor is given[port.index]:
+                agreed.append(wanted[port.index] or tensor)
+            else:
+                layout = self._compiled.laid_out.get(port)
+                agreed.append(as_agreed(tensor, port.dtype, layout))
+        return agreed
+
+    def profiling_info(self) -> Sequence[ProfilingInfo]:
+        """One record per operation of the model: kernel time on the device, by its own clock.
+
+        Products that stepped back to portable kernels say why.
+        """
+        if not self._profiles:
+            return ()
+        ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
+        ops += [(name, "Permute") for name in casts(self._compiled.specialiser.graph)]
+        known = {name for name, _ in ops}
+        spent: dict[str, float] = {}
+        kernels: dict[str, dict[str, None]] = {}
+        covers: dict[str, dict[str, None]] = {}
+        for op, kernel, time in self._times:
+            if op.op_type in CASTS:
+                name = cast_name(op.op_type, op.name)
+            else:
+                name = next((n for n in (op.name, *op.origins) if n in known), "")
+            spent[name] = spent.get(name, 0.0) + time
+            if kernel.startswith("product") and self._compiled.objection:
+                kernel += f" (stepped back: {self._compiled.objection})"
+            kernels.setdefault(name, {})[kernel] = None
+            others = (n for n in op.origins if n in known and n != name)
+            covers.setdefault(name, {}).update(dict.fromkeys(others))
+        return [
+            ProfilingInfo(
+                *(name, kind, "+".join(kernels[name]), Status.EXECUTED, spent[name]),
+                covers=tuple(covers[name]),
+            )
+            if name in spent
+            else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
+            for name, kind in ops
+        ]
+
+    def close(self) -> None:
+        """Gives the buffers back and drops kernels and outputs."""
+        self._bound.clear()
+        for buffer in (*self._slots, *self._outgrown):
+            self._device.pool.give(buffer)
+        self._slots, self._outgrown = [], []
+
+    def _bind(self, plan: Plan) -> BoundPlan:
+        found = self._bound.get(id(plan))
+        if found is None:
+            if len(self._bound) >= _BOUND:
+                self._bound.popitem(last=False)
+            found = BoundPlan(plan, self._device, self._compiled.device, self._take_slot)
+            self._bound[id(plan)] = found
+        self._bound.move_to_end(id(plan))
+        return found
+
+    def _take_slot(self, number: int, nbytes: int) -> Any:
+        """The buffer that all shapes of this request share; a larger one if it is too small."""
+        while number >= len(self._slots):
+            self._slots.append(self._device.pool.take(nbytes))
+        if self._slots[number].size < nbytes:
+            self._outgrown.append(self._slots[number])
+            self._slots[number] = self._device.pool.take(nbytes)
+        return self._slots[number]

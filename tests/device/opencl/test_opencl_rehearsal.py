@@ -1,0 +1,286 @@
+"""Launches that no family's trial made are made by another process before this one builds them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from partita.errors import CompileError, UnsupportedOpError
+from partita.storage import cache_folder
+from partita_opencl import rehearsal, rehearsed_launch
+from partita_opencl.device.device import find_device
+from partita_opencl.drivers import verdicts
+
+from .broken_drivers import ABORT, broken_pocl, needs_pocl_of_pypi
+from .comparison import compiled, core
+
+SHAPE = (2, 3, 4, 5)
+X = np.linspace(-1, 1, 120, dtype=np.float32).reshape(SHAPE)
+ROW = np.arange(5, dtype=np.float32)
+COLUMN = np.arange(3, dtype=np.float32).reshape(3, 1, 1)
+OTHER = np.linspace(0, 1, 3, dtype=np.float32).reshape(3, 1, 1)
+
+
+def network():
+    """A chain that is of eight dimensions if it is fused, a sum of three, and another kernel."""
+    nodes = [
+        helper.make_node("Add", ["x", "row"], ["r"], "row"),
+        helper.make_node("Mul", ["r", "column"], ["c"], "column"),
+        helper.make_node("Add", ["x", "other"], ["m"], "sum"),
+        helper.make_node("Softmax", ["x"], ["s"], "softmax"),
+    ]
+    weights = {"row": ROW, "column": COLUMN, "other": OTHER}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, SHAPE)],
+        [helper.make_empty_tensor_value_info(name) for name in "cms"],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def wanted():
+    powers = np.exp(X.astype(np.float64))
+    return {"c": (X + ROW) * COLUMN, "m": X + OTHER, "s": powers / powers.sum(-1, keepdims=True)}
+
+
+PROGRAM = """
+import json, sys
+import numpy as np
+import partita
+from partita_opencl import rehearsal
+
+if sys.argv[2:]:  # what was tried must not be tried again
+    rehearsal.TrialProcess = None
+compiled = partita.Core().compile_model(sys.argv[1], "HETERO:OPENCL,CPU")
+x = np.linspace(-1, 1, 120, dtype="f4").reshape(2, 3, 4, 5)
+results = compiled({"x": x})
+ops = compiled.explain().ops
+print(json.dumps({
+    "devices": {op.name: op.device for op in ops},
+    "reasons": {op.name: {d: str(r) for d, r in op.refused.items()} for op in ops},
+    "results": {name: np.array(results[name]).tolist() for name in "cms"},
+}))
+"""
+
+
+@pytest.fixture
+def run_with(tmp_path):
+    """Runs the network in a process whose only driver is PoCL with lines before every kernel."""
+    import onnx
+
+    def run(header, *more):
+        folder = tmp_path / "driver"
+        if not folder.exists():
+            folder.mkdir()
+            broken_pocl(folder, header)
+            onnx.save(network(), tmp_path / "model.onnx")
+        environment = {
+            **os.environ,
+            "OCL_ICD_VENDORS": str(folder / "broken.icd"),
+            "PARTITA_CACHE_DIR": str(tmp_path / "cache"),
+            "POCL_CACHE_DIR": str(tmp_path / "pocl"),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "model.onnx"), *more],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=420,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        for name, array in wanted().items():
+            np.testing.assert_allclose(found["results"][name], array, rtol=1e-4, atol=1e-5)
+        return found
+
+    return run
+
+
+@pytest.mark.timeout(900)  # a dozen processes, some of which end early
+@needs_pocl_of_pypi
+def test_a_kernel_that_no_family_has_costs_its_operation_alone(run_with):
+    """The families are tried by chains of other numbers of dimensions."""
+    header = f"#if DIMS == 3\n{ABORT}\n#endif"
+    found = run_with(header)
+    here = "OPENCL"
+    assert found["devices"] == {"row": here, "column": here, "sum": "CPU", "softmax": here}
+    reason = found["reasons"]["sum"][here]
+    assert reason.startswith("DRIVER_FAULT: the process that tried it ended by SIGABRT (LLVM ERROR")
+    assert run_with(header, "again") == found  # by the verdicts on disk
+
+
+@pytest.mark.timeout(900)
+@needs_pocl_of_pypi
+def test_another_form_of_such_a_kernel_is_used(run_with):
+    found = run_with(f"#if DIMS == 3 && !defined(PLAIN)\n{ABORT}\n#endif")
+    assert set(found["devices"].values()) == {"OPENCL"}
+
+
+class Scripted:
+    """A process that tells what a test says of each kernel, or dies at it."""
+
+    has_ended = False
+
+    def __init__(self, module, request, seconds, *, lasting):
+        assert module == "rehearsed_launch"
+        assert lasting
+        self.fault, self.by_chance = "", False
+        self.request = None
+        self.asked.append([])
+
+    def ask(self, request):
+        self.request = request
+        self.asked[-1].append([launch["kernel"] for launch in request["launches"]])
+
+    def answers(self):
+        if self.request is None:
+            yield {"ready": True}
+            return
+        whats = [self.script(launch) for launch in self.request["launches"]]
+        if self.request["side_by_side"] and any(whats):
+            if "dies" not in whats:
+                yield {"again": True}
+            return
+        for what in whats:
+            if what == "dies":
+                self.fault = "the process that tried it ended by SIGSEGV"
+                return
+            yield {"fault": what, "lasts": True}
+
+    def close(self):
+        self.asked.append("closed")
+
+
+@pytest.fixture
+def scripted(monkeypatch, tmp_path):
+    """Lets a function say what fails at a launch; returns what processes were asked for."""
+
+    def make(script):
+        rehearsal.forget()
+        monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
+        monkeypatch.setattr(Scripted, "asked", [], raising=False)
+        monkeypatch.setattr(Scripted, "script", staticmethod(script), raising=False)
+        monkeypatch.setattr(rehearsal, "TrialProcess", Scripted)
+        return Scripted.asked
+
+    yield make
+    rehearsal.forget()
+
+
+def steps():
+    """Three launches of the network."""
+    plan = next(iter(compiled(network())._plans.values()))
+    assert len(plan.steps) == 3
+    return plan.steps
+
+
+def test_launches_that_pass_are_made_once(scripted):
+    launches, device = steps(), find_device("")
+    asked = scripted(lambda _: "")
+    rehearsal.require(device, launches)
+    rehearsal.require(device, launches)
+    rehearsal.forget()  # the next time, verdicts come from disk
+    rehearsal.require(device, launches)
+    assert [len(request) for request in asked[0]] == [3]
+    assert asked[1:] == ["closed"]
+
+
+@pytest.mark.parametrize("how", ["dies", "wrong options"])
+def test_what_fails_side_by_side_is_found_one_by_one(scripted, how):
+    launches, device = steps(), find_device("")
+    bad = rehearsed_launch.told(launches[1])["kernel"], rehearsed_launch.told(launches[1])["args"]
+    asked = scripted(lambda launch: how if (launch["kernel"], launch["args"]) == bad else "")
+    with pytest.raises(rehearsal.LaunchError, match=r"SIGSEGV|wrong options") as caught:
+        rehearsal.require(device, launches)
+    op = launches[1].op
+    assert set(caught.value.reasons) == {op.name, *op.origins}
+    processes = [a for a in asked if a != "closed"]
+    # All at once, one by one until it fails, and what was left: each by a process of its own.
+    assert [[len(request) for request in each] for each in processes] == [[3], [3], [1]]
+
+
+def test_what_ends_a_process_by_chance_is_not_kept(scripted, monkeypatch):
+    launches, device = steps(), find_device("")
+    scripted(lambda _: "dies")
+    monkeypatch.setattr(rehearsal.verdicts, "write", None)  # nothing may be kept
+
+    def dies(self):
+        yield from () if self.request else ({"ready": True},)
+        self.by_chance, self.fault = True, "it ended by SIGKILL"
+
+    monkeypatch.setattr(Scripted, "answers", dies)
+    with pytest.raises(rehearsal.LaunchError, match="ended by SIGKILL"):
+        rehearsal.require(device, launches)
+
+
+def test_without_a_process_nothing_is_used_and_nothing_kept(scripted, monkeypatch):
+    launches, device = steps(), find_device("")
+    scripted(lambda _: "")
+
+    def refuse(*_, **__):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(rehearsal, "TrialProcess", refuse)
+    with pytest.raises(CompileError, match=r"no process can be started to try it \(no more"):
+        rehearsal.require(device, launches)
+    assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+def test_an_operation_that_fails_in_every_form_is_refused_by_name(scripted):
+    compiled(network())  # lets the families be tried
+    asked = scripted(lambda launch: "" if "softmax" in launch["kernel"] else "wrong")
+    with pytest.raises(UnsupportedOpError, match=r"'sum'.*DRIVER_FAULT: wrong") as caught:
+        compiled(network())
+    assert set(caught.value.reasons) == {"row", "column", "sum"}
+    tried = {kernel for each in asked if each != "closed" for request in each for kernel in request}
+    assert len(tried) > 1
+
+
+def test_a_chain_that_fails_is_computed_by_a_kernel_per_operation(scripted):
+    scripted(lambda launch: "wrong" if "t1 = " in launch["program"]["generated"] else "")
+    built = compiled(network())
+    assert not built.fuse_chains
+    results = built({"x": X})
+    for name, array in wanted().items():
+        np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6)
+
+
+def test_the_process_waits_for_the_next_model_and_a_new_one_is_started_after_it(monkeypatch):
+    device = find_device("")
+    launches = steps()
+    monkeypatch.setattr(rehearsal.verdicts, "read", lambda *_: None)
+    rehearsal.forget()
+    rehearsal.require(device, launches[:1])
+    stage = rehearsal._stage(device.id)
+    first = stage._process
+    rehearsal.require(device, launches[1:2])
+    assert stage._process is first
+    first._process.kill()
+    first._process.wait()
+    rehearsal.require(device, launches[2:])
+    assert stage._process is not first
+    assert not stage._process.has_ended
+
+
+def test_a_fault_of_the_driver_is_told_and_not_that_memory_is_short(monkeypatch):
+    device = find_device("")
+    launch = rehearsed_launch.told(steps()[0])
+    assert rehearsed_launch._make(device, launch) == {"fault": "", "lasts": True}
+    missing = {**launch, "kernel": "no_such_kernel"}
+    assert "INVALID_KERNEL_NAME" in rehearsed_launch._make(device, missing)["fault"]
+    large = {**launch, "buffers": [{"bytes": 1 << 60}] * len(launch["buffers"])}
+    assert rehearsed_launch._make(device, large) == {"fault": "", "lasts": False}
+
+
+def test_a_model_runs_after_its_launches_were_made():
+    model = core().read_model(network())
+    results = core().compile_model(model, "OPENCL")({"x": X})
+    for name, array in wanted().items():
+        np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6)
