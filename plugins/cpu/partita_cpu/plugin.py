@@ -28,13 +28,13 @@ class CpuPlugin(DevicePlugin):
         Raises:
             PropertyError: PARTITA_CPU_ISA names no level.
         """
+        from partita.processor_identity import processor_name
         from partita_cpu.jit.isa import isa
-        from partita_cpu.system import this_system
 
         level = isa().name
         return DeviceInfo(
             self.device_name,
-            this_system().processor_name(),
+            processor_name(),
             kind="cpu",
             driver=f"{level} kernels, numba {_version('numba')}, numpy {_version('numpy')}",
             details={"processors": str(usable_processors()), "level": level},

@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
+from partita.processor_identity import processor_identity
 from partita.storage.cache_folder import cache_folder, is_private, read_private, write_private
-from partita_cpu.system import this_system
 
 _DIGEST_BYTES = 32
 
@@ -82,7 +82,7 @@ def machine() -> str:
 
 def knows_processor() -> bool:
     """Whether the system tells what the processor has; else only LLVM knows, which takes long."""
-    return bool(this_system().processor_identity())
+    return bool(processor_identity())
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def _processor() -> str:
 
     A home folder may be shared by machines of different processors, so there must be something.
     """
-    told = this_system().processor_identity()
+    told = processor_identity()
     if told:
         return told
     from llvmlite import binding

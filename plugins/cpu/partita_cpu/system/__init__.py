@@ -32,12 +32,6 @@ class System(Protocol):
             OSError: This process may not run there.
         """
 
-    def processor_name(self) -> str:
-        """What a person calls the processor; empty if the system does not tell."""
-
-    def processor_identity(self) -> str:
-        """All that the system tells of what the processor can do; empty if it tells nothing."""
-
 
 _MODULES = {"linux": "linux", "darwin": "macos", "win32": "windows"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 
 walks_programs = False
@@ -16,13 +15,3 @@ def pin(processor: int) -> None:
         OSError: Always.
     """
     raise OSError(f"{sys.platform} cannot keep a thread on processor {processor}")
-
-
-def processor_name() -> str:
-    """What Python was told when it was built, or asks a program of the system for."""
-    return platform.processor() or platform.machine()
-
-
-def processor_identity() -> str:
-    """Nothing: a name does not say what a processor can do."""
-    return ""

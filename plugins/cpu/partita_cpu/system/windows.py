@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import importlib
-import platform
 from typing import Any
 
 walks_programs = False
 pins_threads = True
 
 _BITS = 64
-_PLACE = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
 def pin(processor: int) -> None:
@@ -30,26 +27,5 @@ def pin(processor: int) -> None:
         raise OSError(f"Windows does not let this thread stay on processor {processor}")
 
 
-def processor_name() -> str:
-    """As the control panel names it."""
-    return _told("ProcessorNameString") or platform.processor() or platform.machine()
-
-
-def processor_identity() -> str:
-    """Name, family, model and stepping."""
-    told = [_told(name) for name in ("VendorIdentifier", "Identifier", "ProcessorNameString")]
-    return "\n".join((platform.machine(), *told)) if any(told) else ""
-
-
 def _kernel() -> Any:
     return ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]  # of Windows
-
-
-def _told(name: str) -> str:
-    """What the registry says of the first processor."""
-    winreg: Any = importlib.import_module("winreg")
-    try:
-        with winreg.OpenKey(winreg.HKEY_LOCAL_MACHINE, _PLACE) as key:
-            return str(winreg.QueryValueEx(key, name)[0]).strip()
-    except OSError:
-        return ""

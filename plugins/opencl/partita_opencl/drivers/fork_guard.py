@@ -1,7 +1,9 @@
 """Drivers do not survive a fork: their threads and locks stay with the parent.
 
 A child that calls one waits for ever. So what would, says so instead; processes that are started
-afresh (``multiprocessing``'s "spawn" and "forkserver") are not concerned.
+afresh (``multiprocessing``'s "spawn" and "forkserver") are not concerned. What a driver registered
+for the end of the process may fail in a child: it should end by :func:`os._exit`, as those of
+``multiprocessing`` do.
 """
 
 from __future__ import annotations

@@ -19,6 +19,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from partita.processor_identity import processor_identity, processor_name
+
 _VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 _FILENAMES = "OCL_ICD_FILENAMES"
 _HOME = "PYOPENCL_HOME"
@@ -62,19 +64,8 @@ class Driver:
 
 def machine_marks() -> list[str]:
     """What tells this processor, system and binding from others."""
-    return [processor(), platform.system(), platform.release(), _version("pyopencl")]
-
-
-def processor() -> str:
-    """The host's processor, as drivers that compute on it see it."""
-    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features")
-    found: dict[str, str] = {}
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() in wanted:
-                found.setdefault(key.strip(), value.strip())
-    return repr(found or (platform.machine(), platform.processor()))
+    processor = processor_identity() or processor_name()
+    return [processor, platform.system(), platform.release(), _version("pyopencl")]
 
 
 def installed() -> list[Driver]:
