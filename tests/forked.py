@@ -78,7 +78,7 @@ def main(way, device, config):
             use(compiled, request, wanted)
             use(core.compile_model(model(), device, config), request, wanted)
             sys.exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+        ended_well(child)
         use(compiled, request, wanted)
     elif way in ("fork while others compute", "exit while others compute"):
         daemon = threading.Thread(target=compute_for_ever, args=(compiled,), daemon=True)
@@ -91,7 +91,7 @@ def main(way, device, config):
                     signal.alarm(SECONDS)
                     np.testing.assert_allclose(request.infer({"x": x()})[0], wanted, 1e-5, 1e-6)
                     os._exit(0)
-                assert os.waitpid(child, 0)[1] == 0
+                ended_well(child)
     elif way == "exit while requests run":
         requests = [compiled.create_infer_request() for _ in range(4)]
         for each in requests:
@@ -100,6 +100,12 @@ def main(way, device, config):
         with multiprocessing.get_context(way).Pool(2) as pool:
             for found in pool.starmap(afresh, [(device, config)] * 2):
                 np.testing.assert_allclose(found, wanted, 1e-5, 1e-6)
+
+
+def ended_well(child):
+    """Waits for one child, and says how it ended if not as it should."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code == 0, f"the child ended with {code}; negative codes are signals"
 
 
 def compute_for_ever(compiled):

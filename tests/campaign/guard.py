@@ -5,13 +5,27 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import os
 
 import numpy as np
 
 PAGE = mmap.PAGESIZE
-_NO_ACCESS = 0
 _ALIGNMENT = 64
-_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def protect(address, *, forbid):
+    """Forbids all access to a page, or lets it be read and written again."""
+    place, size = ctypes.c_void_p(address), ctypes.c_size_t(PAGE)
+    if os.name == "nt":
+        no_access, read_write = 0x01, 0x04  # PAGE_NOACCESS, PAGE_READWRITE
+        old = ctypes.c_ulong()
+        kind = ctypes.c_ulong(no_access if forbid else read_write)
+        done = ctypes.WinDLL("kernel32").VirtualProtect(place, size, kind, ctypes.byref(old))
+    else:
+        kind = 0 if forbid else mmap.PROT_READ | mmap.PROT_WRITE
+        done = not ctypes.CDLL(None).mprotect(place, size, kind)
+    if not done:
+        raise OSError(f"the system does not change the protection of page {address:#x}")
 
 
 def guarded(array, at_end=True):
@@ -42,9 +56,7 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
     area = mmap.mmap(-1, (pages + 2) * PAGE)
     whole = np.frombuffer(area, np.uint8)
     for page in (0, pages + 1):
-        place = ctypes.c_void_p(whole.ctypes.data + page * PAGE)
-        if _libc.mprotect(place, ctypes.c_size_t(PAGE), _NO_ACCESS):
-            raise OSError(ctypes.get_errno(), "mprotect failed")
+        protect(whole.ctypes.data + page * PAGE, forbid=True)
     start = PAGE if not at_end else (pages + 1) * PAGE - nbytes
     start -= start % alignment
     return whole[start : start + nbytes].view(dtype).reshape(shape)

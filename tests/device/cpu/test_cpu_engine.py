@@ -207,6 +207,7 @@ def test_a_busy_team_lets_the_caller_compute_alone():
     assert inner == [(0, 1)]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 def test_threads_work_in_a_forked_child():
     x = floats(800, 900)

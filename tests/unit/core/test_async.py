@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -560,6 +561,7 @@ x = np.array([1, 2], np.float32)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_process_can_infer():
     script = """
 compiled(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -54,6 +55,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), pool.submit(lambda: 8)
 """
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 def test_a_child_process_makes_its_own_threads():
     command = [sys.executable, "-W", "ignore", "-c", FORK]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 
 import numpy as np
@@ -11,14 +10,11 @@ import pytest
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.llvm.levels import Level
+from tests.campaign.guard import PAGE, protect
 
 from . import emulated
 
 emulated.install_named(pytest.MonkeyPatch())  # before tests ask which levels there are
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-_PAGE = mmap.PAGESIZE
 
 
 class Guarded:
@@ -30,14 +26,14 @@ class Guarded:
     def array(self, values, at_end=True):
         """A copy that ends (or begins) exactly at a forbidden page."""
         values = np.ascontiguousarray(values)
-        pages = -(-max(values.nbytes, 1) // _PAGE)
-        memory = mmap.mmap(-1, (pages + 2) * _PAGE)
+        pages = -(-max(values.nbytes, 1) // PAGE)
+        memory = mmap.mmap(-1, (pages + 2) * PAGE)
         raw = np.frombuffer(memory, np.uint8)
         base = raw.ctypes.data
         for page in (0, pages + 1):
-            assert _libc.mprotect(base + page * _PAGE, _PAGE, 0) == 0
+            protect(base + page * PAGE, forbid=True)
         self._maps.append((memory, base, pages))
-        start = _PAGE * (pages + 1) - values.nbytes if at_end else _PAGE
+        start = PAGE * (pages + 1) - values.nbytes if at_end else PAGE
         out = raw[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
         out[...] = values
         return out
@@ -45,7 +41,7 @@ class Guarded:
     def release(self):
         for _, base, pages in self._maps:
             for page in (0, pages + 1):
-                _libc.mprotect(base + page * _PAGE, _PAGE, mmap.PROT_READ | mmap.PROT_WRITE)
+                protect(base + page * PAGE, forbid=False)
 
 
 @pytest.fixture
