@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import platform
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import partita
+from partita.errors import DeviceUnavailableError
 
 # Examples compile kernels, and other processes may want the processor: no example has a deadline.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +28,28 @@ def pytest_report_header():
         facts = ", ".join(part for part in (info.full_name, info.driver, details) if part)
         lines.append(f"device {info.device}: {facts}")
     return lines + [f"no {name}: {why}" for name, why in core.unavailable_devices.items()]
+
+
+def skipping_without_opencl():
+    """Skips what needs an OpenCL device, if none is there and PyPI has no driver for the system."""
+    try:
+        return (yield)
+    except DeviceUnavailableError as error:
+        if "There is no OpenCL device" in str(error) and not find_spec("pocl_binary_distribution"):
+            pytest.skip(str(error))
+        raise
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup():
+    """Looks at fixtures."""
+    return (yield from skipping_without_opencl())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call():
+    """Looks at the test itself."""
+    return (yield from skipping_without_opencl())
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,8 @@ def test_a_device_that_offers_nothing():
 
 
 @pytest.mark.parametrize("device", ["CPU", "OPENCL"])
-def test_our_devices(device):
+def test_our_devices(device, core):
+    core.device_info(device)  # there is one
     outcomes = outcomes_of("", device)
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
 

@@ -90,14 +90,18 @@ def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tri
 
 
 @needs_pocl_of_pypi
-def test_a_form_of_pocl_with_other_built_in_functions_works(tmp_path):
+def test_a_form_of_pocl_with_other_built_in_functions_is_a_driver_of_its_own(tmp_path):
+    """It is loaded and lists its devices. What it computes depends on the processor: on some of
+    Intel's with AVX-512, functions of AVX2 take vectors of 16 otherwise than they are given."""
     (view, *_) = driver_view.views(broken_pocl(tmp_path, ""))
     assert view.form == "built-in functions of avx2"
     library = Path(view.binary)
     data = library.parent.parent.parent / "pocl_binary_distribution/.libs/share/pocl"
     (high,) = data.glob("kernel-*-avx512.bc")
     assert high.resolve().name.endswith("-avx2.bc")
-    assert driver_trial._verdict(view).good
+    verdict = driver_trial._verdict(view)
+    assert verdict.facts["versions"]
+    assert verdict.good or verdict.reason.endswith("while its devices built and ran a small kernel")
     assert list(Path(view.cache).iterdir())  # programs of another form are kept apart
 
 
