@@ -28,7 +28,7 @@ class CpuPlugin(DevicePlugin):
         Raises:
             PropertyError: PARTITA_CPU_ISA names no level.
         """
-        from partita.processor_identity import processor_name
+        from partita.system.processor_identity import processor_name
         from partita_cpu.jit.isa import isa
 
         level = isa().name

@@ -162,7 +162,7 @@ class Scripted:
     by_chance = False
 
     def __init__(self, module, request, seconds):
-        assert module == "kernel_trial"
+        assert module == kernel_trial.__name__
         self.tasks = [family for family, _ in request["tasks"]]
         self.fault = ""
         self.runs.append(self.tasks)
@@ -230,7 +230,7 @@ def test_every_form_is_tried_before_a_family_that_has_some_is_given_up(scripted,
 
 def test_families_that_sum_by_fma_have_forms():
     """Of the kernel files that use fma, each belongs to a family with forms."""
-    cl = Path(kernel_trial.__file__).parent / "cl"
+    cl = Path(kernel_trial.__file__).parents[1] / "cl"
     using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
     assert using == {
         *("conv_depthwise", "conv_transpose", "driver_trial", "lrn", "normalise", "prelude"),
@@ -305,14 +305,18 @@ def test_every_form_computes_the_same(monkeypatch, form, op_type, shapes, consta
 def test_every_family_with_kernels_is_checked():
     """A new module of kernels needs a check, or matrix units, whose trial covers it."""
     TABLE.find("", "Relu", 18)  # imports all emitters
-    folder = Path(kernel_trial.__file__).parent / "emitters"
-    emitting = {f.stem for f in folder.glob("*.py") if "@operator" in f.read_text()}
-    launching = {name for name in emitting if "k.launch" in (folder / f"{name}.py").read_text()} | {
-        "matmul",
-        "elementwise",
-    }
-    with_matrix_units = {"attention", "images"}
+    folder = Path(kernel_trial.__file__).parents[1] / "emitters"
+    emitting = [f for f in folder.rglob("*.py") if "\n@operator" in f.read_text()]
+    launching = {f.stem for f in emitting if "k.launch" in f.read_text()}
+    launching |= {"matmul", "elementwise"}
+    with_matrix_units = {"attention", "nhwc_images"}
+    assert launching >= {"convolution", "normalization", "pooling", "reduction"}
     assert launching - with_matrix_units <= kernel_checks.CHECKS.keys()
+
+
+def test_verdicts_depend_on_kernels_launches_and_checks():
+    names = {file.name for file in kernel_trial.source_files()}
+    assert names >= {"prelude.cl", "chain.cl", "matmul.py", "pooling.py", "kernel_checks.py"}
 
 
 def test_a_wrong_result_is_far_off():

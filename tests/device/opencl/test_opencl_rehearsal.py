@@ -11,9 +11,9 @@ from onnx import helper, numpy_helper
 
 from partita.errors import CompileError, UnsupportedOpError
 from partita.storage import cache_folder
-from partita_opencl import rehearsal, rehearsed_launch
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import verdicts
+from partita_opencl.trials import rehearsal, rehearsed_launch
 
 from .broken_drivers import ABORT, broken_pocl, needs_pocl_of_pypi
 from .comparison import compiled, core
@@ -53,7 +53,7 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import partita
-from partita_opencl import rehearsal
+from partita_opencl.trials import rehearsal
 
 if sys.argv[2:]:  # what was tried must not be tried again
     rehearsal.TrialProcess = None
@@ -129,7 +129,7 @@ class Scripted:
     has_ended = False
 
     def __init__(self, module, request, seconds, *, lasting):
-        assert module == "rehearsed_launch"
+        assert module == rehearsed_launch.__name__
         assert lasting
         self.fault, self.by_chance = "", False
         self.request = None

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from partita.processor_identity import processor_identity, processor_name
+from partita.system.processor_identity import processor_identity, processor_name
 
 EPYC = """processor\t: 0
 vendor_id\t: AuthenticAMD

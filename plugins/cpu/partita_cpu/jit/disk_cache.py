@@ -12,8 +12,8 @@ import re
 import sys
 from pathlib import Path
 
-from partita.processor_identity import processor_identity
 from partita.storage.cache_folder import cache_folder, is_private, read_private, write_private
+from partita.system.processor_identity import processor_identity
 
 _DIGEST_BYTES = 32
 

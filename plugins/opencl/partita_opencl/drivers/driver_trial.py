@@ -142,7 +142,7 @@ def _try(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     facts: Json = {}
     request = {"driver": vars(driver), "vectors": vectors}
     try:
-        with TrialProcess("driver_trial", request, SECONDS) as process:
+        with TrialProcess(__name__, request, SECONDS) as process:
             for answer in process.answers():
                 stages.remove(str(answer["stage"]))
                 facts.update(answer.get("facts", {}))

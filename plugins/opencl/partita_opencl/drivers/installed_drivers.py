@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from partita.processor_identity import processor_identity, processor_name
+from partita.system.processor_identity import processor_identity, processor_name
 
 _VENDORS = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 _FILENAMES = "OCL_ICD_FILENAMES"

@@ -33,7 +33,7 @@ class TrialProcess:
     """One such process; leaving the block, or :meth:`close`, ends it.
 
     Args:
-        module: The module of this package.
+        module: The module's whole name.
         request: What its ``main`` gets.
         seconds: How long it may be silent until it is taken to hang.
         lasting: Whether there will be more requests, by :meth:`ask`.
@@ -188,7 +188,8 @@ def _own_output() -> Iterator[TextIO]:
 _START = """\
 import sys
 sys.path[:] = {path!r}
-from partita_opencl import trial_process, {module}
+from partita_opencl.drivers import trial_process
+import {module}
 trial_process.serve({module}.main)
 """
 

@@ -38,12 +38,12 @@ from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
 from partita_opencl.properties import OpenClProperties, Precision
 from partita_opencl.query import refusals, takes
-from partita_opencl.rehearsal import LaunchError
-from partita_opencl.runner import OpenClRunner
 from partita_opencl.runtime.execution_plan import Constants, Plan
 from partita_opencl.runtime.host_folding import fold
+from partita_opencl.runtime.runner import OpenClRunner
 from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objection
 from partita_opencl.trials.matrix_unit_checks import Units
+from partita_opencl.trials.rehearsal import LaunchError
 
 _log = logging.getLogger(__name__)
 

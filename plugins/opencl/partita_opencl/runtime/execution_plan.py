@@ -13,12 +13,12 @@ import numpy as np
 
 from partita.errors import DeviceMemoryError
 from partita.lowering import Operand, Program, Step
-from partita_opencl import rehearsal
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.runtime import elementwise_fusion, persistent_kernel
+from partita_opencl.trials import rehearsal
 
 
 class Constants:

@@ -189,7 +189,7 @@ def _softmax(s: Sample) -> None:
 
 
 @_family
-def _normalisation(s: Sample) -> None:
+def _normalization(s: Sample) -> None:
     x = s.feed("x", s.numbers(2, 5, 40))
     scale, shift = s.weight("scale", s.numbers(40)), s.weight("shift", s.numbers(40))
     s.check("LayerNormalization", "x scale shift", _normal(x, 2) * scale + shift)

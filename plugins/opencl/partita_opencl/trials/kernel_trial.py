@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ _FEW = 3
 """So few families are tried by one process: to start another one takes longer."""
 
 FORMED = frozenset(
-    ("matmul", "convolution", "depthwise", "convolution_transposed", "normalisation", "lrn")
+    ("matmul", "convolution", "depthwise", "convolution_transposed", "normalization", "lrn")
 )
 """Families whose kernels change with the form: they sum products."""
 
@@ -210,16 +209,19 @@ def _title(family: str) -> str:
     return f"kernels of family '{family}'" if family in kernel_checks.CHECKS else family
 
 
+def source_files() -> list[Path]:
+    """The files that verdicts depend on."""
+    package = Path(__file__).parents[1]
+    patterns = "cl/*.cl", "emitters/**/*.py", "launches/*.py", "trials/*_checks.py"
+    return [file for pattern in patterns for file in sorted(package.glob(pattern))]
+
+
 @functools.cache
 def _sources() -> str:
     """The digest of all kernels, of what launches them and of what they are checked by."""
     digest = hashlib.sha256()
-    package = resources.files("partita_opencl")
-    for folder, ending in (("cl", ".cl"), ("emitters", ".py"), ("", "_checks.py")):
-        place = package.joinpath(folder) if folder else package
-        for file in sorted(place.iterdir(), key=lambda f: f.name):
-            if file.name.endswith(ending):
-                digest.update(file.read_bytes())
+    for file in source_files():
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -239,7 +241,7 @@ def _try(
         queue.clear()
         failed = False
         try:
-            with TrialProcess("kernel_trial", _request(device, mode, running), SECONDS) as process:
+            with TrialProcess(__name__, _request(device, mode, running), SECONDS) as process:
                 ready = False
                 for answer in process.answers():
                     if answer.get("ready"):

@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from partita.errors import CompileError
 from partita.lowering import Step
 from partita.progress import progress
-from partita_opencl import rehearsed_launch
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, verdicts
 from partita_opencl.drivers.trial_process import Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.steps import Described, Launch
+from partita_opencl.trials import rehearsed_launch
 
 SECONDS = 120.0
 """How long a program or a launch may take."""
@@ -179,7 +179,7 @@ def _open(device: Device) -> TrialProcess:
     """
     request = {"drivers": driver_trial.told(), "device": device.id}
     try:
-        process = TrialProcess("rehearsed_launch", request, SECONDS, lasting=True)
+        process = TrialProcess(rehearsed_launch.__name__, request, SECONDS, lasting=True)
     except OSError as error:
         raise _NoProcessError(error) from error
     for _ in process.answers():
