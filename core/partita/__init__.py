@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from partita.contract.profiling import ProfilingInfo, format_counters
     from partita.model.model import Model, Op, Port
     from partita.properties import DeviceProperties, read_only
-    from partita.runtime.compiled_model import CompiledModel, Repetition, Runner
+    from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
     from partita.runtime.infer_queue import AsyncInferQueue
     from partita.runtime.infer_request import InferRequest
     from partita.runtime.infer_result import InferResult
@@ -50,7 +50,7 @@ _DEFERRED = {
     "OpPlacement": "partita.contract.explanation",
     "Port": "partita.model.model",
     "ProfilingInfo": "partita.contract.profiling",
-    "Repetition": "partita.runtime.compiled_model",
+    "BoundCall": "partita.runtime.compiled_model",
     "Runner": "partita.runtime.compiled_model",
     "Tensor": "partita.tensors.tensor",
     "bisect": "partita.bisection",
@@ -70,6 +70,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "API_VERSION",
     "AsyncInferQueue",
+    "BoundCall",
     "CompiledModel",
     "Core",
     "CoreAPI",
@@ -89,7 +90,6 @@ __all__ = [
     "QueryResult",
     "Reason",
     "ReasonCode",
-    "Repetition",
     "Runner",
     "Tensor",
     "Type",

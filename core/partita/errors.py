@@ -22,7 +22,7 @@
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
     │   ├── DeviceMemoryError       (also MemoryError) the device has no room; names the sizes
     │   ├── InferCancelledError     the request was cancelled
-    │   ├── RepetitionEndedError    a bound call no longer fits what the inputs hold; run instead
+    │   ├── BoundCallEndedError    a bound call no longer fits what the inputs hold; run instead
     │   └── RequestBusyError        (also RuntimeError) the request is running already
     └── ZooError                    a zoo model cannot be fetched or is not what it should be
 
@@ -147,7 +147,7 @@ class InferCancelledError(InferError):
     """The request was cancelled before it ended."""
 
 
-class RepetitionEndedError(InferError):
+class BoundCallEndedError(InferError):
     """The inputs hold elements for which an output has another shape than it was bound to."""
 
 

@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from partita import ReasonCode, Repetition
+from partita import BoundCall, ReasonCode
 from partita_hetero.runtime.drift import ENOUGH, FIRST, WARM_UP, Pace
 
 from . import virtual_time
@@ -156,11 +156,11 @@ class BindingRunner(FakeRunner):
             output.numpy()[...] = result.numpy()
         return list(outputs)
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         return BoundCall([(self, inputs, outputs)])
 
 
-class BoundCall(Repetition):
+class BoundCall(BoundCall):
     def __init__(self, parts):
         self.parts = parts
 

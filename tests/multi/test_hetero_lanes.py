@@ -177,11 +177,11 @@ class JoiningRunner(FakeRunner):
             np.copyto(output.numpy(), result.numpy())
         return results if outputs is None else list(outputs)
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         return Call(self, inputs, outputs)
 
 
-class Call(partita.Repetition):
+class Call(partita.BoundCall):
     def __init__(self, runner, inputs, outputs):
         self.runner, self.inputs, self.outputs = runner, inputs, outputs
 
@@ -197,7 +197,7 @@ class Call(partita.Repetition):
         return Calls(calls) if all(isinstance(call, Call) for call in calls) else None
 
 
-class Calls(partita.Repetition):
+class Calls(partita.BoundCall):
     stop = False
 
     def __init__(self, calls):

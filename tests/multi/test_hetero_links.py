@@ -127,11 +127,11 @@ class BindingRunner(FickleRunner):
             raise InferError("the second part is broken")
         return super().run(inputs, outputs)
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         return Bound(self, inputs, outputs)
 
 
-class Bound(partita.Repetition):
+class Bound(partita.BoundCall):
     def __init__(self, *parts):
         self.parts = [parts]
 

@@ -110,7 +110,7 @@ class WatchfulRunner(FakeRunner):
             output.numpy()[...] = result.numpy()
         return list(outputs)
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         self.plugin.bound += 1
         for tensor, read in zip(inputs, self.read, strict=True):
             if tensor.numpy().tobytes() != read.tobytes():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from partita.errors import InferError
-from partita.runtime.compiled_model import Repetition
+from partita.runtime.compiled_model import BoundCall
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, devices_of
 
 
-class Again(Repetition):
+class Again(BoundCall):
     def __init__(self, runner, inputs, outputs):
         self.runner, self.inputs, self.outputs = runner, inputs, outputs
 
@@ -26,7 +26,7 @@ class Again(Repetition):
 
 
 class BindingRunner(FakeRunner):
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         return Again(self, inputs, outputs)
 
 

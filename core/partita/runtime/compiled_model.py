@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.contract.explanation import Explanation
 from partita.contract.profiling import ProfilingInfo
-from partita.errors import PropertyError, RepetitionEndedError
+from partita.errors import BoundCallEndedError, PropertyError
 from partita.model.model import Model, Port, find_port
 from partita.storage import exported_model
 from partita.storage.model_cache import stamp
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 
 
-class Repetition(abc.ABC):
+class BoundCall(abc.ABC):
     """A run whose tensors stay the same, so that there is nothing to look at before it starts."""
 
     @abc.abstractmethod
@@ -37,20 +37,20 @@ class Repetition(abc.ABC):
         """(required) Computes the outputs anew from what the inputs hold now.
 
         Raises:
-            RepetitionEndedError: An output now has another shape; the caller is to run instead.
+            BoundCallEndedError: An output now has another shape; the caller is to run instead.
             InferError: The device could not compute them.
         """
 
-    def followed_by(self, other: Repetition) -> Repetition | None:
+    def followed_by(self, other: BoundCall) -> BoundCall | None:
         """(optional) One call for this and another one after it (defaults to ``None``: cannot)."""
         return None
 
     def together(
         self,
-        calls: Sequence[Repetition],
+        calls: Sequence[BoundCall],
         waits: Sequence[Collection[int]],
         lanes: Sequence[int],
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """(optional) One call for several at the same time (defaults to ``None``: cannot).
 
         Where the calls themselves are called no more, they may still be given other inputs by
@@ -122,12 +122,12 @@ class Runner(abc.ABC):
             InferError: The device could not compute them.
         """
 
-    def repetition(
+    def bind(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None = None,
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """(optional) Runs on these tensors, again and again (defaults to ``None``: only by run).
 
         HETERO asks for it where a submodel reads and writes tensors that it has planned, and
@@ -159,15 +159,15 @@ class Runner(abc.ABC):
 
 
 def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """For repetitions that do not fit: runs, and copies what comes out to the bound outputs.
+    """For bound calls that do not fit: runs, and copies what comes out to the bound outputs.
 
     Raises:
-        RepetitionEndedError: An output has another shape than the tensor that it is bound to.
+        BoundCallEndedError: An output has another shape than the tensor that it is bound to.
         InferError: The device could not compute them.
     """
     for result, output in zip(runner.run(inputs), outputs, strict=True):
         if result.shape != output.shape:
-            raise RepetitionEndedError(
+            raise BoundCallEndedError(
                 f"An output has shape {list(result.shape)} now; it was bound as "
                 f"{list(output.shape)}."
             )
@@ -209,7 +209,7 @@ class CompiledModel(abc.ABC):
 
     @property
     def scratch_bytes(self) -> int:
-        """(optional) Host memory that repetitions can borrow while they run (defaults to none).
+        """(optional) Host memory that bound calls can borrow while they run (defaults to none).
 
         Submodels that run one after another then work in the same memory.
         """

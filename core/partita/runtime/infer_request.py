@@ -13,12 +13,12 @@ import numpy as np
 
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import (
+    BoundCallEndedError,
     DeviceMemoryError,
     InferCancelledError,
     InferError,
     InputError,
     PartitaError,
-    RepetitionEndedError,
     RequestBusyError,
 )
 from partita.model.model import Port, find_port, is_static
@@ -371,7 +371,7 @@ class InferRequest:
         if again is not None:
             try:
                 self._guarded(again)
-            except RepetitionEndedError:
+            except BoundCallEndedError:
                 inputs.start_anew()
                 again, tensors = None, inputs.complete()
         if again is None and (run is None or not run.cancelled):

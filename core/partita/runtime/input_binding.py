@@ -15,7 +15,7 @@ from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
-    from partita.runtime.compiled_model import CompiledModel, Repetition, Runner
+    from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
 
 _PATIENCE = 2
 """Runs on the same tensors before a request has calls for them bound."""
@@ -50,7 +50,7 @@ class RequestInputs:
         self._asked = sum(port.name not in handed_on for port in compiled.inputs)
         self.tensors: list[Tensor | None] = [None] * len(compiled.inputs)
         self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
-        self.again: Repetition | None = None
+        self.again: BoundCall | None = None
         self._takers: Sequence[Callable[[Any], bool]] | None = None
         self._given: list[Array | None] = [None] * len(compiled.inputs)
         self._taken = False  # whether given arrays are newer than the tensors
@@ -89,7 +89,7 @@ class RequestInputs:
             self.start_anew()
         return state.view
 
-    def bound_calls(self, outputs_hold: bool) -> Repetition | None:
+    def bound_calls(self, outputs_hold: bool) -> BoundCall | None:
         """Calls with everything bound, if there are any and all arrays are what they were.
 
         Args:
@@ -117,7 +117,7 @@ class RequestInputs:
         """Asks for calls with everything bound, once the same tensors have come some times."""
         self._runs += 1
         if self._runs == self._patience and all(x.memory == HOST for x in results):
-            self.again = runner.repetition(self.complete(), results)
+            self.again = runner.bind(self.complete(), results)
             self._takers = None if self.again is None else self.again.takers
             if self._takers is not None:
                 self._given = [tensor.numpy() for tensor in self.tensors if tensor is not None]

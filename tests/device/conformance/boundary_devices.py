@@ -51,11 +51,11 @@ class OfferingRunner(GoodRunner):
                 plugin.write(tensor, given)
         return [given or tensor for tensor, given in zip(made, outputs, strict=True)]
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         return self.compiled.plugin.repeat(self, inputs, outputs)
 
 
-class Calls(partita.Repetition):
+class Calls(partita.BoundCall):
     def __init__(self, calls):
         self.calls = calls
 
@@ -153,7 +153,7 @@ class WritesBesideWindows(Faulty):
 
 
 class RepeatsTheFirstInputs(Faulty):
-    check = "repetitions_compute_what_inputs_hold"
+    check = "bound_calls_compute_what_inputs_hold"
 
     def repeat(self, runner, inputs, outputs):
         copies = [partita.HostTensor(tensor.numpy().copy()) for tensor in inputs]
@@ -161,14 +161,14 @@ class RepeatsTheFirstInputs(Faulty):
 
 
 class RepeatsIntoMemoryOfItsOwn(Faulty):
-    check = "repetitions_compute_what_inputs_hold"
+    check = "bound_calls_compute_what_inputs_hold"
 
     def repeat(self, runner, inputs, outputs):
         return Calls([lambda: runner.run(inputs)])
 
 
 class JoinsInTheWrongOrder(Faulty):
-    check = "joined_repetitions_keep_their_order"
+    check = "joined_bound_calls_keep_their_order"
 
     class Backwards(Calls):
         def followed_by(self, other):

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import partita
-from partita.errors import InferError, RepetitionEndedError
+from partita.errors import BoundCallEndedError, InferError
 from partita_cpu.jit.dispatch import available
 
 F32 = np.float32
@@ -43,23 +43,23 @@ def test_it_computes_what_the_inputs_hold_at_the_time(isa, monkeypatch):
     proto = model([("Exp", ["x"], "e", {}), ("Add", ["e", "y"], "z", {})], ["x", "y"], ["z"])
     runner = runner_of(proto)
     x, y, z = tensor(), tensor(), tensor()
-    repetition = runner.repetition([x, y], [z])
+    bound_call = runner.bind([x, y], [z])
     rng = np.random.default_rng(0)
     for _ in range(3):
         x.numpy()[:] = rng.standard_normal((3, 5))
         y.numpy()[:] = rng.standard_normal((3, 5))
-        repetition()
+        bound_call()
         np.testing.assert_allclose(z.numpy(), np.exp(x.numpy()) + y.numpy(), rtol=1e-6)
 
 
-def test_run_and_repetition_take_turns():
+def test_run_and_bound_call_take_turns():
     runner = runner_of(model([("Neg", ["x"], "y", {})], ["x"], ["y"]))
     x, y = tensor(), tensor()
-    repetition = runner.repetition([x], [y])
+    bound_call = runner.bind([x], [y])
     other = np.full((3, 5), 7, F32)
     for value in (1, 2, 3):
         x.numpy()[:] = value
-        repetition()
+        bound_call()
         assert (runner.run([partita.HostTensor(other)])[0].numpy() == -7).all()
         assert (y.numpy() == -value).all()
 
@@ -75,7 +75,7 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
     tensors = [tensor() for _ in range(3)]
     both = None
     for index in range(2):
-        one = compiled.create_runner().repetition([tensors[index]], [tensors[index + 1]], scratch)
+        one = compiled.create_runner().bind([tensors[index]], [tensors[index + 1]], scratch)
         both = one if both is None else both.followed_by(one)
     x = np.random.default_rng(2).standard_normal((3, 5)).astype(F32)
     tensors[0].numpy()[:] = x
@@ -87,7 +87,7 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
             np.testing.assert_allclose(target.numpy(), want, rtol=1e-5)
     assert (scratch != 255).any()
     small = np.empty(1, np.uint8)
-    alone = compiled.create_runner().repetition(tensors[:1], tensors[1:2], small)
+    alone = compiled.create_runner().bind(tensors[:1], tensors[1:2], small)
     alone()
     np.testing.assert_allclose(tensors[1].numpy(), -softmax(softmax(x.astype(float))), rtol=1e-5)
 
@@ -103,7 +103,7 @@ def test_joined_over_models():
     runners = [runner_of(model([(op, ["x"], "y", {})], ["x"], ["y"])) for op in ops]
     joined = None
     for index, runner in enumerate(runners):
-        one = runner.repetition([tensors[index]], [tensors[index + 1]])
+        one = runner.bind([tensors[index]], [tensors[index + 1]])
         joined = one if joined is None else joined.followed_by(one)
     assert len(joined._stretches) == (1 if WALKED else 4)  # one call for the threads
     for value in (0.5, 2.0):
@@ -118,24 +118,24 @@ def test_steps_of_python_are_joined_too():
     proto = model([("Einsum", ["x", "x"], "s", square), ("Neg", ["s"], "y", {})], ["x"], ["y"])
     runners = [runner_of(proto), runner_of(proto)]
     tensors = [tensor() for _ in range(3)]
-    first = runners[0].repetition(tensors[:1], tensors[1:2])
-    both = first.followed_by(runners[1].repetition(tensors[1:2], tensors[2:]))
+    first = runners[0].bind(tensors[:1], tensors[1:2])
+    both = first.followed_by(runners[1].bind(tensors[1:2], tensors[2:]))
     assert len(both._stretches) == (4 if WALKED else 2)
     for value in (2, 3):
         tensors[0].numpy()[:] = value
         both()
         assert (tensors[2].numpy() == -(value**4)).all()
     single = runner_of(proto, {"INFERENCE_NUM_THREADS": 1})
-    assert first.followed_by(single.repetition([tensor()], [tensor()])) is None
+    assert first.followed_by(single.bind([tensor()], [tensor()])) is None
 
 
-def test_another_device_s_repetition_is_not_joined():
-    class Other(partita.Repetition):
+def test_another_device_s_bound_call_is_not_joined():
+    class Other(partita.BoundCall):
         def __call__(self):
             pass
 
     runner = runner_of(model([("Neg", ["x"], "y", {})], ["x"], ["y"]))
-    assert runner.repetition([tensor()], [tensor()]).followed_by(Other()) is None
+    assert runner.bind([tensor()], [tensor()]).followed_by(Other()) is None
     assert Other().followed_by(Other()) is None
 
 
@@ -143,24 +143,24 @@ def test_declined_where_a_run_is_more_than_calls():
     found = model([("NonZero", ["x"], "i", {})], ["x"], ["i"])
     found.graph.output[0].CopyFrom(helper.make_tensor_value_info("i", TensorProto.INT64, [2, "n"]))
     indices = partita.HostTensor(np.zeros((2, 15), np.int64))
-    assert runner_of(found).repetition([tensor()], [indices]) is None
+    assert runner_of(found).bind([tensor()], [indices]) is None
     plain = model([("Neg", ["x"], "y", {})], ["x"], ["y"])
     counting = runner_of(plain, {"PERF_COUNT": True})
-    assert counting.repetition([tensor()], [tensor()]) is None
+    assert counting.bind([tensor()], [tensor()]) is None
     runner = runner_of(plain)
-    assert runner.repetition([tensor()], [tensor((5, 3))]) is None
+    assert runner.bind([tensor()], [tensor((5, 3))]) is None
     skewed = partita.HostTensor(np.zeros((5, 3), F32).T)
-    assert runner.repetition([tensor()], [skewed]) is None
+    assert runner.bind([tensor()], [skewed]) is None
 
 
 def test_what_python_raises_names_the_device(monkeypatch):
-    from partita_cpu.runtime.bound_call import CpuRepetition
+    from partita_cpu.runtime.bound_call import CpuBoundCall
 
     def broken():
         raise ZeroDivisionError("no")
 
     with pytest.raises(InferError, match="Device CPU failed: ZeroDivisionError: no"):
-        CpuRepetition([broken], 1)()
+        CpuBoundCall([broken], 1)()
 
 
 def test_another_value_of_what_decides_the_program_is_run_by_itself():
@@ -175,12 +175,12 @@ def test_another_value_of_what_decides_the_program_is_run_by_itself():
     runner = runner_of(proto)
     x, y = tensor((4, 9)), tensor((6,))
     shape = partita.HostTensor(np.array([6, 6], np.int64))
-    repetition = runner.repetition([x, shape], [y])
+    bound_call = runner.bind([x, shape], [y])
     rng = np.random.default_rng(3)
     for rows in (6, 6, -1, 6):  # -1 means the same shape, by other elements
         x.numpy()[:] = rng.standard_normal((4, 9))
         shape.numpy()[:] = rows, 6
-        repetition()
+        bound_call()
         np.testing.assert_array_equal(y.numpy(), x.numpy().reshape(6, 6).max(axis=0))
 
 
@@ -191,11 +191,11 @@ def test_a_request_runs_anew_where_a_value_gives_an_output_another_shape():
     x, shape = np.arange(5, dtype=F32).reshape(1, 5), np.array([3, 5])
     runner = runner_of(proto)
     inputs = [partita.HostTensor(x), partita.HostTensor(shape)]
-    repetition = runner.repetition(inputs, [tensor()])
-    repetition()
+    bound_call = runner.bind(inputs, [tensor()])
+    bound_call()
     shape[0] = 2
-    with pytest.raises(RepetitionEndedError, match=r"shape \[2, 5\] now; it was bound as \[3, 5\]"):
-        repetition()
+    with pytest.raises(BoundCallEndedError, match=r"shape \[2, 5\] now; it was bound as \[3, 5\]"):
+        bound_call()
     for device in ("CPU", "HETERO:CPU"):
         request = partita.Core().compile_model(proto, device).create_infer_request()
         for rows in (3, 3, 3, 3, 2, 2, 2, 2, 2, 4, 1, 1, 1):
@@ -218,10 +218,10 @@ def test_a_flag_decides_anew_in_every_call():
     proto.graph.node[0].CopyFrom(choice)
     runner = runner_of(proto)
     x, y, flag = tensor(), tensor(), partita.HostTensor(np.array(True))
-    repetition = runner.repetition([x, flag], [y])
+    bound_call = runner.bind([x, flag], [y])
     for number, value in enumerate((True, False, True, True)):
         x.numpy()[:] = number
         flag.numpy()[...] = value
-        repetition()
+        bound_call()
         want = -x.numpy() if value else np.exp(x.numpy())
         np.testing.assert_allclose(y.numpy(), want, rtol=1e-6)

@@ -13,7 +13,7 @@ import partita
 from partita.errors import InferError, InputError
 
 
-class Bound(partita.Repetition):
+class Bound(partita.BoundCall):
     """Negates one array into another, and counts."""
 
     def __init__(self, source, target):
@@ -29,15 +29,15 @@ class Bound(partita.Repetition):
 
 @pytest.fixture
 def made(monkeypatch):
-    """A request, and the repetitions that it asks for."""
+    """A request, and the bound calls that it asks for."""
     request = core_with(ToyDevice()).compile_model(neg(), "TOY").create_infer_request()
     bound = []
 
-    def repetition(inputs, outputs):
+    def bind(inputs, outputs):
         bound.append(Bound(inputs[0], outputs[0]))
         return bound[-1]
 
-    monkeypatch.setattr(request._runner, "repetition", repetition)
+    monkeypatch.setattr(request._runner, "bind", bind)
     return request, bound
 
 
@@ -122,7 +122,7 @@ def test_asynchronous_runs_do_not_repeat(made):
     assert bound[0].calls == calls
 
 
-def test_what_a_repetition_raises_names_the_device(made):
+def test_what_a_bound_call_raises_names_the_device(made):
     request, bound = made
     x = ones()
     for _ in range(3):

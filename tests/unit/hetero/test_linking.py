@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from partita import HostTensor, Repetition
+from partita import BoundCall, HostTensor
 from partita.errors import InferCancelledError
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
 from partita_hetero.runtime.bound_calls import (
+    BoundCallFailedError,
     Link,
     Linker,
-    RepetitionFailedError,
     bind_each,
     join_lanes,
     run_links,
@@ -19,7 +19,7 @@ from partita_hetero.runtime.bound_calls import (
 from partita_hetero.runtime.executor import Schedule
 
 
-class Named(Repetition):
+class Named(BoundCall):
     def __init__(self, names, log, joins=True, error=None):
         self.names, self.log, self.joins, self.error = names, log, joins, error
 
@@ -38,7 +38,7 @@ class Part:
         self.joins, self.error = joins, error
         self.seen = None
 
-    def repetition(self, inputs, outputs, scratch=None):
+    def bind(self, inputs, outputs, scratch=None):
         self.seen = inputs, outputs
         return Named(self.name, self.log, self.joins, self.error) if self.bindable else None
 
@@ -109,14 +109,14 @@ def test_permutes_and_what_they_write_are_left_alone():
 def test_a_failure_says_only_that_there_was_one():
     cause = ValueError("broken")
     links = [Link(0, 3, Named("abc", [], error=cause))]
-    with pytest.raises(RepetitionFailedError) as caught:
+    with pytest.raises(BoundCallFailedError) as caught:
         run_links(links, never, never)
     assert caught.value.__cause__ is cause
 
 
 def test_a_device_that_fails_to_bind_is_blamed():
     class Broken(Part):
-        def repetition(self, inputs, outputs, scratch=None):
+        def bind(self, inputs, outputs, scratch=None):
             raise KeyError("lost")
 
     with pytest.raises(RuntimeError, match="1: 'lost'"):
@@ -143,7 +143,7 @@ def test_binding_each_step_by_itself():
     assert log == ["b", "d"]
 
     class Broken(Part):
-        def repetition(self, inputs, outputs, scratch=None):
+        def bind(self, inputs, outputs, scratch=None):
             raise KeyError("lost")
 
     with pytest.raises(RuntimeError, match="0: 'lost'"):
@@ -188,9 +188,9 @@ def test_scratch_memory_is_lent_by_step():
     seen = {}
 
     class Borrowing(Part):
-        def repetition(self, inputs, outputs, scratch=None):
+        def bind(self, inputs, outputs, scratch=None):
             seen[self.name] = scratch
-            return super().repetition(inputs, outputs)
+            return super().bind(inputs, outputs)
 
     block = np.empty(8, np.uint8)
     parts = {index: Borrowing("ab"[index], []) for index in range(2)}

@@ -176,8 +176,8 @@ def a_layout_that_was_not_chosen_does_no_harm(bench: Bench) -> None:
 
 
 @check("boundary")
-def repetitions_compute_what_inputs_hold(bench: Bench) -> None:
-    """A repetition computes anew at each call, into the outputs that it was made for."""
+def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
+    """A bound call computes anew at each call, into the outputs that it was made for."""
     tried = 0
     for sample in (*samples("plain"), *samples("pair"), *networks()):
         if bench.refusals(sample.proto):
@@ -189,28 +189,28 @@ def repetitions_compute_what_inputs_hold(bench: Bench) -> None:
         inputs = _inputs(compiled, {name: np.zeros_like(x) for name, x in feeds.items()})
         outputs = [partita.HostTensor(np.zeros_like(array)) for array in expected]
         scratch = np.full(compiled.scratch_bytes, 255, np.uint8)
-        repetition = runner.repetition(inputs, outputs, scratch)
-        if repetition is None:
+        bound_call = runner.bind(inputs, outputs, scratch)
+        if bound_call is None:
             continue
         tried += 1
-        repetition()
+        bound_call()
         for port, tensor in zip(compiled.inputs, inputs, strict=True):
             np.copyto(tensor.numpy(), feeds[port.name])
         for _ in range(2):
             scratch[:] = 255  # others have used it meanwhile
-            repetition()
-            compare([o.numpy() for o in outputs], expected, f"a repetition of '{sample.name}'")
+            bound_call()
+            compare([o.numpy() for o in outputs], expected, f"a bound call of '{sample.name}'")
         kept = [o.numpy().copy() for o in outputs]
         runner.run(_inputs(compiled, sample.feeds(73)))
         compare([o.numpy() for o in outputs], kept, f"'{sample.name}' after a run on other tensors")
-        repetition()
+        bound_call()
         compare([o.numpy() for o in outputs], expected, f"'{sample.name}' after a run, repeated")
     if not tried:
         raise NotApplicableError("the device repeats no run")
 
 
 @check("boundary", values=True)
-def joined_repetitions_keep_their_order(bench: Bench) -> None:
+def joined_bound_calls_keep_their_order(bench: Bench) -> None:
     """followed_by() gives one call that computes what both do, one after the other."""
     for op in ("Neg", "Abs", "Relu", "Exp", "Sigmoid"):
         sample = Sample(op, parse(f"g (float[2,3] x) => (float[2,3] y) {{ y = {op}(x) }}"))
@@ -221,12 +221,11 @@ def joined_repetitions_keep_their_order(bench: Bench) -> None:
     compiled = bench.compile(sample.proto)
     runners = [compiled.create_runner() for _ in range(3)]
     chain = [partita.HostTensor(np.zeros((2, 3), np.float32)) for _ in range(4)]
-    repetitions = [
-        runner.repetition([chain[index]], [chain[index + 1]])
-        for index, runner in enumerate(runners)
+    bound_calls = [
+        runner.bind([chain[index]], [chain[index + 1]]) for index, runner in enumerate(runners)
     ]
-    joined = repetitions[0]
-    for one in repetitions[1:]:
+    joined = bound_calls[0]
+    for one in bound_calls[1:]:
         joined = None if joined is None or one is None else joined.followed_by(one)
     if joined is None:
         raise NotApplicableError("the device joins no runs")

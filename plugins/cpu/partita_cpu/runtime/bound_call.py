@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from partita import Repetition, Runner, Tensor
+from partita import BoundCall, Runner, Tensor
 from partita.errors import InferError, PartitaError
 from partita.lowering import Array
 from partita.runtime.compiled_model import run_into
@@ -14,7 +14,7 @@ from partita_cpu.runtime.lanes import Lanes
 from partita_cpu.threads.openblas import use_threads
 
 
-class CpuRepetition(Repetition):
+class CpuBoundCall(BoundCall):
     """Stretches of one program, or of several that run one after another.
 
     Args:
@@ -47,16 +47,16 @@ class CpuRepetition(Repetition):
         except Exception as error:
             raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
 
-    def followed_by(self, other: Repetition) -> CpuRepetition | None:
+    def followed_by(self, other: BoundCall) -> CpuBoundCall | None:
         """Both; where compiled kernels meet, the threads go from one program into the next."""
-        if not isinstance(other, CpuRepetition) or other._threads != self._threads:
+        if not isinstance(other, CpuBoundCall) or other._threads != self._threads:
             return None
         last, first = self._stretches[-1], other._stretches[0]
         both = last.followed_by(first) if isinstance(last, NativeStretch) else None
         if both is None:
-            return CpuRepetition([*self._stretches, *other._stretches], self._threads)
+            return CpuBoundCall([*self._stretches, *other._stretches], self._threads)
         joined = [*self._stretches[:-1], both, *other._stretches[1:]]
-        return CpuRepetition(joined, self._threads)
+        return CpuBoundCall(joined, self._threads)
 
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
         """Puts the addresses of other inputs into the kernels' arguments, if all are compiled."""
@@ -64,12 +64,12 @@ class CpuRepetition(Repetition):
 
     def together(
         self,
-        calls: Sequence[Repetition],
+        calls: Sequence[BoundCall],
         waits: Sequence[Collection[int]],
         lanes: Sequence[int],
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """One call, if all are compiled kernels for one thread each."""
-        tables = [call.rows for call in calls if isinstance(call, CpuRepetition)]
+        tables = [call.rows for call in calls if isinstance(call, CpuBoundCall)]
         known = [table for table in tables if table is not None]
         if len(known) < len(calls):
             return None
@@ -84,7 +84,7 @@ class CpuRepetition(Repetition):
         return None
 
 
-class _Together(Repetition):
+class _Together(BoundCall):
     """Programs that run at the same time."""
 
     def __init__(self, lanes: Lanes) -> None:
@@ -100,7 +100,7 @@ class _Together(Repetition):
         self._lanes.cancel()
 
 
-class ValueRepetition(Repetition):
+class ValueBoundCall(BoundCall):
     """Calls that hold for certain elements of some inputs; for others it is a run like any.
 
     Args:
@@ -113,7 +113,7 @@ class ValueRepetition(Repetition):
 
     def __init__(
         self,
-        call: CpuRepetition,
+        call: CpuBoundCall,
         values: Sequence[Array],
         runner: Runner,
         inputs: Sequence[Tensor],
@@ -128,7 +128,7 @@ class ValueRepetition(Repetition):
         """Makes the calls, or runs.
 
         Raises:
-            RepetitionEndedError: An output has another shape for these elements.
+            BoundCallEndedError: An output has another shape for these elements.
         """
         for array, elements in self._values:
             if array.tobytes() != elements:

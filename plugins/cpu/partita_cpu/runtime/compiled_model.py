@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from partita import (
+    BoundCall,
     CompiledModel,
     Explanation,
     HostTensor,
     Model,
     Port,
     ProfilingInfo,
-    Repetition,
     Runner,
     Tensor,
 )
@@ -53,7 +53,7 @@ from partita_cpu.passes.separable_fusion import join_bottlenecks, join_separable
 from partita_cpu.passes.tiled_activations import keep_tiles
 from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
-from partita_cpu.runtime.bound_call import CpuRepetition, ValueRepetition
+from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall
 from partita_cpu.runtime.bound_program import GraphRunner, Times
 from partita_cpu.runtime.kernel_loading import begin, load_kernels
 from partita_cpu.threads.openblas import use_threads
@@ -257,12 +257,12 @@ class CpuRunner(Runner):
             )
         ]
 
-    def repetition(
+    def bind(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         scratch: Array | None = None,
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """The calls of a run on these tensors, if a run is nothing more."""
         arrays = [
             stored_as(tensor, layout) for tensor, layout in zip(inputs, self._ports_in, strict=True)
@@ -280,9 +280,9 @@ class CpuRunner(Runner):
             return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
 
         takers = None if any(self._ports_in) else bound.takers()
-        call = CpuRepetition(stretches, self._threads, rebind, takers)
+        call = CpuBoundCall(stretches, self._threads, rebind, takers)
         values = [arrays[index] for index in self._graph.value_inputs]
-        return ValueRepetition(call, values, self, inputs, outputs) if values else call
+        return ValueBoundCall(call, values, self, inputs, outputs) if values else call
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

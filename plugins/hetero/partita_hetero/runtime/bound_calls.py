@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from partita.errors import InferCancelledError
-from partita.runtime.compiled_model import Repetition, Runner
+from partita.runtime.compiled_model import BoundCall, Runner
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.transfer_plan import RunStep, Step
 from partita_hetero.cost import clock
 from partita_hetero.runtime.executor import Schedule
 
 
-class RepetitionFailedError(Exception):
+class BoundCallFailedError(Exception):
     """A device failed in joined runs; step by step the request shows which of them it was."""
 
 
@@ -32,7 +32,7 @@ class Link:
 
     first: int
     last: int
-    call: Repetition | None
+    call: BoundCall | None
 
 
 class Linker:
@@ -74,7 +74,7 @@ class Linker:
         ):
             return
         try:
-            call = _repetition(step, self._runners, self._prepared, self._scratch)
+            call = _bound_call(step, self._runners, self._prepared, self._scratch)
             before = links[-1].call if links else None
             both = None if call is None or before is None else before.followed_by(call)
         except Exception as error:
@@ -92,7 +92,7 @@ def bind_each(
     blame: Callable[[RunStep, Exception], Exception],
     scratch: Mapping[int, np.ndarray[Any, Any]] | None = None,
     idle: Collection[int] = (),
-) -> dict[int, Repetition]:
+) -> dict[int, BoundCall]:
     """Binds what can be bound, each step by itself, for requests that run steps in any order.
 
     Args:
@@ -103,12 +103,12 @@ def bind_each(
         scratch: By step, memory that it may work in; those that share it never run at once.
         idle: Steps that have nothing to do.
     """
-    calls: dict[int, Repetition] = {}
+    calls: dict[int, BoundCall] = {}
     for index, step in enumerate(steps):
         if index in idle:
             continue
         try:
-            call = _repetition(step, runners, prepared, (scratch or {}).get(index))
+            call = _bound_call(step, runners, prepared, (scratch or {}).get(index))
         except Exception as error:
             raise blame(step, error) from error  # type: ignore[arg-type]  # only runs are bound
         if call is not None:
@@ -117,8 +117,8 @@ def bind_each(
 
 
 def join_lanes(
-    calls: Mapping[int, Repetition], schedule: Schedule, idle: Collection[int] = ()
-) -> Repetition | None:
+    calls: Mapping[int, BoundCall], schedule: Schedule, idle: Collection[int] = ()
+) -> BoundCall | None:
     """One call for all steps, in lanes that run at the same time; ``None`` if devices have none.
 
     Args:
@@ -169,7 +169,7 @@ def run_links(
         note: Takes the first and the last step of a bound call, and the seconds that it took.
 
     Raises:
-        RepetitionFailedError: A device failed in a call of several steps.
+        BoundCallFailedError: A device failed in a call of several steps.
         InferCancelledError: The request was cancelled.
     """
     for one in links:
@@ -184,21 +184,21 @@ def run_links(
         except InferCancelledError:
             raise
         except Exception as error:
-            raise RepetitionFailedError from error
+            raise BoundCallFailedError from error
         if note is not None:
             note(one.first, one.last, clock.seconds() - start)
 
 
-def _repetition(
+def _bound_call(
     step: Step,
     runners: Mapping[int, Runner],
     prepared: Sequence[Tensor | None],
     scratch: np.ndarray[Any, Any] | None,
-) -> Repetition | None:
+) -> BoundCall | None:
     if not isinstance(step, RunStep):
         return None
     reads = [tensor for slot in step.reads if (tensor := prepared[slot]) is not None]
     writes = [tensor for slot in step.writes if (tensor := prepared[slot]) is not None]
     if len(reads) < len(step.reads) or len(writes) < len(step.writes):
         return None
-    return runners[step.submodel].repetition(reads, writes, scratch)
+    return runners[step.submodel].bind(reads, writes, scratch)

@@ -13,7 +13,7 @@ import numpy as np
 
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import InferCancelledError, InferError
-from partita.runtime.compiled_model import CompiledModel, Repetition, Runner
+from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.layout import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -25,9 +25,9 @@ from partita_hetero.cost import clock
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 from partita_hetero.runtime.bound_calls import (
+    BoundCallFailedError,
     Link,
     Linker,
-    RepetitionFailedError,
     bind_each,
     idle_steps,
     join_lanes,
@@ -106,7 +106,7 @@ class Bound:
         self._executor = compiled.properties.HETERO_EXECUTOR
         counts = self._count and self._executor != "PARALLEL"  # there, joined calls tell times
         self._may_link = not (counts or self._reject_nan or self._watchdog is not None)
-        self._calls: dict[int, Repetition] = {}
+        self._calls: dict[int, BoundCall] = {}
         self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
         self.paces = Paces(compiled.properties.HETERO_DRIFT_FACTOR)
@@ -122,16 +122,16 @@ class Bound:
             return None
         return WholeRun(piece, self._runners[piece.number], self._checks[piece.number])
 
-    def repetition(
+    def bind(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None,
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """The device's own bound call, where one submodel is the whole model."""
         if self._whole is None or self._due.symbols:
             return None
-        return self._whole.runner.repetition(inputs, outputs, scratch)
+        return self._whole.runner.bind(inputs, outputs, scratch)
 
     def _run_and_link(self, cancelled: Callable[[], bool]) -> list[Link] | None:
         """Runs the steps in order and binds each when it has run, as what it read is there then.
@@ -184,12 +184,12 @@ class Bound:
         self._calls = self._bind_each(scratch)
         return None
 
-    def _bind_each(self, scratch: Mapping[int, np.ndarray[Any, Any]]) -> dict[int, Repetition]:
+    def _bind_each(self, scratch: Mapping[int, np.ndarray[Any, Any]]) -> dict[int, BoundCall]:
         return bind_each(
             *(self._steps, self._runners, self._prepared, self._blame, scratch), self._idle
         )
 
-    def _movable(self, index: int, call: Repetition) -> bool:
+    def _movable(self, index: int, call: BoundCall) -> bool:
         """Whether a call can read other inputs of the model, if it reads any."""
         reads = self._steps[index].reads
         if all(slot >= self._inputs for slot in reads):
@@ -393,7 +393,7 @@ class Bound:
             return False
         try:
             run_links(self._links, self._linked_step, cancelled, self._note)
-        except (RepetitionFailedError, _DeclinedError) as error:
+        except (BoundCallFailedError, _DeclinedError) as error:
             _log.info("running step by step, since joined runs failed: %r", error.__cause__)
             self._links, self._may_link = None, True
             return False
@@ -477,7 +477,7 @@ class Bound:
         except Exception as error:
             raise self._failed(self._end_of(step), error) from error
 
-    def _repeat(self, call: Repetition, step: RunStep) -> bool:
+    def _repeat(self, call: BoundCall, step: RunStep) -> bool:
         """Makes a bound call; ``False`` if the step is to be run as any other.
 
         That is the case if an input lies elsewhere this time, and after a failure: the memory of

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import InferCancelledError, InferError, PartitaError
-from partita.runtime.compiled_model import Repetition, Runner
+from partita.runtime.compiled_model import BoundCall, Runner
 from partita.tensors.tensor import Tensor
 from partita_hetero.compiled_model import HeteroCompiledModel
 from partita_hetero.partition.submodels import Submodel
@@ -19,7 +19,7 @@ from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import Bound, PartFailedError
 from partita_hetero.runtime.drift import PAYS, race
 from partita_hetero.runtime.executor import EXECUTORS
-from partita_hetero.runtime.whole_model import WholeRepetition
+from partita_hetero.runtime.whole_model import WholeBoundCall
 
 _log = logging.getLogger("partita.hetero")
 
@@ -76,18 +76,18 @@ class HeteroRunner(Runner):
                 raise _as_infer_error(failure) from failure.error
             return self._run_elsewhere(inputs, outputs, failure, _all_failures(failure, bound))
 
-    def repetition(
+    def bind(
         self,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None = None,
-    ) -> Repetition | None:
+    ) -> BoundCall | None:
         """A bound call of the device that runs the whole model; ``None`` if several take part."""
         bound = self._bound
-        call = None if bound is None else bound.repetition(inputs, outputs, scratch)
+        call = None if bound is None else bound.bind(inputs, outputs, scratch)
         if bound is None or call is None:
             return None
-        return WholeRepetition(self, self._compiled, bound, call, inputs, outputs)
+        return WholeBoundCall(self, self._compiled, bound, call, inputs, outputs)
 
     def _run_elsewhere(
         self,

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from partita.errors import InferCancelledError, RepetitionEndedError
-from partita.runtime.compiled_model import Repetition, Runner, run_into
+from partita.errors import BoundCallEndedError, InferCancelledError
+from partita.runtime.compiled_model import BoundCall, Runner, run_into
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.tensor import Tensor
 from partita_hetero.cost import clock
@@ -61,7 +61,7 @@ class WholeRun:
         self.is_plain = check.is_plain
 
 
-class WholeRepetition(Repetition):
+class WholeBoundCall(BoundCall):
     """A device's bound call, as long as that device runs the model and does not fail.
 
     Args:
@@ -78,7 +78,7 @@ class WholeRepetition(Repetition):
         runner: Runner,
         compiled: HeteroCompiledModel,
         bound: Bound,
-        call: Repetition,
+        call: BoundCall,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
     ) -> None:
@@ -102,7 +102,7 @@ class WholeRepetition(Repetition):
                     self._call()
                     paces.note(0, _BOUND, clock.seconds() - start)
                 return
-            except (InferCancelledError, RepetitionEndedError):
+            except (InferCancelledError, BoundCallEndedError):
                 raise
             except Exception as error:  # noqa: BLE001  # whatever a broken device raises
                 _log.info("a bound call failed, and is run anew: %s", error)

@@ -67,7 +67,7 @@ def bound(waits):
     calls = []
     for number, sources in enumerate(waits):
         runner = adder(1 + len(sources))
-        calls.append(runner.repetition([x, *(results[n] for n in sources)], [results[number]]))
+        calls.append(runner.bind([x, *(results[n] for n in sources)], [results[number]]))
     return x, results, calls
 
 
@@ -129,7 +129,7 @@ def test_other_inputs():
 def test_inputs_that_cannot_be_read_in_place():
     runner = adder(1)
     x, y = tensor(), tensor()
-    call = runner.repetition([x], [y])
+    call = runner.bind([x], [y])
     odd = np.zeros(4 * SHAPE[0] * SHAPE[1] + 1, np.uint8)[1:].view(F32).reshape(SHAPE)
     strided = np.zeros(SHAPE[::-1], F32).T
     for array in (odd, strided, np.zeros((2, 512), F32), np.zeros(SHAPE), y.numpy()):
@@ -137,16 +137,16 @@ def test_inputs_that_cannot_be_read_in_place():
     x.numpy()[:] = 1
     call()
     np.testing.assert_allclose(y.numpy(), np.sin(1), rtol=1e-6)
-    assert runner.repetition([partita.HostTensor(strided)], [y]) is None
+    assert runner.bind([partita.HostTensor(strided)], [y]) is None
 
 
 def test_calls_that_python_makes_or_several_threads_are_not_taken():
-    one = adder(1).repetition([tensor()], [tensor()])
-    wide = adder(1, {"INFERENCE_NUM_THREADS": 2}).repetition([tensor()], [tensor()])
+    one = adder(1).bind([tensor()], [tensor()])
+    wide = adder(1, {"INFERENCE_NUM_THREADS": 2}).bind([tensor()], [tensor()])
     square = helper.make_node("Einsum", ["x", "x"], ["y"], equation="ij,ij->ij")
-    python = runner_of([square], ["x"], "y").repetition([tensor()], [tensor()])
+    python = runner_of([square], ["x"], "y").bind([tensor()], [tensor()])
 
-    class Other(partita.Repetition):
+    class Other(partita.BoundCall):
         def __call__(self):
             pass
 
@@ -281,7 +281,7 @@ def test_no_hang_after_a_fork_or_at_exit():
     device = partita.Core().compile_model(proto, "CPU", {"INFERENCE_NUM_THREADS": 1})
     x = partita.HostTensor(np.ones((4, 4), np.float32))
     ys = [partita.HostTensor(np.zeros((4, 4), np.float32)) for _ in range(2)]
-    calls = [device.create_runner().repetition([x], [y]) for y in ys]
+    calls = [device.create_runner().bind([x], [y]) for y in ys]
     both = calls[0].together(calls, [[], []], [0, 1])
     for _ in range(50):
         both()
