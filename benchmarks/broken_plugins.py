@@ -40,8 +40,8 @@ def plugins(unseen):
     return [c for c in dict.fromkeys(classes) if c not in bases]
 
 
-def caught_by(fault, everything, draws, pipe):
-    """Sends the names of the checks that a broken plugin fails."""
+def caught_by(fault, everything, draws, innocent, pipe):
+    """Sends the names of the checks that a broken plugin fails, without the ``innocent`` ones."""
     from partita_conformance.bench.bench import Target
     from partita_conformance.expectations import Expectations
     from partita_conformance.runs.collect import Selection, collect
@@ -49,7 +49,7 @@ def caught_by(fault, everything, draws, pipe):
 
     logging.disable(logging.CRITICAL)
     sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115  # for what a plugin prints
-    target = Target("BROKEN", f"{fault.__module__}:{fault.__name__}")
+    target = Target(fault.device_name, f"{fault.__module__}:{fault.__name__}")
     state, _ = target.presence()
     if state == "broken":
         pipe.send(["(breaks when it is made)"])
@@ -59,6 +59,7 @@ def caught_by(fault, everything, draws, pipe):
     runner = Isolated(target, chosen, 10) if apart else InProcess(target)
     hint = Selection(tuple(fault.suites), draws=draws)
     checks = collect(chosen) if everything or apart else relevant(collect(chosen), fault)
+    checks = [check for check in checks if check.name not in innocent]
     checks.sort(key=lambda check: not hint.takes(check.name))
     names = []
     try:
@@ -83,11 +84,19 @@ def relevant(checks, fault):
     return form + swept[::20]
 
 
-def measured(fault, everything, draws, limit):
-    """Names of the checks that a broken plugin fails, made in a child of this process."""
+def measured(fault, everything, draws, limit, innocent=()):
+    """Names of the checks that a broken plugin fails, made in a child of this process.
+
+    Args:
+        fault: The broken plugin.
+        everything: Whether to make all checks, not only those up to the first that fails.
+        draws: Random models per operator.
+        limit: Seconds.
+        innocent: Names of checks that the correct device fails too, which prove nothing.
+    """
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
-    child = context.Process(target=caught_by, args=(fault, everything, draws, theirs))
+    child = context.Process(target=caught_by, args=(fault, everything, draws, innocent, theirs))
     child.start()
     theirs.close()
     try:
@@ -117,10 +126,15 @@ def main():
 
     node_cases()  # made once, for all children
     faults = [f for f in plugins(args.unseen) if args.only in f.__name__][:: args.every]
+    from good_device import Good
+
+    Good.suites = ("*",)
+    innocent = measured(Good, True, args.draws, args.limit)
+    print(f"checks that the correct device fails, left out: {', '.join(innocent) or 'none'}")
     missed, used = [], set()
     for fault in faults:
         start = time.perf_counter()
-        names = measured(fault, args.all, args.draws, args.limit)
+        names = measured(fault, args.all, args.draws, args.limit, innocent)
         if not names:
             missed.append(fault.__name__)
         used |= set(names)

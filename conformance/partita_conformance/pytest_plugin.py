@@ -99,4 +99,19 @@ def conformance_session(request: pytest.FixtureRequest) -> Iterator[Session]:
         session.write_report(folder)
 
 
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Tells which operators and element types the device took and nobody could judge."""
+    session = config.stash.get(_KEY, None)
+    if session is None or not session.outcomes:
+        return
+    from partita_conformance.reports.claims import claims_of
+
+    claims = claims_of(session.outcomes)
+    terminalreporter.section(f"conformance of {session.target.device}")
+    for line in (*claims.lines(), claims.verdict()):
+        terminalreporter.write_line(line)
+
+
 _KEY: pytest.StashKey[Session] = pytest.StashKey()

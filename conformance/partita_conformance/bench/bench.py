@@ -14,8 +14,10 @@ import onnx
 
 import partita
 from partita.errors import DeviceError, DeviceNotFoundError, PartitaError, PluginError
-from partita_conformance.bench.checks import DeclinedError, NotApplicableError
+from partita_conformance.bench.checks import ConformanceError, DeclinedError, NotApplicableError
+from partita_conformance.draws.vary import TYPES, in_singles
 from partita_conformance.inputs.models import Sample, samples
+from partita_conformance.judging.exact import exact_answers
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]
@@ -91,6 +93,7 @@ class Bench:
         self.target = target
         self.device = target.device
         self.core = target.open()
+        self._refused: dict[bytes, frozenset[str]] = {}
 
     @functools.cached_property
     def plugin(self) -> partita.DevicePlugin:
@@ -129,11 +132,23 @@ class Bench:
         """Why the device does not take operations of a model; empty if it takes all."""
         model = self.read(proto)
         answer = self.core.query_model(model, self.device, self.target.config)
-        return [
-            f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}"
-            for op in model.ops
-            if op.name not in answer
-        ]
+        refused = [op for op in model.ops if op.name not in answer]
+        self._require_the_same_answer(proto, {op.name for op in refused})
+        return [f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}" for op in refused]
+
+    def _require_the_same_answer(self, proto: onnx.ModelProto, refused: set[str]) -> None:
+        """Remembers which operations of a model were refused.
+
+        Raises:
+            ConformanceError: Others were, when it was asked the last time.
+        """
+        key = hashlib.sha256(proto.SerializeToString(deterministic=True)).digest()
+        before = self._refused.setdefault(key, frozenset(refused))
+        if before != refused:
+            changed = ", ".join(sorted(before ^ refused))
+            raise ConformanceError(
+                f"query_model now gives another answer to a question asked before, about {changed}."
+            )
 
     def sample(self, kind: str) -> Sample:
         """The first sample model of a kind that the device takes.
@@ -152,8 +167,9 @@ class Bench:
     def expected(self, proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
         """The right outputs; computed once per model and feeds.
 
-        They are device REFERENCE's, or those of onnxruntime, if it is installed, where REFERENCE
-        declines or fails.
+        They are those of :mod:`partita_conformance.judging.exact`, where it has the operator, else
+        device REFERENCE's. Where REFERENCE declines or fails, they are what it computes in float32 of
+        half precision, or onnxruntime's, if that is installed.
         """
         key = hashlib.sha256(proto.SerializeToString(deterministic=True))
         for name, value in sorted(feeds.items()):
@@ -181,20 +197,52 @@ def _reference_core() -> partita.Core:
     return partita.Core()
 
 
+@functools.lru_cache(maxsize=8)
+def _reference(model: bytes) -> partita.CompiledModel:
+    """The model compiled for REFERENCE, kept for the next values."""
+    core = _reference_core()
+    return core.compile_model(core.read_model(onnx.ModelProto.FromString(model)), REFERENCE)
+
+
 def _expected(key: bytes, proto: onnx.ModelProto, feeds: Feeds) -> list[Array]:
     if key not in _answers:
         if len(_answers) > 4096:
             _answers.clear()
-        core = _reference_core()
+        exact = exact_answers(proto, feeds)
+        if exact is not None:
+            _answers[key] = exact
+            return exact
         try:
-            compiled = core.compile_model(core.read_model(proto), REFERENCE)
+            compiled = _reference(proto.SerializeToString(deterministic=True))
             _answers[key] = list(compiled(dict(feeds)).to_tuple())
         except PartitaError:
-            other = _second_judge(proto, feeds)
+            other = _in_singles(proto, feeds) or _second_judge(proto, feeds)
             if other is None:
                 raise
             _answers[key] = other
     return _answers[key]
+
+
+def _in_singles(proto: onnx.ModelProto, feeds: Feeds) -> list[Array] | None:
+    """What REFERENCE computes in float32 of a model of half precision; ``None`` if it cannot."""
+    halves = {np.dtype(np.asarray(array).dtype).name for array in feeds.values()} & _HALVES
+    if len(halves) != 1:
+        return None
+    (half,) = halves
+    core = _reference_core()
+    try:
+        compiled = core.compile_model(core.read_model(in_singles(proto)), REFERENCE)
+        wide = {
+            name: array.astype(np.float32) if np.asarray(array).dtype.name == half else array
+            for name, array in feeds.items()
+        }
+        results = compiled(wide).to_tuple()
+    except PartitaError:
+        return None
+    return [a.astype(TYPES[half]) if a.dtype == np.float32 else a for a in results]
+
+
+_HALVES = {"float16", "bfloat16"}
 
 
 def _second_judge(proto: onnx.ModelProto, feeds: Feeds) -> list[Array] | None:

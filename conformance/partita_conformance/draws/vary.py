@@ -1,10 +1,9 @@
-"""Variations of a draw: another element type, an older opset, an attribute less, other values."""
+"""Variations of a draw: another element type, another opset, an attribute less."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -43,22 +42,75 @@ def schema_of(op_type: str, opset: int) -> defs.OpSchema | None:
     return None if schema.deprecated else schema
 
 
-def _formal(schema: defs.OpSchema, position: int) -> Any:
+def formal_input(schema: defs.OpSchema, position: int) -> Any:
     """The formal input of a position; the last one, if it is variadic, stands for all others."""
     return schema.inputs[min(position, len(schema.inputs) - 1)]
 
 
 def element_types(op_type: str, draw: Draw) -> list[str]:
-    """ONNX's names of the types that the first input may have by the operator's schema."""
+    """ONNX's names of the types that the first input may have by the operator's schemas."""
+    return [name for name in TYPES if opset_of(op_type, draw, name) is not None]
+
+
+NEWEST = min(defs.onnx_opset_version(), 24)
+"""The newest opset that is tried."""
+
+
+@functools.cache
+def _versions(op_type: str, opset: int) -> tuple[int, ...]:
+    """The opset, and those after it in which the operator changed."""
+    found: dict[int, int] = {}
+    for number in range(opset, max(opset, NEWEST) + 1):
+        schema = schema_of(op_type, number)
+        if schema is not None:
+            found.setdefault(schema.since_version, number)
+    return tuple(found.values())
+
+
+def opset_of(op_type: str, draw: Draw, element: str) -> int | None:
+    """The first opset from the draw's on that can say it of an element type, or ``None``."""
+    for opset in _versions(op_type, draw.opset):
+        schema = schema_of(op_type, opset)
+        assert schema is not None  # noqa: S101  # _versions gives no others
+        if f"tensor({element})" in formal_input(schema, first_input(op_type, draw)).types:
+            return opset if opset == draw.opset or _says(schema, draw) else None
+    return None
+
+
+def _says(schema: defs.OpSchema, draw: Draw) -> bool:
+    """Whether another version of the operator has the draw's attributes and inputs."""
+    given = set(draw.attributes) <= set(schema.attributes)
+    return given and schema.min_input <= len(draw.inputs) <= schema.max_input
+
+
+def first_input(op_type: str, draw: Draw) -> int:
+    """The position of the first input that may have several types; else of the first there is."""
+    schema = schema_of(op_type, draw.opset)
+    there = [i for i, array in enumerate(draw.inputs) if array is not None]
+    if schema is None:
+        return there[0]
+    several = (i for i in there if len(formal_input(schema, i).types) > 1)
+    return next(several, there[0])
+
+
+def variables(op_type: str, draw: Draw) -> list[tuple[str, str]]:
+    """Type variables beside that of :func:`first_input`, each with one of its other types.
+
+    A variable stands for the types of one or more inputs, which go together.
+    """
     schema = schema_of(op_type, draw.opset)
     if schema is None:
         return []
-    allowed = set(_formal(schema, _first(draw)).types)
-    return [name for name in TYPES if f"tensor({name})" in allowed]
-
-
-def _first(draw: Draw) -> int:
-    return next(i for i, array in enumerate(draw.inputs) if array is not None)
+    first = formal_input(schema, first_input(op_type, draw)).type_str
+    found: list[tuple[str, str]] = []
+    for i, array in enumerate(draw.inputs):
+        formal = formal_input(schema, i)
+        if array is None or formal.type_str == first:
+            continue
+        for name, dtype in TYPES.items():
+            if f"tensor({name})" in formal.types and dtype is not array.dtype.type:
+                found.append((formal.type_str, name))
+    return list(dict.fromkeys(found))
 
 
 def converted(array: Array, dtype: Any) -> Array:
@@ -75,22 +127,43 @@ def converted(array: Array, dtype: Any) -> Array:
         whole = array if array.dtype.kind in "iub" else np.round(array.astype(np.float64) * 5)
         limits = np.iinfo(kind)
         bounded = np.abs(whole) if kind.kind == "u" else whole
-        return np.asarray(np.clip(bounded, limits.min, limits.max).astype(kind))
+        most = min(limits.max, 2**62)  # which int64 holds too
+        return np.asarray(np.clip(bounded, limits.min, most).astype(kind))
+    if kind == np.float64 and np.any(array != np.round(array)):
+        return array.astype(kind) * (1 + 2.0**-31)  # digits that float32 does not hold
     return np.asarray(array.astype(kind))
 
 
-def typed(op_type: str, draw: Draw, element: str) -> Draw:
-    """The draw with the first input, and all that the schema gives its type, of another type."""
-    schema = schema_of(op_type, draw.opset)
+def typed(op_type: str, draw: Draw, element: str, variable: str = "") -> Draw:
+    """The draw with inputs of another type: all those whose types go together by the schema.
+
+    Args:
+        op_type: The operator.
+        draw: The draw.
+        element: The type, one of :data:`TYPES`.
+        variable: Which inputs, by the type variable of the schema; by default those that go with
+            :func:`first_input`.
+    """
+    opset = draw.opset if variable else opset_of(op_type, draw, element) or draw.opset
+    schema = schema_of(op_type, opset)
     assert schema is not None  # noqa: S101  # element_types gives nothing otherwise
-    variable = _formal(schema, _first(draw)).type_str
+    variable = variable or formal_input(schema, first_input(op_type, draw)).type_str
     inputs = [
         converted(array, TYPES[element])
-        if array is not None and _formal(schema, i).type_str == variable
+        if array is not None and formal_input(schema, i).type_str == variable
         else array
         for i, array in enumerate(draw.inputs)
     ]
-    return dataclasses.replace(draw, inputs=inputs)
+    if op_type == "QuantizeLinear" and element in ("float16", "bfloat16") and inputs[1] is not None:
+        # Whether the quotient is rounded to half precision before it is rounded, ONNX does not say.
+        inputs[1] = np.exp2(np.round(np.log2(inputs[1].astype(np.float32)))).astype(TYPES[element])
+    whole = _WHOLE_ATTRIBUTES.get(op_type, {}) if np.dtype(TYPES[element]).kind in "iu" else {}
+    attributes = {**draw.attributes, **whole}
+    return dataclasses.replace(draw, inputs=inputs, attributes=attributes, opset=opset)
+
+
+_WHOLE_ATTRIBUTES = {"Shrink": {"lambd": 1.0, "bias": 2.0}, "Gemm": {"alpha": 1.0, "beta": 1.0}}
+"""Attributes of draws of integers: what a fraction makes of them, ONNX does not say."""
 
 
 def without(draw: Draw, attribute: str) -> Draw:
@@ -116,12 +189,26 @@ _ATTRIBUTES_BEFORE: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
 """Operators whose inputs behind the first were attributes before an opset, and their names."""
 
 
+_MEANT_OTHERWISE = {"RoiAlign"}
+"""Operators that newer defaults let compute otherwise than before there was the attribute."""
+
+
 def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
     """The draw as an older opset writes it; ``None`` if that cannot say it."""
     schema = schema_of(op_type, opset)
     if schema is None or opset >= draw.opset:
         return None
     inputs, attributes = list(draw.inputs), dict(draw.attributes)
+    newer = schema_of(op_type, draw.opset)
+
+    def usual(name: str, value: Any) -> bool:
+        """Whether an attribute says what the newer operator takes it for without."""
+        given = newer.attributes[name].default_value if newer else None
+        if given is None or not given.type or op_type in _MEANT_OTHERWISE:
+            return False
+        default = helper.get_attribute_value(given)
+        return bool((default.decode() if isinstance(default, bytes) else default) == value)
+
     for before, names in _ATTRIBUTES_BEFORE.get(op_type, ()):
         if opset < before <= draw.opset:
             for name, array in zip(names, inputs[1:], strict=False):
@@ -132,6 +219,7 @@ def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
             if len(inputs) > 1 + len(names) and not _ones(inputs[1 + len(names)]):
                 return None  # e.g. the steps of Slice
             inputs = inputs[:1]
+    attributes = {n: v for n, v in attributes.items() if n in schema.attributes or not usual(n, v)}
     if not set(attributes) <= set(schema.attributes):
         return None
     least, most = schema.min_input, schema.max_input
@@ -141,7 +229,7 @@ def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
     if opset < 11 and any(np.any(np.asarray(value) < 0) for value in axes):
         return None  # negative axes came with opset 11
     for i, array in enumerate(inputs):
-        if array is not None and not _allowed(_formal(schema, i), array.dtype):
+        if array is not None and not _allowed(formal_input(schema, i), array.dtype):
             return None
     return dataclasses.replace(draw, inputs=inputs, attributes=attributes, opset=opset)
 
@@ -157,67 +245,18 @@ def _allowed(formal: Any, dtype: Any) -> bool:
 
 
 _TYPE = defs.OpSchema.AttrType
-_FLOATS: Mapping[str, Sequence[float]] = {
-    "special": (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
-    "large": (3e38, -3e38, 1e30, -1e25, 16777217.0, 2147483904.0, -2147484160.0, 90.0, -104.0),
-    "small": (1e-30, -1e-37, 1e-20, -0.0, 0.5, -1e-12),
-    "ties": (0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 8388609.0, -0.49999997, 3.0, 3.0),
-}
-GROUPS = tuple(_FLOATS)
-"""Groups of values that break things."""
-INTEGERS = ("int8", "uint8", "int32", "int64", "uint64")
-"""Element types whose limits break things."""
-_DIVISORS = {("Div", 1), ("Mod", 1)}
-"""Inputs that must not be zero, nor -1 beside the smallest number, which has no answer."""
-_FIXED = {"Clip", "Pad", "OneHot", "PRelu"}
-"""Operators whose constants have no answer if they are special."""
-_BOUNDED = {("BitShift", 1), ("Pow", 1)}
-"""Inputs whose limits have no answer."""
 
 
-def revalued(op_type: str, draw: Draw, group: str, number: int) -> Draw | None:
-    """The draw with values that break things instead of its first input's and its like."""
-    schema = schema_of(op_type, draw.opset)
-    first = draw.inputs[_first(draw)]
-    if schema is None or first is None:
-        return None
-    variable = _formal(schema, _first(draw)).type_str
-    rng = np.random.default_rng(zlib.crc32(f"{op_type}/{group}/{number}".encode()))
-    inputs: list[Array | None] = []
-    for i, array in enumerate(draw.inputs):
-        same = array is not None and _formal(schema, i).type_str == variable
-        fixed = (op_type, i) in _BOUNDED or (i in draw.constant and op_type in _FIXED)
-        if array is None or not same or fixed:
-            inputs.append(array)
-            continue
-        pool = _pool(group, array.dtype)
-        if (op_type, i) in _DIVISORS and array.dtype.kind in "iu":
-            pool = pool[(pool != 0) & (pool + 1 != 0)]
-        inputs.append(_filled(rng, array, pool))
-    return dataclasses.replace(draw, inputs=inputs)
-
-
-def _pool(group: str, dtype: np.dtype[Any]) -> Array:
-    if dtype.kind not in "iu":
-        return np.asarray(_FLOATS[group]).astype(dtype)
-    limits = np.iinfo(dtype)
-    bits = dtype.itemsize * 8
-    values = [0, 1, 2, 3, 7, limits.max, limits.max - 1, limits.min, limits.min + 1]
-    values += [
-        2**24 + 1,
-        2**24 + 2,
-        2**53 + 1,
-        2**53 + 2,
-        2 ** (bits - 2) + 1,
-        2 ** (bits // 2) + 1,
-    ]
-    if dtype.kind == "i":
-        values += [-1, -2, -3, -(2**24) - 1, -(2**53) - 1]
-    kept = [value for value in values if limits.min <= value <= limits.max]
-    return np.array(kept, dtype)
-
-
-def _filled(rng: np.random.Generator, array: Array, pool: Array) -> Array:
-    """The pool in random order, as often as it takes."""
-    order = np.concatenate([rng.permutation(len(pool)) for _ in range(array.size // len(pool) + 1)])
-    return np.asarray(pool[order[: array.size]].reshape(array.shape))
+def in_singles(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with float32 instead of half precision, in ports and constants."""
+    halves = (onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
+    wide = onnx.ModelProto()
+    wide.CopyFrom(proto)
+    for value in (*wide.graph.input, *wide.graph.output, *wide.graph.value_info):
+        if value.type.tensor_type.elem_type in halves:
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for tensor in wide.graph.initializer:
+        if tensor.data_type in halves:
+            array = onnx.numpy_helper.to_array(tensor).astype(np.float32)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    return wide

@@ -53,7 +53,7 @@ def compare(
             _compare_arrays(*arrays, place, rtol, atol, form_only, of_largest)
 
 
-def _largest(want: np.ndarray[Any, Any]) -> float:
+def largest(want: np.ndarray[Any, Any]) -> float:
     """The largest finite magnitude of a float array."""
     if want.dtype.kind in "OUSbiu":
         return 0.0
@@ -80,7 +80,7 @@ def _compare_arrays(
         wrong = np.asarray(have != want)
     else:
         low, high = _TOLERANCES.get(want.dtype.name, (1e-3, 1e-5))
-        high += of_largest * _largest(want)
+        high += of_largest * largest(want)
         if want.dtype.kind in "iu" and rtol is None:
             low, high = 0.0, 0.0
         relative = low if rtol is None else max(rtol, low if want.dtype.name == "bfloat16" else 0)

@@ -18,6 +18,8 @@ from partita_conformance.runs.running import (
 )
 
 _TRIED = (PASSED, FAILED, CRASHED, TIMEOUT, XFAILED, XPASSED)
+_ASKED = ("types", "values", "operators")
+"""Suites whose checks ask the device first, and are skipped only if it takes the operator."""
 LEAST_SHARE = 0.25
 """A device that was tried on less of the operators' checks is not said to conform."""
 
@@ -71,7 +73,7 @@ def claims_of(outcomes: Sequence[Outcome]) -> Claims:
     of = [outcome for outcome in outcomes if outcome.check.op]
     statuses: dict[str, set[str]] = defaultdict(set)
     for outcome in of:
-        if outcome.status != SKIPPED or outcome.check.suite == "types":
+        if outcome.status != SKIPPED or outcome.check.suite in _ASKED:
             statuses[f"{outcome.check.op} {outcome.check.dtype}"].add(outcome.status)
     tried = sorted(pair for pair, seen in statuses.items() if seen & set(_TRIED))
     never = sorted(p for p, seen in statuses.items() if SKIPPED in seen and p not in set(tried))

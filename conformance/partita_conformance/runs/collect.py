@@ -26,13 +26,16 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
 )
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
-from partita_conformance.suites.numerics.suite_sweep import sweep_checks
+from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
 from partita_conformance.suites.resources import (  # noqa: F401  (importing them enters what they hold)
     suite_memory,
     suite_resources,
     suite_sharing,
     suite_threads,
 )
+
+_FIRST = "resources"
+"""The suite that is made first: it sees best in a process in which the device has done nothing."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +82,13 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
     cases: Mapping[str, NodeCase] = {}
     if selection.needs_cases:
         cases = load(cases_file) if cases_file is not None else node_cases()
+    form = sorted(registered(), key=lambda one: one.suite != _FIRST)
     everything = [
-        *registered(),
+        *form,
         *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
         *sweep_checks(selection.draws),
+        *case_checks(cases),
         *operator_checks(cases),
     ]
     return [one for one in everything if selection.takes(one.name)]

@@ -43,13 +43,12 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
         op_schema = schema  # decides which defaults there are
 
         def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
-            halves = [x.dtype for x in inputs if isinstance(x, np.ndarray) and x.dtype in _HALVES]
-            if not halves:
-                return tuple(super()._run(*inputs, **given))
+            half = getattr(inputs[0], "dtype", None)  # the results have its type
             results = super()._run(*(_wide(x) for x in inputs), **given)
+            if half not in _HALVES:
+                return tuple(results)
             return tuple(
-                r.astype(halves[0]) if getattr(r, "dtype", None) == np.float32 else r
-                for r in results
+                r.astype(half) if getattr(r, "dtype", None) == np.float32 else r for r in results
             )
 
     Widened.__name__ = op_type

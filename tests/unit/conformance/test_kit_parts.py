@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
 
-from partita_conformance.bench.bench import Target
+from partita_conformance import pytest_plugin
+from partita_conformance.bench.bench import Bench, Target
 from partita_conformance.bench.checks import (
     Check,
     ConformanceError,
@@ -19,6 +21,7 @@ from partita_conformance.bench.checks import (
     names_of,
     require_raises,
 )
+from partita_conformance.draws.casts import casts
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.expectations import Expectations, ExpectationsError
 from partita_conformance.inputs.models import networks, samples
@@ -212,7 +215,7 @@ def test_names_of_checks_are_unique_and_explained():
 
 
 def test_selection_saves_the_node_cases(monkeypatch):
-    monkeypatch.setattr("partita_conformance.runs.collect.node_cases", pytest.fail)
+    monkeypatch.setattr("partita_conformance.collect.node_cases", pytest.fail)
     assert names_of(collect(Selection(("plugin/*",))))
     assert not Selection(("request/*",)).needs_cases
     assert Selection(("oper*/conv*",)).needs_cases
@@ -282,3 +285,42 @@ def test_report_holds_every_check(tmp_path):
     assert not re.search(r'(src|href)="?http', text)
     (literal,) = re.findall(r"^const report = (.*);$", text, re.MULTILINE)
     assert json.loads(literal) == stored
+
+
+def test_pytest_tells_what_was_taken_and_never_tried():
+    lines = []
+    reporter = SimpleNamespace(section=lines.append, write_line=lines.append)
+    outcomes = [
+        Outcome(Check("types/Relu/float/0", id, op="Relu", dtype="float"), PASSED),
+        Outcome(Check("types/Relu/int8/0", id, op="Relu", dtype="int8"), SKIPPED),
+        Outcome(Check("values/Abs/int8", id, op="Abs", dtype="int8"), DECLINED),
+    ]
+    session = SimpleNamespace(outcomes=outcomes, target=Target("TOY"))
+    config = SimpleNamespace(stash={pytest_plugin._KEY: session})
+    pytest_plugin.pytest_terminal_summary(reporter, config)
+    assert lines == [
+        "conformance of TOY",
+        "taken, never tried: 1 of 2 operators and types: Relu int8",
+        "conforms (1 of 3 checks of operators tried, 33%)",
+    ]
+    pytest_plugin.pytest_terminal_summary(reporter, SimpleNamespace(stash={}))
+    assert len(lines) == 3
+
+
+def test_a_question_that_gets_two_answers_is_a_failure():
+    bench = Bench(Target("REFERENCE"))
+    proto, _ = model_of("Relu", draw("Relu", 0))
+    assert bench.refusals(proto) == []
+    bench._require_the_same_answer(proto, set())
+    with pytest.raises(ConformanceError, match="another answer to a question asked before"):
+        bench._require_the_same_answer(proto, {"relu"})
+
+
+def test_casts_stay_within_what_onnx_says():
+    for word, drawn in casts("Cast", "double"):
+        (x,), target = drawn.inputs, onnx.helper.tensor_dtype_to_np_dtype(drawn.attributes["to"])
+        if target.kind in "iu":
+            assert (np.trunc(x.astype(np.longdouble)) >= np.iinfo(target).min).all(), word
+            assert (np.trunc(x.astype(np.longdouble)) <= np.iinfo(target).max).all(), word
+        else:
+            assert np.isinf(x).any()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from onnx import defs
 
 from partita_conformance.bench.bench import Bench, Target
-from partita_conformance.draws.operators import GENERATORS, draw
-from partita_conformance.draws.vary import aged, converted, element_types, revalued, typed, without
+from partita_conformance.draws.operators import GENERATORS, draw, model_of
+from partita_conformance.draws.values import groups_of, revalued
+from partita_conformance.draws.vary import aged, converted, element_types, typed, variables, without
+from partita_conformance.judging.exact import exact_answers
 from partita_conformance.judging.tolerances import tolerance
+from partita_conformance.suites.numerics.drawn import answers, differ
 from partita_conformance.suites.numerics.suite_sweep import (
     UNREAD,
-    answers,
     attributes_of,
-    differ,
+    sweep_checks,
     telling,
 )
 
@@ -82,14 +86,94 @@ def test_old_opsets_have_attributes_where_new_ones_have_inputs():
     assert aged("LayerNormalization", draw("LayerNormalization", 0), 13) is None
 
 
+def valued(op, element, group):
+    return revalued(op, typed(op, draw(op, 0, wide=True), element), group).inputs
+
+
 def test_values_that_break_things_are_in():
-    special = revalued("Relu", draw("Relu", 0, wide=True), "special", 0).inputs[0]
+    (special,) = valued("Relu", "float", "special")
     assert np.isnan(special).any()
     assert np.isposinf(special).any()
-    whole = revalued("Add", typed("Add", draw("Add", 0, wide=True), "int64"), "int64", 0)
-    assert 2**53 + 1 in whole.inputs[0]
-    divided = revalued("Div", typed("Div", draw("Div", 0, wide=True), "int8"), "int8", 0)
-    assert not np.isin(divided.inputs[1], (0, -1)).any() or 1 in draw("Div", 0).constant
+    assert 2**53 + 1 in valued("Add", "int64", "limits")[0]
+    assert not np.isin(valued("Div", "int8", "limits")[1], (0, -1)).any()
+    (fine,) = valued("Exp", "double", "ties")
+    assert (fine.astype(np.float32) != fine).any()
+    assert max(len(text) for text in valued("Identity", "string", "long texts")[0].flat) > 40
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "CumSum", "MatMul", "ReduceProd", "ReduceL1"])
+@pytest.mark.parametrize("element", ["int32", "int64", "uint64"])
+def test_sums_of_integers_fit_their_type_and_no_float(judge, op, element):
+    inputs = typed(op, draw(op, 0), element)
+    (right,) = answers(judge, op, revalued(op, inputs, "sums"))
+    floats = np.float32 if element == "int32" else np.float64
+    assert (np.abs(right.astype(np.longdouble)) > 2 ** (24 if element == "int32" else 53)).any()
+    assert (right.astype(floats).astype(np.longdouble) != right.astype(np.longdouble)).any()
+
+
+def test_every_family_of_operators_has_values_in_every_numeric_type():
+    checks = sweep_checks(4)
+    tried = {(check.op, check.dtype) for check in checks if check.suite == "values"}
+    for op in ("ReduceSum", "MatMul", "CumSum", "Softmax", "Add", "Transpose", "Pow", "Cast"):
+        types = set(element_types(op, draw(op, 0))) - {"bool", "string"}
+        assert types <= {element for one, element in tried if one == op}, op
+
+
+def test_types_are_changed_of_all_inputs_that_may_have_several():
+    assert ("T3", "double") in variables("OneHot", draw("OneHot", 0))
+    assert ("Tind", "int32") in variables("Gather", draw("Gather", 0))
+    chosen = typed("Where", draw("Where", 0), "int64")
+    assert [array.dtype.name for array in chosen.inputs] == ["bool", "int64", "int64"]
+
+
+def test_newer_opsets_are_asked_for_types_that_came_with_them():
+    assert typed("Conv", draw("Conv", 0), "bfloat16").opset == 22
+    assert typed("Conv", draw("Conv", 0), "double").opset == draw("Conv", 0).opset
+
+
+def test_doubles_have_digits_that_float32_does_not_hold():
+    x = typed("MatMul", draw("MatMul", 0), "double").inputs[0]
+    assert (x.astype(np.float32).astype(np.float64) != x).all()
+
+
+ORACLES = {
+    "Erf": (0.5, 0.520499877813046537682746653892),
+    "Softplus": (-40.0, 4.24835425529158899e-18),
+    "Gelu": (1.0, 0.841344746068542948585232545632),
+    "HardSwish": (1.0, 2 / 3),
+    "Mish": (1.0, ((1 + math.e) ** 2 - 1) / ((1 + math.e) ** 2 + 1)),
+    "Elu": (-1e-10, -9.9999999995e-11),
+    "Celu": (-1e-10, -9.9999999995e-11),
+}
+"""Operator to an argument and its value, of tables and closed forms, to fifteen digits."""
+
+
+@pytest.mark.parametrize("op", ORACLES)
+def test_exact_answers_are_those_of_tables(op):
+    argument, value = ORACLES[op]
+    drawn = typed(op, draw(op, 0), "double")
+    drawn.attributes.clear()
+    drawn.inputs[0] = np.array([argument])
+    (have,) = exact_answers(*model_of(op, drawn))
+    assert have[0] == pytest.approx(value, rel=1e-14)
+
+
+def test_exact_answers_follow_the_bodies_of_functions():
+    slopes = np.array([np.inf, np.inf, -2.0], np.float32)
+    drawn = draw("PRelu", 0)
+    drawn.inputs = [np.array([0.0, -1.0, -3.0], np.float32), slopes]
+    assert exact_answers(*model_of("PRelu", drawn))[0].tolist() == [0.0, -np.inf, 6.0]
+    whole = typed("Shrink", draw("Shrink", 0), "int64")
+    whole.inputs = [np.array([2**53 + 1, 1, -(2**53) - 1, 0])]
+    due = [2**53 - 1, 0, -(2**53) + 1, 0]
+    assert exact_answers(*model_of("Shrink", whole))[0].tolist() == due
+
+
+def test_nobody_has_special_values_for_sizes_and_none_are_lost():
+    assert groups_of("Range", "float") == []
+    assert "special" in groups_of("PRelu", "float")
+    assert "limits" in groups_of("OneHot", "int64")
+    assert "infinite" in groups_of("MaxPool", "float")
 
 
 def test_wide_draws_end_in_sizes_that_no_vector_divides():

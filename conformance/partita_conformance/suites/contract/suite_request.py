@@ -40,6 +40,21 @@ def infers_again(bench: Bench) -> None:
             _agree(bench, sample, feeds, request.infer(feeds), f"run {turn + 1} of one request")
 
 
+@check("request", values=True)
+def every_output_may_be_given(bench: Bench) -> None:
+    """Results lie in the caller's tensors, one for each output, in the first run and the next."""
+    sample = bench.sample("outputs")
+    request = bench.compile(sample.proto).create_infer_request()
+    for seed in (1, 2):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        given = [np.full_like(array, 55) for array in expected]
+        for index, array in enumerate(given):
+            request.set_output_tensor(index, partita.HostTensor(array))
+        request.infer(feeds)
+        compare(given, expected, f"{sample.name}, tensors given for its outputs")
+
+
 @check("request")
 def inputs_are_only_read(bench: Bench) -> None:
     """Inputs are the same after a run as before, and may be read-only."""

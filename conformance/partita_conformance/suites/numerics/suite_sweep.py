@@ -1,58 +1,34 @@
 """Suites ``types``, ``attributes``, ``opsets``, ``values`` and ``sizes``: draws varied by a table.
 
-Each takes the draws of :mod:`partita_conformance.draws.operators` and changes one thing: the
-element type to
+Each takes draws of :mod:`partita_conformance.draws.operators` and changes one thing: the type to
 each that the operator's schema allows, the opset to each older version of the operator, the numbers
-to those that break things, the sizes to ones that no vector divides. ``attributes`` looks for a
-draw in which the loss of an attribute changes the answer.
+to those that break things, the sizes to ones that no vector divides, or to none. ``attributes``
+looks for a draw in which the loss of an attribute changes the answer.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Set
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
+from onnx import helper
 
-from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import Check, ConformanceError, NotApplicableError
+from partita_conformance.bench.checks import Check
+from partita_conformance.draws.casts import casts
 from partita_conformance.draws.draw import Draw
-from partita_conformance.draws.operators import GENERATORS, draw, model_of
-from partita_conformance.draws.vary import (
-    GROUPS,
-    INTEGERS,
-    aged,
-    element_types,
-    revalued,
-    schema_of,
-    typed,
-    without,
-)
-from partita_conformance.judging.compare import compare
-from partita_conformance.judging.tolerances import ELEMENTWISE, EXACT, ROUNDED, tolerance
-from partita_conformance.suites.numerics.suite_operators import claimed_compiles
-
-Make = Callable[[Bench], Draw | None]
+from partita_conformance.draws.empty import EMPTY
+from partita_conformance.draws.operators import GENERATORS, draw
+from partita_conformance.draws.values import groups_of, revalued
+from partita_conformance.draws.vary import aged, element_types, schema_of, typed, variables, without
+from partita_conformance.inputs.node_cases import NodeCase
+from partita_conformance.judging.tolerances import ROUNDED
+from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
 
 OPSETS = (7, 9, 11, 13)
 _ATTEMPTS = 60
-_VALUED = sorted((EXACT | ROUNDED | ELEMENTWISE) & GENERATORS.keys() - {"ConstantOfShape", "Range"})
-"""Operators whose answers to values that break things ONNX or IEEE 754 says; of two, they would
-be sizes."""
-_UNORDERED = {"MaxPool", "GlobalMaxPool", "TopK", "ArgMax", "ArgMin", "Hardmax", "Unique"}
-_PERIODIC = {"Sin", "Cos", "Tan", "Asin", "Acos", "Atanh"}
-_CASTS = {"Cast", "CastLike"}
-UNTOLD: Mapping[str, Set[str]] = {
-    "special": _UNORDERED | _CASTS | {"OneHot"},
-    "large": _PERIODIC | _CASTS | {"OneHot"},
-    "small": {"OneHot"},
-    "ties": {"OneHot"},
-    **{kind: {"Pow", "Shrink"} for kind in INTEGERS},
-}
-"""Operators whose answers to a group of values are not said: NaN has no order, and a float beyond
-the range of an integer becomes any; indices are whole."""
+_TYPED = 6  # attempts at a draw of a type that can be judged
 
 
 def sweep_checks(count: int) -> list[Check]:
@@ -61,7 +37,7 @@ def sweep_checks(count: int) -> list[Check]:
     Args:
         count: Random models per operator; types and sizes take a quarter as many.
     """
-    checks = []
+    checks: list[Check] = []
     make: Make
     quarter = max(1, count // 4)
     for op in GENERATORS:
@@ -70,90 +46,74 @@ def sweep_checks(count: int) -> list[Check]:
             for number in range(quarter):
                 make = functools.partial(_typed, op, element, number)
                 what = f"{op} of {element}"
-                checks.append(_check(f"types/{op}/{element}/{number}", op, make, what, element))
+                checks.append(draw_check(f"types/{op}/{element}/{number}", op, make, what, element))
+            if groups_of(op, element) or (op in _CASTS and element != "string"):
+                make = functools.partial(_valued, op, element)
+                what = f"{op} of values of {element} that break things"
+                checks.append(draw_check(f"values/{op}/{element}", op, make, what, element))
+        for variable, element in variables(op, first):
+            make = functools.partial(_typed, op, element, 0, variable=variable)
+            what = f"{op} where {variable} is {element}"
+            checks.append(draw_check(f"types/{op}/{variable}={element}", op, make, what))
         for attribute in attributes_of(op, first.opset):
-            make = functools.partial(telling, op, attribute)
+            make = functools.partial(_told, op, attribute)
             what = f"{op} where {attribute} matters"
-            checks.append(_check(f"attributes/{op}/{attribute}", op, make, what))
+            checks.append(draw_check(f"attributes/{op}/{attribute}", op, make, what))
         for opset in OPSETS:
             if is_another(op, opset, first.opset):
                 make = functools.partial(_aged, op, opset)
                 what = f"{op} of opset {opset}"
-                checks.append(_check(f"opsets/{op}/{opset}", op, make, what))
+                checks.append(draw_check(f"opsets/{op}/{opset}", op, make, what))
         for number in range(quarter):
             make = functools.partial(_sized, op, number)
             what = f"{op} of sizes that no vector divides"
-            checks.append(_check(f"sizes/{op}/{number}", op, make, what))
-    for op in _VALUED:
-        whole = [n for n in element_types(op, draw(op, 0)) if n in INTEGERS]
-        for group in (*GROUPS, *whole):
-            if op not in UNTOLD.get(group, ()):
-                make = functools.partial(_valued, op, group)
-                checks.append(_check(f"values/{op}/{group}", op, make, f"{op} of {group} values"))
+            checks.append(draw_check(f"sizes/{op}/{number}", op, make, what))
+        if op in EMPTY:
+            make = functools.partial(_empty, op)
+            checks.append(draw_check(f"sizes/{op}/empty", op, make, f"{op} of no elements"))
     return checks
 
 
-def _check(name: str, op: str, make: Make, summary: str, element: str = "") -> Check:
-    run = functools.partial(_run, op, make)
-    return Check(name, run, False, summary, op, element or "float")
+def case_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
+    """Checks of operators without draws: a node case of theirs in types that no case has."""
+    checks: list[Check] = []
+    seen = {(case.op, case.dtype) for case in cases.values()}
+    for case in cases.values():
+        found = None if case.op in GENERATORS or case.form_only else _drawn(case)
+        for element in element_types(case.op, found) if found else ():
+            if (case.op, element) not in seen:
+                seen.add((case.op, element))
+                make = functools.partial(_typed_case, case, element)
+                what = f"node case {case.name} in {element}"
+                name = f"operators/{case.name}/{element}"
+                checks.append(draw_check(name, case.op, make, what, element))
+    return checks
 
 
-def _run(op: str, make: Make, bench: Bench) -> None:
-    """Compares what the device makes of a draw with what is right.
-
-    Raises:
-        NotApplicableError: There is no such draw, or nobody can say what is right.
-    """
-    made = make(bench)
-    if made is None:
-        raise NotApplicableError(f"no draw of {op} is of this kind")
-    proto, feeds = model_of(op, made)
-    bench.decline_unless_taken(proto)
-    try:
-        with np.errstate(all="ignore"):
-            expected = bench.expected(proto, feeds)
-    except PartitaError as error:
-        raise NotApplicableError(f"no judge can compute it: {error}") from error
-    request = claimed_compiles(bench, proto).create_infer_request()
-    with np.errstate(all="ignore"):
-        have = request.infer(feeds).to_tuple()
-    shapes = [None if a is None else (str(a.dtype), a.shape) for a in made.inputs]
-    what = f"{op} {made.attributes} of {shapes}"
-    for index, (one, due) in enumerate(zip(have, expected, strict=True)):
-        place = f"{what}, output {index}"
-        dtype = np.asarray(due).dtype
-        compare([one], [due], place, **tolerance(op, dtype)._asdict())
-        if op in _SIGNED and dtype.kind == "f":
-            other = np.signbit(one) != np.signbit(due)
-            wrong = other & (np.asarray(due) == 0)
-            if np.any(wrong):
-                raise ConformanceError(f"{place}: {int(wrong.sum())} zeros have another sign.")
+_TIED = frozenset(("BitCast",))
+"""Operators of which an attribute says what goes with the type."""
 
 
-_SIGNED = frozenset(("Neg", "Abs", "Identity", "Transpose", "Reshape", "Concat", "Gather", "Slice"))
-"""Operators that keep or change the sign of zero, as IEEE 754 has it."""
+def _drawn(case: NodeCase) -> Draw | None:
+    """A node case as a draw; ``None`` if it is of several nodes, or not of tensors alone."""
+    graph = case.proto().graph
+    inputs, outputs = case.runs[0]
+    if len(graph.node) != 1 or graph.node[0].domain or graph.initializer:
+        return None
+    (node,) = graph.node
+    if node.op_type in _TIED or any(one.HasField("g") for one in node.attribute):
+        return None
+    arrays = dict(zip((value.name for value in graph.input), inputs, strict=False))
+    if not inputs or not all(isinstance(a, np.ndarray) for a in (*inputs, *outputs)):
+        return None
+    opset = next(one.version for one in case.proto().opset_import if not one.domain)
+    given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    return Draw([arrays.get(name) for name in node.input], given, (), len(outputs), opset)
 
 
-def answers(bench: Bench, op: str, drawn: Draw) -> Any:
-    """The right outputs, or the name of the error where there are none."""
-    proto, feeds = model_of(op, drawn)
-    try:
-        with np.errstate(all="ignore"):
-            return bench.expected(proto, feeds)
-    except PartitaError as error:
-        return type(error).__name__
-
-
-def differ(op: str, one: Any, other: Any) -> bool:
-    """Whether a check would tell two answers apart."""
-    if isinstance(one, str) or isinstance(other, str):
-        return isinstance(one, str) != isinstance(other, str)
-    try:
-        for have, due in zip(other, one, strict=True):
-            compare([have], [due], "", **tolerance(op, np.asarray(due).dtype)._asdict())
-    except (ConformanceError, ValueError):
-        return True
-    return False
+def _typed_case(case: NodeCase, element: str, _: Bench) -> list[tuple[str, Draw]]:
+    found = _drawn(case)
+    return [] if found is None else [(case.name, typed(case.op, found, element))]
 
 
 def attributes_of(op: str, opset: int) -> list[str]:
@@ -208,10 +168,15 @@ def _found(op: str, attribute: str) -> int | None:
     return None
 
 
-def telling(op: str, attribute: str, _: Bench | None = None) -> Draw | None:
+def telling(op: str, attribute: str) -> Draw | None:
     """A draw in which the loss of an attribute changes the answer; ``None`` if there is none."""
     attempt = _found(op, attribute)
     return None if attempt is None else draw(op, 0, attempt)
+
+
+def _told(op: str, attribute: str, _: Bench) -> list[tuple[str, Draw]]:
+    found = telling(op, attribute)
+    return [] if found is None else [("", found)]
 
 
 def is_another(op: str, opset: int, newest: int) -> bool:
@@ -223,36 +188,56 @@ def is_another(op: str, opset: int, newest: int) -> bool:
     return all(new is None or new.since_version != old.since_version for new in later)
 
 
-def _typed(op: str, element: str, number: int, bench: Bench) -> Draw:
-    return typed(op, draw(op, number), element)
+def _typed(
+    op: str, element: str, number: int, bench: Bench, variable: str = ""
+) -> list[tuple[str, Draw]]:
+    """The first draw of the number that somebody can judge, or the first."""
+    for attempt in range(_TYPED):
+        one = typed(op, draw(op, number, attempt), element, variable)
+        if not isinstance(answers(bench, op, one), str):
+            return [("", one)]
+    return [("", typed(op, draw(op, number), element, variable))]
 
 
-def _aged(op: str, opset: int, bench: Bench) -> Draw | None:
-    """The first draw that the old opset can say; rather one with attributes of its own."""
+def _aged(op: str, opset: int, bench: Bench) -> list[tuple[str, Draw]]:
+    """Draws that the old opset can say, in which the loss of any attribute changes the answer.
+
+    As many as it takes; attributes whose loss no attempt shows are left out.
+    """
+    untold = set(attributes_of(op, opset))
+    found: list[tuple[str, Draw]] = []
     usable = None
     for attempt in range(_ATTEMPTS):
-        drawn = draw(op, 1, attempt)
-        old = aged(op, drawn, opset)
-        if old is None or isinstance(answers(bench, op, old), str):
+        old = aged(op, draw(op, 1, attempt), opset)
+        news = untold & old.attributes.keys() if old else set()
+        if old is None or (usable is not None and not news):
+            continue
+        right = answers(bench, op, old)
+        if isinstance(right, str):
             continue
         usable = usable or old
-        own = old.attributes.keys() - drawn.attributes.keys()
-        right = answers(bench, op, old)
-        if not own or all(differ(op, right, answers(bench, op, without(old, n))) for n in own):
-            return old
-    return usable
+        told = {n for n in news if differ(op, right, answers(bench, op, without(old, n)))}
+        if told:
+            found.append((", ".join(sorted(told)), old))
+            untold -= told
+        if not untold:
+            break
+    return found or ([] if usable is None else [("", usable)])
 
 
-def _sized(op: str, number: int, bench: Bench) -> Draw:
-    return draw(op, number, wide=True)
+def _sized(op: str, number: int, _: Bench) -> list[tuple[str, Draw]]:
+    return [("", draw(op, number, wide=True))]
 
 
-def _valued(op: str, group: str, bench: Bench) -> Draw | None:
-    drawn = draw(op, 0, wide=op in ROUNDED)
-    if group in INTEGERS:
-        drawn = typed(op, drawn, group)
-    elif "float" not in element_types(op, drawn):
-        return None
-    else:
-        drawn = typed(op, drawn, "float")
-    return revalued(op, drawn, group, 0)
+def _empty(op: str, _: Bench) -> list[tuple[str, Draw]]:
+    return [("", one) for one in EMPTY[op]()]
+
+
+_CASTS = ("Cast", "CastLike")
+
+
+def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
+    if op in _CASTS:
+        return casts(op, element)
+    usual = typed(op, draw(op, 0, wide=op in ROUNDED), element)
+    return [(group, revalued(op, usual, group)) for group in groups_of(op, element)]

@@ -200,10 +200,12 @@ def the_process_is_left_alone(bench: Bench) -> None:
     """Compiling and running change nothing that the process shares, and print nothing."""
     sample = bench.sample("plain")
     bench.compile(sample.proto)(sample.feeds())  # what is imported now may set up its things
+    elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
+    folder, errors = Path.cwd(), np.geterr()
+    os.chdir(elsewhere)  # a device that goes somewhere may have gone there already
     before = _state()
     np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
     before["numpy's random numbers"] = _state()["numpy's random numbers"]
-    folder, errors = Path.cwd(), np.geterr()
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out), np.errstate(all="warn"):
@@ -214,6 +216,7 @@ def the_process_is_left_alone(bench: Bench) -> None:
             after = _state()
     finally:
         os.chdir(folder)
+        Path(elsewhere).rmdir()
         np.seterr(**errors)
     changed = [what for what, value in before.items() if after[what] != value]
     require(not changed, f"Compiling or running changes {', '.join(changed)}.")

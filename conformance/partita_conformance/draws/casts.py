@@ -1,0 +1,56 @@
+"""Draws of casts: from an element type to each other, of what ONNX says becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.vary import TYPES
+
+_TARGETS = ("float", "float16", "double", "int8", "uint8", "int32", "int64", "uint64", "bool")
+_NUMBERS: Mapping[str, tuple[float, ...]] = {
+    "float": (0.0, -0.0, 0.49, -0.5, 1.5, -2.5, 2.9999998, 100.7, -7.9),
+    "large": (16777217.0, -16777219.0, 2147483520.0, 4503599627370497.0, -9007199254740991.0),
+    "beyond": (3e38, -3e38, 70000.0, 1e-30, float("inf"), float("-inf")),
+}
+
+
+def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
+    """A draw to each element type: fractions, both ends of the source's and target's range."""
+    if element == "string":
+        return []
+    drawn = []
+    for name in _TARGETS:
+        target = np.dtype(TYPES[name])
+        x = _told(np.dtype(TYPES[element]), target)
+        if op_type == "Cast":
+            to = int(helper.np_dtype_to_tensor_dtype(target))
+            drawn.append((f"to {name}", Draw([x], {"to": to})))
+        else:
+            drawn.append((f"to {name}", Draw([x, np.zeros(1, target)])))
+    return drawn
+
+
+def _told(source: np.dtype[Any], target: np.dtype[Any]) -> Array:
+    """Numbers of a type whose cast ONNX says: fractions are cut off, integers keep their low bits.
+
+    Floats beyond the range of an integer have no answer.
+    """
+    if source.kind == "b":
+        return np.array([True, False, True])
+    if source.kind in "iu":
+        ends = np.iinfo(source)
+        whole = (ends.min, ends.max, ends.max - 1, 0, 1, 200, -1, -200, 2**24 + 1, 2**53 + 1)
+        return np.array([n for n in whole if ends.min <= n <= ends.max], source)
+    numbers = np.array([n for pool in _NUMBERS.values() for n in pool])
+    with np.errstate(all="ignore"):
+        numbers = numbers.astype(source)
+    if target.kind in "iu":
+        ends = np.iinfo(target)
+        wide = numbers.astype(np.longdouble)
+        numbers = numbers[(wide > int(ends.min) - 1) & (wide < int(ends.max) + 1)]
+    return np.asarray(numbers)

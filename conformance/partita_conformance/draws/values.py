@@ -1,0 +1,197 @@
+"""Values that break things: which groups of them an operator is tried with, and draws of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import zlib
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+
+from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.vary import first_input, formal_input, schema_of
+from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, ROUNDED
+
+_FLOATS: Mapping[str, tuple[float, ...]] = {
+    "special": (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
+    "infinite": (np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
+    "large": (3e38, -3e38, 1e30, -1e25, 16777217.0, 2147483904.0, -2147484160.0, 90.0, -104.0),
+    "small": (1e-30, -1e-37, 1e-20, -0.0, 0.5, -1e-12),
+    "ties": (0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 8388609.0, -0.49999997, 3.0, 3.0),
+}
+_DOUBLES: Mapping[str, tuple[float, ...]] = {
+    "large": (1e300, -1e200, 2.0**53 - 1, -(2.0**31) - 0.5, 4294967297.0, 700.5, -700.5),
+    "small": (1e-300, -1e-200, 1e-50),
+    "ties": (4503599627370497.5, -0.49999999999999994, 1 + 1e-9, 1 - 1e-9, 1 / 3, -2 / 3),
+}
+"""What only float64 tells apart, beside what stands above."""
+
+EACH = EXACT | ROUNDED | ELEMENTWISE
+"""Operators whose results each depend on few elements, so that every element may be special."""
+_SUMS = {f"Reduce{name}" for name in ("Sum", "Mean", "L1", "L2", "SumSquare", "LogSumExp", "Prod")}
+_SUMS |= {"CumSum", "MatMul", "Gemm", "Einsum", "Softmax", "LogSoftmax", "GlobalAveragePool"}
+_EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
+"""Operators that must not overflow where their results do not."""
+_SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
+_SHORT = ("", "a", "bc", "zero")
+_LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ")
+_FACTORS = {"ReduceL1": 1, "ReduceSum": 1, "CumSum": 1, "ReduceSumSquare": 2, "ReduceProd": 2}
+_FACTORS |= {"MatMul": 2, "Einsum": 2}
+"""Operators of integers that add up, by how many elements a term is the product of."""
+_UNORDERED = {"MaxPool", "GlobalMaxPool", "TopK", "ArgMax", "ArgMin", "Hardmax", "Unique"}
+_ORDINARY = {"ConstantOfShape", "Range", "Cast", "CastLike"}
+"""Operators without values to change: sizes, and casts, which have values of their own."""
+
+UNTOLD: Mapping[str, Set[str]] = {
+    "special": _UNORDERED | {"OneHot"},
+    "infinite": {"OneHot"},
+    "large": {"OneHot"},
+}
+"""Operators whose answers to a group of values ONNX does not say: NaN has no order, and what is
+beyond the range of an integer becomes any."""
+
+
+def groups_of(op_type: str, element: str) -> list[str]:
+    """The groups of values that an operator of an element type is tried with."""
+    if op_type in _ORDINARY or element == "bool":
+        return []
+    if element == "string":
+        return ["short texts", "long texts"] if op_type in EACH else []
+    whole = "int" in element
+    if op_type in EACH:
+        groups = ["limits"] if whole else list(_FLOATS)
+        return [group for group in groups if op_type not in UNTOLD.get(group, ())]
+    if whole:
+        return ["sums"] if op_type in _FACTORS else []
+    sums = ["few special"] if op_type in _SUMS | CENTRED else []
+    centred = ["offset"] if op_type in CENTRED and element in ("float", "double") else []
+    return sums + centred + (["spread"] if op_type in _EXPONENTIAL else [])
+
+
+_DIVISORS = {("Div", 1), ("Mod", 1)}
+"""Inputs that must not be zero, nor -1 beside the smallest number, which has no answer."""
+_FIXED = {"Clip", "Pad", "OneHot"}
+"""Operators whose constants have no answer if they are special."""
+_BOUNDED = {("BitShift", 1), ("Pow", 1)}
+"""Inputs whose limits have no answer."""
+
+
+def revalued(op_type: str, draw: Draw, group: str) -> Draw:
+    """The draw with values of a group instead of its first input's, and of others of its type.
+
+    Args:
+        op_type: The operator.
+        draw: Of the element type that is to be tried.
+        group: One of :func:`groups_of`.
+    """
+    schema = schema_of(op_type, draw.opset)
+    assert schema is not None  # noqa: S101  # a draw is of an operator that its opset has
+    variable = formal_input(schema, first_input(op_type, draw)).type_str
+    rng = np.random.default_rng(zlib.crc32(f"{op_type}/{group}".encode()))
+    inputs = list(draw.inputs)
+    for i, array in enumerate(draw.inputs):
+        same = array is not None and formal_input(schema, i).type_str == variable
+        fixed = (op_type, i) in _BOUNDED or (i in draw.constant and op_type in _FIXED)
+        if array is not None and same and not fixed:
+            inputs[i] = _values(rng, op_type, i, array, group, _terms(op_type, draw))
+    if (op_type, group) == ("Pow", "limits") and inputs[1] is not None:
+        inputs[:2] = _powers(rng, draw)
+    if (op_type, group) == ("ReduceProd", "sums"):  # of all elements, two of which are not 1
+        given = {name: value for name, value in draw.attributes.items() if name != "axes"}
+        return dataclasses.replace(draw, inputs=inputs, attributes=given)
+    return dataclasses.replace(draw, inputs=inputs)
+
+
+def _terms(op_type: str, draw: Draw) -> int:
+    """How many elements are added up or multiplied at most."""
+    first = draw.inputs[first_input(op_type, draw)]
+    assert first is not None  # noqa: S101  # see first_input
+    return max(2, first.shape[-1] if op_type == "MatMul" and first.ndim else first.size)
+
+
+def _values(
+    rng: np.random.Generator, op_type: str, i: int, array: Array, group: str, terms: int
+) -> Array:
+    """An array of an input's shape and type with values of a group."""
+    if array.dtype == np.object_:
+        texts = _LONG if group == "long texts" else _SHORT
+        return _filled(rng, array, np.array(texts, object))
+    if group == "limits":
+        pool = _limits(array.dtype)
+        if (op_type, i) in _DIVISORS:
+            pool = pool[(pool != 0) & (pool + 1 != 0)]
+        return _filled(rng, array, pool)
+    if op_type == "ReduceProd" and group == "sums":
+        return _two_factors(rng, array)
+    if group == "sums":
+        return _addends(rng, array, terms, _FACTORS[op_type])
+    if group == "few special":
+        return _with_few(rng, array, (np.nan, np.inf, -np.inf) if i == 0 else ())
+    if group == "offset":
+        return np.asarray(array + np.asarray(100 if i == 0 else 0, array.dtype))
+    if group == "spread":
+        return _filled(rng, array, np.array(_SPREAD).astype(array.dtype))
+    pool = np.array(_FLOATS[group])
+    if array.dtype == np.float64:
+        pool = np.concatenate([pool, _DOUBLES.get(group, ())])
+    with np.errstate(all="ignore"):
+        return _filled(rng, array, pool.astype(array.dtype))
+
+
+def _limits(dtype: np.dtype[Any]) -> Array:
+    """Both ends of an integer type, and what floats of 24 and 53 digits do not hold."""
+    limits = np.iinfo(dtype)
+    bits = dtype.itemsize * 8
+    values = [0, 1, 2, 3, 7, limits.max, limits.max - 1, limits.min, limits.min + 1]
+    values += [2**24 + 1, 2**24 + 2, 2**53 + 1, 2**53 + 2]
+    values += [2 ** (bits - 2) + 1, 2 ** (bits // 2) + 1]
+    if dtype.kind == "i":
+        values += [-1, -2, -3, -(2**24) - 1, -(2**53) - 1]
+    kept = [value for value in values if limits.min <= value <= limits.max]
+    return np.array(kept, dtype)
+
+
+def _addends(rng: np.random.Generator, array: Array, terms: int, factors: int) -> Array:
+    """Odd integers whose sums, of products of ``factors`` of them, just fit the type."""
+    most = np.iinfo(array.dtype).max // terms
+    most = max(3, math.isqrt(most) if factors == 2 else most)
+    values = np.asarray(rng.integers(most // 2, most, array.shape, np.uint64) | 1, array.dtype)
+    if array.dtype.kind == "i":
+        values = np.where(rng.random(array.shape) < 0.4, -values, values)
+    return np.asarray(values, array.dtype)
+
+
+def _two_factors(rng: np.random.Generator, array: Array) -> Array:
+    """Ones, beside two numbers whose product just fits the type."""
+    result = np.ones_like(array)
+    places = rng.permutation(array.size)[:2]
+    result.reshape(-1)[places] = math.isqrt(np.iinfo(array.dtype).max) | 1
+    result.reshape(-1)[places[:1]] -= 2
+    return result
+
+
+def _powers(rng: np.random.Generator, draw: Draw) -> list[Array | None]:
+    """Bases and exponents of integers; powers beyond float32 that a float64 still holds."""
+    base, exponent = draw.inputs[0], draw.inputs[1]
+    assert base is not None and exponent is not None  # noqa: S101  # Pow has both
+    bits = min(52, np.iinfo(base.dtype).bits - 1)
+    bases, most = np.array([0, 1, 2, 3, 5, 7]), int(bits / math.log2(7))
+    whole = rng.integers(most // 2, most + 1, exponent.shape)
+    return [_filled(rng, base, bases.astype(base.dtype)), np.asarray(whole, exponent.dtype)]
+
+
+def _with_few(rng: np.random.Generator, array: Array, specials: tuple[float, ...]) -> Array:
+    """A copy in which some elements are special."""
+    result = array.copy()
+    places = rng.permutation(array.size)[: min(len(specials), max(1, array.size // 8))]
+    for place, value in zip(places, specials, strict=False):
+        result.reshape(-1)[place] = value
+    return result
+
+
+def _filled(rng: np.random.Generator, array: Array, pool: Array) -> Array:
+    """The pool in random order, as often as it takes."""
+    order = np.concatenate([rng.permutation(len(pool)) for _ in range(array.size // len(pool) + 1)])
+    return np.asarray(pool[order[: array.size]].reshape(array.shape))

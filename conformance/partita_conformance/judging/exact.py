@@ -1,0 +1,183 @@
+"""Right answers of single operators, computed beyond the precision of what they judge.
+
+Elements are computed in ``longdouble`` (integers in themselves) and rounded once. These answers
+come before device REFERENCE's, which computes in the element type itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+from onnx import helper
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_WIDE = np.longdouble
+_Function = Callable[..., Array]
+
+
+def exact_answers(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Array] | None:
+    """The outputs of a model of one operator; ``None`` if this module does not have it."""
+    if len(proto.graph.node) != 1 or proto.graph.node[0].domain:
+        return None
+    (node,) = proto.graph.node
+    constants = {one.name: onnx.numpy_helper.to_array(one) for one in proto.graph.initializer}
+    inputs = [feeds[name] if name in feeds else constants[name] for name in node.input if name]
+    given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
+    function = _function(node.op_type, inputs, given)
+    # NaN and infinity are results here; numpy would warn of them.
+    with np.errstate(all="ignore"):
+        return None if function is None else [function(*inputs, **given)]
+
+
+def _function(op_type: str, inputs: Sequence[Array], given: Mapping[str, Any]) -> _Function | None:
+    """What computes an operator of these inputs, if this module has it."""
+    kind = inputs[0].dtype.kind
+    if kind in "fV" and op_type in _ELEMENTWISE:
+        return _widened(_ELEMENTWISE[op_type])
+    if kind in "iu" and op_type in _OF_INTEGERS:
+        whole = all(value == round(value) for value in given.values() if isinstance(value, float))
+        return _OF_INTEGERS[op_type] if whole else None
+    return _one_hot if op_type == "OneHot" else None
+
+
+def _widened(function: _Function) -> _Function:
+    """The function, computed in ``longdouble`` and rounded to the type of its first input."""
+
+    def run(*inputs: Array, **given: Any) -> Array:
+        result = function(*(array.astype(_WIDE) for array in inputs), **given)
+        return np.asarray(result.astype(inputs[0].dtype))
+
+    return run
+
+
+def _attribute(value: float) -> Any:
+    """An attribute as the model holds it, in float32, widened."""
+    return _WIDE(np.float32(value))
+
+
+def _elu(x: Array, alpha: float = 1.0) -> Array:
+    return np.asarray(np.where(x < 0, _attribute(alpha) * np.expm1(np.minimum(x, 0)), x))
+
+
+def _celu(x: Array, alpha: float = 1.0) -> Array:
+    a = _attribute(alpha)
+    return np.asarray(np.where(x < 0, a * np.expm1(np.minimum(x, 0) / a), x))
+
+
+def _selu(x: Array, alpha: float = 1.67326319217681884765625, gamma: float = 1.0507010221) -> Array:
+    a, g = _attribute(alpha), _attribute(gamma)
+    return np.asarray(g * np.where(x <= 0, a * np.expm1(np.minimum(x, 0)), x))
+
+
+def _softplus(x: Array) -> Array:
+    return np.asarray(np.where(x > 0, x, 0) + np.log1p(np.exp(-np.abs(x))))
+
+
+def _softsign(x: Array) -> Array:
+    return np.asarray(np.where(np.isinf(x), np.nan, x / (1 + np.abs(x))))
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.vectorize(math.erf, [np.float64])(x.astype(np.float64)).astype(_WIDE))
+
+
+def _gelu(x: Array, approximate: bytes = b"none") -> Array:
+    if approximate == b"tanh":
+        inner = np.sqrt(_WIDE(2) / _WIDE(math.pi)) * (x + _WIDE("0.044715") * x**3)
+        return np.asarray(x / 2 * (1 + np.tanh(inner)))
+    return np.asarray(x / 2 * (1 + _erf(x / np.sqrt(_WIDE(2)))))
+
+
+def _leaky(x: Array, alpha: float = 0.01) -> Array:
+    return np.asarray(np.where(x < 0, _attribute(alpha) * x, x))
+
+
+def _prelu(x: Array, slope: Array) -> Array:
+    return np.asarray(np.where(x < 0, slope * x, x))
+
+
+def _hard_sigmoid(x: Array, alpha: float = 0.2, beta: float = 0.5) -> Array:
+    return np.asarray(np.clip(_attribute(alpha) * x + _attribute(beta), 0, 1))
+
+
+def _hard_swish(x: Array) -> Array:
+    return np.asarray(x * np.clip(x / 6 + _WIDE(1) / 2, 0, 1))
+
+
+def _shrink(x: Array, bias: float = 0.0, lambd: float = 0.5) -> Array:
+    b, limit = _attribute(bias), _attribute(lambd)
+    return np.asarray(np.where(x < -limit, x + b, np.where(x > limit, x - b, 0)))
+
+
+def _shrink_integers(x: Array, bias: float = 0.0, lambd: float = 0.5) -> Array:
+    """Of whole attributes, without a detour over floats."""
+    b, limit = x.dtype.type(bias), x.dtype.type(lambd)
+    below = x < -limit if x.dtype.kind == "i" else np.zeros(x.shape, np.bool_)
+    return np.asarray(np.where(below, x + b, np.where(x > limit, x - b, x.dtype.type(0))))
+
+
+def _log_of_sum(
+    x: Array, terms: Array, axes: Sequence[int] | None = None, keepdims: int = 1
+) -> Array:
+    """The fraction is cut off, as casts do."""
+    along = None if axes is None else tuple(axes)
+    sums = np.sum(terms, axis=along, keepdims=bool(keepdims), dtype=_WIDE)
+    return np.asarray(np.trunc(np.log(sums)).astype(x.dtype))
+
+
+def _mean_variance(x: Array, axes: Sequence[int] = (0, 2, 3)) -> Array:
+    along = tuple(axes)
+    deviation = np.sqrt(np.var(x, axis=along, keepdims=True)) + _WIDE("1e-9")
+    return np.asarray((x - np.mean(x, axis=along, keepdims=True)) / deviation)
+
+
+def _global_lp_pool(x: Array, p: int = 2) -> Array:
+    sums = np.sum(np.abs(x) ** p, axis=tuple(range(2, x.ndim)), keepdims=True)
+    return np.asarray(sums ** (_WIDE(1) / p))
+
+
+def _one_hot(indices: Array, depth: Array, values: Array, axis: int = -1) -> Array:
+    """Indices are cast to int64 first, as ONNX says."""
+    whole, count = indices.astype(np.int64), int(depth.reshape(-1)[0])
+    chosen = np.where(whole < 0, whole + count, whole)[..., None] == np.arange(count)
+    return np.asarray(np.moveaxis(np.where(chosen, values[1], values[0]), -1, axis))
+
+
+_ELEMENTWISE: Mapping[str, _Function] = {
+    **{name: getattr(np, name.lower()) for name in ("Exp", "Log", "Tanh", "Sinh", "Cosh", "Sqrt")},
+    **{name: getattr(np, name.lower()) for name in ("Sin", "Cos", "Tan")},
+    **{f"A{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")},
+    **{f"A{name}h": getattr(np, f"arc{name}h") for name in ("sin", "cos", "tan")},
+    "Elu": _elu,
+    "Celu": _celu,
+    "Selu": _selu,
+    "Softplus": _softplus,
+    "Sigmoid": _sigmoid,
+    "LeakyRelu": _leaky,
+    "PRelu": _prelu,
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "Erf": _erf,
+    "Gelu": _gelu,
+    "Shrink": _shrink,
+    "MeanVarianceNormalization": _mean_variance,
+    "GlobalLpPool": _global_lp_pool,
+    "Mish": lambda x: x * np.tanh(_softplus(x)),
+}
+"""Operator to its value in ``longdouble``."""
+
+_OF_INTEGERS: Mapping[str, _Function] = {
+    "Shrink": _shrink_integers,
+    "PRelu": _prelu,
+    "ReduceLogSum": lambda x, **given: _log_of_sum(x, x, **given),
+    "ReduceLogSumExp": lambda x, **given: _log_of_sum(x, np.exp(x.astype(_WIDE)), **given),
+}
+"""Operator to its value of integers."""

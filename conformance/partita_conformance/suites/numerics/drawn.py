@@ -1,0 +1,134 @@
+"""Comparing what a device makes of draws with what is right, and what tells two answers apart."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import PartitaError
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import (
+    Check,
+    ConformanceError,
+    DeclinedError,
+    NotApplicableError,
+)
+from partita_conformance.draws.draw import Draw
+from partita_conformance.draws.operators import model_of
+from partita_conformance.judging.compare import compare, largest
+from partita_conformance.judging.tolerances import tolerance
+from partita_conformance.suites.numerics.suite_operators import claimed_compiles
+
+Make = Callable[[Bench], Sequence[tuple[str, Draw]]]
+"""Gives the draws of a check, each with a word for messages; draws of one model beside another."""
+
+_SIGNED = frozenset(("Neg", "Abs", "Identity", "Transpose", "Reshape", "Concat", "Gather", "Slice"))
+"""Operators that keep or change the sign of zero, as IEEE 754 has it."""
+
+
+def draw_check(name: str, op: str, make: Make, summary: str, element: str = "") -> Check:
+    """A check of draws of one operator.
+
+    Args:
+        name: ``suite/...``.
+        op: The operator.
+        make: Makes the draws when the check is made.
+        summary: What the check asks for.
+        element: The element type that is tried.
+    """
+    run = functools.partial(_run, op, make)
+    return Check(name, run, False, summary, op, element or "float")
+
+
+def _run(op: str, make: Make, bench: Bench) -> None:
+    """Compares what the device makes of each draw with what is right.
+
+    Raises:
+        NotApplicableError: There is no such draw, or nobody can say what is right of any.
+        DeclinedError: The device takes none of them.
+        ConformanceError: The answers to some are wrong.
+    """
+    drawn = make(bench)
+    if not drawn:
+        raise NotApplicableError(f"no draw of {op} is of this kind")
+    wrong: list[str] = []
+    not_made: list[DeclinedError | NotApplicableError] = []
+    compiled: tuple[bytes, Any] = (b"", None)
+    for word, one in drawn:
+        proto, feeds = model_of(op, one)
+        try:
+            model = proto.SerializeToString(deterministic=True)
+            if model != compiled[0]:
+                request = claimed_compiles(bench, proto).create_infer_request()
+                compiled = model, request
+            _compare_all(op, one, compiled[1], feeds, _expected(bench, proto, feeds))
+        except ConformanceError as error:
+            wrong.append(f"{word}: {error}" if word else str(error))
+        except (DeclinedError, NotApplicableError) as reason:
+            not_made.append(reason)
+    if wrong:
+        raise ConformanceError("; ".join(wrong))
+    if len(not_made) == len(drawn):
+        skipped = [reason for reason in not_made if isinstance(reason, NotApplicableError)]
+        raise (skipped or not_made)[0]
+
+
+def _expected(bench: Bench, proto: Any, feeds: Any) -> list[Any]:
+    """The right outputs.
+
+    Raises:
+        NotApplicableError: Nobody can say.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            return bench.expected(proto, feeds)
+    except PartitaError as error:
+        raise NotApplicableError(f"no judge can compute it: {error}") from error
+
+
+def _compare_all(op: str, one: Draw, request: Any, feeds: Any, expected: Sequence[Any]) -> None:
+    with np.errstate(all="ignore"):
+        have = request.infer(feeds).to_tuple()
+    shapes = [None if a is None else (str(a.dtype), a.shape) for a in one.inputs]
+    what = f"{op} {one.attributes} of {shapes}"
+    for index, (given, due) in enumerate(zip(have, expected, strict=True)):
+        place = f"{what}, output {index}"
+        dtype = np.asarray(due).dtype
+        compare([given], [due], place, *_allowed(op, due))
+        if op in _SIGNED and dtype.kind == "f":
+            other = np.signbit(given) != np.signbit(due)
+            wrong = other & (np.asarray(due) == 0)
+            if np.any(wrong):
+                raise ConformanceError(f"{place}: {int(wrong.sum())} zeros have another sign.")
+
+
+def _allowed(op: str, due: Any) -> tuple[float, float]:
+    """Relative and absolute tolerance of an output."""
+    allowed = tolerance(op, np.asarray(due).dtype)
+    more = allowed.of_largest * largest(np.asarray(due)) if allowed.of_largest else 0.0
+    return allowed.rtol, allowed.atol + more
+
+
+def answers(bench: Bench, op: str, drawn: Draw) -> Any:
+    """The right outputs, or the name of the error where there are none."""
+    proto, feeds = model_of(op, drawn)
+    try:
+        with np.errstate(all="ignore"):
+            return bench.expected(proto, feeds)
+    except PartitaError as error:
+        return type(error).__name__
+
+
+def differ(op: str, one: Any, other: Any) -> bool:
+    """Whether a check would tell two answers apart."""
+    if isinstance(one, str) or isinstance(other, str):
+        return isinstance(one, str) != isinstance(other, str)
+    try:
+        for have, due in zip(other, one, strict=True):
+            compare([have], [due], "", *_allowed(op, due))
+    except (ConformanceError, ValueError):
+        return True
+    return False
