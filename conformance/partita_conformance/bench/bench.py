@@ -168,8 +168,8 @@ class Bench:
         """The right outputs; computed once per model and feeds.
 
         They are those of :mod:`partita_conformance.judging.exact`, where it has the operator, else
-        device REFERENCE's. Where REFERENCE declines or fails, they are what it computes in float32 of
-        half precision, or onnxruntime's, if that is installed.
+        device REFERENCE's. Where REFERENCE declines or fails, they are what it computes in float32
+        of half precision, or onnxruntime's, if that is installed.
         """
         key = hashlib.sha256(proto.SerializeToString(deterministic=True))
         for name, value in sorted(feeds.items()):
