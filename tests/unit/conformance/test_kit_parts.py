@@ -215,7 +215,7 @@ def test_names_of_checks_are_unique_and_explained():
 
 
 def test_selection_saves_the_node_cases(monkeypatch):
-    monkeypatch.setattr("partita_conformance.collect.node_cases", pytest.fail)
+    monkeypatch.setattr("partita_conformance.runs.collect.node_cases", pytest.fail)
     assert names_of(collect(Selection(("plugin/*",))))
     assert not Selection(("request/*",)).needs_cases
     assert Selection(("oper*/conv*",)).needs_cases
