@@ -18,8 +18,8 @@ from partita.frontends.onnx.external_data import (
     tensors_of,
 )
 from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
+from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
-from partita.malformed import described
 from partita.model.model import Model
 from partita.model.operator_checks import check_attributes, check_inputs
 from partita.model.shape_inference import forget_meaningless_dims, infer_shapes

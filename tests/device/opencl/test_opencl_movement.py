@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from onnx.reference import ReferenceEvaluator
 
+from partita.errors import PartitaError
+
 from .comparison import (
     check,
     check_single,
@@ -233,3 +235,22 @@ def test_slice_by_scalars():
     bounds = [np.array(n, np.int64) for n in (1, 3)]
     model, feeds = single("Slice", [x, *bounds], constant=(1, 2))
     np.testing.assert_array_equal(compiled(model)(feeds)[0], x[1:3])
+
+
+@pytest.mark.parametrize(
+    ("op_type", "more", "opset"),
+    [
+        ("Slice", [[0], [1], [2]], 13),
+        ("Slice", [[0], [1], [0], [0]], 13),
+        ("Squeeze", [[-3]], 13),
+        ("Unsqueeze", [[2**62]], 13),
+        ("ReduceSum", [[5]], 13),
+        ("Pad", [[1, 1], np.zeros((), np.float32), [7]], 18),
+    ],
+)
+def test_axes_that_are_not_there_are_refused(op_type, more, opset):
+    """They were wrapped round, and some other axis was taken."""
+    inputs = [floats(5, 4), *(np.array(n, getattr(n, "dtype", np.int64)) for n in more)]
+    model, feeds = single(op_type, inputs, opset=opset, constant=range(1, len(inputs)))
+    with pytest.raises(PartitaError, match=rf"\({op_type}\)"):
+        compiled(model)(feeds)

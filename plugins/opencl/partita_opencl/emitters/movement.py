@@ -214,12 +214,20 @@ def _unpadded_merged(
 
 def axis_of(node: Node, rank: int, default: int = 0, name: str = "axis") -> int:
     """A node's axis, counted from the front."""
-    axis = int(node.attrs.get(name, default))
+    return one_axis(node, node.attrs.get(name, default), rank, name)
+
+
+def one_axis(node: Node, axis: int, rank: int, name: str = "axis") -> int:
+    """An axis that an attribute or a tensor names, counted from the front.
+
+    Raises:
+        CompileError: There is no such axis.
+    """
     if not -rank <= axis < max(rank, 1):
         raise CompileError(
             f"Operation '{node.name}' ({node.kind}) has {name} {axis}; its input has rank {rank}."
         )
-    return axis % max(rank, 1)
+    return int(axis) % max(rank, 1)
 
 
 @operator("Transpose", types=MOVED)
@@ -288,7 +296,9 @@ def slice_op(
     begin, end = k.value(starts).ravel().tolist(), k.value(ends).ravel().tolist()
     along = list(range(len(begin))) if axes is None else k.value(axes).ravel().tolist()
     stride = [1] * len(begin) if steps is None else k.value(steps).ravel().tolist()
-    return _slice(k, x, begin, end, along, stride)
+    if 0 in stride:
+        raise CompileError(f"Operation '{node.name}' (Slice) has a step of 0.")
+    return _slice(k, x, begin, end, [one_axis(node, n, x.ndim) for n in along], stride)
 
 
 @operator("Slice", types=MOVED, until=9)
@@ -296,6 +306,7 @@ def slice_by_attributes(k: Kit, node: Node, x: Operand) -> Operand:
     """A box of a tensor, given by attributes."""
     begin, end = node.attrs["starts"], node.attrs["ends"]
     along = node.attrs.get("axes") or list(range(len(begin)))
+    along = [one_axis(node, n, x.ndim) for n in along]
     return _slice(k, x, begin, end, along, [1] * len(begin))
 
 
@@ -363,7 +374,8 @@ def pad(
 ) -> Operand:
     """Adds borders, or cuts them off where a pad is negative."""
     amounts = [int(n) for n in k.value(pads).reshape(-1)]
-    along = range(x.ndim) if axes is None else [int(n) % x.ndim for n in k.value(axes).reshape(-1)]
+    named = range(x.ndim) if axes is None else k.value(axes).reshape(-1).tolist()
+    along = [one_axis(node, n, x.ndim) for n in named]
     before, after = [0] * x.ndim, [0] * x.ndim
     for n, axis in enumerate(along):
         before[axis], after[axis] = amounts[n], amounts[n + len(along)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.elementwise import apply
-from partita_opencl.emitters.movement import axis_of, transpose
+from partita_opencl.emitters.movement import axis_of, one_axis, transpose
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, NUMBERS, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, f32, i32, i64, is_half
 
@@ -147,7 +147,7 @@ def _axes(k: Kit, node: Node, x: Operand, axes: Operand | None) -> list[int] | N
     given = node.attrs.get("axes") if axes is None else k.value(axes).reshape(-1).tolist()
     if not given:
         return None if node.attrs.get("noop_with_empty_axes", 0) else list(range(x.ndim))
-    return sorted(axis % x.ndim for axis in given)
+    return sorted({one_axis(node, axis, x.ndim) for axis in given})
 
 
 def _arranged(k: Kit, x: Operand, axes: Sequence[int]) -> Operand:

@@ -19,6 +19,7 @@ from partita.lowering.geometry.resampling import (
     nearest,
     scaled,
 )
+from partita_opencl.emitters.movement import one_axis
 from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i64, ints, raw_ctype
 
@@ -64,7 +65,7 @@ def resize(
 ) -> Operand:
     """Resampling by nearest, linear or cubic interpolation."""
     attrs = node.attrs
-    axes = [axis % x.ndim for axis in attrs.get("axes") or range(x.ndim)]
+    axes = [one_axis(node, axis, x.ndim) for axis in attrs.get("axes") or range(x.ndim)]
     transformation = attrs.get("coordinate_transformation_mode", "half_pixel")
     region = np.array([0.0] * len(axes) + [1.0] * len(axes), np.float32)
     if transformation == "tf_crop_and_resize" and roi is not None:
