@@ -6,8 +6,8 @@
 
 Each operation is pinned to a device drawn by chance; CPU2 is the CPU plugin registered a second
 time. A pin on a device that refuses the operation moves to the next one (counted from explain()).
-A placement is right if it agrees with onnxruntime (graph optimisations off; rtol 1e-3, atol 1e-4),
-or, counted apart, with the same model without pins: in models that quantise while they run a
+A placement is right if it agrees with onnxruntime (graph optimizations off; rtol 1e-3, atol 1e-4),
+or, counted apart, with the same model without pins: in models that quantize while they run a
 difference of 1e-7 can flip a byte, cut or not.
 All 24 models take hours. With ``--results`` every placement is appended to a file as one JSON line
 and those that are there already are not run again, so that the work can be done in pieces

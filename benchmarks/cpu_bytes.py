@@ -3,7 +3,7 @@
     python benchmarks/cpu_bytes.py [--threads 2] [--rounds 12] [model ...]
 
 Models: resnet50, resnet50-operators, mobilenetv2, encoder: those of `cpu_networks` (random
-weights), quantised by onnxruntime's own tools. Networks of images get QuantizeLinear and
+weights), quantized by onnxruntime's own tools. Networks of images get QuantizeLinear and
 DequantizeLinear around every operator (one scale per channel of the weights, calibrated on noise),
 or operators on bytes (``-operators``); the encoder finds its scales in every run.
 Prints medians in milliseconds, the ratio of the faster peer on the same bytes to Partita, what
@@ -25,7 +25,7 @@ from cpu_peers import largest_error, partita_call, peer_calls, take_turns
 MODELS = ["resnet50", "resnet50-operators", "mobilenetv2", "encoder"]
 
 
-def quantised(name: str) -> tuple[bytes, bytes, Feeds]:
+def quantized(name: str) -> tuple[bytes, bytes, Feeds]:
     """A model in bytes, the model in floats, and an input."""
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -74,7 +74,7 @@ class Noise:
 
 def measure(name: str, threads: int, rounds: int) -> None:
     """Prints the line of a model."""
-    model, floats, feeds = quantised(name)
+    model, floats, feeds = quantized(name)
     made, refused = peer_calls(model, feeds, threads)
     made["ours"] = partita_call(model, feeds, threads, {})
     made["ours f32"] = partita_call(floats, feeds, threads, {})

@@ -54,8 +54,8 @@ class Builder:
         bias = self.weight(np.full(o, 0.01, np.float32))
         return self.add("Relu", self.add("Conv", x, w, bias, pads=pads, strides=[s, s]))
 
-    def normalised(self, x: str, c: int) -> str:
-        """Batch normalisation and Relu."""
+    def normalized(self, x: str, c: int) -> str:
+        """Batch normalization and Relu."""
         rows = [self.rng.uniform(0.8, 1.2, c) for _ in range(2)]
         means = [self.rng.uniform(-0.1, 0.1, c) for _ in range(2)]
         numbers = [rows[0], means[0], means[1], rows[1]]
@@ -87,7 +87,7 @@ class Builder:
 
 
 def resnet50() -> tuple[bytes, Feeds]:
-    """Version 1.5, batch 1, batch normalisation folded."""
+    """Version 1.5, batch 1, batch normalization folded."""
     b = Builder()
     x = b.add("Relu", b.conv("x", 3, 64, 7, 2))
     x = b.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
@@ -105,7 +105,7 @@ def resnet50() -> tuple[bytes, Feeds]:
 
 
 def mobilenetv2() -> tuple[bytes, Feeds]:
-    """Width 1, batch 1, batch normalisation folded."""
+    """Width 1, batch 1, batch normalization folded."""
     b = Builder()
     bounds = (b.weight(np.float32(0)), b.weight(np.float32(6)))
 
@@ -171,15 +171,15 @@ def squeezenet() -> tuple[bytes, Feeds]:
 
 
 def densenet121() -> tuple[bytes, Feeds]:
-    """Growth 32; the normalisation after each 1x1 convolution folded."""
+    """Growth 32; the normalization after each 1x1 convolution folded."""
     b = Builder()
     x, channels = b.pool("MaxPool", b.conv_relu("x", 3, 64, 7, 2), 3, 2, 1), 64
     for number, count in enumerate((6, 12, 24, 16)):
         for _ in range(count):
-            y = b.conv_relu(b.normalised(x, channels), channels, 128)
+            y = b.conv_relu(b.normalized(x, channels), channels, 128)
             x = b.add("Concat", x, b.conv(y, 128, 32, 3), axis=1)
             channels += 32
-        x = b.normalised(x, channels)
+        x = b.normalized(x, channels)
         if number < 3:
             x = b.pool("AveragePool", b.conv(x, channels, channels // 2), 2, 2)
             channels //= 2
@@ -188,7 +188,7 @@ def densenet121() -> tuple[bytes, Feeds]:
 
 
 def inception_v3() -> tuple[bytes, Feeds]:
-    """Without the auxiliary classifier, batch normalisation folded."""
+    """Without the auxiliary classifier, batch normalization folded."""
     b = Builder()
 
     def chain(x: str, c: int, *steps: tuple[int, Any]) -> str:
@@ -232,7 +232,7 @@ def inception_v3() -> tuple[bytes, Feeds]:
 
 
 def pp_lcnet() -> tuple[bytes, Feeds]:
-    """Width 1, batch normalisation folded."""
+    """Width 1, batch normalization folded."""
     b = Builder()
 
     def gated(x: str, c: int) -> str:

@@ -184,7 +184,7 @@ def memory() -> None:
 
 
 def products_of_bytes() -> None:
-    """Quantised products and convolutions."""
+    """Quantized products and convolutions."""
     print("Products of bytes, median")
     rng = np.random.default_rng(0)
     core = partita.Core()

@@ -3,7 +3,7 @@
     python benchmarks/gpu_hetero.py [--device OPENCL] [--precision f16] [model ...]
 
 Models: a detector with NonMaxSuppression (PicoDet of the zoo, whose file ends before it, with the
-boxes decoded and suppressed behind it), one with If and LSTM, a text detector and a recogniser.
+boxes decoded and suppressed behind it), one with If and LSTM, a text detector and a recognizer.
 Columns, in milliseconds a call, inputs and outputs on the host, calls taking turns: onnxruntime on
 all cores; CPU alone; HETERO:GPU,CPU with every operation pinned to CPU; the same with what the GPU
 takes on the GPU (PRIORITY); the same where measurements put each operation (COST). Then how many

@@ -1,7 +1,7 @@
 """Inception v3 with random weights, after Szegedy et al., https://arxiv.org/abs/1512.00567.
 
 The branches, channels and sizes of the published network for pictures of 299 x 299 pixels, with
-normalisations folded into the convolutions.
+normalizations folded into the convolutions.
 """
 
 from __future__ import annotations

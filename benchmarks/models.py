@@ -83,13 +83,13 @@ def _picture(path: Path) -> dict[str, Array]:
     return {port.name: rng.standard_normal(port.shape, dtype=np.float32)}
 
 
-def session(path: Path, optimised: bool = False, threads: int = 0) -> Any:
-    """An onnxruntime session; without graph optimisations unless it is to be timed."""
+def session(path: Path, optimized: bool = False, threads: int = 0) -> Any:
+    """An onnxruntime session; without graph optimizations unless it is to be timed."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
-    if not optimised:
+    if not optimized:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

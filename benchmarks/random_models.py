@@ -123,7 +123,7 @@ class _Model:
             convolved = self.one(pool, [convolved], kernel_shape=[3, 3], pads=[1, 1, 1, 1])
         self.keep(convolved, shape)
 
-    def normalised(self) -> None:
+    def normalized(self) -> None:
         name, shape = self.pick()
         if self.rng.random() < 0.5:
             self.keep(self.one("Softmax", [name], axis=-1), shape)
@@ -207,7 +207,7 @@ class _Model:
 
 _MAKERS = [
     *(_Model.unary, _Model.binary, _Model.binary, _Model.chosen, _Model.product, _Model.window),
-    *(_Model.window, _Model.normalised, _Model.turned, _Model.reduced, _Model.joined),
+    *(_Model.window, _Model.normalized, _Model.turned, _Model.reduced, _Model.joined),
     *(_Model.parted, _Model.flattened, _Model.filled, _Model.picked),
 ]
 _SIZED = {

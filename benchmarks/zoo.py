@@ -2,8 +2,8 @@
 
     python benchmarks/zoo.py [--models zoo:magika light:resnet50] [--devices CPU HETERO:OPENCL,CPU]
 
-Each row compares with onnxruntime, graph optimisations off, at rtol 1e-3 and atol 1e-4. Times are
-medians in milliseconds after a warm-up; onnxruntime is timed with its optimisations on, in the same
+Each row compares with onnxruntime, graph optimizations off, at rtol 1e-3 and atol 1e-4. Times are
+medians in milliseconds after a warm-up; onnxruntime is timed with its optimizations on, in the same
 process, before and not beside the others. A device that does not take the whole model is left out.
 """
 
@@ -74,7 +74,7 @@ def main() -> int:
     failed = False
     for case in cases(options.models):
         want = session(case.path).run(None, case.feeds)
-        peer = session(case.path, optimised=True)
+        peer = session(case.path, optimized=True)
         peer_ms = median_ms(
             lambda peer=peer, case=case: peer.run(None, case.feeds), options.seconds
         )

@@ -28,7 +28,7 @@ VARIABLE = "PARTITA_TEST_JUDGE"
 def onnxruntime_results(
     model: Any, feeds: Mapping[str, np.ndarray], *, optimized: bool = False
 ) -> list[Any]:
-    """What onnxruntime computes, with graph optimisations off unless they are wanted."""
+    """What onnxruntime computes, with graph optimizations off unless they are wanted."""
     content = model if isinstance(model, bytes) else model.SerializeToString()
     if os.environ.get(VARIABLE):
         return _other().ask(content, feeds, optimized)

@@ -235,7 +235,7 @@ class Core:
         )
 
     def identity(self, device_name: str, config: Config = None) -> str:
-        """What compiled models of a device hang on besides the model, as a key for caches."""
+        """What compiled models of a device depend on besides the model, as a key for caches."""
         plugin, properties = self._target(device_name, config)
         return plugin.identity(properties)
 

@@ -1,4 +1,4 @@
-"""Random models of convolutions, pools, products, normalisations and quantisation."""
+"""Random models of convolutions, pools, products, normalizations and quantization."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from partita.runtime.input_conversion import concrete_shape, tensor_dtype
 
 Array = np.ndarray[Any, Any]
 
-NORMALISATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
+NORMALIZATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "raw": ((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)),
     "unit": ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -47,7 +47,7 @@ def reshape(model: Model, shapes: Sequence[tuple[str | None, tuple[int, ...]]]) 
 
 
 def make_feeds(
-    model: Model, given: Sequence[str], seed: int, normalise: str = "unit"
+    model: Model, given: Sequence[str], seed: int, normalize: str = "unit"
 ) -> tuple[dict[str, Array], list[str]]:
     """Makes an array for every input.
 
@@ -55,7 +55,7 @@ def make_feeds(
         model: The model; its shapes are fixed already where the user fixed them.
         given: ``NAME=FILE``, ``NAME=NUMBER``, ``FILE``, or a folder of ``input_0.pb``, ...
         seed: Of the random inputs.
-        normalise: For pictures, a key of :data:`NORMALISATIONS`.
+        normalize: For pictures, a key of :data:`NORMALIZATIONS`.
 
     Returns:
         Input name to array, and notes on what was assumed.
@@ -65,7 +65,7 @@ def make_feeds(
     """
     feeds: dict[str, Array] = {}
     for text in given:
-        for name, array in _read(model, text, normalise).items():
+        for name, array in _read(model, text, normalize).items():
             if name in feeds:
                 raise InputError(f"Input '{name}' is given twice.")
             feeds[name] = array
@@ -95,7 +95,7 @@ def _split(model: Model, text: str) -> tuple[Port | None, str]:
     return None, text
 
 
-def _read(model: Model, text: str, normalise: str) -> dict[str, Array]:
+def _read(model: Model, text: str, normalize: str) -> dict[str, Array]:
     port, source = _split(model, text)
     path = Path(source)
     if path.is_dir():
@@ -115,7 +115,7 @@ def _read(model: Model, text: str, normalise: str) -> dict[str, Array]:
         return {port.name: _from_number(port, source)}
     if path.suffix.lower() == ".npy":
         return {port.name: _load(path)}
-    return {port.name: _from_picture(port, path, normalise)}
+    return {port.name: _from_picture(port, path, normalize)}
 
 
 def _load(path: Path) -> Any:
@@ -155,7 +155,7 @@ def _from_number(port: Port, text: str) -> Array:
     return np.full(concrete_shape(port), value, tensor_dtype(port))
 
 
-def _from_picture(port: Port, path: Path, normalise: str) -> Array:
+def _from_picture(port: Port, path: Path, normalize: str) -> Array:
     from PIL import Image, UnidentifiedImageError
 
     try:
@@ -182,7 +182,7 @@ def _from_picture(port: Port, path: Path, normalise: str) -> Array:
     pixels = np.asarray(resized, np.float32).reshape(height, width, -1)
     dtype = tensor_dtype(port)
     if dtype.kind not in "iub":
-        mean, deviation = (np.asarray(v[: pixels.shape[2]]) for v in NORMALISATIONS[normalise])
+        mean, deviation = (np.asarray(v[: pixels.shape[2]]) for v in NORMALIZATIONS[normalize])
         pixels = (pixels / 255 - mean) / deviation
     array = pixels.transpose(2, 0, 1) if first else pixels
     if len(shape) == 4:

@@ -52,7 +52,7 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
         out.note(f"input: {sample.description} (--random for random numbers)")
         return Workload(model.reshape(sample.shapes), sample.feeds, sample, read_ms)
     model = reshape(model, args.shapes)
-    feeds, notes = make_feeds(model, args.input, args.seed, args.normalise)
+    feeds, notes = make_feeds(model, args.input, args.seed, args.normalize)
     for note in notes:
         out.note(note)
     return Workload(model, feeds, None, read_ms)
@@ -60,7 +60,7 @@ def load(args: argparse.Namespace, core: Core, out: Output) -> Workload:
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """The arguments that :func:`load` reads, besides MODEL and ``--shape``."""
-    from partita.cli.feeds import NORMALISATIONS
+    from partita.cli.feeds import NORMALIZATIONS
 
     parser.add_argument(
         "-i",
@@ -72,8 +72,8 @@ def add_inputs(parser: argparse.ArgumentParser) -> None:
         "folder in ONNX's layout, with input_0.pb, input_1.pb, ...",
     )
     parser.add_argument(
-        "--normalise",
-        choices=NORMALISATIONS,
+        "--normalize",
+        choices=NORMALIZATIONS,
         default="unit",
         help="how pictures become numbers: raw 0..255, unit 0..1 (default), half -1..1, imagenet",
     )

@@ -132,7 +132,7 @@ class DevicePlugin(abc.ABC):
         return self.compile_model(model, properties)
 
     def identity(self, properties: DeviceProperties) -> str:
-        """(optional) What compiled models hang on besides the model, as a key for caches.
+        """(optional) What compiled models depend on besides the model, as a key for caches.
 
         Defaults to the plugin's code, the device's name and driver, and the properties.
         """
@@ -193,7 +193,7 @@ class CoreAPI(Protocol):
         """Compiles a model for one device by the state of an earlier compile."""
 
     def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
-        """What compiled models of one device hang on besides the model."""
+        """What compiled models of one device depend on besides the model."""
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes one device."""

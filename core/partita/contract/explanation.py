@@ -127,7 +127,7 @@ class Decision:
     """How measurements decided the placement (``HETERO_SCHEDULE=COST``).
 
     Attributes:
-        objective: What was minimised: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
+        objective: What was minimized: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
             of one request, for ``"THROUGHPUT"`` the time between results.
         chosen: Name of the candidate that was kept.
         candidates: All that were considered.

@@ -1,4 +1,4 @@
-"""Toolkit for back-ends: lowered graph, fusion, shape specialisation, memory plan."""
+"""Toolkit for back-ends: lowered graph, fusion, shape specialization, memory plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The activation that fusion hangs on a node: ``node.attrs["activation"]``."""
+"""The activation that fusion attaches to a node: ``node.attrs["activation"]``."""
 
 from __future__ import annotations
 

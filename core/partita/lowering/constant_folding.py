@@ -1,4 +1,4 @@
-"""Constant folding before any shape is known: what hangs on weights alone is computed once."""
+"""Constant folding before any shape is known: what depends on weights alone is computed once."""
 
 from __future__ import annotations
 

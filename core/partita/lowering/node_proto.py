@@ -58,7 +58,7 @@ def model_proto(
 
 
 def input_types(node: Node) -> list[bytes]:
-    """The serialised types of the node's inputs, for functions that depend on them."""
+    """The serialized types of the node's inputs, for functions that depend on them."""
     return [_type(value).SerializeToString() for value in node.inputs]
 
 

@@ -111,7 +111,7 @@ class Step:
 
 @dataclass(slots=True)
 class Rest:
-    """What remains to be computed after a program, because it hangs on values of that run.
+    """What remains to be computed after a program, because it depends on values of that run.
 
     Attributes:
         specialiser: Makes the program that goes on, from the arrays of ``inputs``.

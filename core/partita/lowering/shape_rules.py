@@ -109,7 +109,7 @@ def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
 
 @_demand("Concat", "com.microsoft::QLinearConcat")
 def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
-    # The quantised form has its scale and zero point in front, and those of each input behind it.
+    # The quantized form has its scale and zero point in front, and those of each input behind it.
     wanted = shapes if node.op_type == "Concat" else shapes[2::3]
     given = [shape for shape in wanted if shape is not None]
     rank = max(map(len, given))

@@ -3,8 +3,8 @@
 Constants fold. Where an operator needs the *value* of a tensor (the shape of a Reshape, the
 condition of an If), there are two ways. If the value derives from small integer inputs only, these
 inputs become value inputs: their elements join the key of the program and everything folds.
-Otherwise the program is split: the operators that hang on the value wait in a rest, which is
-specialised when the first part has run, once for each value that occurs.
+Otherwise the program is split: the operators that depend on the value wait in a rest, which is
+specialized when the first part has run, once for each value that occurs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROGRAMS = 32
 
 @dataclass
 class Target:
-    """What a back-end brings to specialisation; shared by a graph, its rests and its bodies.
+    """What a back-end brings to specialization; shared by a graph, its rests and its bodies.
 
     Attributes:
         find: The emitter of a node for operands of these types.

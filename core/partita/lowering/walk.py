@@ -26,7 +26,7 @@ _NATIVE = frozenset({"Identity", "If"})
 
 
 class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
-    """Specialise again, with the elements of these inputs known."""
+    """Specialize again, with the elements of these inputs known."""
 
     def __init__(self, indices: set[int]) -> None:
         super().__init__()

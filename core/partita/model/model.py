@@ -292,7 +292,7 @@ class Model:
 
     @property
     def fits_protobuf(self) -> bool:
-        """Whether :meth:`to_onnx` can be serialised, which ends at 2 GiB."""
+        """Whether :meth:`to_onnx` can be serialized, which ends at 2 GiB."""
         return self.weight_bytes <= _PROTOBUF_BYTES
 
     def to_onnx(self) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ num_requests = Property("PERFORMANCE_HINT_NUM_REQUESTS")
 
 
 class PerformanceMode(enum.StrEnum):
-    """What to optimise for."""
+    """What to optimize for."""
 
     LATENCY = "LATENCY"
     THROUGHPUT = "THROUGHPUT"

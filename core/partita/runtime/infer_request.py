@@ -243,7 +243,7 @@ class InferRequest:
 
         It is kept until it is replaced, and not copied if it is contiguous. An output of this
         request's last run may be set (state that is carried on): from the second time on it is not
-        copied either, if the output's shape hangs on the inputs' shapes alone.
+        copied either, if the output's shape depends on the inputs' shapes alone.
 
         Raises:
             InputError: No such input, or a wrong dtype or shape.

@@ -1,4 +1,4 @@
-"""CACHE_DIR: compiled models on disk, found by everything that they hang on."""
+"""CACHE_DIR: compiled models on disk, found by everything that they depend on."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _graph(model: Model) -> bytes:
 
 
 def identity_of(plugin: DevicePlugin, properties: DeviceProperties) -> str:
-    """What compiled models hang on besides the model: code, device, driver and properties."""
+    """What compiled models depend on besides the model: code, device, driver and properties."""
     info = plugin.device_info(properties.DEVICE_ID)
     module = type(plugin).__module__.partition(".")[0]
     settings = properties.model_dump(mode="json", exclude={"CACHE_DIR"})

@@ -1,6 +1,6 @@
 """Small models made on the spot, whose answers can be checked: no download, no training.
 
-``digits`` reads a number from a noisy picture by normalised cross-correlation with ten templates
+``digits`` reads a number from a noisy picture by normalized cross-correlation with ten templates
 (Lewis, Fast normalized cross-correlation, 1995), written as convolutions. ``pitch`` names the key
 of a piano that sounds, by a Fourier transform at the keys' frequencies, written as a convolution.
 """
@@ -70,8 +70,8 @@ def _digits_model() -> onnx.ModelProto:
         node("Sub", ["square_sums", "mean_part"], ["variance"], name="variance"),
         node("Max", ["variance", "least_variance"], ["safe_variance"], name="avoid_zero"),
         node("Sqrt", ["safe_variance"], ["deviation"], name="deviation"),
-        node("Div", ["matches", "deviation"], ["normalised"], name="normalise"),
-        node("Relu", ["normalised"], ["positive"], name="keep_positive"),
+        node("Div", ["matches", "deviation"], ["normalized"], name="normalize"),
+        node("Relu", ["normalized"], ["positive"], name="keep_positive"),
         node("ReduceMax", ["positive", "row_axis"], ["by_column"], name="best_row", keepdims=1),
         node("ReduceMax", ["by_column", "digit_axis"], ["score"], name="best_score", keepdims=1),
         node("ArgMax", ["by_column"], ["digit"], name="best_digit", axis=1, keepdims=1),

@@ -59,7 +59,7 @@ class HeteroPlugin(DevicePlugin):
         return restore(blob, properties, self.device_name, self._devices)
 
     def identity(self, properties: DeviceProperties) -> str:
-        """All that the devices' compiled models hang on too, and files that properties name."""
+        """All that the devices' compiled models depend on too, and files that properties name."""
         from partita.storage.model_cache import files_content
 
         devices = self._devices(properties)

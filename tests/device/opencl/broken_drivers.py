@@ -77,7 +77,7 @@ def _link_all(source: Path, target: Path) -> None:
 
 
 def _shared_library(code: bytes) -> bytes:
-    """An ELF library without symbols whose initialisation is this code."""
+    """An ELF library without symbols whose initialization is this code."""
     machine = {"x86_64": 62, "aarch64": 183}[platform.machine()]
     header, program = 64, 56
     dynamic_at = header + 3 * program

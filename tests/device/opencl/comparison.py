@@ -56,7 +56,7 @@ def build(nodes, feeds, outputs, weights=(), opset=18, dynamic=False):
 
 
 def expected(model, feeds):
-    """What onnxruntime computes without optimising the graph."""
+    """What onnxruntime computes without optimizing the graph."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -93,7 +93,7 @@ def test_images_with_channels_last():
 
 
 @pytest.mark.usefixtures("matrix_units")
-def test_products_and_normalisation():
+def test_products_and_normalization():
     nodes = [
         helper.make_node("MatMul", ["x", "w0"], ["a"]),
         helper.make_node("Add", ["a", "x"], ["b"]),
@@ -144,7 +144,7 @@ def test_three_products_of_what_has_no_end():
 
 
 @pytest.mark.parametrize("tiling", TILINGS)
-def test_rows_are_normalised_without_matrix_units(tiling):
+def test_rows_are_normalized_without_matrix_units(tiling):
     arrays = [floats(10, 40), floats(40, seed=1), floats(40, seed=2)]
     model, feeds = single("LayerNormalization", arrays, constant=(1, 2))
     [wanted] = expected(model, feeds)

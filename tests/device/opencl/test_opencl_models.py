@@ -30,28 +30,28 @@ class Network:
         pads = [size // 2] * 4
         return self.add("Conv", x, w, strides=[stride, stride], pads=pads, group=group)
 
-    def normalise(self, x, channels):
+    def normalize(self, x, channels):
         parts = [self.weight(channels) for _ in range(3)]
         variance = self.weight(array=np.abs(floats(channels, seed=99)) + 0.5)
         return self.add("BatchNormalization", x, *parts, variance)
 
 
 def residual_blocks(net, x):
-    x = net.add("Relu", net.normalise(net.conv(x, 3, 16, 7, 2), 16))
+    x = net.add("Relu", net.normalize(net.conv(x, 3, 16, 7, 2), 16))
     x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     for channels, stride in ((16, 1), (40, 2)):
         inputs = 16
-        y = net.add("Relu", net.normalise(net.conv(x, inputs, channels, 3, stride), channels))
-        y = net.normalise(net.conv(y, channels, channels, 3), channels)
+        y = net.add("Relu", net.normalize(net.conv(x, inputs, channels, 3, stride), channels))
+        y = net.normalize(net.conv(y, channels, channels, 3), channels)
         if channels != inputs:
-            x = net.normalise(net.conv(x, inputs, channels, 1, stride), channels)
+            x = net.normalize(net.conv(x, inputs, channels, 1, stride), channels)
         x = net.add("Relu", net.add("Add", y, x))
     x = net.add("Flatten", net.add("GlobalAveragePool", x))
     return net.add("Softmax", net.add("Gemm", x, net.weight(40, 10), net.weight(10)))
 
 
 def mobile_blocks(net, x):
-    x = net.add("HardSwish", net.normalise(net.conv(x, 3, 8, 3, 2), 8))
+    x = net.add("HardSwish", net.normalize(net.conv(x, 3, 8, 3, 2), 8))
     for stride in (1, 2):
         y = net.add("HardSwish", net.conv(x, 8, 24, 1))
         y = net.add("HardSwish", net.conv(y, 24, 24, 5, stride, group=24))

@@ -244,16 +244,16 @@ def test_a_layer_of_an_encoder_is_six_products_and_attention():
     nodes, feeds, constants = layer()
     kernels = check(build(nodes, feeds, ["y"], constants), feeds)
     assert kernels.count("attention") == 1
-    # Three products are one; the normalisation goes with the fourth.
-    assert "normalise_short" not in kernels
+    # Three products are one; the normalization goes with the fourth.
+    assert "normalize_short" not in kernels
     assert kernels.count("product_stream") == 4
 
 
-def test_a_normalisation_that_others_read_and_products_that_differ_stay_right():
+def test_a_normalization_that_others_read_and_products_that_differ_stay_right():
     nodes, feeds, constants = layer(width=72, heads=3)
     model = build(nodes, feeds, ["y", "n", "dk"], constants)
     kernels = check(model, feeds)
-    assert "normalise_short" in kernels  # 72 elements are no whole tile
+    assert "normalize_short" in kernels  # 72 elements are no whole tile
     assert "attention" in kernels
 
 
@@ -321,7 +321,7 @@ def test_a_model_of_halves_streams_too():
 
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 @pytest.mark.parametrize("columns", [8, 640])
-def test_rows_normalised_by_warps(precision, columns):
+def test_rows_normalized_by_warps(precision, columns):
     nodes = [helper.make_node("LayerNormalization", ["x", "scale"], ["y"])]
     feeds = {"x": floats(37, columns) + 3}
     model = build(nodes, feeds, ["y"], weights(scale=(columns,)))
@@ -330,7 +330,7 @@ def test_rows_normalised_by_warps(precision, columns):
     bound = 2e-3 if precision == "f16" else 1e-6
     assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
     assert (
-        "normalise_short" in request.get_profiling_info()[-1 if precision == "f32" else 0].exec_type
+        "normalize_short" in request.get_profiling_info()[-1 if precision == "f32" else 0].exec_type
     )
 
 

@@ -196,15 +196,15 @@ def test_a_picture_keeps_its_size_where_the_model_leaves_it_open(picture):
 
 
 @pytest.mark.parametrize(
-    ("normalise", "expected"),
+    ("normalize", "expected"),
     [
         ("raw", [255, 0, 0]),
         ("half", [1, -1, -1]),
         ("imagenet", [(1 - 0.485) / 0.229, -0.456 / 0.224, -0.406 / 0.225]),
     ],
 )
-def test_pictures_are_normalised(picture, normalise, expected):
-    array = feed(model(x=(F32, [1, 3, 4, 8])), picture, normalise=normalise)["x"]
+def test_pictures_are_normalized(picture, normalize, expected):
+    array = feed(model(x=(F32, [1, 3, 4, 8])), picture, normalize=normalize)["x"]
     assert array[0, :, 0, 0] == pytest.approx(expected, rel=1e-5)
 
 

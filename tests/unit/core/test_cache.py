@@ -1,4 +1,4 @@
-"""CACHE_DIR: found by all that a model hangs on; what is damaged or foreign is replaced."""
+"""CACHE_DIR: found by all that a model depends on; what is damaged or foreign is replaced."""
 
 from __future__ import annotations
 

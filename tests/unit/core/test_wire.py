@@ -1,4 +1,4 @@
-"""Large weights are taken out of a serialised model before it is parsed."""
+"""Large weights are taken out of a serialized model before it is parsed."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ BATCH_NORM = {"s": normal(4), "t": normal(4), "m": normal(4), "v": np.abs(normal
 
 
 @pytest.mark.parametrize("bias", ["", ", b"])
-def test_batch_normalisation_folds_into_a_convolution(bias):
+def test_batch_normalization_folds_into_a_convolution(bias):
     text = f"{CONV_INPUT} => (float[2, 4, H, W] y) {{ c = Conv(x, w{bias}) "
     model = model_of(
         text + "y = BatchNormalization <epsilon = 0.01> (c, s, t, m, v) }", CONV | BATCH_NORM
@@ -148,7 +148,7 @@ def test_batch_normalisation_folds_into_a_convolution(bias):
 
 
 @pytest.mark.parametrize("group", [1, 2])
-def test_batch_normalisation_folds_into_a_transposed_convolution(group):
+def test_batch_normalization_folds_into_a_transposed_convolution(group):
     channels = 4 // group
     weights = BATCH_NORM | {"w": normal(6, channels, 3, 3)}
     model = model_of(
@@ -234,7 +234,7 @@ def test_a_pad_that_crops_stays():
         ("m = Mul(n, n) y = Add(m, l)", "BatchNormalization Mul Add"),
     ],
 )
-def test_constants_per_channel_fold_into_batch_normalisation(chain, expected):
+def test_constants_per_channel_fold_into_batch_normalization(chain, expected):
     weights = BATCH_NORM | {"k": normal(4, 1, 1), "l": normal(1, 4, 1, 1), "row": normal(6)}
     text = f"""g (float[2, 4, 5, 6] x) => (float[2, 4, 5, 6] y) {{
         n = BatchNormalization(x, s, t, m0, v) {chain}
@@ -525,7 +525,7 @@ SQUARE = MEAN + "p = Pow(d, two) v = ReduceMean <axes = [-1]> (p) e = Add(v, eps
          "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
     ],
 )  # fmt: skip
-def test_layer_normalisation_spelled_out(chain, expected):
+def test_layer_normalization_spelled_out(chain, expected):
     weights = {
         "two": np.float32(2),
         "one": np.float32(1),
@@ -537,7 +537,7 @@ def test_layer_normalisation_spelled_out(chain, expected):
     check(model_of(text, weights, opset=17), expected, x=normal(3, 5, 24))
 
 
-def test_layer_normalisation_with_axes_as_inputs():
+def test_layer_normalization_with_axes_as_inputs():
     weights = {
         "two": np.float32(2),
         "eps": np.float32(1e-3),

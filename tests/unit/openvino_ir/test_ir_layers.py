@@ -143,7 +143,7 @@ def test_transposed_convolutions_are_the_adjoint_of_convolutions():
 
 @pytest.mark.parametrize("axes", [[-1], [1, 2]])
 @pytest.mark.parametrize("mode", ["inside_sqrt", "outside_sqrt"])
-def test_mean_variance_normalisation(axes, mode):
+def test_mean_variance_normalization(axes, mode):
     data = {"normalize_variance": "true", "eps": "0.1", "eps_mode": mode}
     found = single("MVN", [A, np.array(axes)], version="opset6", constants=(1,), **data)[0]
     wide, along = A.astype(np.float64), tuple(axes)
@@ -154,7 +154,7 @@ def test_mean_variance_normalisation(axes, mode):
 
 
 @pytest.mark.parametrize("version", ["opset1", "opset5"])
-def test_batch_normalisation_and_its_two_orders(version):
+def test_batch_normalization_and_its_two_orders(version):
     x, scale, shift, mean = floats(2, 3, 4), floats(3), floats(3), floats(3)
     variance = np.abs(floats(3)) + 0.5
     order = [scale, shift, x] if version == "opset1" else [x, scale, shift]
@@ -167,7 +167,7 @@ def test_batch_normalisation_and_its_two_orders(version):
     near(found, expected * scale[column] + shift[column], rtol=1e-4)
 
 
-def test_fake_quantisation():
+def test_fake_quantization():
     low, high, to_low, to_high = (np.float32(number) for number in (-1, 1, 0, 2))
     found = single(
         "FakeQuantize", [A, low, high, to_low, to_high], constants=(1, 2, 3, 4), levels="5"

@@ -1,4 +1,4 @@
-"""Takes large weights out of a serialised model, so that no parser copies them.
+"""Takes large weights out of a serialized model, so that no parser copies them.
 
 A protobuf is a sequence of fields, each a number, a kind and its content. A model's weights are
 fields of its graph, and their elements fields of those; here these are found by walking along the
@@ -38,7 +38,7 @@ class _Field(NamedTuple):
 
 
 def without_weights(data: memoryview) -> tuple[bytes | memoryview, dict[str, memoryview]]:
-    """A serialised model without the elements of large weights, and these by name.
+    """A serialized model without the elements of large weights, and these by name.
 
     What is no model, or an unusual one (damaged, with a graph in pieces, or with weights that share
     a name), is returned as it is.

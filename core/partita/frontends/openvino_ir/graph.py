@@ -325,7 +325,7 @@ class Scope:
 def _is_arithmetic_on_constants(nodes: Sequence[ir.Node], own: set[ir.Value]) -> bool:
     """Whether nodes compute a few whole numbers, such as axes, from constants alone.
 
-    Only these are computed here, since translators of later layers need them; what hangs on
+    Only these are computed here, since translators of later layers need them; what depends on
     weights is left to the devices.
     """
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Layers that reduce or normalise along axes."""
+"""Layers that reduce or normalize along axes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def softmax(at: Site) -> ir.Value:
 
 @translates("BatchNormInference")
 def batch_norm(at: Site) -> ir.Value:
-    """Normalisation by known mean and variance; operation set 1 has the data in third place."""
+    """Normalization by known mean and variance; operation set 1 has the data in third place."""
     if at.layer.version == "opset1":
         scale, shift, x, mean, variance = at.inputs
     else:
@@ -106,16 +106,16 @@ def normalize_l2(at: Site) -> ir.Value:
 
 @translates("LRN")
 def local_response(at: Site) -> ir.Value:
-    """Local response normalisation over neighbouring channels."""
+    """Local response normalization over neighbouring channels."""
     if at.axes(1, at.rank(0)) != [1]:
-        raise at.error("only normalisation across channels (axis 1) is read")
+        raise at.error("only normalization across channels (axis 1) is read")
     numbers = {key: at.real(key) for key in ("alpha", "beta", "bias")}
     return at.emit("LRN", at.inputs[0], size=at.whole("size"), **numbers)
 
 
 @translates("GroupNormalization")
 def group_normalization(at: Site) -> ir.Value:
-    """Normalisation of groups of channels."""
+    """Normalization of groups of channels."""
     return at.emit(
         "GroupNormalization",
         *at.inputs,

@@ -1,4 +1,4 @@
-"""Bias, batch normalisation, residual and activation move into the convolution or product before.
+"""Bias, batch normalization, residual and activation move into the convolution or product before.
 
 The result has the operator's name in domain ``partita``, inputs ``(x, w, bias, residual)`` and the
 attributes of the original plus ``activation``: an :class:`~partita.lowering.Activation` or

@@ -1,4 +1,4 @@
-"""What quantised numbers are: levels, and the constants that make floats of them."""
+"""What quantized numbers are: levels, and the constants that make floats of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
 class Levels:
-    """Quantised numbers: the levels, and the constants that make floats of them."""
+    """Quantized numbers: the levels, and the constants that make floats of them."""
 
     def __init__(self, node: Node, levels: Value, scale: Array, zero: Array) -> None:
         self.node, self.levels, self.scale, self.zero = node, levels, scale, zero

@@ -1,4 +1,4 @@
-"""Normalisation spelled out in several nodes becomes one node."""
+"""Normalization spelled out in several nodes becomes one node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from partita.lowering.graph import Node, Value
 def fuse_layer_normalization(rewriter: Rewriter) -> None:
     """``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale [+ bias]`` over the last axis.
 
-    Source of the spelling: how PyTorch and TensorFlow export layer normalisation below opset 17.
+    Source of the spelling: how PyTorch and TensorFlow export layer normalization below opset 17.
     """
     for node in rewriter.nodes():
         if node.kind == "Sqrt":

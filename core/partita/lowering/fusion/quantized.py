@@ -17,7 +17,7 @@ def fuse_quantized(rewriter: Rewriter) -> None:
 
     MatMul becomes QLinearMatMul, and Gemm onnxruntime's QGemm.
 
-    To be run before constants are folded, since dequantised weights are constants. Scales and zero
+    To be run before constants are folded, since dequantized weights are constants. Scales and zero
     points must be constants; those of the weights may differ between outputs. A Relu before
     QuantizeLinear is taken in where saturation does the same.
     """
@@ -90,7 +90,7 @@ def _fits(node: Node, w: Levels, weights: Array) -> bool:
 
 
 def _bias(rewriter: Rewriter, value: Value | None, x: Levels, w: Levels) -> Value | None:
-    """The int32 levels of a bias that is quantised as sums of products are."""
+    """The int32 levels of a bias that is quantized as sums of products are."""
     node = rewriter.maker(value, "DequantizeLinear")
     if node is None or node.inputs[0] is None or node.inputs[1] is None:
         return None

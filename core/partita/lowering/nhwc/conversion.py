@@ -22,7 +22,7 @@ DOMAIN = "partita.nhwc"
 SINGLE: np.dtype[Any] = np.dtype(np.float32)
 
 BYTES = (np.dtype(np.int8), np.dtype(np.uint8))
-"""Element types of quantised images."""
+"""Element types of quantized images."""
 
 Shapes = Mapping[Value, tuple[int, ...]]
 

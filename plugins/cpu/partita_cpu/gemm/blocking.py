@@ -190,7 +190,7 @@ class Plan:
 
     @property
     def packing(self) -> tuple[int, ...]:
-        """What the layout of packed weights hangs on."""
+        """What the layout of packed weights depends on."""
         return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
 
 
@@ -401,7 +401,7 @@ class _Planner:
         return next(n for n in range(fewest, steps + 1) if steps % n == 0)
 
     def _cut(self, row: int, block: int) -> dict[str, int]:
-        """Everything that the drivers read, but for what hangs on the runs."""
+        """Everything that the drivers read, but for what depends on the runs."""
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
         flat = halo and i.stride == (1, 1) and (self.tiles or self._flat_is_better())

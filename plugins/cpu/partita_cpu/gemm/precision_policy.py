@@ -27,7 +27,7 @@ SPLIT_MEDIUM = 512
 """1x1 convolutions up to this, for fewer outputs than `SPLIT_MANY`, take six where these pay.
 
 With three products the most uncertain letter of PP-OCR's recognition was off by 2.7e-5. Products of
-matrices are left alone: transformers normalise what they add up, and end 7e-6 off.
+matrices are left alone: transformers normalize what they add up, and end 7e-6 off.
 """
 
 SPLIT_OUTPUTS = 64

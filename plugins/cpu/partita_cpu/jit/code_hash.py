@@ -1,4 +1,4 @@
-"""What a compiled function hangs on: its code, and that of everything it names."""
+"""What a compiled function depends on: its code, and that of everything it names."""
 
 from __future__ import annotations
 

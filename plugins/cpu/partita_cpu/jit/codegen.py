@@ -1,8 +1,8 @@
-"""Numba as a compiler of object files: nothing is optimised or emitted but what is asked for.
+"""Numba as a compiler of object files: nothing is optimized or emitted but what is asked for.
 
 By itself numba makes machine code of every function that a kernel calls, and of what Python would
 call it by, although the kernel holds all of them. This takes most of its time. Here the functions
-that a kernel calls are only translated to LLVM's language; they are put together, optimised and
+that a kernel calls are only translated to LLVM's language; they are put together, optimized and
 emitted once. What was compiled so cannot be called, so this is for processes that do nothing else.
 """
 
@@ -24,7 +24,7 @@ from partita_cpu.jit.kernel import Kernel, cgutils, compiler, types
 
 
 class _Parts(CPUCodeLibrary):
-    """A function, not optimised, and the libraries of those that it calls."""
+    """A function, not optimized, and the libraries of those that it calls."""
 
     def add_llvm_module(self, module: Any) -> None:
         module.data_layout = self._codegen._data_layout

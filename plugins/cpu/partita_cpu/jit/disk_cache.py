@@ -70,7 +70,7 @@ def _path(file: str) -> Path | None:
 
 @functools.cache
 def machine() -> str:
-    """A name for all that machine code hangs on besides its source: compilers and processor."""
+    """A name for all that machine code depends on besides its source: compilers and processor."""
     parts = [sys.version, _processor()]
     for package in ("numba", "llvmlite"):
         spec = importlib.util.find_spec(package)

@@ -23,7 +23,7 @@ from partita.storage.numba_cache import keep_compiled
 F = TypeVar("F", bound=Callable[..., Any])
 
 REASSOCIATE = frozenset({"reassoc", "contract", "nsz", "arcp"})
-"""Fast-math flags that let sums be vectorised and still keep NaN and infinity as IEEE has them."""
+"""Fast-math flags that let sums be vectorized and still keep NaN and infinity as IEEE has them."""
 
 
 class Later:
@@ -190,7 +190,7 @@ def jit(
     Args:
         fn: The function; ``@jit`` and ``@jit(reassociate=True)`` both work.
         reassociate: Lets the compiler reorder sums and contract to fused multiply-add, which
-            vectorised reductions need. NaN, infinity and comparisons stay exact.
+            vectorized reductions need. NaN, infinity and comparisons stay exact.
         inline: For small functions called in inner loops: inlined by LLVM wherever they are used.
         counts: Whether it may hold references to arrays; see `partita_cpu.jit.loop_kernel`.
         apart: For large functions that several kernels call, and seldom: compiled once for all of

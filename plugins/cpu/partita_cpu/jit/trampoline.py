@@ -1,7 +1,7 @@
 """One way to call every numba kernel from machine code: by two addresses and a share.
 
 A compiled numba function takes each array as a row of numbers. A trampoline reads them from a list
-of eight-byte slots and calls the function, whose address is in the first slot. It hangs on the
+of eight-byte slots and calls the function, whose address is in the first slot. It depends on the
 kinds of the arguments only, so few are needed.
 """
 

@@ -25,7 +25,7 @@ FLOAT32 = np.dtype(np.float32)
 
 @loop(inline=True)
 def float16_to_float32(pattern: Any) -> Any:
-    """The float32 of a float16's bits, as int32 arithmetic that vectorises."""
+    """The float32 of a float16's bits, as int32 arithmetic that vectorizes."""
     wide = np.int32(pattern)
     magnitude = bits(np.int32((wide & np.int32(0x7FFF)) << np.int32(13)))
     # The product moves the exponent's bias and makes subnormals normal.

@@ -24,7 +24,7 @@ operator is tried without a device or a model file::
     from partita_cpu.runtime.compiled_model import run_graph
     outputs = run_graph(lower_proto(onnx_model_proto), {"x": array})    # a list of arrays
 
-and compared with onnxruntime (graph optimisations off).
+and compared with onnxruntime (graph optimizations off).
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def bernoulli(b: Builder, node: Node, x: Operand) -> Operand:
 @kernel("Multinomial", dtypes=ALL_FLOATS, folds=False)
 @through_float32
 def multinomial(b: Builder, node: Node, x: Operand) -> Operand:
-    """Classes drawn by the unnormalised logarithms of their chances."""
+    """Classes drawn by the unnormalized logarithms of their chances."""
     dtype = onnx_dtype(node.attrs["dtype"]) if "dtype" in node.attrs else np.dtype(np.int32)
     y = b.empty((x.shape[0], int(node.attrs.get("sample_size", 1))), dtype)
     if y.size:

@@ -29,7 +29,7 @@ def slide_bytes(
     tid: int,
     nt: int,
 ) -> None:
-    """Every channel's weighted sum at every output pixel, quantised again.
+    """Every channel's weighted sum at every output pixel, quantized again.
 
     Args:
         x: Input (N, H, W, channels), flat; int8 or uint8.

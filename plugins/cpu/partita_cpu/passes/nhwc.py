@@ -94,7 +94,7 @@ def ports_to_lay_out(
 
 
 class _NeedsElements(Exception):  # noqa: N818  # a signal, not an error
-    """The program hangs on the elements of an input."""
+    """The program depends on the elements of an input."""
 
 
 def _unknown(index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:

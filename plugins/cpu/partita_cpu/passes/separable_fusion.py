@@ -1,7 +1,7 @@
 """Depthwise convolutions joined with the 1x1 convolutions behind and in front of them.
 
-Works on graphs with channels last; see `layout`. Whether they become one step, which hangs on their
-sizes, is decided when the step is made.
+Works on graphs with channels last (:mod:`partita_cpu.passes.nhwc`). Whether they become one step
+depends on their sizes, and is decided when the step is made.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class GraphRunner:
         return bound.run(arrays, outputs)
 
     def _same_values(self, inputs: Sequence[Array]) -> bool:
-        """Whether the elements that the program hangs on are those of the last run."""
+        """Whether the elements that the program depends on are those of the last run."""
         indices = self._specialiser.value_inputs
         return not indices or [inputs[i].tobytes() for i in indices] == self._last_values
 
@@ -449,7 +449,7 @@ def _in_place(arrays: Sequence[Array]) -> list[Array] | None:
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """An uninitialised array whose memory starts at a multiple of a cache line."""
+    """An uninitialized array whose memory starts at a multiple of a cache line."""
     if dtype.hasobject:
         return np.empty(shape, dtype)
     nbytes = math.prod(shape) * dtype.itemsize

@@ -208,7 +208,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
 
 
 class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error
-    """The program hangs on the elements of an input."""
+    """The program depends on the elements of an input."""
 
 
 def _not_yet(index: int) -> Array:

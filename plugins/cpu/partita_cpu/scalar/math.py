@@ -1,4 +1,4 @@
-"""Scalar functions that kernels are made of; those for float32 vectorise.
+"""Scalar functions that kernels are made of; those for float32 vectorize.
 
 numba calls the C library for ``exp`` and its kin, one element at a time. Here they are polynomials
 without branches or calls, so that a loop over them becomes vector code. The polynomials were
@@ -81,7 +81,7 @@ muladd = _llvm("llvm.fmuladd", 3)
 fused_muladd = _llvm("llvm.fma", 3)
 """``a * b + c``, rounded once."""
 maximum = _llvm("llvm.maximum", 2)
-"""The larger of two floats; NaN if either is NaN; its reductions vectorise."""
+"""The larger of two floats; NaN if either is NaN; its reductions vectorize."""
 minimum = _llvm("llvm.minimum", 2)
 """The smaller of two floats; NaN if either is NaN."""
 copysign = _llvm("llvm.copysign", 2)
@@ -90,7 +90,7 @@ copysign = _llvm("llvm.copysign", 2)
 
 @generated
 def add_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
-    """``a + b`` of floats, where a sum of many may be reordered to vectorise."""
+    """``a + b`` of floats, where a sum of many may be reordered to vectorize."""
     del typing_context, b
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -102,7 +102,7 @@ def add_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
 
 @generated
 def multiply_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
-    """``a * b`` of floats, where a product of many may be reordered to vectorise."""
+    """``a * b`` of floats, where a product of many may be reordered to vectorize."""
     del typing_context, b
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -2,8 +2,8 @@
 
 A group is a cone: only its last operation is read from outside. So groups in the order of their
 last operations can run in that order, and merging them never closes a cycle. Each holds at most
-one heavy operation and the light ones behind it (bias, normalisation, activation), or light ones
-alone (a normalisation or activation that is spelled in several operations).
+one heavy operation and the light ones behind it (bias, normalization, activation), or light ones
+alone (a normalization or activation that is spelled in several operations).
 """
 
 from __future__ import annotations

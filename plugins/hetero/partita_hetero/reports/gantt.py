@@ -69,7 +69,7 @@ def to_html(timelines: Sequence[Timeline], title: str) -> str:
     rows = [
         f"<tr><td>{html_text(timeline.name)}</td><td>{html_text(device)}</td>"
         f"<td>{_time(load, timeline.latency_us)}</td>"
-        f"<td>{timeline.utilisation()[device]:.0%}</td>"
+        f"<td>{timeline.utilization()[device]:.0%}</td>"
         f"<td>{timeline.peak_bytes.get(device, 0):,}</td></tr>"
         for timeline in timelines
         for device, load in timeline.load_us().items()

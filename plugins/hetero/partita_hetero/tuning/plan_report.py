@@ -11,7 +11,7 @@ from partita_hetero.placement.lock_file import Lock, graph_digest
 from partita_hetero.planner.problem import constraints
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
-from partita_hetero.planner.report.summary import PlanSummary, summarise
+from partita_hetero.planner.report.summary import PlanSummary, summarize
 from partita_hetero.planner.search.solve import order_of, solve
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
@@ -27,7 +27,7 @@ class Wishes:
         devices: Names in order of preference; empty for all of the problem.
         rules: Pins.
         memory: Device to its limit in bytes.
-        objective: What to minimise.
+        objective: What to minimize.
         time_limit_s: How long to search.
     """
 
@@ -104,7 +104,7 @@ def make_plan(problem: Problem, wishes: Wishes) -> Planned:
     problem = _wished(problem, wishes)
     plan = solve(problem, wishes.objective, wishes.time_limit_s)
     why = reasons(problem, plan)
-    return Planned(problem, plan, why, summarise(problem, plan, why))
+    return Planned(problem, plan, why, summarize(problem, plan, why))
 
 
 def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
@@ -140,7 +140,7 @@ def race_plans(scheduler: Scheduler, wishes: Wishes) -> Planned:
     )
     why = reasons(problem, plan, doubt=RUNS_DECIDED)
     return Planned(
-        problem, plan, why, summarise(problem, plan, why, outcome.kept, outcome.decision)
+        problem, plan, why, summarize(problem, plan, why, outcome.kept, outcome.decision)
     )
 
 

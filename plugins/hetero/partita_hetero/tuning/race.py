@@ -137,7 +137,7 @@ class Contest:
         remarks: Notes for the explanation; what fails here is added.
         table: The costs.
         profile: Fills the table.
-        objective: What is minimised.
+        objective: What is minimized.
         samples: What everything runs on.
     """
 

@@ -314,7 +314,7 @@ def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
 
 
 def objective_of(properties: HeteroProperties) -> Objective:
-    """What is minimised, from the hint and the executor."""
+    """What is minimized, from the hint and the executor."""
     if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
         return "THROUGHPUT"
     return "PARALLEL" if properties.HETERO_EXECUTOR == "PARALLEL" else "LATENCY"

@@ -1,4 +1,4 @@
-// Local response normalisation across channels: an item computes one element.
+// Local response normalization across channels: an item computes one element.
 
 __kernel void local_response(
     __global const REAL* restrict x, __global REAL* restrict y, const long count,

@@ -130,7 +130,7 @@ void unpack8(float* v, const uint4 bits) {
 #define DEVICE_FENCE() mem_fence(CLK_GLOBAL_MEM_FENCE)
 #endif
 
-#ifdef NORMALISE
+#ifdef NORMALIZE
 // The sum of a value over the items of a warp; all items of the group come here together.
 #ifdef NVIDIA
 float sum_over_warp(float v, __local float* unused, const int tid) {
@@ -186,7 +186,7 @@ float gelu_of(const float x) {
 float gelu_of(const float x) { return 0.5f * x * (1.0f + erf(x * M_SQRT1_2_F)); }
 #endif
 
-// Exact where it saturates, which drivers' tanh need not be: quantisation hangs on it.
+// Exact where it saturates, which drivers' tanh need not be: quantization depends on it.
 float tanh_of(const float x) {
   const float a = fabs(x);
   const float t = expm1(2.0f * a);

@@ -19,10 +19,10 @@
 //              multiple of eight; SINGLE: of float32; PAIRS: of an even number of float32;
 //              ADDS_SINGLE: with PAIRS, the residual is of float32
 //   HAND_OVER  as in product_tile.cl
-//   NORMALISE  with AT_ONCE, EXACT and DENSE: rows of a are normalised first, as in
-//              normalise_short.cl; groups of the first columns write them to `normalised`. A warp
-//              takes NORMALISE times 256 elements. SINGLE_ROWS: these rows are of float32, and read
-//              by the items that normalise them; SINGLE_NORMAL: so are rows of `normalised`
+//   NORMALIZE  with AT_ONCE, EXACT and DENSE: rows of a are normalized first, as in
+//              normalize_short.cl; groups of the first columns write them to `normalized`. A warp
+//              takes NORMALIZE times 256 elements. SINGLE_ROWS: these rows are of float32, and read
+//              by the items that normalize them; SINGLE_NORMAL: so are rows of `normalized`
 
 #define PIPE_BYTES (STAGES * STAGE_BYTES)
 // Results in local memory; rows start 16 bytes after a multiple of 64: no bank conflicts.
@@ -86,8 +86,8 @@ void product_stream(
 #ifdef HAND_OVER
     , __global float4* partial, __global int* counters, const int splits
 #endif
-#ifdef NORMALISE
-    , __global NORMAL* normalised, __global const float* restrict scale,
+#ifdef NORMALIZE
+    , __global NORMAL* normalized, __global const float* restrict scale,
     __global const float* restrict shift, const float epsilon
 #endif
 ) {
@@ -96,7 +96,7 @@ void product_stream(
 #ifdef HAND_OVER
   __local int is_last;
 #endif
-#if defined(NORMALISE) && !defined(NVIDIA)
+#if defined(NORMALIZE) && !defined(NVIDIA)
   __local float scratch[ITEMS];
 #else
   __local float* scratch = addend;  // not used
@@ -266,7 +266,7 @@ void product_stream(
     if (first + s < last) LOAD(s)
     COMMIT();
   }
-#ifdef NORMALISE
+#ifdef NORMALIZE
   // A lane takes every 32nd chunk of a row; rows go together, so that none waits for its sums.
 #ifdef SINGLE_ROWS
 #define TOGETHER 4
@@ -275,9 +275,9 @@ void product_stream(
   ARRIVED(0);
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-  float factors[NORMALISE][8], offsets[NORMALISE][8];
+  float factors[NORMALIZE][8], offsets[NORMALIZE][8];
   #pragma unroll
-  for (int i = 0; i < NORMALISE; i++) {
+  for (int i = 0; i < NORMALIZE; i++) {
     const int n = min(lane + i * 32, depth / 8 - 1) * 8;
     *(float4*)factors[i] = *(__global const float4*)(scale + n);
     *(float4*)(factors[i] + 4) = *(__global const float4*)(scale + n + 4);
@@ -285,12 +285,12 @@ void product_stream(
     *(float4*)(offsets[i] + 4) = *(__global const float4*)(shift + n + 4);
   }
   for (int r = warp * TOGETHER; r < BM; r += WM * WN * TOGETHER) {
-    float v[TOGETHER][NORMALISE][8], sum[TOGETHER], squares[TOGETHER];
+    float v[TOGETHER][NORMALIZE][8], sum[TOGETHER], squares[TOGETHER];
     #pragma unroll
     for (int j = 0; j < TOGETHER; j++) {
       sum[j] = squares[j] = 0.0f;
       #pragma unroll
-      for (int i = 0; i < NORMALISE; i++) {
+      for (int i = 0; i < NORMALIZE; i++) {
         const int part = lane + i * 32;
         const bool there = part < depth / 8;
 #ifdef SINGLE_ROWS
@@ -309,7 +309,7 @@ void product_stream(
     #pragma unroll
     for (int j = 0; j < TOGETHER; j++)
       #pragma unroll
-      for (int i = 0; i < NORMALISE; i++)
+      for (int i = 0; i < NORMALIZE; i++)
         #pragma unroll
         for (int q = 0; q < 8; q++) {
           v[j][i][q] -= sum[j];
@@ -321,14 +321,14 @@ void product_stream(
           sum_over_warp(squares[j], scratch, tid) / (float)depth;
       const float factor = 1.0f / sqrt(variance + epsilon);
       #pragma unroll
-      for (int i = 0; i < NORMALISE; i++) {
+      for (int i = 0; i < NORMALIZE; i++) {
         const int part = lane + i * 32;
         #pragma unroll
         for (int q = 0; q < 8; q++) v[j][i][q] = v[j][i][q] * factor * factors[i][q] + offsets[i][q];
         if (part < depth / 8) {
           PUT_LOCAL8(tiles + part / 8 * STAGE_BYTES + CHUNK(r + j, part % 8), v[j][i]);
           if (n0 == 0 && m0 + r + j < rows)
-            PUT_NORMAL8(normalised, (size_t)(m0 + r + j) * depth + part * 8, v[j][i]);
+            PUT_NORMAL8(normalized, (size_t)(m0 + r + j) * depth + part * 8, v[j][i]);
         }
       }
     }

@@ -1,4 +1,4 @@
-"""Normalisations of rows, and across channels."""
+"""Normalizations of rows, and across channels."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _rows(
     element_div: int = 1,
     **options: None,
 ) -> Operand:
-    """Records the normalisation of rows of ``depth`` elements."""
+    """Records the normalization of rows of ``depth`` elements."""
     y = k.empty(x.shape, x.dtype)
     if not x.size:
         return y
     k.launch(
-        "normalise.cl",
-        "normalise_rows",
+        "normalize.cl",
+        "normalize_rows",
         k.tuning.groups(x.size // depth, k.tuning.row_items),
         x,
         scale,
@@ -107,7 +107,7 @@ def short_rows(
     dtype: np.dtype[Any] | None = None,
     wide: Operand | None = None,
 ) -> Operand:
-    """Layer normalisation of rows of a multiple of eight elements, at most 2048, by constants.
+    """Layer normalization of rows of a multiple of eight elements, at most 2048, by constants.
 
     The result is of ``dtype``, and goes to ``wide`` of float32, too, if that is given.
     """
@@ -120,8 +120,8 @@ def short_rows(
     zeros = k.builder.prepack(scale, "zeros", _zeros)
     shift = zeros if bias is None else single(k, bias)
     k.launch(
-        "normalise_short.cl",
-        "normalise_short",
+        "normalize_short.cl",
+        "normalize_short",
         k.tuning.groups(math.ceil(rows / warps), warps * 32),
         x,
         single(k, scale),
@@ -132,7 +132,7 @@ def short_rows(
         i32(columns),
         f32(epsilon),
         WARPS=warps,
-        NORMALISE=math.ceil(columns / 256),
+        NORMALIZE=math.ceil(columns / 256),
         **{name: None for name, on in flags.items() if on},
     )
     return y

@@ -33,7 +33,7 @@ _FLOAT16 = 10
 _SCALARS = frozenset({*BINARY, "Clip", "Pow", "Sum", "Where"})
 """Operations whose single-element constants stay float32: float16 makes 0 of an epsilon."""
 
-_PACKING = frozenset({"MatMul", "NormalisedMatMul", "LayerNormalization"})
+_PACKING = frozenset({"MatMul", "NormalizedMatMul", "LayerNormalization"})
 """Operations that bring constants to the form that matrix units take, or to single rows."""
 
 _STATISTICS = frozenset({"BatchNormalization"})

@@ -1,6 +1,6 @@
 """Products that stream through matrix units take in what stands round them, shapes being known.
 
-Three products that make queries, keys and values become one; a layer normalisation goes with the
+Three products that make queries, keys and values become one; a layer normalization goes with the
 product that reads it; a result of the model leaves the product as float32.
 """
 
@@ -18,7 +18,7 @@ from partita_opencl.passes.half_precision import WIDE
 from partita_opencl.passes.nhwc import UNIT
 
 _PRODUCTS = ("MatMul", "partita::MatMul")
-_NORMALISED = "partita::NormalisedMatMul"
+_NORMALIZED = "partita::NormalizedMatMul"
 
 _MOST_COLUMNS = 2048
 """Columns of rows that a warp holds in registers."""
@@ -140,7 +140,7 @@ class Merger:
 
     @staticmethod
     def _merge_norms(graph: Graph, shapes: Shapes) -> None:
-        """A layer normalisation goes into the first product that reads its result."""
+        """A layer normalization goes into the first product that reads its result."""
         uses = graph.uses()
         replaced: dict[Node, Node] = {}
         gone: set[Node] = set()
@@ -164,7 +164,7 @@ class Merger:
                 continue
             attrs = {"activation": None, **user.attrs}
             replaced[node] = Node(
-                "NormalisedMatMul",
+                "NormalizedMatMul",
                 [x, user.inputs[1], user.input(2), None, scale, shift],
                 [user.outputs[0], y],
                 {**attrs, "epsilon": node.number("epsilon", 1e-5)},
@@ -181,14 +181,14 @@ class Merger:
     def _widen_sums(graph: Graph, shapes: Shapes) -> None:
         """Sums that layers add to stay float32: a rounding of each would add up.
 
-        These are results of products, and normalised rows, that are only normalised or added to
+        These are results of products, and normalized rows, that are only normalized or added to
         results of products of the same kind. What products multiply is of halves all the same.
         """
         uses = graph.uses()
 
         def of(node: Node) -> Value | None:
             """The tensor that a node could leave in float32."""
-            return node.outputs[-1] if node.kind == _NORMALISED else node.outputs[0]
+            return node.outputs[-1] if node.kind == _NORMALIZED else node.outputs[0]
 
         def fits(node: Node) -> bool:
             y = of(node)
@@ -198,7 +198,7 @@ class Merger:
                 return False
             return all(_takes(user, y, wide) for user in uses[y])
 
-        wide = {n for n in graph.nodes if n.kind == _NORMALISED or _is_stream(n)}
+        wide = {n for n in graph.nodes if n.kind == _NORMALIZED or _is_stream(n)}
         while True:
             fitting = {node for node in wide if fits(node)}
             if fitting == wide:
@@ -212,7 +212,7 @@ class Merger:
                 continue
             attrs: dict[str, object] = {"activation": None, **node.attrs, WIDE: positions}
             if node in wide:
-                attrs["normal_single" if node.kind == _NORMALISED else "single"] = True
+                attrs["normal_single" if node.kind == _NORMALIZED else "single"] = True
             product = node.kind in _PRODUCTS
             replaced[node] = Node(
                 node.op_type,
@@ -228,7 +228,7 @@ class Merger:
 
     @staticmethod
     def _widen(rewriter: Rewriter, node: Node) -> None:
-        """Lets what comes before write float32: a product, or a normalisation."""
+        """Lets what comes before write float32: a product, or a normalization."""
         maker = rewriter.maker(node.inputs[0], *_PRODUCTS, "LayerNormalization")
         if maker is None or rewriter.only_user(node.inputs[0]) is not node:
             return
@@ -254,12 +254,12 @@ class Merger:
 
 
 def _takes(node: Node, x: Value, wide: set[Node]) -> bool:
-    """Whether a node reads a tensor in float32 only: as rows to normalise, or as a residual.
+    """Whether a node reads a tensor in float32 only: as rows to normalize, or as a residual.
 
     A residual in float32 is added to a result in float32.
     """
     positions = [i for i, v in enumerate(node.inputs) if v is x]
-    if node.kind == _NORMALISED or (node.kind == "LayerNormalization" and "single" in node.attrs):
+    if node.kind == _NORMALIZED or (node.kind == "LayerNormalization" and "single" in node.attrs):
         return positions == [0]
     return positions == [3] and _is_stream(node) and node in wide
 

@@ -295,7 +295,7 @@ def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
 
 
 class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
-    """The program hangs on the elements of an input."""
+    """The program depends on the elements of an input."""
 
 
 def _not_yet(index: int) -> Array:

@@ -64,7 +64,7 @@ def _products_fault(device_id: str, *, warpgroup: bool) -> str:
             if tile is tiles[0] and not warpgroup:
                 error = max(error, _error(device_id, rows, depth, columns, constant=False))
             if rows == _SHAPES[0][0]:
-                error = max(error, _normalised_error(device_id))
+                error = max(error, _normalized_error(device_id))
             if not error < 2e-3:
                 return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
     error = 0.0 if warpgroup else _attention_error(device_id)
@@ -155,8 +155,8 @@ def _convolved(x: Array, w: Array) -> Array:
     return result
 
 
-def _normalised_error(device_id: str) -> float:
-    """Relative error of 40 rows multiplied, normalised, and multiplied again, with residuals."""
+def _normalized_error(device_id: str) -> float:
+    """Relative error of 40 rows multiplied, normalized, and multiplied again, with residuals."""
     from onnx import helper, numpy_helper
 
     rng = np.random.default_rng(1)

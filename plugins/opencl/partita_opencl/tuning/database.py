@@ -71,7 +71,7 @@ def choose(device: str, operation: str, key: str, ranked: Sequence[C]) -> C:
     Args:
         device: Identity of device and driver.
         operation: The operation's name.
-        key: What the choice hangs on.
+        key: What the choice depends on.
         ranked: All choices, the cost model's favourite first.
     """
     with _lock:

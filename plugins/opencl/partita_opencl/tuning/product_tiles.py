@@ -319,7 +319,7 @@ def cut_whole(
 ) -> Cut | None:
     """The cut whose groups should be done first if each keeps all its terms in local memory.
 
-    ``None`` where no group can. Groups have a compute unit for themselves, and normalise a row in
+    ``None`` where no group can. Groups have a compute unit for themselves, and normalize a row in
     about 0.1 microseconds before they start.
     """
     steps = math.ceil(depth / STREAM_DEEP)

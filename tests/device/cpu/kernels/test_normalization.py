@@ -1,4 +1,4 @@
-"""Normalisations against onnxruntime and float64."""
+"""Normalizations against onnxruntime and float64."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_mean_variance_normalization(axes):
     check("MeanVarianceNormalization", [x], opset=13, rtol=1e-5, atol=1e-5, **attributes)
 
 
-def test_nothing_to_normalise():
+def test_nothing_to_normalize():
     empty = np.zeros((0, 4), np.float32)
     for op_type in ("LayerNormalization", "LpNormalization"):
         inputs = [empty, np.ones(4, np.float32)] if op_type.startswith("Layer") else [empty]

@@ -1,4 +1,4 @@
-"""Quantised operators against onnxruntime: equal integers, not close ones."""
+"""Quantized operators against onnxruntime: equal integers, not close ones."""
 
 from __future__ import annotations
 

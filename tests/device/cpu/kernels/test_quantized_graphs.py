@@ -1,4 +1,4 @@
-"""Graphs of floats between quantised tensors are computed in integers, as onnxruntime has them."""
+"""Graphs of floats between quantized tensors are computed in integers, as onnxruntime has them."""
 
 from __future__ import annotations
 

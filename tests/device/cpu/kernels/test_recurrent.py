@@ -160,7 +160,7 @@ def test_no_steps():
 @pytest.mark.parametrize("per_column", [False, True])
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
 def test_lstm_on_bytes(direction, per_column, dtype):
-    # With several batch elements onnxruntime's result hangs on its number of threads.
+    # With several batch elements onnxruntime's result depends on its number of threads.
     d = DIRECTIONS[direction]
     rng = np.random.default_rng(0)
     limits = np.iinfo(dtype)

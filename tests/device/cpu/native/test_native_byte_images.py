@@ -30,7 +30,7 @@ F32 = TensorProto.FLOAT
 
 
 class Bytes:
-    """A graph of quantised operators, put together line by line."""
+    """A graph of quantized operators, put together line by line."""
 
     def __init__(self, dtype, *shape, seed=0):
         self.rng, self.dtype, self.shape = np.random.default_rng(seed), dtype, shape
@@ -189,7 +189,7 @@ def test_a_matrix_of_bytes_and_a_bias(level, dtype):
     net.check(floats, kind=F32)
 
 
-def quantised_around(relu, same, dtype=np.uint8):
+def quantized_around(relu, same, dtype=np.uint8):
     """Floats between DequantizeLinear and QuantizeLinear: a sum of a pooled image and itself."""
     net = Bytes(dtype, 1, 8, 12, 10)
     scale, zero = net.const(0.05, np.float32), net.const(net.info.min, dtype)
@@ -207,7 +207,7 @@ def quantised_around(relu, same, dtype=np.uint8):
 @pytest.mark.parametrize("same", [False, True])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_sums_and_maxima_of_levels(relu, same, dtype):
-    net, y = quantised_around(relu, same, dtype)
+    net, y = quantized_around(relu, same, dtype)
     executed = net.check(y)
     floats = [n.name for n in net.nodes if n.op_type in ("DequantizeLinear", "QuantizeLinear")]
     there = [name for name in floats if executed[name]]

@@ -162,7 +162,7 @@ def test_constants_that_broadcast():
     check(net, net.conv(e, 9, 4))
 
 
-def test_normalisation_before_a_convolution():
+def test_normalization_before_a_convolution():
     net = Net(1, 6, 10, 10)
     a = net.conv("x", 6, 32)
     parts = [net.const(32) for _ in range(3)]

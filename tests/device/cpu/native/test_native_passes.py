@@ -30,7 +30,7 @@ def mode(request):
     return {"config": request.param[0], "tolerance": request.param[1]}
 
 
-def normalised(net, x, channels):
+def normalized(net, x, channels):
     parts = [net.const(channels) for _ in range(3)]
     variance = net.const(values=net.rng.random(channels).astype(np.float32) + 0.5)
     return net.add("BatchNormalization", x, *parts, variance)
@@ -48,11 +48,11 @@ def dense_block():
     x = net.add("Relu", net.conv("x", 3, 32, 3, strides=[2, 2]))
     channels = 32
     for _ in range(3):
-        a = net.add("Relu", normalised(net, x, channels))
-        b = net.add("Relu", normalised(net, net.conv(a, channels, 40, 1, bias=False), 40))
+        a = net.add("Relu", normalized(net, x, channels))
+        b = net.add("Relu", normalized(net, net.conv(a, channels, 40, 1, bias=False), 40))
         x = net.add("Concat", x, net.conv(b, 40, 12, 3), axis=1)
         channels += 12
-    y = net.conv(net.add("Relu", normalised(net, x, channels)), channels, 20, 1)
+    y = net.conv(net.add("Relu", normalized(net, x, channels)), channels, 20, 1)
     return net, net.add("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2])
 
 
@@ -129,8 +129,8 @@ def test_scaling_that_several_read(mode):
     net = Net(1, 12, 8, 9)
     a = net.conv("x", 12, 33)
     joined = net.add("Concat", a, net.conv(a, 33, 20), axis=1)
-    b = net.add("Relu", normalised(net, joined, 53))
-    c = net.add("Sigmoid", normalised(net, joined, 53))
+    b = net.add("Relu", normalized(net, joined, 53))
+    c = net.add("Sigmoid", normalized(net, joined, 53))
     d = net.add("Add", net.conv(b, 53, 16, 1), net.conv(b, 53, 16, 3))
     check(net, d, net.conv(c, 53, 4, 1), **mode)
 

@@ -1,4 +1,4 @@
-"""Small fused operators of transformers, as onnxruntime's optimiser makes them."""
+"""Small fused operators of transformers, as onnxruntime's optimizer makes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from partita.lowering import Activation, ActivationCode, Array, Builder, Node, O
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.movement.indexing import checked_index, gathered
-from partita_cpu.kernels.normalization.norms import normalise_rows
+from partita_cpu.kernels.normalization.norms import normalize_rows
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 
 _INT32 = frozenset({np.dtype(np.int32)})
@@ -55,7 +55,7 @@ def embed_layer_normalization(
     mask: Operand | None = None,
     positions: Operand | None = None,
 ) -> tuple[Operand, Operand, Operand]:
-    """The sum of up to three embeddings, normalised; unmasked words per sentence; the sum."""
+    """The sum of up to three embeddings, normalized; unmasked words per sentence; the sum."""
     batch, length = words.shape
     width = word_table.shape[1]
     if positions is None:
@@ -76,7 +76,7 @@ def embed_layer_normalization(
     if y.size:
         epsilon = node.number("epsilon", 1e-12)
         flat = b.flat(total), b.flat(scale), b.flat(bias), b.flat(y)
-        b.call(normalise_rows, *flat, means, inverses, outer, width, epsilon, 1)
+        b.call(normalize_rows, *flat, means, inverses, outer, width, epsilon, 1)
     counts = b.empty((batch,), np.int32)
     b.call_numpy(_count_words, mask, counts)
     return y, counts, total

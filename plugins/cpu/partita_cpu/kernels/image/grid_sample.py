@@ -143,7 +143,7 @@ def sample_grid(
 @kernel("GridSample", dtypes=ALL_FLOATS, since=16)
 @through_float32
 def grid_sample(b: Builder, node: Node, x: Operand, grid: Operand) -> Operand:
-    """Images or volumes read at normalised coordinates."""
+    """Images or volumes read at normalized coordinates."""
     attrs = node.attrs
     rank = x.ndim - 2
     mode = _MODES[attrs.get("mode", "linear")]

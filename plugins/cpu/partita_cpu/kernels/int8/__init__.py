@@ -1,1 +1,1 @@
-"""Operators on 8-bit integers: quantisation, products, convolutions."""
+"""Operators on 8-bit integers: quantization, products, convolutions."""

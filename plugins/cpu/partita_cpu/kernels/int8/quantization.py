@@ -283,7 +283,7 @@ def emit_dynamic_quantize(b: Builder, x: Operand) -> tuple[Operand, Operand, Ope
 
 @kernel("DynamicQuantizeLinear", dtypes=F32)
 def dynamic_quantize_linear(b: Builder, node: Node, x: Operand) -> tuple[Operand, Operand, Operand]:
-    """Quantisation to uint8 by the range of the tensor itself."""
+    """Quantization to uint8 by the range of the tensor itself."""
     if x.size == 0:
         empty = b.constant(np.zeros(x.shape, np.uint8))
         return empty, b.constant(np.ones((), np.float32)), b.constant(np.zeros((), np.uint8))

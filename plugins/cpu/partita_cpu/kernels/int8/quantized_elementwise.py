@@ -1,4 +1,4 @@
-"""onnxruntime's operators on quantised tensors but products: through float32 and back."""
+"""onnxruntime's operators on quantized tensors but products: through float32 and back."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def dynamic_quantize_matmul(
     w_zero: Operand | None = None,
     bias: Operand | None = None,
 ) -> Operand:
-    """A float matrix, quantised by its range, times 8-bit weights."""
+    """A float matrix, quantized by its range, times 8-bit weights."""
     if x.size == 0:
         return b.constant(np.zeros((*x.shape[:-1], w.shape[-1]), np.float32))
     quantized, scale, zero = emit_dynamic_quantize(b, x)
@@ -283,7 +283,7 @@ def factors_of(b: Builder, scales: Sequence[Operand]) -> Operand:
 def levels_of(
     b: Builder, columns: int, scales: Sequence[Operand], bias: Operand | None, zero: Operand
 ) -> Result:
-    """Sums of bytes quantised again as soon as they are known."""
+    """Sums of bytes quantized again as soon as they are known."""
     terms = b.constant(np.zeros(columns, np.int32)) if bias is None else bias
     one = b.constant(np.ones(1, np.float32))
     return Result(Kind.LEVELS, zero.dtype, one, factors_of(b, scales), terms, zero)
@@ -327,7 +327,7 @@ def quantized_matmul(
     y_scale: Operand,
     y_zero: Operand,
 ) -> Operand:
-    """The matrix product of quantised tensors, quantised again."""
+    """The matrix product of quantized tensors, quantized again."""
     scales = x_scale, w_scale, y_scale
     if w.ndim == 2 and w_scale.size in (1, w.shape[1]) and _is_one_product(x, w, x_zero):
         result = levels_of(b, w.shape[1], scales, None, y_zero)
@@ -394,7 +394,7 @@ def quantized_conv(
     y_zero: Operand,
     bias: Operand | None = None,
 ) -> Operand:
-    """The convolution of quantised tensors, quantised again."""
+    """The convolution of quantized tensors, quantized again."""
     scales = x_scale, w_scale, y_scale
     if _is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
@@ -437,7 +437,7 @@ def quantized_gemm(
     y_scale: Operand | None = None,
     y_zero: Operand | None = None,
 ) -> Operand:
-    """The product of quantised matrices and a bias, quantised again or in float32."""
+    """The product of quantized matrices and a bias, quantized again or in float32."""
     turned = bool(node.attrs.get("transB", 0))
     columns, terms = w.shape if turned else w.shape[::-1]
     if bias is not None and bias.size != columns:

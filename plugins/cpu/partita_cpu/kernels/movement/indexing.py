@@ -74,7 +74,7 @@ _gather_bits = ItemSized(gather_rows, 2)
 _scatter_bits = ItemSized(scatter_rows, 2)
 
 
-def normalise_index(index: Array, out: Array, limit: int, name: str) -> None:
+def normalize_index(index: Array, out: Array, limit: int, name: str) -> None:
     """Write the indices to `out`, negative ones counted from the end.
 
     Raises:
@@ -91,7 +91,7 @@ def normalise_index(index: Array, out: Array, limit: int, name: str) -> None:
 
 
 @jit
-def normalise_indices(
+def normalize_indices(
     index: Array, out: Array, wrong: Array, limit: int, tid: int, nt: int
 ) -> None:
     """Writes indices to `out`, negative ones counted from the end, or a bad one to `wrong`."""
@@ -119,9 +119,9 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
     out = b.empty(index.shape, np.int64)
     if index.const is not None and not b.folding:
         elements = np.empty(index.shape, np.int64)
-        normalise_index(index.const, elements, limit, b.node.name)
+        normalize_index(index.const, elements, limit, b.node.name)
         return b.constant(elements)
-    check = Checked(normalise_indices, functools.partial(_refuse, b.node.name))
+    check = Checked(normalize_indices, functools.partial(_refuse, b.node.name))
     b.call(check, b.flat(index), b.flat(out), b.empty((1,), np.int64), limit)
     return out
 
@@ -277,7 +277,7 @@ def _flatten_tuples(
     np.copyto(out, base)
     part = np.empty(out.shape, np.int64)
     for axis, (limit, step) in enumerate(zip(limits, strides_of(limits), strict=True)):
-        normalise_index(index[..., axis], part, limit, name)
+        normalize_index(index[..., axis], part, limit, name)
         part *= step
         np.add(out, part, out=out)
 

@@ -47,7 +47,7 @@ def convolution(
     y_zero: Operand,
     bias: Operand | None = None,
 ) -> Operand:
-    """The convolution of quantised images, quantised again; of one group, or depthwise."""
+    """The convolution of quantized images, quantized again; of one group, or depthwise."""
     scales = x_scale, w_scale, y_scale
     if int(node.attrs.get("group", 1)) == 1:
         result = levels_of(b, w.shape[0], scales, bias, y_zero)

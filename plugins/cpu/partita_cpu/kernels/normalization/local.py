@@ -1,4 +1,4 @@
-"""Normalisation over a window of channels, by a norm, and over free axes."""
+"""Normalization over a window of channels, by a norm, and over free axes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEVIATION_FLOOR = 1e-9
 
 
 @loop
-def normalise_window(
+def normalize_window(
     x: Any,
     y: Any,
     outer: int,
@@ -70,7 +70,7 @@ def local_response_normalization(b: Builder, node: Node, x: Operand) -> Operand:
     size = int(node.attrs["size"])
     number = x.dtype.type
     b.call(
-        normalise_window,
+        normalize_window,
         b.flat(x),
         b.flat(y),
         x.shape[0],

@@ -1,4 +1,4 @@
-"""Normalisation over trailing axes, over planes of channels, and with given statistics."""
+"""Normalization over trailing axes, over planes of channels, and with given statistics."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
 
 
 @loop
-def normalise_rows(
+def normalize_rows(
     x: Any,
     scale: Any,
     bias: Any,
@@ -78,7 +78,7 @@ def normalise_rows(
 
 
 @loop
-def normalise_planes(
+def normalize_planes(
     x: Any,
     scale: Any,
     bias: Any,
@@ -93,7 +93,7 @@ def normalise_planes(
 ) -> None:
     """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
 
-    See `normalise_rows`.
+    See `normalize_rows`.
     """
     rows = outer * groups
     length = planes * n
@@ -145,7 +145,7 @@ def _emit_rows(
     epsilon: float,
     centered: bool,
 ) -> tuple[Operand, Operand, Operand]:
-    """Normalised rows, their means and their inverse deviations."""
+    """Normalized rows, their means and their inverse deviations."""
     rows_shape, row_shape = x.shape[:axis], x.shape[axis:]
     outer, n = math.prod(rows_shape), math.prod(row_shape)
     y = b.empty(x.shape, x.dtype)
@@ -157,7 +157,7 @@ def _emit_rows(
     factors = b.flat(scale) if fits else b.constant(np.ones(n, x.dtype))
     terms = b.flat(bias) if fits and bias is not None else b.constant(np.zeros(n, x.dtype))
     b.call(
-        normalise_rows,
+        normalize_rows,
         b.flat(x),
         factors,
         terms,
@@ -219,7 +219,7 @@ def root_mean_square_normalization(
 def skip_layer_normalization(
     b: Builder, node: Node, x: Operand, skip: Operand, scale: Operand, *others: Operand | None
 ) -> tuple[Operand, Operand, Operand, Operand]:
-    """Normalisation of a sum; the sum is the last output."""
+    """Normalization of a sum; the sum is the last output."""
     centered = node.op_type == "SkipLayerNormalization"
     given = [*others, None, None]
     beta, bias = (given[0], given[1]) if centered else (None, given[0])
@@ -278,7 +278,7 @@ def _emit_planes(
     if y.size:
         outer, channels, n = x.shape[0], x.shape[1], math.prod(x.shape[2:])
         b.call(
-            normalise_planes,
+            normalize_planes,
             b.flat(x),
             b.flat(scale),
             b.flat(bias),
@@ -313,7 +313,7 @@ def batch_normalization(
     mean: Operand,
     variance: Operand,
 ) -> Operand:
-    """Normalisation with given statistics, as one factor and term per channel."""
+    """Normalization with given statistics, as one factor and term per channel."""
     y = b.empty(x.shape, x.dtype)
     if y.size == 0:
         return y

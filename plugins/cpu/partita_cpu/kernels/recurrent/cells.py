@@ -87,7 +87,7 @@ def lstm_bytes_loop(
     tid: int,
     nt: int,
 ) -> None:
-    """LSTM on panels of int8; every state is quantised by its range, all rows of a direction alike.
+    """LSTM on panels of int8; every state is quantized by its range, all rows of a direction alike.
 
     ``scales``, ``zeros`` and ``totals`` are for the columns of the weights; ``levels`` (rows of
     whole quads) and ``sums`` (a panel per direction) are scratch; ``kernels`` are

@@ -152,7 +152,7 @@ def add_byte_products(
     quads: int,
     columns: int,
 ) -> None:
-    """``gates += state @ weights`` for one row, both quantised.
+    """``gates += state @ weights`` for one row, both quantized.
 
     ``scales``, ``zeros`` and ``totals`` belong to the columns of the weights; ``kernels`` are
     `table.byte_kernels`.

@@ -84,7 +84,7 @@ def _emit_input(
     zeros: Operand,
     bias: Operand,
 ) -> Operand:
-    """The products of the quantised input, as float32 rows of whole panels."""
+    """The products of the quantized input, as float32 rows of whole panels."""
     out = b.empty((c.directions, c.steps * c.batch, c.width), np.float32)
     if not out.size:
         return out
@@ -132,7 +132,7 @@ def dynamic_quantize_lstm(
     r_scale: Operand,
     r_zero: Operand,
 ) -> tuple[Operand, ...]:
-    """An LSTM whose input and states are quantised by their range, on weights of 8 bits."""
+    """An LSTM whose input and states are quantized by their range, on weights of 8 bits."""
     c = cells(node, x, w.shape[0], r.shape[1], (4,))
     columns = (c.directions, 4 * c.hidden)
     if bias is None:

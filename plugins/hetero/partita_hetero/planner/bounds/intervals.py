@@ -29,7 +29,7 @@ def best_stretches(
         blocks: Its blocks.
         order: The order to be cut.
         alike: Kinds of devices; a reusable one may get several stretches.
-        busiest: Whether to minimise the largest load instead of the sum of loads.
+        busiest: Whether to minimize the largest load instead of the sum of loads.
 
     Returns:
         Device of each unit; None if memory allows no such cut.

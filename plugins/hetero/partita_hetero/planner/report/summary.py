@@ -102,7 +102,7 @@ class PlanSummary:
 
     Attributes:
         model: The problem's name.
-        objective: What was minimised.
+        objective: What was minimized.
         value_us: The objective.
         latency_us: Of one request.
         bound_us: No placement is better than this.
@@ -147,7 +147,7 @@ class PlanSummary:
     notes: Sequence[str] = ()
 
 
-def summarise(
+def summarize(
     problem: Problem,
     plan: Plan,
     reasons: Sequence[TaskReason],

@@ -155,7 +155,7 @@ def _steps_parallel(
 
 @jit
 def _load_value(arrays: Arrays, load: Array, busiest: bool) -> float:
-    """What is minimised; for the largest load all others count a little, to lead the way."""
+    """What is minimized; for the largest load all others count a little, to lead the way."""
     if not busiest:
         return float(load.sum())
     most = 0.0

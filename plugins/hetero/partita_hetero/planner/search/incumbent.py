@@ -35,7 +35,7 @@ class Found:
     Attributes:
         method: What found it.
         place: Device of each unit.
-        value: What is minimised.
+        value: What is minimized.
         timeline: The simulated run.
     """
 
@@ -51,7 +51,7 @@ class Search:
 
     Attributes:
         problem: The problem.
-        objective: What is minimised.
+        objective: What is minimized.
         contiguous: Whether each device gets one piece.
         best: The best plan so far.
         bound: The best lower bound so far.

@@ -23,7 +23,7 @@ def solve_milp(
 
     Args:
         arrays: The problem.
-        busiest: Whether to minimise the largest load instead of the sum.
+        busiest: Whether to minimize the largest load instead of the sum.
         cutoff: Value of the best placement known.
         seconds: Time limit.
 

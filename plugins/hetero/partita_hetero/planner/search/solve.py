@@ -41,7 +41,7 @@ def solve(
 
     Args:
         problem: What everything costs.
-        objective: What is minimised.
+        objective: What is minimized.
         time_limit_s: How long methods may search in all; a plan comes in any case.
         contiguous: Each device gets one piece that can run without a break; devices that run tasks
             by themselves are free of that.

@@ -9,7 +9,7 @@ from partita_hetero.planner.simulation.timeline import Timeline
 
 Objective = Literal["LATENCY", "PARALLEL", "THROUGHPUT"]
 OBJECTIVES: tuple[Objective, ...] = ("LATENCY", "PARALLEL", "THROUGHPUT")
-"""What is minimised: the time of one request run step by step; of one request whose independent
+"""What is minimized: the time of one request run step by step; of one request whose independent
 submodels run at the same time; of the busiest device when requests are pipelined."""
 
 
@@ -19,7 +19,7 @@ class Plan:
 
     Attributes:
         assignment: Device index of each task.
-        objective: What was minimised.
+        objective: What was minimized.
         value_us: The objective, penalties of soft pins included.
         bound_us: No placement is better than this.
         method: What found it.

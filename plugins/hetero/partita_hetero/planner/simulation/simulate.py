@@ -42,7 +42,7 @@ def simulate(
 def objective_value(
     problem: Problem, assignment: Assignment, objective: Objective, timeline: Timeline
 ) -> float:
-    """The number that is minimised, in microseconds, penalties of soft pins included."""
+    """The number that is minimized, in microseconds, penalties of soft pins included."""
     penalty = sum(
         pin.penalty_us
         for pin in problem.pins

@@ -69,7 +69,7 @@ class Timeline:
             load[span.device] += span.duration_us
         return load
 
-    def utilisation(self) -> dict[str, float]:
+    def utilization(self) -> dict[str, float]:
         """Each device's load over the latency; above 1 if it did several things at once."""
         latency = self.latency_us
         return {name: load / latency if latency else 0.0 for name, load in self.load_us().items()}

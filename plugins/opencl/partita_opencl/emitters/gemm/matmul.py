@@ -16,7 +16,7 @@ from partita_opencl.emitters.gemm.matrix_units import (
     MOST_ROWS,
     Norm,
     Stream,
-    normalises,
+    normalizes,
     packed,
     stream_product,
 )
@@ -51,8 +51,8 @@ def matmul_fused(
     return _matmul(k, node, a, b, bias, residual)
 
 
-@operator("NormalisedMatMul", domain="partita", outputs=2)
-def normalised_matmul(
+@operator("NormalizedMatMul", domain="partita", outputs=2)
+def normalized_matmul(
     k: Kit,
     node: Node,
     a: Operand,
@@ -62,15 +62,15 @@ def normalised_matmul(
     scale: Operand,
     shift: Operand,
 ) -> tuple[Operand, Operand]:
-    """The product of rows that are normalised first, and these rows; see ``merging``.
+    """The product of rows that are normalized first, and these rows; see ``merging``.
 
     Rows come in float32 where attribute ``wide`` names them; with ``normal_single``, the
-    normalised ones leave in float32.
+    normalized ones leave in float32.
     """
     epsilon = float(node.attrs["epsilon"])
     rows = a.size // a.shape[-1]
     dtype = SINGLE if node.attrs.get("normal_single", False) else HALF
-    if residual is None and _streams(k, a, b, bias, None) and normalises(k, _dense(rows, b)):
+    if residual is None and _streams(k, a, b, bias, None) and normalizes(k, _dense(rows, b)):
         norm = Norm(k.empty(a.shape, dtype), single(k, scale), single(k, shift), epsilon)
         return _streamed(k, node, a, b, bias, None, norm), norm.out
     wide = k.empty(a.shape, SINGLE) if dtype == SINGLE else None

@@ -21,11 +21,11 @@ from partita_opencl.tuning.product_tiles import (
     tiles_for,
 )
 
-_NORMALISED = 256
-"""Elements of a row that a warp normalises at a time."""
+_NORMALIZED = 256
+"""Elements of a row that a warp normalizes at a time."""
 
-_MOST_NORMALISED = 256
-"""Rows that are normalised again and again, by every group that reads them."""
+_MOST_NORMALIZED = 256
+"""Rows that are normalized again and again, by every group that reads them."""
 
 MOST_ROWS = 2**24
 """Rows of a product; with the columns that there are, elements are addressed by an int."""
@@ -144,10 +144,10 @@ class Streamed:
 
 @dataclass(frozen=True)
 class Norm:
-    """A layer normalisation of the rows that a product reads.
+    """A layer normalization of the rows that a product reads.
 
     Attributes:
-        out: Where the normalised rows go.
+        out: Where the normalized rows go.
         scale: Factors by element, float32.
         shift: Addends by element, float32.
         epsilon: Added to the variance.
@@ -159,11 +159,11 @@ class Norm:
     epsilon: float
 
 
-def normalises(k: Kit, stream: Stream) -> bool:
-    """Whether the product's groups had better normalise its rows than a kernel of its own."""
-    if stream.channels % STREAM_DEEP or stream.channels > 2 * _NORMALISED:
+def normalizes(k: Kit, stream: Stream) -> bool:
+    """Whether the product's groups had better normalize its rows than a kernel of its own."""
+    if stream.channels % STREAM_DEEP or stream.channels > 2 * _NORMALIZED:
         return False
-    if stream.rows > _MOST_NORMALISED:
+    if stream.rows > _MOST_NORMALIZED:
         return False
     tiles = tiles_for(k.tuning.limits, warpgroups=k.tuning.warpgroups)
     return cut_whole(k.tuning.limits, tiles, stream.rows, stream.columns, stream.depth) is not None
@@ -183,8 +183,8 @@ def stream_product(
     """Records the product of an image by packed filters, a bias in float32 and a residual.
 
     ``out`` is of halves, or of float32 if it is ragged; the residual of halves, or of float32 if
-    ``out`` is, too. Rows are normalised first only where :func:`normalises` says so, and for a
-    dense product; these may be of float32, and so may the normalised ones be.
+    ``out`` is, too. Rows are normalized first only where :func:`normalizes` says so, and for a
+    dense product; these may be of float32, and so may the normalized ones be.
     """
     limits = k.tuning.limits
     taps = stream.taps != (1, 1) or any(stream.begin)
@@ -243,7 +243,7 @@ def stream_product(
         elements = how.tiles * how.splits * tile.high * tile.wide
         more = k.empty((elements,), np.float32), Counters(how.tiles), i32(how.splits)
     if norm is not None:
-        options["NORMALISE"] = math.ceil(stream.depth / _NORMALISED)
+        options["NORMALIZE"] = math.ceil(stream.depth / _NORMALIZED)
         more = norm.out, norm.scale, norm.shift, f32(norm.epsilon)
     generated = (
         multiplier(tile.wide, k.tuning.half_kind) if tile.warpgroup and limits.is_nvidia else ""

@@ -1,6 +1,6 @@
-// Layer normalisation of rows of at most 2048 elements, a multiple of eight: a warp to a row.
+// Layer normalization of rows of at most 2048 elements, a multiple of eight: a warp to a row.
 //
-// Options: WARPS  of a group, NORMALISE  times 256 elements are enough, SINGLE  y is of float32,
+// Options: WARPS  of a group, NORMALIZE  times 256 elements are enough, SINGLE  y is of float32,
 //          SINGLE_ROWS  x is, BOTH  the result goes to `wide` of float32, too
 
 #ifdef SINGLE
@@ -19,15 +19,15 @@
 #define GET_SOURCE8(v, p, i) GET8(v, p, i)
 #endif
 
-// A row of at most NORMALISE times 256 elements, a multiple of eight; nothing if it is not there.
-void normalise_row(
+// A row of at most NORMALIZE times 256 elements, a multiple of eight; nothing if it is not there.
+void normalize_row(
     __global SOURCE* from, __global RESULT* to, __global float* wide, const bool there, const int columns,
     __global const float* restrict scale, __global const float* restrict shift,
     const float epsilon, __local float* partial, const int tid
 ) {
-  float v[NORMALISE][8], sum = 0.0f;
+  float v[NORMALIZE][8], sum = 0.0f;
   #pragma unroll
-  for (int i = 0; i < NORMALISE; i++) {
+  for (int i = 0; i < NORMALIZE; i++) {
     const int n = i * 256 + tid % 32 * 8;
     for (int q = 0; q < 8; q++) v[i][q] = 0.0f;
     if (there && n < columns) GET_SOURCE8(v[i], from, n);
@@ -37,7 +37,7 @@ void normalise_row(
   const float mean = sum_over_warp(sum, partial, tid) / (float)columns;
   float squares = 0.0f;
   #pragma unroll
-  for (int i = 0; i < NORMALISE; i++)
+  for (int i = 0; i < NORMALIZE; i++)
     #pragma unroll
     for (int q = 0; q < 8; q++) {
       const float d = v[i][q] - mean;
@@ -46,7 +46,7 @@ void normalise_row(
   const float variance = sum_over_warp(squares, partial, tid) / (float)columns;
   const float factor = 1.0f / sqrt(variance + epsilon);
   #pragma unroll
-  for (int i = 0; i < NORMALISE; i++) {
+  for (int i = 0; i < NORMALIZE; i++) {
     const int n = i * 256 + tid % 32 * 8;
     if (!there || n >= columns) continue;
     #pragma unroll
@@ -66,13 +66,13 @@ void normalise_row(
 }
 
 __kernel __attribute__((reqd_work_group_size(WARPS * 32, 1, 1)))
-void normalise_short(
+void normalize_short(
     __global SOURCE* x, __global const float* restrict scale, __global const float* restrict shift,
     __global RESULT* y, __global float* wide, const int rows, const int columns, const float epsilon
 ) {
   __local float partial[WARPS * 32];
   const int tid = get_local_id(0);
   const size_t row = get_group_id(0) * WARPS + tid / 32;
-  normalise_row(x + row * columns, y + row * columns, wide + row * columns, row < (size_t)rows,
+  normalize_row(x + row * columns, y + row * columns, wide + row * columns, row < (size_t)rows,
                 columns, scale, shift, epsilon, partial, tid);
 }

@@ -1,4 +1,4 @@
-// Normalisation of rows: (x - mean) / sqrt(variance + epsilon) * scale + bias, with scale and bias
+// Normalization of rows: (x - mean) / sqrt(variance + epsilon) * scale + bias, with scale and bias
 // per element of the row (LayerNormalization), per row modulo `channels` (InstanceNormalization) or
 // per part of a row (GroupNormalization). A row belongs to a work-group.
 //
@@ -17,7 +17,7 @@ float sum_over_group(__local float* partial, const int lid, const float value) {
 }
 
 __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
-void normalise_rows(
+void normalize_rows(
     __global const REAL* restrict x, __global const REAL* restrict scale,
     __global const REAL* restrict bias, __global REAL* restrict y, const int depth,
     // Scale of element i of a row is scale[(row % channels) * row_step + i / element_div].

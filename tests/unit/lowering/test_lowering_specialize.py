@@ -1,4 +1,4 @@
-"""Specialisation: folding, value inputs, splits, memory; checked by walking the programs."""
+"""Specialization: folding, value inputs, splits, memory; checked by walking the programs."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Normalisations and Resize of device OPENCL against onnxruntime."""
+"""Normalizations and Resize of device OPENCL against onnxruntime."""
 
 import numpy as np
 import pytest
