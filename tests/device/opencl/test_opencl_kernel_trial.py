@@ -55,7 +55,7 @@ import json, sys
 import numpy as np
 import onnx
 import partita
-from partita_opencl import kernel_trial
+from partita_opencl.trials import kernel_trial
 
 kernel_trial.SECONDS = 30.0
 if sys.argv[2:]:  # what was tried must not be tried again
