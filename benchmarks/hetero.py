@@ -5,10 +5,10 @@
 
 ``cuts``: models cut into 2, 8 and 32 parts over CPU and CPU2 (the CPU plugin registered twice),
 latency over uncut; OpenVINO's HETERO with its CPU plugin registered twice in the same run,
-alternating. ``chain``: a chain of 100 one-op parts on tiny tensors, time per part: joined, and step
-by step as the other executors run it. ``partition``:
-seconds for random graphs under random affinities. ``pipeline`` and ``parallel``: devices that only
-sleep, so that what is measured is the executor. ``memory``: growth over many requests.
+alternating. ``chain``: a chain of 100 one-op parts on tiny tensors, time per part under each
+executor. ``partition``: seconds for random graphs under random affinities. ``pipeline``
+and ``parallel``: devices that only sleep, so that what is measured is the
+executor. ``memory``: growth over many requests.
 """
 
 from __future__ import annotations

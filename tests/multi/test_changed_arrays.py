@@ -10,8 +10,17 @@ import pytest
 
 import partita
 from partita.errors import InputError
+from partita.runtime import input_binding
 
 from .test_hetero_layouts import two_processors
+
+
+@pytest.fixture(params=["small", "large"], autouse=True)
+def size(request, monkeypatch):
+    """Whether bound calls read copies of inputs, or inputs in place."""
+    if request.param == "large":
+        monkeypatch.setattr(input_binding, "STAGED_BYTES", 0)
+
 
 DEVICES = {
     "CPU": ("CPU", {}),

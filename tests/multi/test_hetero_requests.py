@@ -12,7 +12,7 @@ from partita.errors import InferCancelledError
 
 from .fakes import FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, model_of, node
-from .test_hetero_links import cut
+from .test_hetero_bound_calls import cut
 
 BRANCHES = model_of(
     [node("Exp", ["x"], "a"), node("Neg", ["x"], "b"), node("Add", ["a", "b"], "y")], ["y"]

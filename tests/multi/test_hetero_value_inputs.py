@@ -8,8 +8,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from .fakes import FakeDevice, FakeRunner, evaluate
 from .graphs import X, node
+from .test_hetero_bound_calls import chain
 from .test_hetero_layouts import two_processors
-from .test_hetero_links import chain
 
 FLOAT, INT32, INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,53 +41,11 @@ class BoundCall(abc.ABC):
             InferError: The device could not compute them.
         """
 
-    def followed_by(self, other: BoundCall) -> BoundCall | None:
-        """(optional) One call for this and another one after it (defaults to ``None``: cannot)."""
-        return None
-
-    def together(
-        self,
-        calls: Sequence[BoundCall],
-        waits: Sequence[Collection[int]],
-        lanes: Sequence[int],
-    ) -> BoundCall | None:
-        """(optional) One call for several at the same time (defaults to ``None``: cannot).
-
-        Where the calls themselves are called no more, they may still be given other inputs by
-        :meth:`rebind`, which the one call then reads.
-
-        Args:
-            calls: In an order in which they can run; this one is the first of them.
-            waits: For each call the indices of those that must have ended before it begins.
-            lanes: For each call a number from 0. Calls of one lane never run at the same time.
-        """
-        return None
-
-    def times(self) -> Sequence[tuple[float, float]]:
-        """(optional) Of a call by :meth:`together`: when each of its calls began and ended.
-
-        In the last run, by ``time.perf_counter``; any numbers before the first one (defaults to
-        none: not known).
-        """
-        return ()
-
-    def cancel(self) -> None:  # noqa: B027  # optional
-        """(optional) Asks a running call by :meth:`together` to stop (defaults to letting it end).
-
-        Called from another thread. The call then raises ``InferCancelledError`` once none of its
-        calls is running; later ones run as any.
-        """
-
-    takers: Sequence[Callable[[Any], bool]] | None = None
-    """(optional) :meth:`rebind` for one input each (defaults to none).
-
-    Each is called with whatever an application hands in as that input. If it is an array of the
-    very shape and type of the present one that can be read as it is, later calls read it, as long
-    as the caller keeps it, and the answer is true. Anything else changes nothing.
-    """
-
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
         """(optional) Reads other inputs of the same shapes from now on (defaults to: cannot).
+
+        Args:
+            inputs: One tensor per input port; some may be those that it reads already.
 
         Returns:
             Whether it does; if not, it still reads those that it was made for.
@@ -131,8 +89,8 @@ class Runner(abc.ABC):
         """(optional) Runs on these tensors, again and again (defaults to ``None``: only by run).
 
         HETERO asks for it where a submodel reads and writes tensors that it has planned, and
-        requests where the same tensors come again: their elements change and their memory does
-        not. Each call must write to exactly these outputs. It is never called beside :meth:`run`,
+        requests where tensors of the same shapes come again: elements change and memory does not.
+        Each call must write to exactly these outputs. It is never called beside :meth:`run`,
         but may be in turns with it. Inputs hold the elements of the run before, so that a call can
         be made for those that decide a shape; it must look at each call whether they are the same.
 
@@ -231,16 +189,6 @@ class CompiledModel(abc.ABC):
         two submodels exchange a tensor in a layout that both name.
         """
         return {}
-
-    def windows(self) -> Collection[Port]:
-        """(optional) Outputs whose layouts may be windows (defaults to none).
-
-        :meth:`with_layouts` then takes for them a layout that :meth:`layouts` names, with any
-        :attr:`~partita.tensors.layout.Layout.window`, and runners write to that part of a larger
-        tensor
-        alone. So HETERO has submodels write the parts of a Concat where its result is read.
-        """
-        return ()
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CompiledModel:
         """(optional) The same model with ports in layouts out of those that :meth:`layouts` names.

@@ -94,7 +94,7 @@ class InferRequest:
             if self._async is not None and self._async.end.done():
                 self._async = None  # wait() is about the last run
             if inputs is not None:
-                self._bind(inputs, copy=False)
+                self._bind(inputs, copy=False, at_once=True)
             self._compute()
             return self._outputs.collect(copy=not share_outputs)
         finally:
@@ -403,11 +403,11 @@ class InferRequest:
                 f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
             ) from error
 
-    def _bind(self, inputs: Inputs, copy: bool) -> None:
+    def _bind(self, inputs: Inputs, copy: bool, at_once: bool = False) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
         if self._state is not None and isinstance(inputs, Mapping):
             inputs = self._state.completed(inputs)
-        if copy or not self._inputs.take(inputs):
+        if copy or not self._inputs.take(inputs, at_once):
             self._inputs.bind(inputs, copy, self._outputs.own)
 
     def _begin(self, variables: Sequence[Variable]) -> RequestState | None:

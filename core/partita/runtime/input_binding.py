@@ -1,8 +1,7 @@
-"""What a request reads: tensors, and arrays that calls bound for them take in their place."""
+"""What a request reads: tensors, and how calls that are bound for them read the next ones."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
 _PATIENCE = 2
 """Runs on the same tensors before a request has calls for them bound."""
 
+STAGED_BYTES = 1 << 14
+"""Inputs up to this size are copied to where bound calls read them, larger ones read in place.
+
+To copy so little takes less time than to find out whether an array lies where it did.
+"""
+
+InputSetter = Callable[[Array], bool]
+"""Lets bound calls read an array, if it is like the one before; whether they do."""
+
 Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
 """Tensors by name, index or port; a list in order; one tensor; or none (those set before)."""
 
@@ -27,8 +35,10 @@ Inputs = Mapping[Any, Any] | Sequence[Any] | Array | Tensor | None
 class RequestInputs:
     """The inputs of one request, and the calls that are bound for them.
 
-    While calls are bound, an array like the one that they read goes to them alone, by their
-    takers; :meth:`settle` makes a tensor of it when one is asked for.
+    Bound calls read small inputs from memory of this object, to which the elements of the
+    application's arrays are copied before each call, and large ones in place. While calls are
+    bound, an array like the one before it is noted as it is; :meth:`settle` makes a tensor of it
+    when one is asked for.
 
     Before each run it is looked whether an application has changed an array in place. Runners are
     handed views of their own, and another one if so.
@@ -51,10 +61,12 @@ class RequestInputs:
         self.tensors: list[Tensor | None] = [None] * len(compiled.inputs)
         self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
         self.again: BoundCall | None = None
-        self._takers: Sequence[Callable[[Any], bool]] | None = None
-        self._given: list[Array | None] = [None] * len(compiled.inputs)
-        self._taken = False  # whether given arrays are newer than the tensors
-        self._looked_at = False  # whether the takers have just seen all arrays
+        self._setters: Sequence[InputSetter] = ()
+        self._bound: Sequence[Tensor] = ()  # what the bound calls read
+        # By input what it was given as: an array that is read as it is, or a tensor.
+        self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
+        self._taken = False  # whether arrays among the sources are newer than the tensors
+        self._brought = False  # whether bound calls read all sources already
         self._runs, self._patience = 0, _PATIENCE
 
     def __contains__(self, name: str) -> bool:
@@ -85,7 +97,7 @@ class RequestInputs:
             source = state.tensor if moved else state.array
             taken = to_tensor(self._ports[index], source, copy=False)
             state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
-            self.tensors[index], self._given[index] = taken, None
+            self.tensors[index] = self._sources[index] = taken
             self.start_anew()
         return state.view
 
@@ -98,67 +110,100 @@ class RequestInputs:
         again = self.again
         if again is None:
             return None
-        looked_at, self._looked_at = self._looked_at, False
-        if outputs_hold and (looked_at or self._still_there()):
+        brought, self._brought = self._brought, False
+        if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
             return again
         self.start_anew()
         return None
 
-    def _still_there(self) -> bool:
-        """Whether inputs are what they were, or bound calls can read them where they are now."""
-        states = self._states
-        if any(s is not None and s.tensor.numpy() is not s.array for s in states):
+    def _bring_sources(self) -> bool:
+        """Lets the bound calls read the present elements; ``False`` if they cannot by setters."""
+        for bring, source in zip(self._setters, self._sources, strict=True):
+            if not bring(source if type(source) is np.ndarray else source.numpy()):  # type: ignore[union-attr]  # all are set
+                return False
+        return True
+
+    def _rebind(self, again: BoundCall) -> bool:
+        """Lets the bound calls read large arrays where they are now; whether they can."""
+        tensors = self.complete()
+        if self.again is not again or not all(map(_is_like, tensors, self._bound)):
             return False
-        if self._takers is not None:
-            return all(take(data) for take, data in zip(self._takers, self._given, strict=True))
-        return all(state is None or state.holds() for state in self._states)
+        bound, setters = self._to_bind(tensors, self._bound)
+        if not again.rebind(bound):
+            return False
+        self._bound, self._setters = bound, setters
+        return True
 
     def repeat_from_now_on(self, runner: Runner, results: Sequence[Tensor]) -> None:
-        """Asks for calls with everything bound, once the same tensors have come some times."""
+        """Asks for calls with everything bound, once tensors alike have come some times."""
         self._runs += 1
-        if self._runs == self._patience and all(x.memory == HOST for x in results):
-            self.again = runner.bind(self.complete(), results)
-            self._takers = None if self.again is None else self.again.takers
-            if self._takers is not None:
-                self._given = [tensor.numpy() for tensor in self.tensors if tensor is not None]
+        if self._runs != self._patience or any(x.memory != HOST for x in results):
+            return
+        tensors = self.complete()
+        if not all(isinstance(tensor, HostTensor) for tensor in tensors):
+            return
+        bound, setters = self._to_bind(tensors)
+        self.again = runner.bind(bound, results)
+        if self.again is not None:
+            self._bound, self._setters = bound, setters
+            self._sources = [
+                tensor if source is None else source
+                for source, tensor in zip(self._sources, self.tensors, strict=True)
+            ]
 
-    def start_anew(self, alike: bool = False) -> None:
-        """Other tensors have come; what alternates is to be bound less and less often.
+    def _to_bind(
+        self, tensors: Sequence[Tensor], before: Sequence[Tensor] | None = None
+    ) -> tuple[list[Tensor], list[InputSetter]]:
+        """What calls are to read for these tensors, and how others come there.
 
-        Tensors alike count as the same until calls are bound, which may be able to read others.
+        Args:
+            tensors: The tensors of a run, in host memory.
+            before: What calls are bound to already; memory for small inputs is used again.
         """
+        bound: list[Tensor] = []
+        setters: list[InputSetter] = []
+        for index, (tensor, state) in enumerate(zip(tensors, self._states, strict=True)):
+            if tensor.nbytes > STAGED_BYTES or tensor.dtype.hasobject:
+                bound.append(tensor)
+                setters.append(_setter_in_place(state))  # type: ignore[arg-type]  # all have one
+                continue
+            staged = HostTensor(np.empty_like(tensor.numpy())) if before is None else before[index]
+            staged.numpy()[...] = tensor.numpy()
+            bound.append(staged)
+            setters.append(_setter_by_copy(staged.numpy()))
+        return bound, setters
+
+    def start_anew(self) -> None:
+        """Tensors of other shapes have come; what alternates is to be bound less and less often."""
         self.settle()
         if self.again is not None:
             self._patience *= 2
-        elif alike:
-            return
-        self.again, self._takers, self._runs = None, None, 0
+        self.again, self._bound, self._setters, self._runs = None, (), (), 0
 
     def forget_arrays(self) -> None:
         """Takes the next arrays for new ones, whichever they are."""
         self.start_anew()
-        self._given = [None] * len(self._given)
+        self._sources = list(self.tensors)
 
-    def take(self, inputs: Inputs) -> bool:
-        """Lets the bound calls read other arrays, if they are like those that they read now."""
-        takers = self._takers
-        if takers is None or type(inputs) is not dict:
+    def take(self, inputs: Inputs, at_once: bool) -> bool:
+        """Lets the bound calls read other arrays, if they are like those that they read now.
+
+        Args:
+            inputs: What was given.
+            at_once: Whether the calls are made next, before anybody can change the arrays.
+        """
+        if self.again is None or type(inputs) is not dict:
             return False
-        given, indices = self._given, self._indices
-        before = given.copy()
+        setters, indices, sources = self._setters, self._indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
-            if index is None or not takers[index](data):
-                break
-            given[index] = data
-        else:
-            self._taken = True
-            self._looked_at = len(inputs) == len(given)
-            return True
-        if any(map(operator.is_not, before, given)):
-            self._given = before
-            self.start_anew()
-        return False
+            if index is None or type(data) is not np.ndarray or not setters[index](data):
+                return False
+            sources[index] = data
+        self._sources = sources
+        self._taken = True
+        self._brought = at_once and len(inputs) == len(sources)
+        return True
 
     def bind(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong.
@@ -186,19 +231,21 @@ class RequestInputs:
                 f"{self._compiled!r} takes {self._asked} inputs ({self._expected()}); {given} "
                 "given. Give a dict of name to array."
             )
-        tensors, taken = self.tensors.copy(), self._given.copy()
+        tensors, sources = self.tensors.copy(), self._sources.copy()
         changed = False
         for index, data in pairs:
-            same = data is not None and data is taken[index]
+            is_array = type(data) is np.ndarray
+            same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
                 continue
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
-            taken[index] = data if type(data) is np.ndarray and tensor.numpy() is data else None
+            sources[index] = data if is_array and tensor.numpy() is data else tensor
             changed = True
         if changed:
             alike = all(map(_is_like, tensors, self.tensors))
-            self.tensors, self._given = tensors, taken
-            self.start_anew(alike)
+            self.tensors, self._sources = tensors, sources
+            if not alike:
+                self.start_anew()
 
     def settle(self) -> None:
         """Makes tensors of the arrays that came without being made ones.
@@ -207,13 +254,11 @@ class RequestInputs:
         """
         if self._taken:
             self._taken = False
-            for index, data in enumerate(self._given):
-                before, state = self.tensors[index], self._states[index]
-                if data is None or before is None or before.numpy() is data:
+            for index, source in enumerate(self._sources):
+                before = self.tensors[index]
+                if type(source) is not np.ndarray or before is None or before.numpy() is source:
                     continue
-                if state is not None and state.tensor is before and state.array is data:
-                    continue  # the tensor was given another shape, and has another array since
-                self.tensors[index] = HostTensor.seen_as(data, before.shape, before.dtype)
+                self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
 
     def _index(self, key: Any) -> int:
         if isinstance(key, Port):
@@ -229,6 +274,28 @@ class RequestInputs:
     def _expected(self) -> str:
         ports = self._ports
         return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
+
+
+def _setter_by_copy(staged: Array) -> InputSetter:
+    """Copies elements to where bound calls read them; of no array that a run would copy first."""
+    dtype, shape = staged.dtype, staged.shape
+
+    def bring(array: Array) -> bool:
+        if array.dtype is dtype and array.shape == shape and array.flags.carray:
+            staged[...] = array
+            return True
+        return False
+
+    return bring
+
+
+def _setter_in_place(state: ArrayState) -> InputSetter:
+    """Changes nothing: bound calls read the one array that they were made for."""
+
+    def bring(array: Array) -> bool:
+        return array is state.array and state.holds()
+
+    return bring
 
 
 def _is_like(new: Tensor | None, old: Tensor | None) -> bool:

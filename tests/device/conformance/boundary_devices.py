@@ -21,9 +21,6 @@ class OfferingCompiled(GoodCompiled):
         floats = [p for p in ports if p.dtype == np.float32 and p.shape is not None]
         return {port: (self.plugin.layout_of(port),) for port in floats}
 
-    def windows(self):
-        return [port for port in self.layouts() if not port.is_input]
-
     def with_layouts(self, layouts):
         other = type(self)(self.plugin, self.model, self.properties)
         other.laid_out = dict(layouts)
@@ -55,16 +52,12 @@ class OfferingRunner(GoodRunner):
         return self.compiled.plugin.repeat(self, inputs, outputs)
 
 
-class Calls(partita.BoundCall):
-    def __init__(self, calls):
-        self.calls = calls
+class Call(partita.BoundCall):
+    def __init__(self, call):
+        self.call = call
 
     def __call__(self):
-        for call in self.calls:
-            call()
-
-    def followed_by(self, other):
-        return Calls([*self.calls, *other.calls])
+        self.call()
 
 
 class Offering(Good):
@@ -85,12 +78,10 @@ class Offering(Good):
         return LaidOutTensor(layout.stored(array), array.dtype, layout)
 
     def write(self, tensor, given):
-        whole = given.layout is None
-        target = given.stored() if whole else given.layout.own(given.stored())
-        target[...] = tensor.stored() if whole else given.layout.own(tensor.stored())
+        given.stored()[...] = tensor.stored()
 
     def repeat(self, runner, inputs, outputs):
-        return Calls([lambda: runner.run(inputs, outputs)])
+        return Call(lambda: runner.run(inputs, outputs))
 
     def host_memory(self, nbytes, device_id=""):
         return np.zeros(nbytes, np.uint8)
@@ -145,37 +136,19 @@ class ForgetsTheLayoutOfOutputs(Faulty):
         return partita.HostTensor(array)
 
 
-class WritesBesideWindows(Faulty):
-    check = "windows_are_all_that_is_written"
-
-    def write(self, tensor, given):
-        np.copyto(given.stored(), tensor.stored())
-
-
 class RepeatsTheFirstInputs(Faulty):
     check = "bound_calls_compute_what_inputs_hold"
 
     def repeat(self, runner, inputs, outputs):
         copies = [partita.HostTensor(tensor.numpy().copy()) for tensor in inputs]
-        return Calls([lambda: runner.run(copies, outputs)])
+        return Call(lambda: runner.run(copies, outputs))
 
 
 class RepeatsIntoMemoryOfItsOwn(Faulty):
     check = "bound_calls_compute_what_inputs_hold"
 
     def repeat(self, runner, inputs, outputs):
-        return Calls([lambda: runner.run(inputs)])
-
-
-class JoinsInTheWrongOrder(Faulty):
-    check = "joined_bound_calls_keep_their_order"
-
-    class Backwards(Calls):
-        def followed_by(self, other):
-            return JoinsInTheWrongOrder.Backwards([*other.calls, *self.calls])
-
-    def repeat(self, runner, inputs, outputs):
-        return JoinsInTheWrongOrder.Backwards([lambda: runner.run(inputs, outputs)])
+        return Call(lambda: runner.run(inputs))
 
 
 class OffersTooLittleMemory(Faulty):

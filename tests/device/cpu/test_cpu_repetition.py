@@ -1,4 +1,4 @@
-"""Runs on tensors that stay the same: what run computes, joined over compiled models."""
+"""Runs on tensors that stay the same: what run computes, again and again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from partita_cpu.jit.dispatch import available
 F32 = np.float32
 
 WALKED = available()
-"""Whether compiled steps that follow one another are one call; else each program is one."""
+"""Whether steps are compiled so that their arguments lie in a table, where they can be changed."""
 
 
 def model(nodes, inputs, outputs, shape=(3, 5), kinds=None):
@@ -73,15 +73,16 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
     compiled = partita.Core().compile_model(proto, "CPU")
     scratch = np.empty(compiled.scratch_bytes, np.uint8)
     tensors = [tensor() for _ in range(3)]
-    both = None
-    for index in range(2):
-        one = compiled.create_runner().bind([tensors[index]], [tensors[index + 1]], scratch)
-        both = one if both is None else both.followed_by(one)
+    calls = [
+        compiled.create_runner().bind([source], [target], scratch)
+        for source, target in itertools.pairwise(tensors)
+    ]
     x = np.random.default_rng(2).standard_normal((3, 5)).astype(F32)
     tensors[0].numpy()[:] = x
     for _ in range(2):
         scratch[:] = 255
-        both()
+        for call in calls:
+            call()
         for source, target in itertools.pairwise(tensors):
             want = -softmax(softmax(source.numpy().astype(np.float64)))
             np.testing.assert_allclose(target.numpy(), want, rtol=1e-5)
@@ -97,46 +98,37 @@ def softmax(x):
     return powers / powers.sum(-1, keepdims=True)
 
 
-def test_joined_over_models():
-    ops = ["Neg", "Exp", "Abs", "Sqrt"]
-    tensors = [tensor() for _ in range(len(ops) + 1)]
-    runners = [runner_of(model([(op, ["x"], "y", {})], ["x"], ["y"])) for op in ops]
-    joined = None
-    for index, runner in enumerate(runners):
-        one = runner.bind([tensors[index]], [tensors[index + 1]])
-        joined = one if joined is None else joined.followed_by(one)
-    assert len(joined._stretches) == (1 if WALKED else 4)  # one call for the threads
-    for value in (0.5, 2.0):
-        tensors[0].numpy()[:] = value
-        joined()
-        np.testing.assert_allclose(tensors[-1].numpy(), np.sqrt(np.exp(-value)), rtol=1e-6)
-
-
-def test_steps_of_python_are_joined_too():
+def test_steps_of_python_between_compiled_ones():
     """Einsum multiplies in numpy; its neighbours are compiled."""
     square = {"equation": "ij,ij->ij"}
-    proto = model([("Einsum", ["x", "x"], "s", square), ("Neg", ["s"], "y", {})], ["x"], ["y"])
-    runners = [runner_of(proto), runner_of(proto)]
-    tensors = [tensor() for _ in range(3)]
-    first = runners[0].bind(tensors[:1], tensors[1:2])
-    both = first.followed_by(runners[1].bind(tensors[1:2], tensors[2:]))
-    assert len(both._stretches) == (4 if WALKED else 2)
+    proto = model(
+        [("Exp", ["x"], "e", {}), ("Einsum", ["e", "e"], "s", square), ("Neg", ["s"], "y", {})],
+        ["x"],
+        ["y"],
+    )
+    runner = runner_of(proto)
+    x, y = tensor(), tensor()
+    bound_call = runner.bind([x], [y])
     for value in (2, 3):
-        tensors[0].numpy()[:] = value
-        both()
-        assert (tensors[2].numpy() == -(value**4)).all()
-    single = runner_of(proto, {"INFERENCE_NUM_THREADS": 1})
-    assert first.followed_by(single.bind([tensor()], [tensor()])) is None
+        x.numpy()[:] = value
+        bound_call()
+        np.testing.assert_allclose(y.numpy(), np.full((3, 5), -np.exp(2.0 * value)), rtol=1e-6)
 
 
-def test_another_device_s_bound_call_is_not_joined():
-    class Other(partita.BoundCall):
-        def __call__(self):
-            pass
-
-    runner = runner_of(model([("Neg", ["x"], "y", {})], ["x"], ["y"]))
-    assert runner.bind([tensor()], [tensor()]).followed_by(Other()) is None
-    assert Other().followed_by(Other()) is None
+def test_inputs_may_be_swapped():
+    proto = model([("Sub", ["x", "y"], "z", {})], ["x", "y"], ["z"])
+    runner = runner_of(proto)
+    (x, y, z), (other, swapped) = [tensor() for _ in range(3)], [tensor() for _ in range(2)]
+    bound_call = runner.bind([x, y], [z])
+    other.numpy()[:], swapped.numpy()[:] = 7, 2
+    assert bound_call.rebind([other, swapped]) == WALKED
+    assert not bound_call.rebind([tensor((5, 3)), y])
+    assert not bound_call.rebind([tensor(dtype=np.int32), y])
+    assert not bound_call.rebind([z, y])  # its elements are written while they are read
+    for value in (1, 2):
+        swapped.numpy()[:] = value
+        bound_call()
+        assert (z.numpy() == (7 - value if WALKED else 0)).all()
 
 
 def test_declined_where_a_run_is_more_than_calls():

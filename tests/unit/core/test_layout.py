@@ -9,7 +9,7 @@ import pytest
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import LaidOutTensor, Layout, Window, stored_as
+from partita.tensors.layout import LaidOutTensor, Layout, stored_as
 
 F32, F16 = np.dtype(np.float32), np.dtype(np.float16)
 NHWC = Layout((0, 2, 3, 1), F32)
@@ -54,22 +54,3 @@ def test_a_layout_that_was_not_agreed_on_is_an_error():
         stored_as(tensor, None)
     with pytest.raises(InferError, match="came plain; in layout NHWC float32 was agreed"):
         stored_as(plain, NHWC)
-
-
-def test_a_window_of_a_larger_tensor():
-    layout = Layout((0, 2, 3, 1), F16, Window(2, 3, 7))
-    assert layout.name == "NHWC float16 at 2 of 7"
-    plain = np.arange(1, 25, dtype=F32).reshape(1, 3, 2, 4)
-    stored = layout.stored(plain)
-    assert stored.shape == layout.shape_in_memory(plain.shape) == (1, 2, 4, 7)
-    assert layout.nbytes(plain.shape) == stored.nbytes
-    np.testing.assert_array_equal(stored[..., 2:5], plain.transpose(0, 2, 3, 1))
-    assert not stored[..., :2].any()
-    assert not stored[..., 5:].any()
-    assert np.shares_memory(layout.own(stored), stored)
-    tensor = LaidOutTensor(stored, F32, layout)
-    assert tensor.shape == layout.shape_of(stored) == plain.shape
-    np.testing.assert_array_equal(tensor.numpy(), plain)
-    other = Layout((0, 2, 3, 1), F16, Window(1, 3, 7))
-    with pytest.raises(InferError, match="float16 at 2 of 7; in layout NHWC float16 at 1"):
-        stored_as(tensor, other)

@@ -11,6 +11,7 @@ from toy_device import ToyDevice, core_with
 
 import partita
 from partita.errors import InferError, InputError
+from partita.runtime import input_binding
 
 
 class Bound(partita.BoundCall):
@@ -18,13 +19,18 @@ class Bound(partita.BoundCall):
 
     def __init__(self, source, target):
         self.source, self.target = source, target
-        self.calls, self.failure = 0, None
+        self.calls, self.failure, self.moves = 0, None, False
 
     def __call__(self):
         self.calls += 1
         if self.failure is not None:
             raise self.failure
         np.negative(self.source.numpy(), out=self.target.numpy())
+
+    def rebind(self, inputs):
+        if self.moves:
+            (self.source,) = inputs
+        return self.moves
 
 
 @pytest.fixture
@@ -39,6 +45,12 @@ def made(monkeypatch):
 
     monkeypatch.setattr(request._runner, "bind", bind)
     return request, bound
+
+
+@pytest.fixture
+def in_place(monkeypatch):
+    """Every input counts as large."""
+    monkeypatch.setattr(input_binding, "STAGED_BYTES", 0)
 
 
 def ones():
@@ -62,7 +74,49 @@ def test_tensors_set_before_are_bound(made):
     assert [one.calls for one in bound] == [3]
 
 
-def test_another_array_goes_the_whole_way(made):
+def test_another_small_array_is_copied_to_where_calls_read(made):
+    request, bound = made
+    x, other = ones(), 5 * ones()
+    for _ in range(3):
+        request.infer({"x": x})
+    for value, array in ((-5, other), (-1, x), (-5, other)):
+        assert (request.infer({"x": array})[0] == value).all()
+        assert request.get_tensor("x").numpy() is array
+    other[:] = 7
+    assert (request.infer()[0] == -7).all()
+    assert [one.calls for one in bound] == [5]
+
+
+def test_an_array_that_changes_between_setting_and_running_is_looked_at_again(made):
+    request, _ = made
+    x, other = ones(), 5 * ones()
+    for _ in range(4):
+        request.infer({"x": x})
+    request.set_tensors({"x": other})
+    other[:] = 3
+    assert (request.infer()[0] == -3).all()
+    request.set_tensors({"x": x})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        x.shape = (3, 2)
+    with pytest.raises(InputError, match=r"takes float32\[2, 3\]"):
+        request.infer()
+
+
+@pytest.mark.parametrize("moves", [True, False])
+def test_another_large_array_is_read_in_place_if_the_device_can(made, moves, in_place):
+    request, bound = made
+    x, others = ones(), [5 * ones() for _ in range(3)]
+    for _ in range(3):
+        request.infer({"x": x})
+    bound[0].moves = moves
+    for value, array in enumerate(others):
+        array[:] = value
+        assert (request.infer({"x": array})[0] == -value).all()
+    assert bound[0].calls == (4 if moves else 1)
+
+
+def test_another_large_array_goes_the_whole_way(made, in_place):
     request, bound = made
     x, other = ones(), 5 * ones()
     for _ in range(3):

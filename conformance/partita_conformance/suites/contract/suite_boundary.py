@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import LaidOutTensor, Layout, Window
+from partita.tensors.layout import LaidOutTensor, Layout
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import NotApplicableError, check, require
-from partita_conformance.inputs.models import Array, Sample, networks, parse, samples
+from partita_conformance.inputs.models import Array, Sample, networks, samples
 from partita_conformance.judging.compare import compare
 
 Layouts = Mapping[partita.Port, Sequence[Layout]]
@@ -128,33 +127,6 @@ def _called(layout: Layout | None) -> str:
 
 
 @check("boundary")
-def windows_are_all_that_is_written(bench: Bench) -> None:
-    """An output that is a part of a larger tensor is written there, and nothing beside it."""
-    tried = False
-    for sample, compiled, layouts in _offers(bench):
-        feeds = sample.feeds(74)
-        plain = _run(bench, compiled, {}, feeds)
-        for port in compiled.windows():
-            array = plain[port.index]
-            for named in layouts[port]:
-                tried = True
-                size = array.shape[named.axes[-1]]
-                layout = replace(named, window=Window(2, size, size + 5))
-                larger = np.full(layout.shape_in_memory(array.shape), 55, layout.dtype)
-                target = LaidOutTensor(larger, array.dtype, layout)
-                targets = [target if one is port else None for one in compiled.outputs]
-                runner = compiled.with_layouts({port: layout}).create_runner()
-                inputs = [_tensor(bench, feeds[one.name], None) for one in compiled.inputs]
-                results = runner.run(inputs, targets)
-                what = f"'{port.name}' of '{sample.name}' in a window"
-                compare([tensor.numpy() for tensor in results], plain, what)
-                layout.own(larger)[...] = 55
-                require(bool((larger == 55).all()), f"{what}: elements beside it were written.")
-    if not tried:
-        raise NotApplicableError("the device writes no windows")
-
-
-@check("boundary")
 def a_layout_that_was_not_chosen_does_no_harm(bench: Bench) -> None:
     """A tensor in a layout that its port was not given is an InferError, or is read rightly."""
     for sample, compiled, layouts in _offers(bench):
@@ -207,36 +179,6 @@ def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
         compare([o.numpy() for o in outputs], expected, f"'{sample.name}' after a run, repeated")
     if not tried:
         raise NotApplicableError("the device repeats no run")
-
-
-@check("boundary", values=True)
-def joined_bound_calls_keep_their_order(bench: Bench) -> None:
-    """followed_by() gives one call that computes what both do, one after the other."""
-    for op in ("Neg", "Abs", "Relu", "Exp", "Sigmoid"):
-        sample = Sample(op, parse(f"g (float[2,3] x) => (float[2,3] y) {{ y = {op}(x) }}"))
-        if not bench.refusals(sample.proto):
-            break
-    else:
-        raise NotApplicableError("the device takes none of Neg, Abs, Relu, Exp, Sigmoid")
-    compiled = bench.compile(sample.proto)
-    runners = [compiled.create_runner() for _ in range(3)]
-    chain = [partita.HostTensor(np.zeros((2, 3), np.float32)) for _ in range(4)]
-    bound_calls = [
-        runner.bind([chain[index]], [chain[index + 1]]) for index, runner in enumerate(runners)
-    ]
-    joined = bound_calls[0]
-    for one in bound_calls[1:]:
-        joined = None if joined is None or one is None else joined.followed_by(one)
-    if joined is None:
-        raise NotApplicableError("the device joins no runs")
-    for seed in (75, 76):
-        array = next(iter(sample.feeds(seed).values()))
-        np.copyto(chain[0].numpy(), array)
-        joined()
-        want = array
-        for _ in runners:
-            (want,) = bench.expected(sample.proto, {compiled.inputs[0].name: want})
-        compare([chain[-1].numpy()], [want], f"'{sample.name}' three times in a row")
 
 
 def _inputs(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita.tensors.layout import Window
 
 PORT = "port"
 """Attribute of the conversions at ports: the index of the input or output."""
@@ -40,30 +39,6 @@ def with_ports_last(
         new.outputs[index] = Value(plain.name, dtype, _last(plain))
         after.append(_conversion("ToChannelsLast", plain, new.outputs[index], index))
     new.nodes = [*before, *new.nodes, *after]
-    return new
-
-
-WINDOW = "Window"
-"""An operator for back-ends: the image that it reads, from channel `begin` on of one of `whole`."""
-
-
-def with_windows(graph: Graph, windows: Mapping[int, Window]) -> Graph:
-    """A copy of a graph in which some outputs with channels last are parts of larger images.
-
-    Args:
-        graph: The graph; not changed.
-        windows: By index of the output, its part.
-    """
-    new = graph.copy()
-    for index, window in windows.items():
-        part = new.outputs[index]
-        shape = None if part.shape is None else (*part.shape[:-1], window.whole)
-        new.outputs[index] = Value(part.name, part.dtype, shape)
-        attrs = {"begin": window.begin, "whole": window.whole}
-        outputs: list[Value | None] = [new.outputs[index]]
-        new.nodes.append(
-            Node(WINDOW, [part], outputs, attrs, domain=DOMAIN, name=part.name, origins=())
-        )
     return new
 
 

@@ -12,7 +12,6 @@ from partita_cpu.llvm.function import Function
 
 _NAME = "invoke"
 _TAKES_A_ROW = 0x80  # METH_FASTCALL: arguments come as an array
-_TAKES_ONE = 0x08  # METH_O
 
 
 class _Definition(ctypes.Structure):
@@ -26,7 +25,7 @@ class _Definition(ctypes.Structure):
     )
 
 
-_definitions: dict[tuple[int, int], _Definition] = {}
+_definitions: dict[int, _Definition] = {}
 
 
 @functools.cache
@@ -40,24 +39,22 @@ def invoke() -> Callable[[int, int, int, int], int]:
     return function
 
 
-def c_function(name: str, address: int, row: bool = True, self: object = None) -> Any:
-    """A Python function of machine code that follows CPython's rules for such.
+def c_function(name: str, address: int) -> Any:
+    """A Python function of machine code that takes a row of arguments by CPython's rules.
 
     Args:
         name: Its name.
         address: Where the code is; it must stay there.
-        row: Whether it takes a row of arguments; else one.
-        self: What it gets in front of them; kept.
     """
-    flags = _TAKES_A_ROW if row else _TAKES_ONE
-    definition = _definitions.get((address, flags))
+    definition = _definitions.get(address)
     if definition is None:
         # Functions hold its address, and nothing says when the last one has gone.
-        definition = _definitions[address, flags] = _Definition(name.encode(), address, flags, None)
+        definition = _Definition(name.encode(), address, _TAKES_A_ROW, None)
+        _definitions[address] = definition
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype = ctypes.py_object
     make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return make(ctypes.addressof(definition), self, None)
+    return make(ctypes.addressof(definition), None, None)
 
 
 def _text() -> str:

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita.lowering.nhwc.ports import WINDOW
 
-_WINDOW = f"{DOMAIN}::{WINDOW}"
 _CONV, _SCALE = f"{DOMAIN}::Conv", f"{DOMAIN}::ScaleShift"
 _POOLS = (f"{DOMAIN}::MaxPool", f"{DOMAIN}::AveragePool")
 _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
@@ -22,37 +20,13 @@ _MEANS = (f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool")
 _TARGET = {_CONV: 6, _SCALE: 3, **dict.fromkeys(_POOLS, 1)}
 """Who can write to a part of a buffer, and the position of the input that is the buffer."""
 
-_JOINS = ("Concat", _WINDOW)
-
-_READERS = frozenset({*_TARGET, *_MEANS, *_JOINS})
+_READERS = frozenset({*_TARGET, *_MEANS, "Concat"})
 """Who can read some channels of a larger image."""
 
 
 def write_in_place(graph: Graph) -> None:
-    """Takes the copies out of every Concat along the channels of images with channels last.
-
-    An output that is a part of a larger image is written there likewise, as if by a Concat.
-    """
-    _read_by_name(graph)
+    """Takes the copies out of every Concat along the channels of images with channels last."""
     _Slices(graph).run()
-
-
-def _read_by_name(graph: Graph) -> None:
-    """Lets windows read what is only given another name for them."""
-    uses = graph.uses()
-    named = {node.outputs[0]: node for node in graph.nodes if node.kind == "Identity"}
-    dropped = set()
-    for number, node in enumerate(graph.nodes):
-        name = named.get(node.inputs[0]) if node.kind == _WINDOW else None
-        if name is not None and uses[name.outputs[0]] == [node]:  # type: ignore[index]  # is read
-            dropped.add(name)
-            graph.nodes[number] = Node(
-                *(WINDOW, name.inputs, node.outputs, node.attrs),
-                domain=DOMAIN,
-                name=node.name,
-                origins=node.origins,
-            )
-    graph.nodes = [node for node in graph.nodes if node not in dropped]
 
 
 @dataclass(eq=False)
@@ -95,8 +69,6 @@ class _Slices:
         self._graph.nodes = nodes
 
     def _is_concat(self, node: Node) -> bool:
-        if node.kind == _WINDOW:
-            return True
         if node.kind != "Concat" or node.attrs.get("axis") != 3 or node.outputs[0] is None:
             return False
         values = [value for value in node.inputs if value is not None]
@@ -125,7 +97,7 @@ class _Slices:
         value = Value(f"{output.name}:buffer", output.dtype, shape)
         buffer = _Buffer(value, shape, bool(concat.attrs.get("half")))
         self._buffers.append(buffer)
-        self._fill(concat, buffer, int(concat.attrs.get("begin", 0)))
+        self._fill(concat, buffer, 0)
 
     def _fill(self, concat: Node, buffer: _Buffer, offset: int) -> None:
         """Lets the Concat's inputs be written behind one another from a channel on."""
@@ -163,7 +135,7 @@ class _Slices:
             reader.kind in _READERS
             and (reader.inputs[0] is value or reader.kind == "Concat")
             and (reader.kind != "Concat" or self._is_concat(reader))
-            and (reader.kind in _JOINS or reader.inputs.count(value) == 1)
+            and (reader.kind == "Concat" or reader.inputs.count(value) == 1)
             for reader in self._uses.get(value, [])
         )
 

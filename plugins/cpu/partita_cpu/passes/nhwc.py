@@ -15,7 +15,7 @@ from partita import Port
 from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
-from partita.lowering.nhwc.ports import converted_ports, with_ports_last, with_windows
+from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.specialize import Spec
 from partita.tensors.layout import Layout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
@@ -43,11 +43,6 @@ def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Sp
         [port.index for port in layouts if not port.is_input],
         SINGLE,
     )
-    windows = {
-        port.index: layout.window for port, layout in layouts.items() if layout.window is not None
-    }
-    if windows:
-        graph = with_windows(graph, windows)
     return Specialiser(graph, specialiser.target)
 
 

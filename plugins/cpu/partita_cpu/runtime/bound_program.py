@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import operator
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Step, plain
 from partita.lowering.specialize import Spec
 from partita_cpu.runtime.call_table import Stretch, Walker
-from partita_cpu.runtime.input_setters import Taker, taker
 from partita_cpu.runtime.kernel_loading import callable_of, load_kernels
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
 
@@ -62,9 +60,6 @@ class GraphRunner:
         Returns:
             The outputs; those not given are valid until the next run.
         """
-        last = self._last
-        if last is not None and last.repeats(inputs, outputs) and self._same_values(inputs):
-            return last.again(inputs)
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
@@ -74,11 +69,6 @@ class GraphRunner:
             bound = self._last = self._bind(arrays)
             self._last_specs, self._last_values = specs, values
         return bound.run(arrays, outputs)
-
-    def _same_values(self, inputs: Sequence[Array]) -> bool:
-        """Whether the elements that the program depends on are those of the last run."""
-        indices = self._specialiser.value_inputs
-        return not indices or [inputs[i].tobytes() for i in indices] == self._last_values
 
     def bind(
         self,
@@ -162,9 +152,6 @@ class BoundProgram:
         rest = program.rest
         self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
         self._given = False  # whether steps write to arrays of the caller
-        # The arrays of the last run, if another one on them would find everything in its place.
-        self._steady: tuple[list[_Seen], Sequence[Array | None] | None, list[Array]] | None
-        self._steady_shapes: list[tuple[int, ...]] = []
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
             owner is not None and owner not in late for owner in program.owned
@@ -172,7 +159,6 @@ class BoundProgram:
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
-        self._steady = None
         self._put_inputs(inputs)
         try:
             return self._run(inputs, outputs)
@@ -185,37 +171,8 @@ class BoundProgram:
             self._given = outputs is not None
         self._walk()
         if outputs is None and self._direct:
-            results: list[Array] = list(self._buffers)  # type: ignore[arg-type]  # all have one
-        else:
-            results = self._collect(outputs)
-        if self._direct and all(map(operator.is_, results, self._outputs)):
-            self._steady = ([weakref.ref(array) for array in inputs], outputs, results)
-            self._steady_shapes = [array.shape for array in inputs]
-        return results
-
-    def repeats(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> bool:
-        """Whether these are the very arrays of the last run, so that :meth:`again` will do."""
-        steady = self._steady
-        if steady is None or not all(map(operator.is_, inputs, [seen() for seen in steady[0]])):
-            return False
-        if any(map(operator.ne, map(_shape, inputs), self._steady_shapes)):
-            return False
-        if outputs is None or steady[1] is None:
-            return outputs is steady[1]
-        return all(map(operator.is_, outputs, steady[1]))
-
-    def again(self, inputs: Sequence[Array]) -> list[Array]:
-        """Runs once more on the arrays of the last run; see :meth:`repeats`."""
-        if not self._held:
-            self._walk()
-            return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
-        for index, places in self._held:
-            self._patch(places, inputs[index])
-        try:
-            self._walk()
-        finally:
-            self._let_go()
-        return list(self._steady[2])  # type: ignore[index]  # repeats() has looked
+            return list(self._buffers)  # type: ignore[arg-type]  # all have one
+        return self._collect(outputs)
 
     def settle(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> bool:
         """Puts arrays in their places; whether a run is then nothing but calls."""
@@ -270,24 +227,6 @@ class BoundProgram:
         for found, array in zip(self._input_places, arrays, strict=True):
             self._patch(found, array)
         return True
-
-    def takers(self) -> Sequence[Taker] | None:
-        """For each input what lets calls that were handed out read another array instead."""
-        walker = self._walker
-        if walker is None:
-            return None
-        outputs = [out for out in self._outputs if out is not None]
-        found: list[Taker] = []
-        for array, uses in zip(self._inputs, self._input_places, strict=True):
-            places = [walker.place(number, position) for number, position, _ in uses]
-            known = [place for place in places if place is not None]
-            made = None
-            if array is not None and len(known) == len(places):
-                made = taker(array, known, outputs)
-            if made is None:
-                return None
-            found.append(made)
-        return found
 
     def _walk(self) -> None:
         if self._times is not None:
@@ -429,12 +368,6 @@ class BoundProgram:
             else:
                 self._walker.run_one(number, self._calls)
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
-
-
-_Seen = weakref.ref[Array]
-"""An array that is not kept: whether another one is the same can be asked yet."""
-
-_shape = operator.attrgetter("shape")
 
 
 def _walked() -> None:

@@ -84,11 +84,6 @@ class Walker:
         self._words[place] = array.__array_interface__["data"][0]
         return True
 
-    def place(self, number: int, position: int) -> int | None:
-        """The address of the word that :meth:`patch` writes; ``None`` if Python calls the step."""
-        place = self._places.get((number, position))
-        return None if place is None else self._slots.ctypes.data + 8 * place
-
     def run(self, calls: Sequence[Call]) -> None:
         """Runs all steps; `calls` are those for Python, by number."""
         for part in self._parts:
@@ -126,9 +121,8 @@ class Walker:
         return [
             NativeStretch(
                 self._crew,
-                self._table[part.first : part.last].copy(),
-                part.rows.shared,
-                [(self, number) for number in range(part.first, part.last)],
+                part.rows,
+                self.explain,
                 keep,
             )
             if part.rows is not None
@@ -160,48 +154,23 @@ class _Part(NamedTuple):
 
 
 class NativeStretch:
-    """Rows of a table, of one program or several, that a crew walks in one call.
+    """Rows of a table that a crew walks in one call.
 
     Args:
         crew: The threads.
-        table: The rows; a copy of their own.
-        shared: Whether it is worth it to wake the other threads.
-        steps: For each row its walker, and its step there.
+        rows: The rows.
+        explain: Told the number of a row that failed; may raise an error that says more.
         keep: Whatever must live as long, since rows hold addresses of it.
     """
 
     def __init__(
-        self,
-        crew: Crew,
-        table: Array,
-        shared: bool,
-        steps: Sequence[tuple[Walker, int]],
-        *keep: object,
+        self, crew: Crew, rows: Rows, explain: Callable[[int], None], keep: object
     ) -> None:
-        self._crew, self._table, self._steps, self._keep = crew, table, steps, keep
-        self._rows = Rows(table.ctypes.data, 0, len(table), shared)
+        self._crew, self._rows, self._explain, self._keep = crew, rows, explain, keep
 
     def __call__(self) -> None:
         """Walks the rows."""
         self._crew.run(self._rows, self._explain)
-
-    @property
-    def alone(self) -> Array | None:
-        """The rows, where one thread walks them; ``None`` if it has others to help it."""
-        return self._table if self._crew.size == 1 else None
-
-    def followed_by(self, other: Stretch) -> NativeStretch | None:
-        """The rows of both; ``None`` if the other one is not for the same threads."""
-        if not isinstance(other, NativeStretch) or other._crew is not self._crew:
-            return None
-        table = np.concatenate([self._table, other._table])
-        shared = self._rows.shared or other._rows.shared
-        steps = [*self._steps, *other._steps]
-        return NativeStretch(self._crew, table, shared, steps, *self._keep, *other._keep)
-
-    def _explain(self, row: int) -> None:
-        walker, number = self._steps[row]
-        walker.explain(number)
 
 
 Stretch = NativeStretch | Callable[[], Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -138,10 +138,6 @@ class CpuCompiledModel(CompiledModel):
         if not self.specialiser.target.options.native:
             return {}
         return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
-
-    def windows(self) -> Collection[Port]:
-        """All outputs that can have channels last."""
-        return [port for port in self.layouts() if not port.is_input]
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
         """The same with images as they are computed; weights are shared."""
@@ -279,8 +275,7 @@ class CpuRunner(Runner):
             ports = zip(inputs, self._ports_in, strict=True)
             return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
 
-        takers = None if any(self._ports_in) else bound.takers()
-        call = CpuBoundCall(stretches, self._threads, rebind, takers)
+        call = CpuBoundCall(stretches, self._threads, rebind)
         values = [arrays[index] for index in self._graph.value_inputs]
         return ValueBoundCall(call, values, self, inputs, outputs) if values else call
 

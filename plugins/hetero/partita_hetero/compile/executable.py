@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Place:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory; of a window, those of all of the larger tensor."""
+        """Bytes in memory."""
         if self.layout is not None:
             return self.layout.nbytes(self.shape)
         return self.dtype.itemsize * math.prod(self.shape)
@@ -69,7 +69,6 @@ class Assembly:
         explanation: What ``explain`` returns.
         arena_bytes: Size of the block for intermediate host tensors.
         places: Where they lie in it, by slot.
-        joined: Numbers of submodels that have nothing to do: what they join is written in place.
     """
 
     submodels: Sequence[Submodel]
@@ -80,7 +79,6 @@ class Assembly:
     explanation: Explanation
     arena_bytes: int
     places: dict[int, Place]
-    joined: frozenset[int] = frozenset()
 
     def prepare(self, core: CoreAPI) -> list[Tensor | None]:
         """Allocates one request's intermediate host tensors, per slot, as views of one block.
@@ -95,8 +93,13 @@ class Assembly:
             prepared[slot] = place.tensor(block[start:])
         return prepared
 
-    def scratch(self) -> dict[int, np.ndarray[Any, Any]]:
-        """Memory to work in, by step: one block for each device that runs one step at a time."""
+    def scratch(self, one_at_a_time: bool) -> dict[int, np.ndarray[Any, Any]]:
+        """Memory to work in, by step; steps that never run at the same time share a block.
+
+        Args:
+            one_at_a_time: Whether all steps run one after another; otherwise those of a device do
+                that has room for one.
+        """
         needed = {
             piece.number: part.scratch_bytes
             for piece, part in zip(self.submodels, self.compiled, strict=True)
@@ -104,12 +107,13 @@ class Assembly:
         steps: dict[str, list[int]] = {}
         most: dict[str, int] = {}
         for index, step in enumerate(self.plan.steps):
-            lane = self.schedule.lanes[index]
-            if isinstance(step, RunStep) and self.schedule.capacity.get(lane) == 1:
-                steps.setdefault(lane, []).append(index)
-                most[lane] = max(most.get(lane, 0), needed[step.submodel])
-        blocks = {lane: np.empty(nbytes, np.uint8) for lane, nbytes in most.items() if nbytes}
-        return {index: block for lane, block in blocks.items() for index in steps[lane]}
+            device = self.schedule.lanes[index]
+            if isinstance(step, RunStep) and (one_at_a_time or self.schedule.capacity[device] == 1):
+                block = "" if one_at_a_time else device
+                steps.setdefault(block, []).append(index)
+                most[block] = max(most.get(block, 0), needed[step.submodel])
+        blocks = {block: np.empty(nbytes, np.uint8) for block, nbytes in most.items() if nbytes}
+        return {index: array for block, array in blocks.items() for index in steps[block]}
 
     def _block(self, core: CoreAPI, nbytes: int) -> np.ndarray[Any, Any]:
         permutes = [step for step in self.plan.steps if isinstance(step, PermuteStep)]
@@ -130,7 +134,6 @@ def plan_arena(
     compiled: Sequence[CompiledModel],
     layouts: Mapping[str, Layout],
     reuse: bool,
-    joined: Collection[int] = (),
 ) -> tuple[int, dict[int, Place]]:
     """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.
 
@@ -140,7 +143,6 @@ def plan_arena(
         compiled: The compiled model of each.
         layouts: By value, those that were agreed on.
         reuse: Right only where steps run in the plan's order, one at a time.
-        joined: Numbers of submodels whose inputs are windows of their result.
     """
     ports = {
         (submodel.number, i): port
@@ -171,24 +173,16 @@ def plan_arena(
     for output in plan.outputs:
         if output is not None:
             last[output] = end
-    windows: dict[int, int] = {}
-    for step in plan.steps:
-        if isinstance(step, RunStep) and step.submodel in joined:
-            (result,) = step.writes
-            windows |= dict.fromkeys(step.reads, result)
-            first[result] = min(first[slot] for slot in step.reads)
-    own = [slot for slot in known if slot not in windows]
     intervals = [
         (
-            known[slot].nbytes,
+            place.nbytes,
             first[slot] if reuse else 0,
             last.get(slot, first[slot]) if reuse else end,
         )
-        for slot in own
+        for slot, place in known.items()
     ]
     offsets, size = memory_plan.plan(intervals)
-    offset_of = dict(zip(own, offsets, strict=True))
     return size, {
-        slot: replace(place, offset=offset_of[windows.get(slot, slot)])
-        for slot, place in known.items()
+        slot: replace(place, offset=offset)
+        for (slot, place), offset in zip(known.items(), offsets, strict=True)
     }

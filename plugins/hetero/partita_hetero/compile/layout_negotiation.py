@@ -10,7 +10,6 @@ from partita.errors import CompileError, PartitaError
 from partita.model.model import Port
 from partita.runtime.compiled_model import CompiledModel
 from partita.tensors.layout import Layout
-from partita_hetero.compile.joining import Join, in_windows
 from partita_hetero.partition.submodels import Submodel
 
 Offers = tuple[Mapping[str, Sequence[Layout]], Mapping[str, Sequence[Layout]]]
@@ -80,7 +79,6 @@ class Settlement:
     compiled: list[CompiledModel]
     failures: list[tuple[Submodel, PartitaError]]
     casts: dict[tuple[int, str], str] = field(default_factory=dict)
-    joins: Sequence[Join] = ()
 
 
 class Negotiation:
@@ -101,7 +99,6 @@ class Negotiation:
         pieces: Sequence[Submodel],
         compiled: Sequence[CompiledModel],
         plain: Collection[str],
-        joins: Sequence[Join] = (),
     ) -> Settlement:
         """Agrees on layouts; with one submodel there is nothing to agree on.
 
@@ -109,7 +106,6 @@ class Negotiation:
             pieces: The submodels.
             compiled: The compiled model of each, with plain ports.
             plain: Values that applications see.
-            joins: Submodels that have nothing to do if what they join is written where it belongs.
         """
         if len(pieces) < 2:
             return Settlement({}, list(compiled), [])
@@ -123,22 +119,14 @@ class Negotiation:
         if failures:
             return Settlement({}, list(compiled), failures)
         agreed = agree(pieces, offers, plain)
-        done = []
-        for join in joins:
-            parts = in_windows(join, compiled, agreed)
-            if parts:
-                agreed |= parts
-                done.append(join)
         result = []
-        skipped = {join.number for join in done}
         for piece, part in zip(pieces, compiled, strict=True):
             try:
-                ports = {} if piece.number in skipped else ports_of(part, agreed)
-                result.append(self._with(part, ports))
+                result.append(self._with(part, ports_of(part, agreed)))
             except Exception as error:  # noqa: BLE001  # whatever a broken device raises
                 failures.append((piece, _as_compile_error(piece, error)))
         casts = _casts(pieces, compiled, offers, agreed)
-        return Settlement(agreed, result, failures, casts, done)
+        return Settlement(agreed, result, failures, casts)
 
     def _offers_of(self, part: CompiledModel) -> Offers:
         if part not in self._offers:

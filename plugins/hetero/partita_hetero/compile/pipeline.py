@@ -29,7 +29,6 @@ from partita.tensors.layout import Layout
 from partita.tensors.tensor import HOST
 from partita_hetero.compile import transfer_plan
 from partita_hetero.compile.executable import Assembly, plan_arena
-from partita_hetero.compile.joining import find_joins
 from partita_hetero.compile.layout_negotiation import Negotiation, Settlement
 from partita_hetero.partition import op_graph, partitioner, submodels
 from partita_hetero.partition.submodels import Submodel
@@ -267,7 +266,6 @@ class Compilation:
                 pieces,
                 [self._done[piece.key, counted] for piece in pieces],
                 {port.name for port in self.model.outputs},
-                find_joins(self.wiring, pieces, self._works_on_host),
             )
             if not settlement.failures:
                 return self._join(placement, pieces, settlement, remarks, choice)
@@ -384,9 +382,6 @@ class Compilation:
                 errors = list(pool.map(compile_one, range(len(waiting))))
         return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
 
-    def _works_on_host(self, device: str) -> bool:
-        return self._memories[device] == HOST and self._can_share(device, HOST)
-
     def _join(
         self,
         placement: Placement,
@@ -417,10 +412,7 @@ class Compilation:
         told = [*notes, *_notes_of_devices(pieces, compiled)]
         explanation = self._explain(placement, pieces, plan.boundaries, told, choice)
         linear = properties.HETERO_EXECUTOR == "LINEAR"
-        joined = frozenset(join.number for join in settlement.joins)
-        arena_bytes, places = plan_arena(
-            *(plan, pieces, compiled, settlement.layouts), reuse=linear, joined=joined
-        )
+        arena_bytes, places = plan_arena(plan, pieces, compiled, settlement.layouts, reuse=linear)
         return Assembly(
             pieces,
             compiled,
@@ -430,7 +422,6 @@ class Compilation:
             explanation,
             arena_bytes,
             places,
-            joined,
         )
 
     def _report(self, assembly: Assembly) -> None:

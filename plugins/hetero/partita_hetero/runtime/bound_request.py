@@ -1,12 +1,11 @@
-"""An assembly with one request's runners and tensors: what runs, step by step or joined."""
+"""An assembly with one request's runners and tensors: what runs, step by step."""
 
 from __future__ import annotations
 
 import logging
-import operator
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,21 +17,11 @@ from partita.runtime.result_check import ResultCheck
 from partita.tensors.layout import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.compile.joining import bring_together
-from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep, Step
+from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
 from partita_hetero.compiled_model import HeteroCompiledModel
 from partita_hetero.cost import clock
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Span, Timeline
-from partita_hetero.runtime.bound_calls import (
-    BoundCallFailedError,
-    Link,
-    Linker,
-    bind_each,
-    idle_steps,
-    join_lanes,
-    run_links,
-)
 from partita_hetero.runtime.call_timeout import TimeoutExceededError
 from partita_hetero.runtime.drift import Paces
 from partita_hetero.runtime.executor import run_linear
@@ -100,14 +89,13 @@ class Bound:
         self._shapes: list[tuple[int, ...]] = []
         self._sizes: dict[str, int] = {}
         self._prepared = prepared
-        self._windows = tuple(prepared)
-        self._idle = frozenset(idle_steps(self._steps, assembly.joined))
-        self._links: list[Link] | None = None
-        self._executor = compiled.properties.HETERO_EXECUTOR
-        counts = self._count and self._executor != "PARALLEL"  # there, joined calls tell times
-        self._may_link = not (counts or self._reject_nan or self._watchdog is not None)
+        self._binds = not self._reject_nan and self._watchdog is None
+        self._scratch = (
+            assembly.scratch(compiled.properties.HETERO_EXECUTOR != "PARALLEL")
+            if self._binds
+            else {}
+        )
         self._calls: dict[int, BoundCall] = {}
-        self._links_at_all = self._may_link
         self._given: dict[int, Tensor] = {}
         self.paces = Paces(compiled.properties.HETERO_DRIFT_FACTOR)
         self._note = self.paces.note if self.paces.watching else None
@@ -118,7 +106,7 @@ class Bound:
     def _whole_run(self, compiled: HeteroCompiledModel) -> WholeRun | None:
         """How the whole model is run, if one submodel is all of it."""
         piece = whole_model(compiled, self.assembly)
-        if piece is None or self._count or not self._may_link:
+        if piece is None or self._count or not self._binds:
             return None
         return WholeRun(piece, self._runners[piece.number], self._checks[piece.number])
 
@@ -132,87 +120,6 @@ class Bound:
         if self._whole is None or self._due.symbols:
             return None
         return self._whole.runner.bind(inputs, outputs, scratch)
-
-    def _run_and_link(self, cancelled: Callable[[], bool]) -> list[Link] | None:
-        """Runs the steps in order and binds each when it has run, as what it read is there then.
-
-        Returns:
-            Calls for runs of steps, where nothing has to be looked at between steps.
-        """
-        needed = max((part.scratch_bytes for part in self.assembly.compiled), default=0)
-        linker = Linker(
-            self._steps,
-            self._runners,
-            self._prepared,
-            self._blame,
-            np.empty(needed, np.uint8) if needed else None,
-            self.assembly.joined,
-        )
-
-        def run_and_bind(index: int) -> None:
-            self._step(index)
-            self._note_writes(self._steps[index])
-            linker.add(index)
-
-        run_linear(self.assembly.schedule, run_and_bind, cancelled)
-        return linker.links if any(one.call is not None for one in linker.links) else None
-
-    def _note_writes(self, step: Step) -> None:
-        """Forgets the tensors that were planned for a step, where its device has written others."""
-        for slot in step.writes:
-            if self._slots[slot] is not self._prepared[slot]:
-                self._prepared[slot] = None
-
-    def _link_lanes(self) -> list[Link] | None:
-        """One call for all steps if there can be one; otherwise binds each by itself.
-
-        Comes after a run step by step, which has shown what devices write where it was planned.
-        What crosses is still there, as its memory is used once in a request. By itself, a step
-        that reads what the application brings is not bound.
-        """
-        for step in self._steps:
-            self._note_writes(step)
-        scratch = self.assembly.scratch()
-        if self._executor == "PARALLEL":
-            self._prepared[: self._inputs] = self._slots[: self._inputs]
-            self._calls = self._bind_each(scratch)
-            if all(self._movable(index, call) for index, call in self._calls.items()):
-                joined = join_lanes(self._calls, self.assembly.schedule, self._idle)
-                if joined is not None and not (self._count and not joined.times()):
-                    return [Link(0, len(self._steps) - 1, joined)]
-            self._prepared[: self._inputs] = [None] * self._inputs
-        self._calls = self._bind_each(scratch)
-        return None
-
-    def _bind_each(self, scratch: Mapping[int, np.ndarray[Any, Any]]) -> dict[int, BoundCall]:
-        return bind_each(
-            *(self._steps, self._runners, self._prepared, self._blame, scratch), self._idle
-        )
-
-    def _movable(self, index: int, call: BoundCall) -> bool:
-        """Whether a call can read other inputs of the model, if it reads any."""
-        reads = self._steps[index].reads
-        if all(slot >= self._inputs for slot in reads):
-            return True
-        return call.rebind([self._read(slot) for slot in reads])
-
-    def _bring_inputs(self) -> bool:
-        """Lets the bound steps read this request's inputs; whether all of them can."""
-        given, bound = self._slots[: self._inputs], self._prepared[: self._inputs]
-        if all(map(operator.is_, given, bound)):
-            return True
-        self._prepared[: self._inputs] = [None] * self._inputs  # until all read the new ones
-        for index, call in self._calls.items():
-            reads = self._steps[index].reads
-            if any(slot < self._inputs for slot in reads) and not call.rebind(
-                [self._read(slot) for slot in reads]
-            ):
-                return False
-        self._prepared[: self._inputs] = given
-        return True
-
-    def _blame(self, step: RunStep, error: Exception) -> PartFailedError:
-        return self._failed(self._pieces[step.submodel], error)
 
     def _failed(self, piece: Submodel, error: Exception) -> PartFailedError:
         """Notes a failure; of those that happen at the same time, only one is raised."""
@@ -294,7 +201,7 @@ class Bound:
         runs = [
             (index, step)
             for index, step in enumerate(self._steps[steps[0] : steps[1] + 1], steps[0])
-            if isinstance(step, RunStep) and index not in self._idle
+            if isinstance(step, RunStep)
         ]
         if len(runs) > 1:
             self._note_sizes(inputs)
@@ -316,8 +223,8 @@ class Bound:
     def _take(self, outputs: Sequence[Tensor | None]) -> None:
         """Has submodels write the model's outputs to tensors of the caller where they can.
 
-        Runs that were bound to other memory for them are bound anew, without these outputs. With a
-        time limit nothing of the caller's is handed out: who is given up might write to it later.
+        Calls that were bound to other memory for them are made no more. With a time limit nothing
+        of the caller's is handed out: who is given up might write to it later.
         """
         if self._watchdog is not None:
             return
@@ -326,16 +233,14 @@ class Bound:
             for (slot, _), tensor in zip(self._outputs, outputs, strict=False)
             if tensor is not None and slot in self._lendable
         }
-        if any(self._prepared[slot] is not None for slot in self._given):
-            for slot in self._given:
-                self._prepared[slot] = None
-            self._links, self._may_link, self._calls = None, self._links_at_all, {}
+        for slot in self._given:
+            self._prepared[slot] = None
 
     def _compute(
         self, execute: Callable[..., None], cancelled: Callable[[], bool]
     ) -> Sequence[Tensor]:
-        if not self._run_links(cancelled):
-            self._run_steps(execute, cancelled)
+        execute(self.assembly.schedule, self._timed_step if self._count else self._step, cancelled)
+        self._binds = False
         results: list[Tensor] = []
         for slot, constant in self._outputs:
             tensor = constant if slot is None else self._read(slot)
@@ -372,56 +277,6 @@ class Bound:
             f"{piece.number}, {len(piece.ops)} operations from '{first}'). If the model does not "
             "mean that, REJECT_NAN=YES has another device compute them."
         )
-
-    def _run_steps(self, execute: Callable[..., None], cancelled: Callable[[], bool]) -> None:
-        """Runs all steps one by one, and binds them if that may help from the next run on."""
-        if self._may_link and self._executor == "LINEAR":
-            self._links = self._run_and_link(cancelled)
-        else:
-            step = self._timed_step if self._count else self._step
-            execute(self.assembly.schedule, step, cancelled)
-            if self._may_link:
-                self._links = self._link_lanes()
-        self._may_link = False
-
-    def _run_links(self, cancelled: Callable[[], bool]) -> bool:
-        """Runs what was bound; ``False`` if all steps are to be run (again), one by one."""
-        if self._links is None:
-            return False
-        if self._executor == "PARALLEL" and not self._bring_inputs():
-            self._links, self._may_link = None, True
-            return False
-        try:
-            run_links(self._links, self._linked_step, cancelled, self._note)
-        except (BoundCallFailedError, _DeclinedError) as error:
-            _log.info("running step by step, since joined runs failed: %r", error.__cause__)
-            self._links, self._may_link = None, True
-            return False
-        if self._count:
-            self._note_times([t for one in self._links if one.call for t in one.call.times()])
-        return True
-
-    def _note_times(self, times: Sequence[tuple[float, float]]) -> None:
-        """Takes over when steps began and ended; idle ones when the last they wait for did."""
-        found = iter(times)
-        for index, waits in enumerate(self.assembly.schedule.waits):
-            if index in self._idle:
-                ended = max(self._times[other][1] for other in waits)
-                self._times[index] = ended, ended
-            else:
-                start, end = next(found)
-                self._times[index] = start * 1e6, end * 1e6
-
-    def _linked_step(self, index: int) -> None:
-        """Runs a step that is not bound; those that are read its tensors where they were planned.
-
-        Raises:
-            _DeclinedError: Its device has not written one there, though it did before.
-        """
-        self._step(index)
-        for slot in self._steps[index].writes:
-            if self._prepared[slot] is not None and self._slots[slot] is not self._prepared[slot]:
-                raise _DeclinedError
 
     def _read(self, slot: int) -> Tensor:
         tensor = self._slots[slot]
@@ -468,7 +323,9 @@ class Bound:
             start = 0.0 if self._note is None else clock.seconds()
             call = self._calls.get(index)
             if call is None or not self._repeat(call, step):
-                self._run_submodel(index, step)
+                self._run_submodel(step)
+                if self._binds:
+                    self._bind(index, step)
             if self._note is not None:
                 self._note(index, index, clock.seconds() - start)
             return
@@ -477,15 +334,41 @@ class Bound:
         except Exception as error:
             raise self._failed(self._end_of(step), error) from error
 
+    def _bind(self, index: int, step: RunStep) -> None:
+        """Has the device bind a call for a step that has just run, if all its tensors are planned.
+
+        That is right after its own run, since a call may be made for the elements of an input (a
+        shape that crosses), and later steps may write over them. A tensor that the device has
+        written elsewhere is not planned any more.
+        """
+        slots, prepared = self._slots, self._prepared
+        for slot in step.writes:
+            if slots[slot] is not prepared[slot]:
+                prepared[slot] = None
+        reads = [tensor for slot in step.reads if (tensor := prepared[slot]) is not None]
+        writes = [tensor for slot in step.writes if (tensor := prepared[slot]) is not None]
+        if len(reads) < len(step.reads) or len(writes) < len(step.writes):
+            return
+        runner = self._runners[step.submodel]
+        try:
+            call = runner.bind(reads, writes, self._scratch.get(index))
+        except Exception as error:
+            raise self._failed(self._pieces[step.submodel], error) from error
+        if call is not None:
+            self._calls[index] = call
+
     def _repeat(self, call: BoundCall, step: RunStep) -> bool:
         """Makes a bound call; ``False`` if the step is to be run as any other.
 
-        That is the case if an input lies elsewhere this time, and after a failure: the memory of
-        what crosses is not used twice in one request, so the run shows the failure again.
+        That is the case if an input lies elsewhere this time, if an output shall, and after a
+        failure: the inputs are still there, so the run shows the failure again.
         """
         slots, prepared = self._slots, self._prepared
         for slot in step.reads:
             if slots[slot] is not prepared[slot]:
+                return False
+        for slot in step.writes:
+            if prepared[slot] is None:
                 return False
         try:
             call()
@@ -520,12 +403,8 @@ class Bound:
         ]
         return next((piece for piece in ends if piece.device == permute.device), ends[0])
 
-    def _run_submodel(self, index: int, step: RunStep) -> None:
+    def _run_submodel(self, step: RunStep) -> None:
         slots = self._slots
-        if index in self._idle:
-            bring_together(slots, self._windows, step.reads)
-            slots[step.writes[0]] = self._windows[step.writes[0]]
-            return
         inputs = [slots[slot] for slot in step.reads]
         outputs = [self._given.get(slot, self._prepared[slot]) for slot in step.writes]
         run = self._runners[step.submodel].run
@@ -586,18 +465,11 @@ class Bound:
         """Asks all runners to stop."""
         for runner in self._runners.values():
             runner.cancel()
-        for one in self._links or ():
-            if one.call is not None:
-                one.call.cancel()
 
     def close(self) -> None:
         """Closes all runners."""
         for runner in self._runners.values():
             runner.close()
-
-
-class _DeclinedError(Exception):
-    """A device has not written to the tensor that was planned for it."""
 
 
 def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:

@@ -198,3 +198,9 @@ def test_halves_are_used_where_there_is_arithmetic_for_them(level):
     kinds = {arg.dtype for step in steps for arg in step.args[:1]}
     assert (np.dtype(np.uint16) in kinds) == EVERY[level].dots_bfloat16
     assert numpy_helper.to_array(net.weights[0]).dtype == np.float32
+
+
+def test_a_picture_s_convolution_before_others_in_a_concat(mode):
+    net = Net(1, 3, 32, 32)
+    one, two = net.conv("x", 3, 8), net.conv("x", 3, 16)
+    check(net, net.add("Concat", one, two, one, axis=1), **mode)

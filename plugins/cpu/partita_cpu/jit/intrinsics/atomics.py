@@ -88,6 +88,3 @@ call_system = calling(*["int64"] * 6, returns="int64")
 
 call_here = calling(returns="int32")
 """Calls the C function ``sched_getcpu``: its address, then nothing."""
-
-call_clock = calling("int64", "int64", returns="int32")
-"""Calls the C function ``clock_gettime``: its address, then the clock and where to write."""

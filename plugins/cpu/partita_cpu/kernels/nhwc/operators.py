@@ -78,20 +78,10 @@ def joined(b: Builder, node: Node, *parts: Operand) -> Operand:
     return parts[0]
 
 
-@kernel("Window", domain=DOMAIN, dtypes=STORED)
-def put_in_larger(b: Builder, node: Node, x: Operand) -> Operand:
-    """Channels copied to their place in a larger image, of which the rest means nothing."""
-    y = b.empty((*x.shape[:3], node.attrs["whole"]), x.dtype)
-    return _put(b, x, y, Place(x, 0, x.shape[3], y, node.attrs["begin"]))
-
-
 @kernel("PutChannels", domain=DOMAIN, dtypes=STORED)
 def put(b: Builder, node: Node, x: Operand, y: Operand) -> Operand:
     """Channels copied to their place in a buffer."""
-    return _put(b, x, y, Place.of(node, x, y))
-
-
-def _put(b: Builder, x: Operand, y: Operand, place: Place) -> Operand:
+    place = Place.of(node, x, y)
     if x.size:
         name = "copy_halves" if x.dtype == HALF else "copy"
         kernels = b.constant(single_kernel(choice_of(b).level, name))

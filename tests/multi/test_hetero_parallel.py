@@ -1,4 +1,4 @@
-"""PARALLEL in one call: the same answers, and what is promised of failures holds."""
+"""Submodels side by side: the same answers, and what is promised of failures holds."""
 
 from __future__ import annotations
 
@@ -52,23 +52,19 @@ def check(request, x, proto=BRANCHES):
         np.testing.assert_allclose(have, want, rtol=1e-5)
 
 
-def links_of(request):
-    return request._runner._bound._links
-
-
-def test_all_parts_are_one_call_whatever_comes_in():
-    compiled = cut(processors(), "CPU", "CPU2")
-    request = compiled.create_infer_request()
+@pytest.mark.parametrize(
+    "config", [{}, {"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 5000}, {"INFERENCE_NUM_THREADS": 2}]
+)
+def test_whatever_comes_in(config):
+    settings = dict(config)
+    core = processors(settings.pop("INFERENCE_NUM_THREADS", 1))
+    request = cut(core, "CPU", "CPU2", settings).create_infer_request()
     for scale in range(1, 5):
         check(request, X * np.float32(scale))
-    (link,) = links_of(request)
-    assert (link.first, link.last) == (0, len(compiled.assembly.plan.steps) - 1)
-    assert type(link.call).__name__ == "_Together"
     frozen = X * np.float32(9)
     frozen.flags.writeable = False
     check(request, frozen)
     check(request, np.asfortranarray(X))
-    assert links_of(request) == [link]
 
 
 def test_the_caller_s_own_outputs():
@@ -97,18 +93,6 @@ def test_state_that_is_carried_from_run_to_run():
         x = want[1]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [{"REJECT_NAN": True}, {"HETERO_TIMEOUT_MS": 5000}, {"INFERENCE_NUM_THREADS": 2}],
-)
-def test_parts_by_themselves_where_something_else_is_asked(config):
-    core = processors(config.pop("INFERENCE_NUM_THREADS", 1))
-    request = cut(core, "CPU", "CPU2", config).create_infer_request()
-    for scale in (1, 2, 3):
-        check(request, X * np.float32(scale))
-    assert links_of(request) is None
-
-
 def test_the_measured_run_keeps_the_order():
     core = processors()
     compiled = cut(core, "CPU", "CPU2")
@@ -116,7 +100,6 @@ def test_the_measured_run_keeps_the_order():
     request = compiled.create_infer_request()
     for _ in range(3):
         check(request, X)
-    assert links_of(request)
     timeline = compiled.measured
     assert [span.name for span in timeline.spans] == [
         f"subgraph{piece.number}" for piece in compiled.assembly.submodels
@@ -150,21 +133,20 @@ def test_many_threads_on_one_compiled_model():
     assert not wrong
 
 
-class Joining(FakeDevice):
-    """Binds its runs and joins them; a run of `broken` operators fails, bound or not."""
+class Binding(FakeDevice):
+    """Binds its runs; a run of `broken` operators fails, bound or not."""
 
-    def __init__(self, name, moves=True):
+    def __init__(self, name):
         super().__init__(name)
-        self.broken, self.moves, self.joined = "", moves, 0
-        self.hold = None
+        self.broken, self.calls, self.hold = "", 0, None
 
     def compile_model(self, model, properties):
         compiled = super().compile_model(model, properties)
-        compiled.create_runner = lambda: JoiningRunner(compiled)
+        compiled.create_runner = lambda: BindingRunner(compiled)
         return compiled
 
 
-class JoiningRunner(FakeRunner):
+class BindingRunner(FakeRunner):
     def __init__(self, compiled):
         super().__init__(compiled)
         self.ops = {op.name for op in compiled.model.ops}
@@ -186,41 +168,16 @@ class Call(partita.BoundCall):
         self.runner, self.inputs, self.outputs = runner, inputs, outputs
 
     def __call__(self):
+        plugin = self.runner.plugin
         self.runner.run(self.inputs, self.outputs)
-
-    def rebind(self, inputs):
-        if self.runner.plugin.moves:
-            self.inputs = inputs
-        return self.runner.plugin.moves
-
-    def together(self, calls, waits, lanes):
-        return Calls(calls) if all(isinstance(call, Call) for call in calls) else None
+        plugin.calls += 1
+        if plugin.hold is not None:
+            plugin.hold()
 
 
-class Calls(partita.BoundCall):
-    stop = False
-
-    def __init__(self, calls):
-        self.calls = calls
-
-    def __call__(self):
-        self.stop = False
-        for call in self.calls:
-            if self.stop:
-                raise InferCancelledError("stopped")
-            call()
-            plugin = call.runner.plugin
-            plugin.joined += 1
-            if plugin.hold is not None:
-                plugin.hold()
-
-    def cancel(self):
-        self.stop = True
-
-
-def joining(**kinds):
+def binding():
     core = partita.Core()
-    devices = [Joining("L", **kinds), Joining("R", **kinds)]
+    devices = [Binding("L"), Binding("R")]
     for device in devices:
         core.register_plugin(device)
     return core, devices
@@ -228,13 +185,12 @@ def joining(**kinds):
 
 @pytest.mark.parametrize("op", "abcdefy")
 def test_what_fails_in_the_middle_moves_and_is_blamed(op):
-    core, devices = joining()
+    core, devices = binding()
     compiled = cut(core, "L", "R")
     request = compiled.create_infer_request()
     for scale in (1, 2, 3):
         check(request, X * np.float32(scale))
-    assert links_of(request)
-    assert all(device.joined for device in devices)
+    assert all(device.calls for device in devices)
     piece = next(piece for piece in compiled.assembly.submodels if "abcdefy".index(op) in piece.ops)
     devices["LR".index(piece.device)].broken = op
     for scale in (4, 5, 6):
@@ -245,7 +201,7 @@ def test_what_fails_in_the_middle_moves_and_is_blamed(op):
 
 
 def test_strict_raises_what_the_device_raised():
-    core, (left, right) = joining()
+    core, (left, right) = binding()
     request = cut(core, "L", "R", {"STRICT": True}).create_infer_request()
     check(request, X)
     check(request, X)
@@ -257,38 +213,8 @@ def test_strict_raises_what_the_device_raised():
         check(request, X * np.float32(scale))
 
 
-def test_inputs_that_cannot_be_read_elsewhere():
-    core, _ = joining(moves=False)
-    request = cut(core, "L", "R").create_infer_request()
-    for scale in (1, 2, 3):
-        check(request, X * np.float32(scale))
-    assert links_of(request) is None
-
-
-def test_inputs_that_can_be_read_elsewhere_no_longer():
-    core, (left, right) = joining()
-    request = cut(core, "L", "R").create_infer_request()
-    for scale in (1, 2):
-        check(request, X * np.float32(scale))
-    assert links_of(request)
-    left.moves = right.moves = False
-    for scale in (3, 4, 5):
-        check(request, X * np.float32(scale))
-    assert links_of(request) is None
-
-
-def test_devices_that_do_not_tell_times_are_timed_part_by_part():
-    core, _ = joining()
-    compiled = cut(core, "L", "R", {"PERF_COUNT": True})
-    request = compiled.create_infer_request()
-    for _ in range(3):
-        check(request, X)
-    assert links_of(request) is None
-    assert all(span.end_us > span.start_us for span in compiled.measured.spans)
-
-
 def test_cancelling_in_the_middle():
-    core, (left, _) = joining()
+    core, (left, _) = binding()
     request = cut(core, "L", "R").create_infer_request()
     check(request, X)
     check(request, X)

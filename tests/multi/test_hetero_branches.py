@@ -1,4 +1,4 @@
-"""A Concat between submodels that nobody computes: the same answers, whatever else happens."""
+"""Branches on several devices that meet in a Concat: the same answers, whatever else happens."""
 
 from __future__ import annotations
 
@@ -65,38 +65,13 @@ def picture():
     return RNG.standard_normal((1, 4, 9, 7)).astype(np.float32)
 
 
-def layouts_of(compiled):
-    return {b.value: b.layout for b in compiled.explain().boundaries}
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("config", [{}, {"PERF_COUNT": True}, {"REJECT_NAN": True}])
-def test_branches_are_written_where_they_are_read(executor, config):
+def test_branches_meet(executor, config):
     proto = branches()
     compiled = cut(three_processors(), proto, executor, config=config)
-    assert len(compiled.assembly.joined) == 1
-    layouts = layouts_of(compiled)
-    assert layouts["a"] == "NHWC float32 at 0 of 30"
-    assert layouts["p"] == "NHWC float32 at 6 of 30"
-    assert layouts["c"] == "NHWC float32 at 14 of 30"
-    assert layouts["k"] == "NHWC float32"
     for _ in range(3):
         compare(compiled, proto, picture())
-    if config.get("PERF_COUNT"):
-        spans = {span.name: span for span in compiled.measured.spans}
-        (number,) = compiled.assembly.joined
-        assert all(span.end_us >= span.start_us for span in spans.values())
-        assert spans[f"subgraph{number}"].device == "CPU3"
-
-
-def test_all_parts_but_the_concat_are_one_call():
-    compiled = cut(three_processors(), branches(), "PARALLEL")
-    request = compiled.create_infer_request()
-    for _ in range(3):
-        request.infer({"x": picture()})
-    (link,) = request._runner._bound._links
-    assert type(link.call).__name__ == "_Together"
-    assert len(link.call.times()) == len(compiled.assembly.submodels) - 1
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -104,7 +79,7 @@ def test_all_parts_but_the_concat_are_one_call():
 def test_what_applications_see_is_plain(executor, name):
     proto = branches(outputs=("y", name))
     compiled = cut(three_processors(), proto, executor)
-    assert not compiled.assembly.joined
+    assert name not in {b.value for b in compiled.explain().boundaries if b.layout}
     compare(compiled, proto, picture())
 
 
@@ -148,7 +123,6 @@ def test_a_device_that_writes_elsewhere(executor, device, told):
     proto = branches()
     told[device] = "decline"
     compiled = cut(three_processors(), proto, executor)
-    assert compiled.assembly.joined
     request = compiled.create_infer_request()
     for _ in range(4):
         x = picture()
