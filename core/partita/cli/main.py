@@ -7,25 +7,17 @@ import importlib
 import io
 import logging
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
 
 import partita
+from partita.cli import commands
 from partita.cli.output import Output
 from partita.errors import PartitaError
 from partita.runtime.registry import command_modules
 
-COMMANDS = (
-    "devices",
-    "query",
-    "run",
-    "benchmark",
-    "bisect",
-    "zoo",
-    "demo",
-    "conformance",
-    "new_plugin",
-)
+COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
 """Each is a module of `partita.cli.commands` with ``add_parser(commands)`` and
 ``run(args, out) -> int``; plugins bring more."""
 
@@ -54,9 +46,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in (*(f"partita.cli.commands.{name}" for name in COMMANDS), *command_modules()):
-        importlib.import_module(module).add_parser(commands)
+        importlib.import_module(module).add_parser(subparsers)
     return parser
 
 
