@@ -22,6 +22,7 @@ PROJECT = "partita"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a plugin's entry module as one of the hooks below."""
 
 
 @hookspec

@@ -68,3 +68,4 @@ class Activation:
 
 
 NO_ACTIVATION = Activation(ActivationCode.NONE)
+"""The activation that changes nothing."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from partita.lowering.specialize import Specialiser
 
 Array = np.ndarray[Any, Any]
+"""An array of any shape and element type."""
 
 _WORTH_WAITING = 1 << 14
 """Copies of smaller arrays cost nothing."""
