@@ -34,7 +34,9 @@ class DeviceProperties(BaseModel):
     DEVICE_ID: str = Field("", description="Which device of this plugin, as in NAME.ID.")
     PERF_COUNT: bool = Field(False, description="Measure every operation while inferring.")
     CACHE_DIR: str = Field(
-        "", description="Folder for compiled models, instead of Core's; empty: they are not kept."
+        "",
+        description="Folder for compiled models, instead of Core's; empty: they are not kept. "
+        "Other caches lie in the folder that environment variable PARTITA_CACHE_DIR names.",
     )
 
 

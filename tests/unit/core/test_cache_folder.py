@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import stat
 import sys
 
@@ -228,3 +229,29 @@ def test_a_write_that_fails_leaves_nothing(root, monkeypatch):
 def test_folders_on_the_way_are_private_too(tmp_path):
     make_private(tmp_path / "one" / "two")
     assert mode(tmp_path / "one") == mode(tmp_path / "one" / "two") == 0o700
+
+
+def test_all_that_is_kept_lies_below_the_one_folder(root):
+    from partita.zoo import store
+    from partita_cpu.jit import disk_cache
+    from partita_hetero.cost import database
+    from partita_opencl.drivers import program_cache
+
+    kept = [store.cache_folder(), database.cache_folder(), program_cache.cache_folder()]
+    assert [folder.name for folder in kept] == ["zoo", "hetero", "opencl"]
+    disk_cache.write("name", "key", b"content")
+    (file,) = (root / "cpu").glob("*/name-*")
+    assert {folder.parent for folder in (*kept, file.parent.parent)} == {root}
+
+
+def test_no_other_module_asks_where_caches_belong():
+    tree = module.Path(__file__).parents[3]
+    packages = [tree / "core", tree / "plugins", tree / "conformance"]
+    asks = re.compile(r"platformdirs|XDG_CACHE_HOME|environ\W+get\W+PARTITA_CACHE_DIR|user_cache")
+    found = {
+        path.relative_to(tree).as_posix()
+        for package in packages
+        for path in package.rglob("*.py")
+        if asks.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == {"core/partita/storage/cache_folder.py"}

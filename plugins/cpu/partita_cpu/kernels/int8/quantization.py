@@ -13,7 +13,7 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.cast import NARROW, convert, emit_cast, onnx_dtype
 from partita_cpu.kernels.half import float32_of, narrow
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
-from partita_cpu.kernels.reduction.reduce import normalised_axis, reduce_axes
+from partita_cpu.kernels.reduction.reduce import normalized_axis, reduce_axes
 from partita_cpu.scalar.math import round_even
 
 INT32 = np.dtype(np.int32)
@@ -135,7 +135,7 @@ class Grid:
             self.extents = (1, 1, x.size)
             self.shape: tuple[int, ...] = ()
             return
-        axis = normalised_axis(b, int(node.attrs.get("axis", 1)), x.ndim)
+        axis = normalized_axis(b, int(node.attrs.get("axis", 1)), x.ndim)
         if block:
             self.repeat = (axis, block)
             self.extents = (1, x.size, 1)

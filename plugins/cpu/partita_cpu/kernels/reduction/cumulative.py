@@ -12,7 +12,7 @@ from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
-from partita_cpu.kernels.reduction.reduce import normalised_axis
+from partita_cpu.kernels.reduction.reduce import normalized_axis
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 from partita_cpu.scalar.math import like
 
@@ -79,7 +79,7 @@ _SCANS = {"CumSum": (_scan_kernel(add), 0), "CumProd": (_scan_kernel(multiply), 
 @through_float32
 def scan(b: Builder, node: Node, x: Operand, axis: Operand) -> Operand:
     """Cumulative sum or product."""
-    position = normalised_axis(b, int(b.value(axis).item()), x.ndim)
+    position = normalized_axis(b, int(b.value(axis).item()), x.ndim)
     function, neutral = _SCANS[node.op_type]
     y = b.empty(x.shape, x.dtype)
     if x.size:

@@ -109,7 +109,7 @@ _mean, _mean_whole = mapped_with(divided), mapped_with(divided_whole)
 _NO_SCRATCH = np.zeros(1, np.float64)
 
 
-def normalised_axis(b: Builder, axis: int, ndim: int) -> int:
+def normalized_axis(b: Builder, axis: int, ndim: int) -> int:
     """``axis`` counted from the front.
 
     Raises:
@@ -130,7 +130,7 @@ def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> fr
         return None if node.attrs.get("noop_with_empty_axes", 0) else frozenset(range(x.ndim))
     if x.ndim == 0:
         return frozenset()  # as onnxruntime: any axis of a scalar
-    return frozenset(normalised_axis(b, int(axis), x.ndim) for axis in given)
+    return frozenset(normalized_axis(b, int(axis), x.ndim) for axis in given)
 
 
 def _groups(shape: Sequence[int], axes: frozenset[int]) -> list[tuple[int, bool]]:
