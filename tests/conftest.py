@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 from importlib.util import find_spec
 
@@ -28,6 +29,12 @@ def pytest_report_header():
         facts = ", ".join(part for part in (info.full_name, info.driver, details) if part)
         lines.append(f"device {info.device}: {facts}")
     return lines + [f"no {name}: {why}" for name, why in core.unavailable_devices.items()]
+
+
+def pytest_collection_finish():
+    """Takes the thousands of tests out of what each search for garbage goes through."""
+    gc.collect()
+    gc.freeze()
 
 
 def skipping_without_opencl():

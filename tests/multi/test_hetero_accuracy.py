@@ -188,7 +188,7 @@ def test_samples_and_reference_that_cannot_be_used(compiled, folder):
 
 
 def test_the_budget_holds_where_times_decide(compiled):
-    fast, slow = lossy(), FakeDevice("B", delay_s=0.01)
+    fast, slow = lossy(delay_s=0.01), FakeDevice("B", delay_s=0.1)
     model = compiled((fast, slow), 2e-3, HETERO_SCHEDULE="COST")
     assert devices_of(model)["b"] == "B"
     assert error_of(model) <= 2e-3

@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any
 
 import pluggy
@@ -27,6 +26,7 @@ from partita.errors import (
 from partita.properties.deferred import DeferredProperties
 from partita.runtime import device_string
 from partita.runtime.device_string import DeviceString, is_device_id, is_device_name
+from partita.runtime.entry_points import plugin_entries
 
 _log = logging.getLogger(__name__)
 
@@ -267,18 +267,13 @@ class Registry:
 
     def _discover(self) -> None:
         disabled = _disabled()
-        releases: dict[metadata.Distribution, tuple[str, str]] = {}
-        for entry in metadata.entry_points(group=hookspecs.PROJECT):
-            distribution, release = "unknown", ""
-            if entry.dist is not None:
-                if entry.dist not in releases:
-                    releases[entry.dist] = _release(entry.dist)
-                distribution, release = releases[entry.dist]
-            if entry.name in disabled:
+        for found in plugin_entries():
+            name = found.entry.name
+            if name in disabled:
                 cause = f"disabled by {DISABLE_VARIABLE}"
-                self.failures.append(Failure(entry.name, distribution, cause))
+                self.failures.append(Failure(name, found.distribution, cause))
             else:
-                self._load(entry.name, distribution, entry.load, release)
+                self._load(name, found.distribution, found.entry.load, found.release)
 
     def _load(
         self, name: str, distribution: str, load: Callable[[], object], release: str = ""
@@ -329,9 +324,10 @@ class Registry:
         return list(provided[0])
 
     def _find_module(self, source: str) -> tuple[object, str]:
-        for entry in metadata.entry_points(group=hookspecs.PROJECT):
+        for found in plugin_entries():
+            entry = found.entry
             if source in (entry.name, entry.module, entry.module.partition(".")[0]):
-                return entry.load(), _release(entry.dist)[1] if entry.dist else ""
+                return entry.load(), found.release
         try:
             return importlib.import_module(source), ""
         except ModuleNotFoundError as error:
@@ -339,12 +335,6 @@ class Registry:
                 f"'{source}' is neither an entry point of group '{hookspecs.PROJECT}' nor a module "
                 f"that can be imported: {error}"
             ) from error
-
-
-def _release(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Name, and name with version, of what was installed; its metadata are read only once."""
-    told = distribution.metadata
-    return told["Name"], f"{told['Name']} {told['Version']}"
 
 
 def command_modules() -> list[str]:
@@ -355,18 +345,19 @@ def command_modules() -> list[str]:
     """
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    for entry in metadata.entry_points(group=hookspecs.PROJECT):
-        if entry.name in _disabled():
+    for found in plugin_entries():
+        name = found.entry.name
+        if name in _disabled():
             continue
         try:
-            manager.register(entry.load(), name=entry.name)
+            manager.register(found.entry.load(), name=name)
         except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
-            _log.info("Plugin '%s' brings no commands: %s", entry.name, error)
-    found = [name for names in manager.hook.command_modules() for name in names]
-    strays = [name for name in found if not isinstance(name, str)]
+            _log.info("Plugin '%s' brings no commands: %s", name, error)
+    modules = [name for names in manager.hook.command_modules() for name in names]
+    strays = [name for name in modules if not isinstance(name, str)]
     if strays:
         raise PluginError(f"A hook 'command_modules' returned {strays[0]!r}; module names are due.")
-    return found
+    return modules
 
 
 def _disabled() -> set[str]:
