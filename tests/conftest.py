@@ -7,14 +7,12 @@ import platform
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import HealthCheck, settings
+from sampling import load_profile
 
 import partita
 from partita.errors import DeviceUnavailableError
 
-# Examples compile kernels, and other processes may want the processor: no example has a deadline.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+load_profile()
 
 _FIRST_STATES = {}
 

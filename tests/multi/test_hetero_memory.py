@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita.contract.query import ReasonCode
 from partita.errors import InfeasiblePlanError, PropertyError, UnsupportedOpError
@@ -218,7 +219,7 @@ def held(wiring, sizes, weights, placement, device):
     return most + sum({k: v for op in mine for k, v in weights[op].items()}.values())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(cases())
 def test_random_placements_keep_their_limits(case):
     proto, limits, objective = case

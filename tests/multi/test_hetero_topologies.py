@@ -8,8 +8,9 @@ import threading
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from onnx import TensorProto, helper, numpy_helper
+from sampling import examples
 
 import partita
 from partita.contract.query import ReasonCode
@@ -219,7 +220,7 @@ def random_models(draw):
     return proto, pins, rng.choice(["LINEAR", "DATAFLOW", "PARALLEL"])
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(random_models())
 def test_any_affinity_on_any_model_gives_the_right_answer(case):
     proto, pins, executor = case

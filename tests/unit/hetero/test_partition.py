@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from sampling import examples
 
 from partita_hetero.partition.partitioner import Part, changes_to_end, partition
 
@@ -45,7 +46,7 @@ def placed_graphs(draw):
     return count, edges, affinity
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(placed_graphs(), st.booleans())
 def test_any_affinity_gives_parts_that_can_run_in_order(graph, merge_islands):
     count, edges, affinity = graph
@@ -53,7 +54,7 @@ def test_any_affinity_gives_parts_that_can_run_in_order(graph, merge_islands):
     check(preds, affinity, partition(preds, succs, affinity, merge_islands))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(placed_graphs())
 def test_never_fewer_parts_than_the_longest_alternation(graph):
     count, edges, affinity = graph
@@ -86,7 +87,7 @@ def leads_through_others(readers, first, last):
     return False
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(placed_graphs())
 def test_no_two_parts_are_left_that_could_be_one(graph):
     count, edges, affinity = graph
@@ -124,7 +125,7 @@ def fewest_parts(preds, affinity):
     return steps
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     st.integers(1, 9).flatmap(
         lambda n: st.tuples(

@@ -7,9 +7,10 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
+from sampling import examples
 from single_op import assert_same, check, model_of, normal, run_fused, run_ours
 
 from partita.errors import CompileError
@@ -107,7 +108,7 @@ def convolutions(draw):
     return x, (groups * outputs, inputs, *kernel), attributes
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(convolutions())
 def test_any_conv(case):
     x, w, attributes = case

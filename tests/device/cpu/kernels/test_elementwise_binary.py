@@ -5,10 +5,11 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import mutually_broadcastable_shapes
 from onnx.reference import ReferenceEvaluator
+from sampling import examples
 from single_op import check, model_of, normal, run_ours
 
 from partita.errors import CompileError
@@ -34,7 +35,7 @@ def test_arithmetic(op_type, left, right):
     check(op_type, [normal(1, *left), normal(2, *right)], rtol=0, atol=0)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     shapes=mutually_broadcastable_shapes(num_shapes=2, max_dims=6, max_side=5),
     operator=st.sampled_from([("Sub", np.subtract), ("Less", np.less), ("Max", np.maximum)]),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from single_op import assert_same, check, normal, run_ours
 
 from partita.errors import CompileError
@@ -17,7 +18,7 @@ def int64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data())
 def test_any_strided_copy(data):
     draw = data.draw

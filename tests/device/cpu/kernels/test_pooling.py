@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from single_op import assert_same, check, normal, run_ours
 
 from partita.errors import CompileError, InferError
@@ -62,7 +63,7 @@ def test_lp_pool(shape, attributes, p):
     check("LpPool", [normal(1, *shape)], opset=18, p=p, **attributes)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.data())
 def test_any_window(data):
     draw = data.draw

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 from single_op import assert_same, check, normal, run_ours
 
 from partita.errors import CompileError
@@ -53,7 +54,7 @@ def test_axes(op_type, axes):
         )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=0, max_size=6),
     chosen=st.sets(st.integers(0, 5)),

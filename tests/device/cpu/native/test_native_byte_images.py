@@ -6,10 +6,11 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from judge import onnxruntime_results, weight_range
 from onnx import TensorProto, helper, numpy_helper
+from sampling import examples
 
 import partita
 from partita_cpu.gemm.tile_kernels import byte_kernels, byte_window_kernels
@@ -249,7 +250,7 @@ def taps_of(x, columns, blank):
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
     columns, channels = windows(data), data.draw(st.integers(1, 40))
@@ -280,7 +281,7 @@ def test_depthwise_sums_at_the_edge_of_memory(level, dtype, data):
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
     columns, channels = windows(data), data.draw(st.sampled_from([1, 3, 21, 64, 70]))
@@ -311,7 +312,7 @@ def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_maxima_at_the_edge_of_memory(dtype, data):
     columns, channels = windows(data), data.draw(st.integers(1, 40))

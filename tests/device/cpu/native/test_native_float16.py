@@ -5,8 +5,9 @@ from __future__ import annotations
 import numba
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Source, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic
@@ -47,7 +48,7 @@ def product(x, w, **config):
     return found, {info.exec_type for info in request.get_profiling_info()}
 
 
-@settings(max_examples=15)
+@examples(15)
 @given(
     rows=st.integers(1, 40),
     depth=st.integers(1, 700),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita.lowering import ActivationCode
 from partita_cpu.gemm.blocking import Images, plan
@@ -83,7 +84,7 @@ def check(y, expected, arithmetic, x, w):
 
 
 @pytest.mark.parametrize("arithmetic", ARITHMETICS)
-@settings(max_examples=60)
+@examples(60)
 @given(
     rows=st.integers(1, 150),
     depth=st.integers(1, 300) | st.integers(760, 1700),

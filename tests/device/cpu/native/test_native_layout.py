@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
+from sampling import examples
 
 import partita
 from partita_cpu.jit.isa import available
@@ -206,7 +207,7 @@ def windows(draw):
     return kernel, stride, dilation, pads, height, width
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(window=windows(), channels=st.integers(1, 70), seed=st.integers(0, 99))
 def test_depthwise(window, channels, seed):
     kernel, stride, dilation, pads, height, width = window
@@ -216,7 +217,7 @@ def test_depthwise(window, channels, seed):
     check(net, net.add("Clip", a, net.const(values=np.float32(-0.5)), ""))
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(window=windows(), channels=st.integers(1, 40), include=st.booleans(), up=st.booleans())
 def test_pooling(window, channels, include, up):
     kernel, stride, _, pads, height, width = window

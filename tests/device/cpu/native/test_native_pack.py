@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Storage, plan
 from partita_cpu.gemm.packing import pack, pack_matrix
@@ -61,7 +62,7 @@ def check(cut, packed, w):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data())
 def test_convolutions(level, arithmetic, data):
     groups, down, across = (data.draw(st.sampled_from(s)) for s in ((1, 1, 3), (1, 3), (1, 2, 3)))
@@ -80,7 +81,7 @@ def test_convolutions(level, arithmetic, data):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(depth=st.integers(1, 100), columns=st.integers(1, 100), order=st.sampled_from("CF"))
 def test_matrices(level, arithmetic, depth, columns, order):
     w = np.random.default_rng(1).standard_normal((depth, columns)).astype(np.float32)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
+from sampling import examples
 
 import partita
 from partita_cpu.jit.isa import available, detected
@@ -71,7 +72,7 @@ def encoder(rng, batch, channels, length, outputs, kernel, stride, dilation, pad
     return model_of(nodes, inputs, ["y", "p", "g", "t"], weights)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_random_convolutions_over_sequences(data):
     group = data.draw(st.sampled_from([1, 1, 2, 4]))

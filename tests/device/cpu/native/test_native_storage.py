@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
@@ -61,7 +62,7 @@ def places(draw, half_in, half_out):
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("halves", [(False, False), (True, True), (True, False), (False, True)])
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data(), images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions_of_parts(level, arithmetic, halves, data, images, seed, threads):
     float16 = arithmetic is Arithmetic.F16 and level.masks_halves
@@ -215,7 +216,7 @@ def windows_of(x, down, across, stride):
 @pytest.mark.parametrize(("level", "half"), KINDS)
 @pytest.mark.parametrize("kind", [WEIGH, MAX, MEAN])
 @pytest.mark.parametrize("gate", [0, 1])
-@settings(max_examples=15)
+@examples(15)
 @given(
     channels=st.integers(1, 50),
     stride=st.integers(1, 2),
@@ -277,7 +278,7 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
 @pytest.mark.parametrize("gate", [0, 1])
-@settings(max_examples=25)
+@examples(25)
 @given(
     channels=st.integers(1, 70),
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),

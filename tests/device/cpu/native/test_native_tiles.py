@@ -6,8 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
@@ -167,7 +168,7 @@ GROUPS_OF_HALF_A_STEP = Images(1, 3, 24, 32, 62, 2, (3, 1), (1, 1), (1, 1), (2, 
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=60)
+@examples(60)
 @example(images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1)
 @given(images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions(level, arithmetic, images, seed, threads):
@@ -190,7 +191,7 @@ def test_convolutions(level, arithmetic, images, seed, threads):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data(), seed=st.integers(0, 99), special=st.sampled_from([1.0, np.inf, np.nan]))
 def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, special):
     kernel, stride = data.draw(st.integers(2, 7)), data.draw(st.integers(1, 4))

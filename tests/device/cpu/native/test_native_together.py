@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita_cpu.gemm.blocking import Images, Source, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
@@ -19,7 +20,7 @@ from .test_native_tiles import check, convolve, run, usual_size
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_windows_of_one_line(level, arithmetic, data):
     kernel, stride = data.draw(st.integers(1, 70)), data.draw(st.integers(1, 9))
@@ -44,7 +45,7 @@ def test_windows_of_one_line(level, arithmetic, data):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
-@settings(max_examples=30)
+@examples(30)
 @given(data=st.data())
 def test_pixels_computed_together(level, arithmetic, data):
     height, width = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 120))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking import Images, Storage, plan
@@ -78,7 +79,7 @@ def weighed(window, x, w, bias, gate, low=-2.0, high=3.0):
 
 
 @pytest.mark.parametrize(("level", "half"), KINDS)
-@settings(max_examples=60)
+@examples(60)
 @given(
     window=windows(),
     channels=st.integers(1, 70),
@@ -170,7 +171,7 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), JOINED)
-@settings(max_examples=40)
+@examples(40)
 @given(
     window=windows(),
     channels=st.integers(2, 100),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from sampling import examples
 from small_problems import best_of_all, problems
 
 from partita_hetero.planner.arrays.blocks import contract
@@ -24,7 +25,7 @@ def late(singly):
     return problems(links=False, singly=singly, early=False)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(problems())
 def test_cuts_with_prices(problem):
     arrays = flatten(problem)
@@ -34,7 +35,7 @@ def test_cuts_with_prices(problem):
         assert np.isfinite(arrays.unit_cost[np.arange(arrays.units), place]).all()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(problems())
 def test_critical_path_and_divisible_load(problem):
     arrays = flatten(problem)
@@ -43,7 +44,7 @@ def test_critical_path_and_divisible_load(problem):
     assert divisible_load(arrays) <= min(parallel, best_of_all(problem, "THROUGHPUT")) + SLACK
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.booleans().flatmap(late))
 def test_chains_of_contiguous_placements(problem):
     arrays = flatten(problem)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from sampling import examples
 from small_problems import problems
 
 from partita_hetero.planner.arrays.flow_time import parallel_us
@@ -23,7 +24,7 @@ def placed(data, arrays):
     return np.array(places, np.int64)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.data(), st.booleans().flatmap(lambda singly: problems(singly=singly)))
 def test_the_parallel_latency(data, problem):
     arrays = flatten(problem)
@@ -35,7 +36,7 @@ def test_the_parallel_latency(data, problem):
         assert found == pytest.approx(simulate(problem, assignment, "PARALLEL").latency_us)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.data(), problems(launches=False))
 def test_the_loads_and_what_moves_do_to_them(data, problem):
     arrays = flatten(problem)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from sampling import examples
 from small_problems import best_of_all, problems
 
 from partita_hetero.planner.arrays.blocks import contract
@@ -24,7 +25,7 @@ def value_of(problem, arrays, place, objective):
     return objective_value(problem, assignment, objective, run)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(problems(devices=2, launches=False, limits=False))
 def test_the_minimum_cut_is_the_best_of_two_devices_in_sequence(problem):
     arrays = flatten(problem)
@@ -35,7 +36,7 @@ def test_the_minimum_cut_is_the_best_of_two_devices_in_sequence(problem):
     assert bound <= best + 1e-9
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(problems(launches=False, links=False, alike=True))
 def test_ideals_give_the_best_contiguous_split(problem):
     arrays = flatten(problem)
@@ -47,7 +48,7 @@ def test_ideals_give_the_best_contiguous_split(problem):
     assert one_submodel_each(problem, arrays.tasks(place)) is not None
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(problems(launches=False, links=False, limits=False))
 def test_ideals_find_nothing_below_the_best(problem):
     arrays = flatten(problem)
@@ -56,7 +57,7 @@ def test_ideals_find_nothing_below_the_best(problem):
     assert found == (True, best, None)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(problems(launches=False, links=False), st.booleans())
 def test_stretches_are_contiguous_and_keep_the_limits(problem, busiest):
     arrays = flatten(problem)
@@ -68,7 +69,7 @@ def test_stretches_are_contiguous_and_keep_the_limits(problem, busiest):
         assert (used <= arrays.limit).all()
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(problems(launches=False, links=False, alike=True, most=5))
 def test_stretches_of_a_chain_are_the_best_contiguous_split(problem):
     count = len(problem.tasks)
@@ -82,7 +83,7 @@ def test_stretches_of_a_chain_are_the_best_contiguous_split(problem):
     assert value_of(problem, arrays, place, "THROUGHPUT") == pytest.approx(best)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(problems(launches=False, links=False, most=5), st.sampled_from(["LATENCY", "THROUGHPUT"]))
 def test_the_programme_proves_the_best(problem, objective):
     arrays = flatten(problem)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from sampling import examples
 
 from partita.contract.query import ReasonCode
 from partita.errors import PlanError
@@ -77,7 +78,7 @@ def placed(draw):
     return problem, assignment, draw(st.sampled_from(["LATENCY", "PARALLEL", "THROUGHPUT"]))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(placed())
 def test_the_extra_time_is_that_of_the_moved_run(case):
     problem, assignment, objective = case

@@ -8,7 +8,8 @@ from unittest.mock import patch
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from sampling import examples
 from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
@@ -33,7 +34,7 @@ from partita_hetero.planner.simulation.plan import OBJECTIVES
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(problems(most=5), st.sampled_from(OBJECTIVES), st.booleans())
 def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     best = best_of_all(problem, objective, contiguous)
@@ -168,7 +169,7 @@ def test_list_schedules_of_a_fork():
     assert dict(list_schedules(flatten(slow)))["HEFT"].tolist() == [0, 0, 0]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(problems())
 def test_list_schedules_keep_groups_and_weights(problem):
     arrays = flatten(problem)
