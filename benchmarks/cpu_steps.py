@@ -126,8 +126,8 @@ def peak(
     kernel: int, configure: int, rows: int, columns: int, steps: int, size: int, threads: int
 ) -> float:
     """Of one tile kernel, on so many threads at once."""
+    from partita_cpu.jit.deferred_numba import compiler
     from partita_cpu.jit.intrinsics.address_call import call_plain, call_tile
-    from partita_cpu.jit.kernel import compiler
     from partita_cpu.llvm.tiles.amx import tile_config
 
     @compiler().njit(nogil=True)

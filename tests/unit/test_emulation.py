@@ -67,12 +67,12 @@ compiler.compile_for({
     "folder": "foreign",
 })
 
-from partita_cpu.jit import codegen, disk_cache, dispatch, llvm_kernel
+from partita_cpu.jit import codegen, disk_cache, kernel_definition, llvm_kernel
 from partita_cpu.kernels.reduction.softmax import softmax_rows
 from partita_cpu.llvm.levels import NEON
 
 assert disk_cache.machine() == "foreign"
-signature = tuple(map(dispatch.type_of, ("<f4 1", "<f4 1", *["int"] * 4)))
+signature = tuple(map(kernel_definition.type_of, ("<f4 1", "<f4 1", *["int"] * 4)))
 code, _ = codegen.object_of(softmax_rows, signature)
 print(int.from_bytes(code[18:20], "little"))
 print(int.from_bytes(llvm_kernel._object("", llvm_kernel.level_machine(NEON))[18:20], "little"))

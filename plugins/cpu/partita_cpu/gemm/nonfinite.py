@@ -12,8 +12,8 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_call import float_bits
-from partita_cpu.jit.kernel import register_jitable
 
 LARGEST = 0x7F7F8000
 """The first float32 that rounds to an infinite bfloat16, as bits."""

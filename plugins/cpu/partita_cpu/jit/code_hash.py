@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.jit.kernel import Intrinsic, Kernel, Later, implementations
+from partita_cpu.jit.deferred_numba import Intrinsic, Later, implementations
+from partita_cpu.jit.kernel_definition import KernelDefinition
 
 _OURS = "partita_cpu"
+_WITH_CODE = (KernelDefinition, Intrinsic, types.FunctionType, type)
 
 
 def fingerprint(function: Any) -> str:
@@ -29,7 +31,7 @@ def extent(function: Any) -> int:
     return _read(function).size
 
 
-def units_of(function: Any) -> list[Kernel]:
+def units_of(function: Any) -> list[KernelDefinition]:
     """The kernels it calls that are compiled apart."""
     return _read(function).units
 
@@ -55,23 +57,21 @@ class _Reader:
         self._seen: dict[int, int] = {}
         self._kept: list[Any] = []
         self.size = 0
-        self.units: list[Kernel] = []
+        self.units: list[KernelDefinition] = []
 
     def digest(self) -> str:
         return self._hash.hexdigest()
 
     def add(self, thing: Any) -> None:
         """Notes a value: by its content if that can matter, else by its name."""
-        if isinstance(thing, (Kernel, Intrinsic, types.FunctionType, type)) and self._is_ours(
-            thing
-        ):
+        if isinstance(thing, _WITH_CODE) and self._is_ours(thing):
             number = self._seen.get(id(thing))
             if number is not None:
                 self._note(f"again {number}")
                 return
             self._seen[id(thing)] = len(self._seen)
             self._kept.append(thing)
-        if isinstance(thing, Kernel):
+        if isinstance(thing, KernelDefinition):
             self._note(f"kernel {sorted(thing.options)} {thing.counts}")
             if thing.apart and len(self._seen) > 1:
                 # Its place counts too: images on disk name what they call by module and name.

@@ -18,9 +18,9 @@ from numba.core.codegen import CPUCodeLibrary
 from numba.core.registry import cpu_target
 from numba.core.typing.templates import make_intrinsic_template
 
-from partita_cpu.jit import kernel as numba_jit
-from partita_cpu.jit.dispatch import overload_of, type_of
-from partita_cpu.jit.kernel import Kernel, cgutils, compiler, types
+from partita_cpu.jit import kernel_definition
+from partita_cpu.jit.deferred_numba import cgutils, compiler, types
+from partita_cpu.jit.kernel_definition import KernelDefinition, type_of
 
 
 class _Parts(CPUCodeLibrary):
@@ -80,7 +80,7 @@ def _nothing(*args: Any, **options: Any) -> None:
 
 
 @functools.cache
-def _called_by_name(kernel: Kernel) -> Any:
+def _called_by_name(kernel: KernelDefinition) -> Any:
     """Numba's type of a kernel whose address is put in when the code is loaded."""
     returned = types.int64 if kernel.answers else types.none
     wanted = returned(*map(type_of, kernel.apart))
@@ -115,14 +115,14 @@ def prepare() -> None:
     compiler()
     context = cpu_target.target_context
     context.refresh()
-    numba_jit.unit_type = _called_by_name
+    kernel_definition.unit_type = _called_by_name
     codegen = context.codegen()
     codegen._library_class = _Parts
     codegen.set_env = _nothing
     context.create_cpython_wrapper = context.create_cfunc_wrapper = _nothing
 
 
-def object_of(kernel: Kernel, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
+def object_of(kernel: KernelDefinition, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
     """An object file and the name of the function in it; ``None`` if the kernel returns something.
 
     Args:
@@ -130,7 +130,7 @@ def object_of(kernel: Kernel, signature: tuple[Any, ...]) -> tuple[bytes, str] |
         signature: Numba's types of all its arguments.
     """
     prepare()
-    overload = overload_of(kernel, signature)
+    overload = kernel.overload(signature)
     if overload is None:
         return None
     name: str = overload.fndesc.llvm_func_name

@@ -16,22 +16,24 @@ from typing import Any
 import numpy as np
 
 from partita.errors import InferError
-from partita.lowering import Operand
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.code_hash import extent, fingerprint, is_ours, units_of
 from partita_cpu.jit.compile_pool import Job
+from partita_cpu.jit.deferred_numba import types
 from partita_cpu.jit.foreign_call import invoke
 from partita_cpu.jit.isa import isa
 from partita_cpu.jit.item_sized import ItemSized
-from partita_cpu.jit.kernel import Kernel, afresh, compiler, kernels, types
+from partita_cpu.jit.kernel_definition import (
+    KernelDefinition,
+    Kinds,
+    kernels,
+    kinds_of,
+    type_of,
+)
 from partita_cpu.jit.loader.elf_image import FORMAT, Image, ImageError, image_of, load
 from partita_cpu.jit.trampoline import RETURNED, Entry, fill, trampoline
 from partita_cpu.system import this_system
 
-Kinds = tuple[str, ...]
-"""What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
-
-_NUMBERS = {"int": "int64", "float": "float64", "single": "float32"}
 _UNKNOWN = object()
 _NEVER = b"no image"
 _lock = threading.RLock()
@@ -40,25 +42,6 @@ _lock = threading.RLock()
 def available() -> bool:
     """Whether kernels are kept and called this way; else numba does all, as on other systems."""
     return this_system().walks_programs and isa().native
-
-
-def kinds_of(args: Sequence[Any]) -> Kinds | None:
-    """The kinds of arguments (without the share); ``None`` if one is of another kind."""
-    kinds = []
-    for arg in args:
-        if isinstance(arg, Operand) or (isinstance(arg, np.ndarray) and arg.flags.carray):
-            if arg.dtype.kind not in "iuf" or not arg.dtype.isnative:
-                return None
-            kinds.append(f"{arg.dtype.str} {arg.ndim}")
-        elif type(arg) is int or isinstance(arg, np.int64):
-            kinds.append("int")
-        elif isinstance(arg, float):
-            kinds.append("float")
-        elif isinstance(arg, np.float32):
-            kinds.append("single")
-        else:
-            return None
-    return tuple(kinds)
 
 
 def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
@@ -70,7 +53,7 @@ def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
     """
     if isinstance(kernel, ItemSized):
         kernel, args = kernel.kernel, kernel.seen(args)
-    if not isinstance(kernel, Kernel):
+    if not isinstance(kernel, KernelDefinition):
         return None
     kinds = kinds_of(args)
     if kinds is None:
@@ -84,7 +67,7 @@ def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
     return found  # type: ignore[no-any-return]  # kernels do not know what it is
 
 
-def call(kernel: Kernel, args: tuple[Any, ...]) -> Any:
+def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
     """Calls a kernel from Python; its last two arguments are the share."""
     if available() and len(args) > 1 and type(args[-1]) is int and type(args[-2]) is int:
         entry = entry_of(kernel, args[:-2])
@@ -107,17 +90,17 @@ def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
     Returns:
         The files that will be there; see :func:`partita_cpu.jit.compile_pool.wait`.
     """
-    wanted: list[tuple[Kernel, Kinds]] = []
+    wanted: list[tuple[KernelDefinition, Kinds]] = []
     for kernel, args in calls:
         if isinstance(kernel, ItemSized):
             kernel, args = kernel.kernel, kernel.seen(args)
-        kinds = kinds_of(args) if isinstance(kernel, Kernel) else None
+        kinds = kinds_of(args) if isinstance(kernel, KernelDefinition) else None
         if kinds is not None and kinds not in kernel.entries:
             wanted.append((kernel, kinds))
     return _order(wanted)
 
 
-def _order(wanted: Iterable[tuple[Kernel, Kinds]]) -> list[str]:
+def _order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]:
     """Orders kernels, and those compiled apart that they call, the largest first."""
     jobs: dict[str, tuple[int, Job]] = {}
     for kernel, kinds in wanted:
@@ -149,32 +132,12 @@ def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
                 return
 
 
-def overload_of(kernel: Kernel, signature: tuple[Any, ...]) -> Any:
-    """What numba compiles for types of arguments; ``None`` if the kernel may not return that."""
-    given: Any = signature
-    if kernel.apart:
-        given = (types.int64 if kernel.answers else types.none)(*signature)
-    with afresh():
-        kernel.dispatcher.compile(given)
-        overload = kernel.dispatcher.overloads[signature]
-    return overload if kernel.apart or overload.signature.return_type == types.none else None
-
-
-def type_of(kind: str) -> Any:
-    """Numba's type of a kind of argument."""
-    if kind in _NUMBERS:
-        return getattr(types, _NUMBERS[kind])
-    dtype, _, ndim = kind.partition(" ")
-    from_dtype: Callable[..., Any] = compiler().np.numpy_support.from_dtype
-    return types.Array(from_dtype(np.dtype(dtype)), int(ndim), "C")
-
-
-def _entry(kernel: Kernel, kinds: Kinds) -> Entry | None:
+def _entry(kernel: KernelDefinition, kinds: Kinds) -> Entry | None:
     address = _address(kernel, kinds)
     return None if address is None else Entry(trampoline(kinds), address, kinds)
 
 
-def _address(kernel: Kernel, kinds: Kinds) -> int | None:
+def _address(kernel: KernelDefinition, kinds: Kinds) -> int | None:
     """Where a kernel is in memory: from disk, if need be after it was put there."""
     place = _place(kernel, kinds)
     kept = disk_cache.read(*place)
@@ -198,12 +161,12 @@ def _unit(symbol: str) -> int:
     return _address(kernel, kernel.apart) or 0
 
 
-def _place(kernel: Kernel, kinds: Kinds) -> tuple[str, str]:
+def _place(kernel: KernelDefinition, kinds: Kinds) -> tuple[str, str]:
     """Name and key of a compiled kernel on disk."""
     return kernel.__qualname__, f"{FORMAT} {fingerprint(kernel)} {kinds}"
 
 
-def _made(kernel: Kernel, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
+def _made(kernel: KernelDefinition, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
     """The image of a kernel, or that there is none."""
     share = () if kernel.apart else (types.int64, types.int64)
     made = object_of(kernel, (*map(type_of, kinds), *share))
@@ -216,9 +179,9 @@ def _made(kernel: Kernel, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
         return _NEVER
 
 
-def _object_of(kernel: Kernel, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
+def _object_of(kernel: KernelDefinition, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
     """As :func:`partita_cpu.jit.codegen.object_of`, in a process where numba serves others."""
-    overload = overload_of(kernel, signature)
+    overload = kernel.overload(signature)
     if overload is None:
         return None
     return overload.library._get_compiled_object(), overload.fndesc.llvm_func_name

@@ -15,8 +15,9 @@ from partita.progress import Advance, progress
 from partita_cpu.gemm import packing
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.jit import compile_pool, disk_cache
+from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.dispatch import available, entry_of, order
-from partita_cpu.jit.kernel import Kernel, compiler
+from partita_cpu.jit.kernel import Kernel
 from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.threads import thread_pool
 

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from partita.lowering import ActivationCode
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.intrinsics.address_array import floats_at
-from partita_cpu.jit.kernel import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.math import (
     erf,

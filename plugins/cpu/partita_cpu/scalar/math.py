@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.jit.kernel import intrinsic, ir, overload, register_jitable, types
+from partita_cpu.jit.deferred_numba import intrinsic, ir, overload, register_jitable, types
 
 LN2_HIGH = np.float32(0.693145751953125)
 """ln 2 to 16 bits: its product with an exponent is exact."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from partita_cpu.jit.kernel import compiler
+from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.scalar import math as scalar
 
 erf = np.vectorize(math.erf, otypes=[np.float64])

@@ -7,7 +7,7 @@ import pytest
 from numba.core.errors import NumbaError
 from numpy.lib.stride_tricks import as_strided
 
-from partita_cpu.jit.kernel import compiler
+from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.linalg import register_tiles
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels, float_panels

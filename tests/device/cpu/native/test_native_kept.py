@@ -14,8 +14,9 @@ import pytest
 from partita.errors import InferError
 from partita_cpu.jit import disk_cache, llvm_kernel
 from partita_cpu.jit.code_hash import extent, fingerprint, units_of
+from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.isa import available, detected
-from partita_cpu.jit.kernel import Kernel, compiler, jit
+from partita_cpu.jit.kernel import Kernel, jit
 from partita_cpu.jit.loader.elf_image import Image, ImageError, image_of, load
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.llvm.function import Function

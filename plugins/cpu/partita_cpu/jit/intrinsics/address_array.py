@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from partita_cpu.jit.kernel import intrinsic, types
+from partita_cpu.jit.deferred_numba import intrinsic, types
 
 
 def _array_at(kind: str) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.jit.kernel import cgutils, intrinsic, ir, register_jitable, types
+from partita_cpu.jit.deferred_numba import cgutils, intrinsic, ir, register_jitable, types
 
 _I64, _F32 = "int64", "float32"
 

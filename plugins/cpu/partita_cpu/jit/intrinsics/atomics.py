@@ -5,8 +5,8 @@ from __future__ import annotations
 import platform
 from typing import Any
 
+from partita_cpu.jit.deferred_numba import intrinsic, ir, types
 from partita_cpu.jit.intrinsics.address_call import calling
-from partita_cpu.jit.kernel import intrinsic, ir, types
 
 
 def _pointer(builder: Any, address: Any) -> Any:

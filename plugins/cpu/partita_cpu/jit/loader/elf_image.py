@@ -353,7 +353,7 @@ def _fill_in(view: Array, rows: Array) -> None:
 
 
 def is_unit(name: str) -> bool:
-    """Whether a function is one that is compiled apart; see `kernels.numba_jit.Kernel.symbol`."""
+    """Whether a function is one that is compiled apart; see `KernelDefinition.symbol`."""
     return ":" in name
 
 

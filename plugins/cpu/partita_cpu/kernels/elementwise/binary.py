@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.jit.kernel import overload, register_jitable, types
+from partita_cpu.jit.deferred_numba import overload, register_jitable, types
 from partita_cpu.kernels.elementwise.broadcast_loops import (
     Kernel,
     broadcast,

@@ -9,7 +9,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.broadcast_loops import emit_map, mapped
 from partita_cpu.kernels.half import narrow, widen
 from partita_cpu.kernels.operator_table import ANY, HALVES, DTypes, kernel

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.half import through_float32

@@ -15,7 +15,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.conv.convolution import conv
 from partita_cpu.kernels.elementwise.binary import add, multiply

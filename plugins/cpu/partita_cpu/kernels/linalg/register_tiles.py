@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.kernel import cgutils as _tools
-from partita_cpu.jit.kernel import ir, types
+from partita_cpu.jit.deferred_numba import cgutils as _tools
+from partita_cpu.jit.deferred_numba import ir, types
 from partita_cpu.scalar.math import generated
 
 PANEL = 64

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.binary import subtract
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast

@@ -17,7 +17,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import add, larger, multiply, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.elementwise.cast import emit_cast

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_cpu.jit.kernel import register_jitable
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.scalar.math import add_in_any_order, exp, like, log, maximum, wide_vectors

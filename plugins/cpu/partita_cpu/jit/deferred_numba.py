@@ -1,0 +1,133 @@
+"""numba, which is imported when a kernel is compiled and not before.
+
+A process whose kernels are all on disk never imports numba nor LLVM, which take 60 MB and most of
+a second. So nothing at the top of a kernel module may need them: :func:`register_jitable`,
+:func:`overload` and :func:`intrinsic` do what numba's functions of these names do as soon as
+:func:`compiler` brings numba in; functions are wrapped by :func:`partita_cpu.jit.kernel.jit`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Later:
+    """A module that is imported when an attribute of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+ir: Any = Later("llvmlite.ir")
+types: Any = Later("numba.core.types")
+cgutils: Any = Later("numba.core.cgutils")
+
+implementations: dict[Any, Callable[..., Any]] = {}
+"""For functions that stand for compiled ones: what chooses the implementation."""
+
+_waiting: list[Callable[[], object]] = []
+_afresh: list[bool] = []
+lock = threading.RLock()
+"""Held while numba learns what is registered, and while it makes a function."""
+
+
+def compiler() -> Any:
+    """The module numba, knowing all that kernel modules have registered."""
+    import numba
+
+    with lock:
+        while _waiting:
+            _waiting.pop(0)()
+    return numba
+
+
+@contextlib.contextmanager
+def afresh() -> Iterator[None]:
+    """Compiles without numba's cache, which does not notice when a function that is called changes.
+
+    For one thread at a time; others wait.
+    """
+    with lock:
+        _afresh.append(True)
+        try:
+            yield
+        finally:
+            _afresh.pop()
+
+
+def compiles_afresh() -> bool:
+    """Whether :func:`afresh` is in force."""
+    return bool(_afresh)
+
+
+def _when_compiling(act: Callable[[], object]) -> None:
+    with lock:
+        _waiting.append(act)
+    if "numba.extending" in sys.modules:
+        compiler()
+
+
+def register_jitable(fn: F) -> F:
+    """Lets compiled functions call a Python function; it stays one for everyone else."""
+
+    def act() -> None:
+        from numba import extending
+
+        extending.register_jitable(fn)
+
+    _when_compiling(act)
+    return fn
+
+
+def overload(target: Callable[..., Any], **options: Any) -> Callable[[F], F]:
+    """Names what chooses, by the types of arguments, how compiled code computes `target`."""
+
+    def name(choose: F) -> F:
+        implementations[target] = choose
+
+        def act() -> None:
+            from numba import extending
+
+            extending.overload(target, **options)(choose)
+
+        _when_compiling(act)
+        return choose
+
+    return name
+
+
+class Intrinsic:
+    """A function whose LLVM code `make` writes; for use inside compiled functions only."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, make)
+        self.make = make
+        _when_compiling(self._register)
+
+    def _register(self) -> None:
+        templates: Any = importlib.import_module("numba.core.typing.templates")
+        template = templates.make_intrinsic_template(self, self.make, self.make.__name__)
+        templates.infer(template)
+        templates.infer_global(self, types.Function(template))
+
+    def __call__(self, *args: Any) -> Any:
+        """Is for compiled functions to be called by; Python cannot."""
+        raise NotImplementedError(f"{self.make.__name__} is for compiled functions only")
+
+    def __deepcopy__(self, memo: object) -> Intrinsic:
+        return self  # numba copies the code that names it
+
+
+intrinsic: Callable[[Callable[..., Any]], Any] = Intrinsic
+"""Makes a function of one that writes its LLVM code, as ``numba.extending.intrinsic`` does."""

@@ -1,0 +1,140 @@
+"""What a kernel is before it is compiled, and the kinds of arguments it is compiled for."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering import Operand
+from partita.storage.numba_cache import keep_compiled
+from partita_cpu.jit.deferred_numba import afresh, compiler, compiles_afresh, lock, types
+
+Kinds = tuple[str, ...]
+"""What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
+
+_NUMBERS = {"int": "int64", "float": "float64", "single": "float32"}
+
+kernels: weakref.WeakSet[KernelDefinition] = weakref.WeakSet()
+"""All there are."""
+
+
+class KernelDefinition(ABC):
+    """A function, and how numba compiles it for the types that it is called with.
+
+    numba takes a kernel that another one calls for a function of its own.
+
+    Attributes:
+        py_func: The Python function.
+        options: How numba compiles it.
+        counts: Whether it may hold references to arrays; see `partita_cpu.jit.loop_kernel`.
+        apart: Kinds of its arguments, if it is compiled once for all kernels that call it.
+        answers: Whether it then returns an int64.
+        entries: What is known of it for kinds of arguments; `partita_cpu.jit.dispatch` fills it.
+    """
+
+    def __init__(
+        self,
+        py_func: Callable[..., Any],
+        options: dict[str, Any],
+        counts: bool,
+        apart: tuple[str, ...] = (),
+        answers: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, py_func)
+        self.__name__, self.__qualname__ = py_func.__name__, py_func.__qualname__
+        self.py_func = py_func
+        self.options = options
+        self.counts = counts
+        self.apart = apart
+        self.answers = answers
+        self.entries: dict[tuple[str, ...], Any] = {}
+        self._dispatchers: dict[bool, Any] = {}
+        kernels.add(self)
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's function, which keeps what it compiles on disk; :func:`afresh` says when not.
+
+        See :mod:`partita.storage.numba_cache`.
+        """
+        with lock:
+            cached = not compiles_afresh()
+            made = self._dispatchers.get(cached)
+            if made is None:
+                made = compiler().njit(**self.options)(self.py_func)
+                if cached:
+                    keep_compiled(made)
+                if not self.counts:
+                    made.targetoptions["_nrt"] = False
+                self._dispatchers[cached] = made
+            return made
+
+    @property
+    def _numba_type_(self) -> Any:
+        return unit_type(self) if self.apart else self.dispatcher._numba_type_
+
+    @property
+    def symbol(self) -> str:
+        """What machine code calls it by if it is compiled apart."""
+        return f"{self.__module__}:{self.__qualname__}"
+
+    def overload(self, signature: tuple[Any, ...]) -> Any:
+        """What numba compiles for types of arguments; ``None`` if it may not return that."""
+        given: Any = signature
+        if self.apart:
+            given = (types.int64 if self.answers else types.none)(*signature)
+        with afresh():
+            self.dispatcher.compile(given)
+            overload = self.dispatcher.overloads[signature]
+        return overload if self.apart or overload.signature.return_type == types.none else None
+
+    @abstractmethod
+    def __call__(self, *args: Any) -> Any:
+        """Computes; see :class:`partita_cpu.jit.kernel.Kernel`."""
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.py_func, self.options, self.counts, self.apart, self.answers)
+
+
+def _inside(kernel: KernelDefinition) -> Any:
+    return kernel.dispatcher._numba_type_
+
+
+unit_type: Callable[[KernelDefinition], Any] = _inside
+"""Numba's type of a kernel that can be compiled apart; `partita_cpu.jit.codegen` has another.
+
+Here such a kernel becomes part of those that call it, as all others do.
+"""
+
+
+def kinds_of(args: Sequence[Any]) -> Kinds | None:
+    """The kinds of arguments (without the share); ``None`` if one is of another kind."""
+    kinds = []
+    for arg in args:
+        if isinstance(arg, Operand) or (isinstance(arg, np.ndarray) and arg.flags.carray):
+            if arg.dtype.kind not in "iuf" or not arg.dtype.isnative:
+                return None
+            kinds.append(f"{arg.dtype.str} {arg.ndim}")
+        elif type(arg) is int or isinstance(arg, np.int64):
+            kinds.append("int")
+        elif isinstance(arg, float):
+            kinds.append("float")
+        elif isinstance(arg, np.float32):
+            kinds.append("single")
+        else:
+            return None
+    return tuple(kinds)
+
+
+def type_of(kind: str) -> Any:
+    """Numba's type of a kind of argument."""
+    if kind in _NUMBERS:
+        return getattr(types, _NUMBERS[kind])
+    dtype, _, ndim = kind.partition(" ")
+    from_dtype: Callable[..., Any] = compiler().np.numpy_support.from_dtype
+    return types.Array(from_dtype(np.dtype(dtype)), int(ndim), "C")
