@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from partita.lowering.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.builder import Builder, Emitter, NeedsValue, Subgraph
 from partita.lowering.constant_folding import fold_constants, reference_fold
 from partita.lowering.function_expansion import expand_functions
 from partita.lowering.fusion import fuse, fuse_quantized, fuse_quantized_flow, fuse_residuals
+from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, ActivationCode
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
-from partita.lowering.program import Array, Operand, OpRecord, Program, Step
-from partita.lowering.specialize import Specialiser, Target
+from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
+from partita.lowering.specialize import Specialiser
+from partita.lowering.target import Target
 from partita.lowering.transformed_weights import Form, Prepacked
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Operand",
     "Prepacked",
     "Program",
+    "ProgramMaker",
     "Specialiser",
     "Step",
     "Subgraph",

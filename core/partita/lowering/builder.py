@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Operand, OpRecord, Step, plain
+from partita.lowering.program import Array, Operand, OpRecord, ProgramMaker, Step, plain
 from partita.lowering.transformed_weights import Form, Prepacked
-
-if TYPE_CHECKING:
-    from partita.lowering.specialize import Specialiser
 
 _MOST_BYTES = 1 << 42
 """No tensor is larger; emitters that cut their work in pieces would never come to an end."""
@@ -64,7 +61,7 @@ class Subgraph:
             body's own inputs.
     """
 
-    specialiser: Specialiser
+    specialiser: ProgramMaker
     inputs: int
     captures: tuple[Operand, ...]
 
@@ -81,7 +78,7 @@ class Builder:
         self,
         operand_of: Callable[[Value], Operand],
         prepacked: Prepacked,
-        body: Callable[[Graph, Sequence[Value]], Specialiser],
+        body: Callable[[Graph, Sequence[Value]], ProgramMaker],
         options: Any = None,
     ) -> None:
         self.steps: list[Step] = []

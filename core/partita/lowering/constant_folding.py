@@ -12,8 +12,8 @@ from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.node_proto import model_proto, node_proto
-from partita.lowering.program import Array, Operand, plain
-from partita.lowering.specialize import Specialiser, Target
+from partita.lowering.program import Array, Operand, ProgramMaker, plain
+from partita.lowering.target import Target
 
 
 def fold_constants(graph: Graph, target: Target) -> None:
@@ -91,7 +91,7 @@ def _operand(value: Value) -> Operand:
     return Operand(array.shape, array.dtype, array, lasting=True)
 
 
-def _no_body(graph: Graph, captures: Sequence[Value]) -> Specialiser:
+def _no_body(graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
     raise CompileError("Operators with bodies are not folded.")
 
 

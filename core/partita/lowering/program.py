@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from partita.lowering.specialize import Specialiser
-
 Array = np.ndarray[Any, Any]
 """An array of any shape and element type."""
+
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and element type of one input."""
 
 _WORTH_WAITING = 1 << 14
 """Copies of smaller arrays cost nothing."""
@@ -110,6 +110,20 @@ class Step:
     results: tuple[Operand, ...] = ()
 
 
+class ProgramMaker(Protocol):
+    """Makes the programs of one graph; :class:`partita.lowering.Specialiser` is one."""
+
+    @property
+    def value_inputs(self) -> tuple[int, ...]:
+        """Indices of inputs whose elements belong to the key of a program."""
+
+    def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
+        """The program for inputs of these shapes and types."""
+
+    def program_for(self, arrays: Sequence[Array]) -> Program:
+        """The program for these inputs."""
+
+
 @dataclass(slots=True)
 class Rest:
     """What remains to be computed after a program, because it depends on values of that run.
@@ -120,7 +134,7 @@ class Rest:
         outputs: For each output of the rest, the output of the whole that it is.
     """
 
-    specialiser: Specialiser
+    specialiser: ProgramMaker
     inputs: tuple[Operand, ...]
     outputs: tuple[int, ...]
 

@@ -14,54 +14,21 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.builder import Emitter
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Operand, Program, plain
-from partita.lowering.transformed_weights import Prepacked
+from partita.lowering.program import Array, Program, Spec, plain
+from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Walk
 from partita.model.model import is_static
 
 _log = logging.getLogger(__name__)
 
-Spec = tuple[tuple[int, ...], np.dtype[Any]]
-"""Shape and element type of one input."""
-
 PROGRAMS = 32
 """Programs kept per graph; the least recently used one goes first."""
-
-
-@dataclass
-class Target:
-    """What a back-end brings to specialization; shared by a graph, its rests and its bodies.
-
-    Attributes:
-        find: The emitter of a node for operands of these types.
-            Raises :class:`~partita.errors.CompileError` where there is none.
-        allow_split: Whether programs may be split at values only known at run time. Back-ends
-            that cannot read back values in the middle set it to false; then such models do not
-            compile.
-        fold: Computes a node whose inputs are all constants, for back-ends whose steps cannot
-            run on numpy arrays at compile time. ``None``: its own kernels compute it.
-        refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
-            is made; for fusion that is only right for certain shapes. Called with the graph,
-            whose node list it may change, and the shapes of its values. Branches that are taken
-            stand in the place of their If. ``None``: nothing.
-        options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
-        prepacked: Transformed weights; see :meth:`Builder.prepack`.
-    """
-
-    find: Callable[[Node, Sequence[Operand | None]], Emitter]
-    allow_split: bool = True
-    fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
-    refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
-    options: Any = None
-    prepacked: Prepacked = field(default_factory=Prepacked)
 
 
 class Specialiser:

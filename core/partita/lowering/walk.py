@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.memory_plan import plan
-from partita.lowering.program import Array, Operand, Program, Rest, Step, may_wait, plain
+from partita.lowering.program import (
+    Array,
+    Operand,
+    Program,
+    ProgramMaker,
+    Rest,
+    Spec,
+    Step,
+    may_wait,
+    plain,
+)
 from partita.lowering.shape_rules import check_demands
+from partita.lowering.target import Target
 from partita.model.model import is_static
-
-if TYPE_CHECKING:
-    from partita.lowering.specialize import Spec, Specialiser
 
 VALUE_INPUT_ELEMENTS = 64
 """Inputs of more elements never become value inputs."""
@@ -37,6 +45,29 @@ class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
     """A value has another shape than it is said to have, or none that is known before the run."""
 
 
+class Owner(Protocol):
+    """Whose program a walk makes.
+
+    Attributes:
+        target: The back-end's part.
+        known: Constants beyond those in the graph.
+        derives: Whether more inputs may become value inputs.
+    """
+
+    target: Target
+    known: dict[Value, Array]
+    derives: bool
+
+    def nested(
+        self,
+        graph: Graph,
+        known: Mapping[Value, Array],
+        value_inputs: Sequence[int] = (),
+        derive_value_inputs: bool = False,
+    ) -> ProgramMaker:
+        """What makes the programs of a body of this graph, or of the rest of it."""
+
+
 class Walk:
     """Emits the nodes of a graph one after another.
 
@@ -54,7 +85,7 @@ class Walk:
 
     def __init__(
         self,
-        owner: Specialiser,
+        owner: Owner,
         graph: Graph,
         specs: Sequence[Spec],
         values: Mapping[int, Array],
@@ -236,7 +267,7 @@ class Walk:
             self._env[value] = operand
         return operand
 
-    def _body(self, graph: Graph, captures: Sequence[Value]) -> Specialiser:
+    def _body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
         known = {
             value: operand.const
             for value in graph.captures()

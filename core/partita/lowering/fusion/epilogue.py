@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from partita.lowering.activation import Activation, ActivationCode
+from partita.lowering.fusion.activation import Activation, ActivationCode
 from partita.lowering.fusion.rewriting import (
     Rewriter,
     is_float,

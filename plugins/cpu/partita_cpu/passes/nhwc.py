@@ -16,7 +16,7 @@ from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
-from partita.lowering.specialize import Spec
+from partita.lowering.program import Spec
 from partita.tensors.layout import Layout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.llvm.images.planar_to_interleaved import CHANNELS

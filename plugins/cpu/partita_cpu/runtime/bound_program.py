@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from partita.lowering import Array, Operand, OpRecord, Program, Specialiser, Subgraph
+from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.program import Step, plain
-from partita.lowering.specialize import Spec
+from partita.lowering.program import Spec, Step, plain
 from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of, load_kernels
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
@@ -38,7 +37,7 @@ class GraphRunner:
         times: Where to note what each operation took, or ``None``.
     """
 
-    def __init__(self, specialiser: Specialiser, team: Team, times: Times | None = None) -> None:
+    def __init__(self, specialiser: ProgramMaker, team: Team, times: Times | None = None) -> None:
         self._specialiser = specialiser
         self._team = team
         self._times = times

@@ -38,7 +38,7 @@ from partita.lowering import (
 )
 from partita.lowering.fusion import Shapes
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.specialize import Spec
+from partita.lowering.program import Spec
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
 from partita.tensors.layout import LaidOutTensor, Layout, stored_as

@@ -1,0 +1,40 @@
+"""What a back-end brings to the making of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from partita.lowering.builder import Emitter
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array, Operand
+from partita.lowering.transformed_weights import Prepacked
+
+
+@dataclass
+class Target:
+    """What a back-end brings to specialization; shared by a graph, its rests and its bodies.
+
+    Attributes:
+        find: The emitter of a node for operands of these types.
+            Raises :class:`~partita.errors.CompileError` where there is none.
+        allow_split: Whether programs may be split at values only known at run time. Back-ends
+            that cannot read back values in the middle set it to false; then such models do not
+            compile.
+        fold: Computes a node whose inputs are all constants, for back-ends whose steps cannot
+            run on numpy arrays at compile time. ``None``: its own kernels compute it.
+        refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
+            is made; for fusion that is only right for certain shapes. Called with the graph,
+            whose node list it may change, and the shapes of its values. Branches that are taken
+            stand in the place of their If. ``None``: nothing.
+        options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
+        prepacked: Transformed weights; see :meth:`Builder.prepack`.
+    """
+
+    find: Callable[[Node, Sequence[Operand | None]], Emitter]
+    allow_split: bool = True
+    fold: Callable[[Node, Sequence[Array | None]], Sequence[Array]] | None = None
+    refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
+    options: Any = None
+    prepacked: Prepacked = field(default_factory=Prepacked)
