@@ -12,7 +12,8 @@ from collections import defaultdict
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
 
 
 def read(path: Path, latency: bool) -> Problem:

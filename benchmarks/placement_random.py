@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
 
 
 def random_problem(

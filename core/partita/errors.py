@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Self
 
-    from partita.contract.query import Reason
+    from partita.reason import Reason
 
 
 class PartitaError(Exception):

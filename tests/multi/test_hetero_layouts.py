@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import partita
 from partita.errors import CompileError
-from partita.tensors.layout import LaidOutTensor, Layout
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner
 from .graphs import CHAIN, X, run

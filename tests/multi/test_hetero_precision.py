@@ -147,7 +147,8 @@ def test_halves_go_over_the_host_between_memories(monkeypatch):
 
 def test_tensors_of_halves_know_what_they_are(memory):
     from partita.errors import InferError
-    from partita.tensors.layout import LaidOutTensor, Layout
+    from partita.tensors.layout import Layout
+    from partita.tensors.layout_tensor import LaidOutTensor
 
     core, _ = two_halves(memory)
     layout = Layout((0, 1), np.dtype(np.float16))

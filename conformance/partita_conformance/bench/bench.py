@@ -14,10 +14,14 @@ import onnx
 
 import partita
 from partita.errors import DeviceError, DeviceNotFoundError, PartitaError, PluginError
-from partita_conformance.bench.checks import ConformanceError, DeclinedError, NotApplicableError
 from partita_conformance.draws.vary import TYPES, in_singles
 from partita_conformance.inputs.models import Sample, samples
 from partita_conformance.judging.exact import exact_answers
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    DeclinedError,
+    NotApplicableError,
+)
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Any]

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from partita_conformance.bench.bench import Bench
-
-
-class ConformanceError(AssertionError):
-    """The device does not do what the contract asks."""
-
-
-class NotApplicableError(Exception):
-    """The check cannot be made on this device; the message says why."""
-
-
-class DeclinedError(Exception):
-    """The device says that it does not take an operation of the check, which is its right."""
+from partita_conformance.bench.bench import Bench
 
 
 @dataclass(frozen=True)
@@ -28,7 +14,8 @@ class Check:
 
     Attributes:
         name: ``suite/check``; expectations match it.
-        run: Returns if the device passes; raises one of this module's errors, or anything else
+        run: Returns if the device passes; raises one of the errors of
+            :mod:`partita_conformance.judging.requirements`, or anything else
             that the device let through, if it does not.
         values: Whether it compares numbers, so that a device of the right form and wrong numbers
             must fail it.
@@ -75,38 +62,6 @@ def check(
 def registered() -> list[Check]:
     """All checks that :func:`check` registered, in the order of their modules."""
     return list(_registered)
-
-
-def require(condition: object, message: str) -> None:
-    """Fails the check unless the condition holds.
-
-    Raises:
-        ConformanceError: With the message.
-    """
-    if not condition:
-        raise ConformanceError(message)
-
-
-def require_raises(
-    errors: type[BaseException] | tuple[type[BaseException], ...],
-    action: Callable[[], object],
-    what: str,
-) -> BaseException:
-    """Fails the check unless the action raises one of the errors; returns what it raised.
-
-    Raises:
-        ConformanceError: It raised nothing, or something else.
-    """
-    names = " or ".join(e.__name__ for e in (errors if isinstance(errors, tuple) else (errors,)))
-    try:
-        action()
-    except errors as error:
-        return error
-    except Exception as error:
-        raise ConformanceError(
-            f"{what} must raise {names}; it raised {type(error).__name__}: {error}"
-        ) from error
-    raise ConformanceError(f"{what} must raise {names}; it raised nothing.")
 
 
 def names_of(checks: Iterable[Check]) -> list[str]:

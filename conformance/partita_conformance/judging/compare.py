@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.bench.checks import ConformanceError
+from partita_conformance.judging.requirements import ConformanceError
 
 _TOLERANCES = {"float16": (4e-3, 2e-3), "bfloat16": (2**-6, 2e-2), "float64": (1e-6, 1e-9)}
 OF_LARGEST = 3e-5

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from partita_conformance.bench.bench import Bench, Target
-from partita_conformance.bench.checks import (
-    Check,
+from partita_conformance.bench.checks import Check
+from partita_conformance.expectations import Expectations
+from partita_conformance.inputs.cases_file import save
+from partita_conformance.inputs.node_cases import node_cases
+from partita_conformance.judging.requirements import (
     ConformanceError,
     DeclinedError,
     NotApplicableError,
 )
-from partita_conformance.expectations import Expectations
-from partita_conformance.inputs.cases_file import save
-from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.runs.collect import Selection, collect
 
 PASSED, FAILED, DECLINED, SKIPPED = "passed", "failed", "declined", "skipped"

@@ -11,8 +11,7 @@ import numpy as np
 from partita import Model, Port
 from partita.bisection.repro import read_data
 from partita.errors import InputError
-from partita.model.synthetic_inputs import made_up_inputs
-from partita.runtime.input_conversion import concrete_shape, tensor_dtype
+from partita.model.synthetic_inputs import concrete_shape, made_up_inputs, tensor_dtype
 
 Array = np.ndarray[Any, Any]
 

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.model.model import Port, value_shape
-from partita.runtime.input_conversion import concrete_shape, random_array
+from partita.errors import InputError
+from partita.model.model import Model, Port, value_shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from partita.model.model import Model
 
 Array = np.ndarray[Any, Any]
 
@@ -195,3 +193,45 @@ _RULES: Mapping[tuple[str, int], Callable[[_Read], Answer]] = {
     ("Slice", 4): _ONE,
 }
 """Operator and which of its inputs, to what that input may hold."""
+
+
+def random_array(port: Port, generator: np.random.Generator) -> Array:
+    """Made-up elements for an input: normal numbers; 0 and 1 where integers are mostly indices.
+
+    Args:
+        port: The input; dimensions that are not fixed are taken as 1.
+        generator: Where they come from.
+
+    Raises:
+        InputError: The input is no tensor, or of unknown rank.
+    """
+    shape, dtype = concrete_shape(port), tensor_dtype(port)
+    if dtype.kind == "O":
+        return np.full(shape, "partita", object)
+    if dtype.kind in "biu":
+        return np.asarray(generator.integers(0, 2, shape)).astype(dtype)
+    return np.asarray(generator.standard_normal(shape)).astype(dtype)
+
+
+def concrete_shape(port: Port) -> tuple[int, ...]:
+    """The shape, with 1 for what is not fixed.
+
+    Raises:
+        InputError: The rank is not known.
+    """
+    if port.shape is None:
+        raise InputError(
+            f"Input '{port.name}' has no known rank; give it as --input {port.name}=file.npy."
+        )
+    return tuple(dim if isinstance(dim, int) else 1 for dim in port.shape)
+
+
+def tensor_dtype(port: Port) -> np.dtype[Any]:
+    """The element type.
+
+    Raises:
+        InputError: It is no tensor.
+    """
+    if port.dtype is None:
+        raise InputError(f"Input '{port.name}' is no tensor; only tensors can be given here.")
+    return port.dtype

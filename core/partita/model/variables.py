@@ -3,24 +3,16 @@
 In the graph a variable is an input, which a run reads, and an output, which is what the next run
 reads; a second input says whether there was a run before, where the first one computes its own
 beginning. They are the last inputs and outputs of the model, which says in its metadata what
-belongs together. A request hands them on by itself.
+belongs together. A request hands them on by itself: :mod:`partita.runtime.variable_state`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from partita.errors import DeviceMemoryError, ModelFormatError
-from partita.tensors.tensor import HostTensor, Tensor
-
-if TYPE_CHECKING:
-    from partita.model.model import Port
+from partita.errors import ModelFormatError
 
 METADATA_KEY = "partita.variables"
 """The entry of a model's metadata that names its variables."""
@@ -86,120 +78,3 @@ def from_metadata(
                 )
             taken.add(name)
     return found
-
-
-class VariableState:
-    """A variable of one request (OpenVINO's ``VariableState``).
-
-    Args:
-        state: The request's variables.
-        variable: Which of them.
-    """
-
-    def __init__(self, state: RequestState, variable: Variable) -> None:
-        self._state = state
-        self._variable = variable
-
-    @property
-    def name(self) -> str:
-        """The variable's id."""
-        return self._variable.name
-
-    @property
-    def state(self) -> Tensor:
-        """What the next run reads; zeros where the run is to compute the beginning itself.
-
-        Set to a tensor or an array, of which a copy is kept, it raises ``InputError`` if type or
-        shape do not fit, and ``RequestBusyError`` while the request runs.
-        """
-        return self._state.get(self._variable)
-
-    @state.setter
-    def state(self, value: Any) -> None:
-        with self._state.idle():
-            self._state.set(self._variable, value)
-
-    def reset(self) -> None:
-        """Lets the next run begin anew.
-
-        Raises:
-            RequestBusyError: The request is running.
-        """
-        with self._state.idle():
-            self._state.reset(self._variable)
-
-    def __repr__(self) -> str:
-        return f"<VariableState {self.name!r}: {self.state!r}>"
-
-
-class RequestState:
-    """The variables of one request.
-
-    Args:
-        variables: The model's.
-        inputs: The input ports.
-        outputs: The output ports.
-        bind: Sets inputs of the request, by name; copies them if told so.
-        tensor: The tensor of an input, by its index.
-        idle: Keeps the request from running meanwhile; raises ``RequestBusyError`` if it does.
-    """
-
-    def __init__(
-        self,
-        variables: Sequence[Variable],
-        inputs: Sequence[Port],
-        outputs: Sequence[Port],
-        bind: Callable[[Mapping[str, Any], bool], None],
-        tensor: Callable[[int], Tensor],
-        idle: Callable[[], AbstractContextManager[None]],
-    ) -> None:
-        self.variables = variables
-        self.idle = idle
-        self._ports = {port.name: port for port in inputs}
-        self._places = {port.name: port.index for port in outputs}
-        self._bind = bind
-        self._tensor = tensor
-        self._flags = {variable.read: variable.begun for variable in variables if variable.begun}
-        for variable in variables:
-            self.reset(variable)
-
-    def all(self) -> list[VariableState]:
-        """A view of each variable."""
-        return [VariableState(self, variable) for variable in self.variables]
-
-    def get(self, variable: Variable) -> Tensor:
-        """What a variable is."""
-        return self._tensor(self._ports[variable.read].index)
-
-    def set(self, variable: Variable, value: Any) -> None:
-        """Gives a variable another value, of which a copy is kept."""
-        given = value.numpy() if isinstance(value, Tensor) else value
-        self._bind(self.completed({variable.read: given}), True)
-
-    def reset(self, variable: Variable) -> None:
-        """Gives a variable its beginning."""
-        port = self._ports[variable.read]
-        shape = [dim if isinstance(dim, int) else 0 for dim in port.shape or ()]
-        try:
-            fresh: dict[str, Any] = {variable.read: HostTensor(np.zeros(shape, port.dtype))}
-        except (MemoryError, ValueError) as error:
-            raise DeviceMemoryError(
-                f"Variable '{variable.name}' ({port.describe()}) has no room: {error}"
-            ) from error
-        if variable.begun:
-            fresh[variable.begun] = HostTensor(np.array(False))
-        self._bind(fresh, False)
-
-    def completed(self, inputs: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Inputs by name; a variable among them counts as begun unless they say otherwise."""
-        begun = {
-            flag: HostTensor(np.array(True))
-            for name, flag in self._flags.items()
-            if name in inputs and flag not in inputs
-        }
-        return {**inputs, **begun} if begun else inputs
-
-    def advance(self, results: Sequence[Tensor]) -> None:
-        """Hands what a run has written to the next one."""
-        handed = {one.read: results[self._places[one.written]] for one in self.variables}
-        self._bind(self.completed(handed), False)

@@ -22,10 +22,11 @@ from partita.errors import (
     RequestBusyError,
 )
 from partita.model.model import Port, find_port, is_static
-from partita.model.variables import RequestState, Variable, VariableState
+from partita.model.variables import Variable
 from partita.runtime.infer_result import InferResult
 from partita.runtime.input_binding import Inputs, RequestInputs
 from partita.runtime.output_binding import RequestOutputs
+from partita.runtime.variable_state import RequestState, VariableState
 from partita.system.thread_pool import LazyPool
 from partita.tensors.tensor import HostTensor, Tensor
 

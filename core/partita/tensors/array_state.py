@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from typing import Any
 
 import numpy as np
 
-from partita.runtime.input_conversion import Array
 from partita.tensors.tensor import HostTensor
+
+Array = np.ndarray[Any, Any]
 
 _ADDRESS = object.__basicsize__
 """Where numpy keeps the address of an array's elements: right behind Python's own fields."""

@@ -6,16 +6,14 @@ import abc
 import math
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from partita.errors import InputError
 from partita.tensors.element_type import Type
 from partita.tensors.host import HOST as HOST
-
-if TYPE_CHECKING:
-    from partita.tensors.layout import Layout
+from partita.tensors.layout import Layout
 
 
 class Tensor(abc.ABC):

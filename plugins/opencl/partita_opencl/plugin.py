@@ -93,7 +93,7 @@ class OpenClPlugin(DevicePlugin):
     def host_memory(self, nbytes: int, device_id: str = "") -> np.ndarray[Any, Any] | None:
         """Page-locked memory, for devices that do not work in host memory themselves."""
         from partita_opencl.device.device import find_device
-        from partita_opencl.device.host_memory import page_locked
+        from partita_opencl.device.host_buffers import page_locked
 
         device = find_device(device_id)
         return None if device.shares_host else page_locked(device, nbytes)

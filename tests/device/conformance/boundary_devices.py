@@ -6,7 +6,8 @@ import numpy as np
 from good_device import Good, GoodCompiled, GoodRunner
 
 import partita
-from partita.tensors.layout import LaidOutTensor, Layout, stored_as
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 
 
 class OfferingCompiled(GoodCompiled):

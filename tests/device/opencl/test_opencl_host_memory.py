@@ -14,12 +14,8 @@ from onnx import helper
 from partita import HostTensor
 from partita_opencl.device import host_memory
 from partita_opencl.device.device import find_device
-from partita_opencl.device.host_memory import (
-    ALIGNMENT,
-    HostBuffers,
-    aligned_bytes,
-    works_in_host_memory,
-)
+from partita_opencl.device.host_buffers import HostBuffers
+from partita_opencl.device.host_memory import ALIGNMENT, aligned_bytes, works_in_host_memory
 
 from .comparison import build, compiled, core, floats
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from partita_opencl.device.device import Limits, find_device
+from partita_opencl.device.device import find_device
+from partita_opencl.device.limits import Limits
 from partita_opencl.tuning.product_tiles import cut, tiles_for
 
 from .comparison import build, check, check_single, compiled, floats, single

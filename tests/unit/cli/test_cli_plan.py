@@ -9,7 +9,8 @@ import pytest
 
 from partita.cli.main import main
 from partita_hetero.planner.problem import problem_file
-from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
 
 MB = 1_000_000
 

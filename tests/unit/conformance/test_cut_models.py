@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 from partita.zoo import Sample
 from partita.zoo.naming import Named
 from partita_conformance.bench.bench import Bench, Target
-from partita_conformance.bench.checks import ConformanceError, NotApplicableError
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import ConformanceError, NotApplicableError
 from partita_conformance.runs.collect import model_names
 from partita_conformance.suites.numerics import suite_hetero
 from partita_conformance.suites.numerics.suite_hetero import BUILTIN, hetero_checks

@@ -13,19 +13,18 @@ import pytest
 
 from partita_conformance import pytest_plugin
 from partita_conformance.bench.bench import Bench, Target
-from partita_conformance.bench.checks import (
-    Check,
-    ConformanceError,
-    DeclinedError,
-    NotApplicableError,
-    names_of,
-    require_raises,
-)
+from partita_conformance.bench.checks import Check, names_of
 from partita_conformance.draws.casts import casts
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.expectations import Expectations, ExpectationsError
 from partita_conformance.inputs.models import networks, samples
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    DeclinedError,
+    NotApplicableError,
+    require_raises,
+)
 from partita_conformance.reports.report import as_data, write
 from partita_conformance.runs.collect import Selection, collect
 from partita_conformance.runs.running import (

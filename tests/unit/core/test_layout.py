@@ -9,7 +9,8 @@ import pytest
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import LaidOutTensor, Layout, stored_as
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 
 F32, F16 = np.dtype(np.float32), np.dtype(np.float16)
 NHWC = Layout((0, 2, 3, 1), F32)

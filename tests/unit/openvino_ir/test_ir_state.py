@@ -16,7 +16,8 @@ import partita
 from partita.errors import DeviceMemoryError, InputError, ModelFormatError, RequestBusyError
 from partita.frontends.reader import read_model
 from partita.model.model import Port
-from partita.model.variables import METADATA_KEY, RequestState, Variable
+from partita.model.variables import METADATA_KEY, Variable
+from partita.runtime.variable_state import RequestState
 
 ONES = np.ones((1, 3), np.float32)
 BEGINNINGS = {

@@ -8,8 +8,9 @@ import threading
 import partita
 from partita.errors import InferCancelledError, RequestBusyError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import check, require
+from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import require
 
 
 @check("async", values=True)

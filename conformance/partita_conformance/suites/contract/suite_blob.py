@@ -13,8 +13,9 @@ from onnx import numpy_helper
 from partita.errors import BlobError, CompileError, PartitaError
 from partita.properties import writable
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require, require_raises
+from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
 
 def _export(bench: Bench, kind: str = "plain") -> bytes:

@@ -9,11 +9,13 @@ import numpy as np
 
 import partita
 from partita.errors import InferError
-from partita.tensors.layout import LaidOutTensor, Layout
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Array, Sample, networks, samples
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require
 
 Layouts = Mapping[partita.Port, Sequence[Layout]]
 

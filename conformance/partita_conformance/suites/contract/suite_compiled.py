@@ -10,9 +10,10 @@ from onnx import numpy_helper
 import partita
 from partita.errors import ModelError, PartitaError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import ConformanceError, check, require, require_raises
+from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import networks, samples
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import ConformanceError, require, require_raises
 
 
 @check("compiled")

@@ -10,15 +10,15 @@ import onnx
 
 from partita.errors import InferError, InputError, PartitaError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import (
+from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import Sample, parse
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
     ConformanceError,
     NotApplicableError,
-    check,
     require,
     require_raises,
 )
-from partita_conformance.inputs.models import Sample, parse
-from partita_conformance.judging.compare import compare
 
 Array = np.ndarray[Any, Any]
 

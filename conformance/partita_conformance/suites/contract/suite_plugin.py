@@ -13,14 +13,14 @@ import partita
 from partita.errors import DeviceError
 from partita.runtime.device_string import is_device_name
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import (
+from partita_conformance.bench.checks import check
+from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import (
     ConformanceError,
     NotApplicableError,
-    check,
     require,
     require_raises,
 )
-from partita_conformance.judging.compare import compare
 
 _KINDS = ("cpu", "gpu", "accelerator", "virtual", "reference")
 

@@ -11,8 +11,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check
+from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError
 
 Array = np.ndarray[Any, Any]
 

@@ -12,8 +12,9 @@ import partita
 from partita.errors import PropertyError
 from partita.properties import is_read_only, writable
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require, require_raises
+from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
 _FREE = {"DEVICE_ID"}
 """Writable properties whose value decides about more than themselves."""

@@ -10,8 +10,9 @@ from onnx import TensorProto, helper
 import partita
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import ConformanceError, check, require
+from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import networks, samples
+from partita_conformance.judging.requirements import ConformanceError, require
 
 
 def _stranger() -> partita.Model:

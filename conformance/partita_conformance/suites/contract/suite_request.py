@@ -8,9 +8,10 @@ import numpy as np
 
 import partita
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse, samples
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import NotApplicableError, require
 
 Array = np.ndarray[Any, Any]
 

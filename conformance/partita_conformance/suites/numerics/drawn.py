@@ -10,15 +10,15 @@ import numpy as np
 
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import (
-    Check,
+from partita_conformance.bench.checks import Check
+from partita_conformance.draws.draw import Draw
+from partita_conformance.draws.operators import model_of
+from partita_conformance.judging.compare import compare, largest
+from partita_conformance.judging.requirements import (
     ConformanceError,
     DeclinedError,
     NotApplicableError,
 )
-from partita_conformance.draws.draw import Draw
-from partita_conformance.draws.operators import model_of
-from partita_conformance.judging.compare import compare, largest
 from partita_conformance.judging.tolerances import tolerance
 from partita_conformance.suites.numerics.suite_operators import claimed_compiles
 

@@ -13,10 +13,11 @@ from onnx import helper
 
 from partita.zoo.naming import resolve
 from partita_conformance.bench.bench import REFERENCE, Bench
-from partita_conformance.bench.checks import Check, DeclinedError, NotApplicableError, require
+from partita_conformance.bench.checks import Check
 from partita_conformance.draws.operators import GENERATORS, element_type
 from partita_conformance.inputs.models import Sample, networks
 from partita_conformance.judging.compare import OF_LARGEST, compare
+from partita_conformance.judging.requirements import DeclinedError, NotApplicableError, require
 from partita_conformance.suites.numerics.suite_operators import telling_draw
 
 BUILTIN = ("builtin:digits", "builtin:pitch")

@@ -11,11 +11,12 @@ import numpy as np
 from partita.errors import PartitaError
 from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import Check, ConformanceError
+from partita_conformance.bench.checks import Check
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, element_type, model_of
 from partita_conformance.inputs.node_cases import NodeCase
 from partita_conformance.judging.compare import compare
+from partita_conformance.judging.requirements import ConformanceError
 
 
 def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:

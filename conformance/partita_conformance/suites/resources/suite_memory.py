@@ -13,7 +13,8 @@ import numpy as np
 
 import partita
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.bench.checks import check
+from partita_conformance.judging.requirements import NotApplicableError, require
 
 _STATM = Path("/proc/self/statm")
 _MIB = 2**20

@@ -22,7 +22,8 @@ import numpy as np
 
 import partita
 from partita_conformance.bench.bench import Bench
-from partita_conformance.bench.checks import NotApplicableError, check, require
+from partita_conformance.bench.checks import check
+from partita_conformance.judging.requirements import NotApplicableError, require
 
 _FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
 _TURNS, _FEW = 16, 6

@@ -41,7 +41,8 @@ from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
-from partita.tensors.layout import LaidOutTensor, Layout, stored_as
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import widen_sequences

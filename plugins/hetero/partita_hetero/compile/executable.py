@@ -15,7 +15,8 @@ from partita.contract.explanation import Explanation
 from partita.lowering import memory_plan
 from partita.model.model import Port, is_static
 from partita.runtime.compiled_model import CompiledModel
-from partita.tensors.layout import LaidOutTensor, Layout
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep
 from partita_hetero.partition.submodels import Submodel

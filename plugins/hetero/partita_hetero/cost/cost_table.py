@@ -11,13 +11,13 @@ from partita_hetero.cost.estimate import Work, rates, work_of
 from partita_hetero.cost.fusion_groups import Group
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.planner.problem.constraints import SOFT_PENALTY_US
-from partita_hetero.planner.problem.problem import (
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import (
     HOST,
     Cost,
     Device,
     Link,
     Pin,
-    Problem,
     Source,
     Task,
     Value,

@@ -21,7 +21,8 @@ from partita.model.value_uses import values_read
 from partita_hetero.options.byte_sizes import format_bytes
 from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement.by_priority import Placement
-from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
 from partita_hetero.planner.simulation.plan import Objective
 from partita_hetero.planner.simulation.simulate import simulate
 

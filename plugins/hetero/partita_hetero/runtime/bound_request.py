@@ -14,7 +14,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.errors import InferCancelledError, InferError
 from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
 from partita.runtime.result_check import ResultCheck
-from partita.tensors.layout import LaidOutTensor
+from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep

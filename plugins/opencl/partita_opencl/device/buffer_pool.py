@@ -10,7 +10,7 @@ import numpy as np
 from partita.errors import DeviceMemoryError, InferError
 
 if TYPE_CHECKING:
-    from partita_opencl.device.device import Limits
+    from partita_opencl.device.limits import Limits
 
 _KEPT_FRACTION = 8
 """Free buffers may hold one part in this many of the device's memory."""

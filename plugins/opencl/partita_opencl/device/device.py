@@ -6,71 +6,25 @@ import ctypes
 import functools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import DeviceNotFoundError, DeviceUnavailableError
 from partita.tensors.tensor import HOST
+from partita_opencl.device.buffer_pool import BufferPool
+from partita_opencl.device.host_memory import works_in_host_memory
+from partita_opencl.device.limits import limits_of
 from partita_opencl.drivers import driver_trial, installed_drivers
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.fork_guard import note_drivers, refuse_after_fork
 from partita_opencl.drivers.installed_drivers import Driver
-
-if TYPE_CHECKING:
-    from partita_opencl.device.buffer_pool import BufferPool
-    from partita_opencl.drivers.program_cache import ProgramCache
+from partita_opencl.drivers.program_cache import ProgramCache
 
 CURE = "pip install 'partita[opencl]'"
 """The command that brings pyopencl and, on Linux x86-64, a driver for the CPU."""
 
 _POCL = "Portable Computing Language"
 """The name of PoCL's platform."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What kernels must respect on a device.
-
-    Attributes:
-        group_items: Most work-items in a work-group.
-        item_sizes: Most work-items per dimension of a group.
-        local_bytes: Local memory of a group, at least.
-        kernel_local_bytes: Local memory of a group that a kernel may declare.
-        allocation_bytes: Largest single buffer.
-        memory_bytes: All of the device's memory.
-        alignment: Bytes that sub-buffers must be aligned to.
-        compute_units: Groups that run at the same time, at least.
-        is_cpu: Whether the device is a processor that also runs the host.
-        is_nvidia: Whether its driver takes NVIDIA's inline PTX.
-        matrix_units: Whether the processor has the matrix units that kernels know.
-        warpgroups: Whether it multiplies by four warps together (wgmma).
-        resident_groups: Groups of ``product_run.cl`` that are on the device at a time; 0: unknown.
-    """
-
-    group_items: int
-    item_sizes: tuple[int, ...]
-    local_bytes: int
-    allocation_bytes: int
-    memory_bytes: int
-    alignment: int
-    compute_units: int
-    is_cpu: bool
-    is_nvidia: bool = False
-    matrix_units: bool = False
-    kernel_local_bytes: int = 0
-    warpgroups: bool = False
-    resident_groups: int = 0
-
-    def __post_init__(self) -> None:
-        """What a kernel may declare is no less than what the device lists."""
-        if self.kernel_local_bytes < self.local_bytes:
-            object.__setattr__(self, "kernel_local_bytes", self.local_bytes)
-
-    @property
-    def hands_over(self) -> bool:
-        """Whether a group can read what another one wrote: known of these, not promised by 1.2."""
-        return self.is_cpu or self.is_nvidia
 
 
 class Device:
@@ -89,7 +43,7 @@ class Device:
         self.id = str(number)
         self.memory = f"opencl:{number}"
         self.handle = handle
-        self.limits = _limits(handle)
+        self.limits = limits_of(handle)
         self.driver = driver
         self.alone = threading.Lock()
         self._lock = threading.Lock()
@@ -109,9 +63,9 @@ class Device:
     @functools.cached_property
     def shares_host(self) -> bool:
         """Whether kernels work on host arrays in place."""
-        from partita_opencl.device.host_memory import works_in_host_memory
-
-        return works_in_host_memory(self)
+        if not (self.limits.is_cpu and self.handle.host_unified_memory):
+            return False
+        return works_in_host_memory(self.context, self.handle, f"OPENCL.{self.id}")
 
     @property
     def identity(self) -> str:
@@ -166,8 +120,6 @@ class Device:
     @property
     def pool(self) -> BufferPool:
         """Memory that requests share one after another."""
-        from partita_opencl.device.buffer_pool import BufferPool
-
         context = self.context
         with self._lock:
             if self._pool is None:
@@ -177,8 +129,6 @@ class Device:
     @property
     def programs(self) -> ProgramCache:
         """The compiled programs."""
-        from partita_opencl.drivers.program_cache import ProgramCache
-
         context = self.context
         with self._lock:
             if self._programs is None:
@@ -309,26 +259,3 @@ def _owner(platform: Any, good: Sequence[Tried]) -> Tried | None:
         if not one.driver.binary or version in one.verdict.facts.get("versions", ()):
             return one
     return None
-
-
-def _limits(handle: Any) -> Limits:
-    import pyopencl as cl
-
-    is_nvidia = "NVIDIA" in handle.platform.name
-    capability = handle.compute_capability_major_nv if is_nvidia else 0
-    return Limits(
-        group_items=handle.max_work_group_size,
-        item_sizes=tuple(handle.max_work_item_sizes),
-        local_bytes=handle.local_mem_size,
-        allocation_bytes=handle.max_mem_alloc_size,
-        memory_bytes=handle.global_mem_size,
-        alignment=max(64, handle.mem_base_addr_align // 8),
-        compute_units=handle.max_compute_units,
-        is_cpu=bool(handle.type & cl.device_type.CPU),
-        is_nvidia=is_nvidia,
-        matrix_units=capability >= 8,
-        # NVIDIA lists 48 KiB, whatever the processor has.
-        kernel_local_bytes={8: 99, 9: 226}.get(capability, 0) << 10,
-        warpgroups=capability == 9,
-        resident_groups=handle.max_compute_units * {8: 1, 9: 3}.get(capability, 0),
-    )

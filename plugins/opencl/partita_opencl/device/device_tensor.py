@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.tensors.layout import LaidOutTensor, Layout, stored_as
+from partita.tensors.layout import Layout
+from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_opencl.device.buffer_pool import raw
 

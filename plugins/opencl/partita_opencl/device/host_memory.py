@@ -1,39 +1,38 @@
-"""Host memory as device memory: buffers over arrays, for devices that work in those themselves."""
+"""Host memory as device memory: buffers over arrays."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.buffer_pool import raw
-
-if TYPE_CHECKING:
-    from partita_opencl.device.device import Device
 
 Array = np.ndarray[Any, Any]
 
 _log = logging.getLogger(__name__)
 
 
-def works_in_host_memory(device: Device) -> bool:
+def works_in_host_memory(context: Any, handle: Any, device: str) -> bool:
     """Whether buffers over host arrays are these arrays, without mapping them and back.
 
     OpenCL promises that only between map and unmap, which cost more than small kernels. Drivers
     for the host's own processor have no other memory to work in; this one is tried, so that one
     that copies all the same is found out.
+
+    Args:
+        context: The device's context.
+        handle: The ``pyopencl.Device``.
+        device: Its name, for messages.
     """
     import pyopencl as cl
 
-    if not (device.limits.is_cpu and device.handle.host_unified_memory):
-        return False
     first, second = aligned_bytes(256), aligned_bytes(256)
     try:
-        queue = cl.CommandQueue(device.context, device.handle)
-        source, target = buffer_over(device, first), buffer_over(device, second)
+        queue = cl.CommandQueue(context, handle)
+        source, target = buffer_over(context, first), buffer_over(context, second)
         for value in (1, 2):
             first[:] = value
             second[:] = 0
@@ -42,7 +41,7 @@ def works_in_host_memory(device: Device) -> bool:
             if not (second == value).all():
                 return False
     except cl.Error as error:
-        _log.info("OPENCL.%s gets copies of host memory: %s", device.id, error)
+        _log.info("%s gets copies of host memory: %s", device, error)
         return False
     return True
 
@@ -54,82 +53,9 @@ def aligned_bytes(nbytes: int) -> Array:
     return block[start : start + nbytes]
 
 
-def buffer_over(device: Device, array: Array, *, read_only: bool = False) -> Any:
+def buffer_over(context: Any, array: Array, *, read_only: bool = False) -> Any:
     """A buffer whose memory is the array's; keeps the array alive."""
     import pyopencl as cl
 
     access = cl.mem_flags.READ_ONLY if read_only else cl.mem_flags.READ_WRITE
-    return cl.Buffer(device.context, access | cl.mem_flags.USE_HOST_PTR, hostbuf=raw(array))
-
-
-def page_locked(device: Device, nbytes: int) -> Array | None:
-    """Host memory that copies to and from the device need not stage; ``None`` if there is none.
-
-    It is a buffer that stays mapped until the array is gone. The driver may keep as many bytes of
-    the device's memory beside it.
-    """
-    import pyopencl as cl
-
-    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-    access: Any = cl.map_flags.READ | cl.map_flags.WRITE
-    try:
-        buffer = cl.Buffer(device.context, flags, nbytes)
-        array: Array = cl.enqueue_map_buffer(
-            device.transfers, buffer, access, 0, (nbytes,), np.dtype(np.uint8)
-        )[0]
-    except cl.Error as error:
-        _log.info("OPENCL.%s has no page-locked memory: %s", device.id, error)
-        return None
-    return array
-
-
-class HostBuffers:
-    """The buffers that one request has over host arrays; one per place, made anew when it changes.
-
-    Args:
-        device: A device that works in host memory.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._made: dict[Any, tuple[Array, Any]] = {}
-        self._own: dict[int, tuple[Any, Array]] = {}
-
-    def over(self, place: Any, tensor: Tensor, *, read_only: bool = False) -> Any:
-        """A buffer over a host tensor's array; ``None`` if kernels cannot take it as it lies."""
-        if not isinstance(tensor, HostTensor):
-            return None
-        array = tensor.numpy()
-        kept = self._made.get(place)
-        if kept is not None and kept[0] is array:
-            return kept[1]
-        if not 0 < array.nbytes <= self._device.limits.allocation_bytes:
-            return None
-        if array.ctypes.data % ALIGNMENT or not array.flags.c_contiguous:
-            return None
-        if not (read_only or array.flags.writeable):
-            return None
-        made = buffer_over(self._device, array, read_only=read_only)
-        self._made[place] = array, made
-        return made
-
-    def new(self, nbytes: int) -> Any:
-        """A buffer over an array of its own.
-
-        Raises:
-            DeviceMemoryError: It is larger than the device's largest buffer.
-        """
-        if nbytes > self._device.limits.allocation_bytes:
-            return self._device.pool.allocate(nbytes)
-        array = aligned_bytes(max(nbytes, ALIGNMENT))
-        buffer = buffer_over(self._device, array)
-        self._own[id(buffer)] = buffer, array
-        return buffer
-
-    def tensor(self, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor | None:
-        """What a buffer of :meth:`new` holds, in place; ``None`` for any other buffer."""
-        if id(buffer) not in self._own:
-            return None
-        array = self._own[id(buffer)][1]
-        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        return HostTensor(array[:count].view(dtype).reshape(shape))
+    return cl.Buffer(context, access | cl.mem_flags.USE_HOST_PTR, hostbuf=raw(array))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from partita_opencl.device.device import Limits
+from partita_opencl.device.limits import Limits
 from partita_opencl.launches.steps import Sizes
 from partita_opencl.properties import Tiling
 

@@ -15,7 +15,7 @@ from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import OpenClTensor
-from partita_opencl.device.host_memory import HostBuffers
+from partita_opencl.device.host_buffers import HostBuffers
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence

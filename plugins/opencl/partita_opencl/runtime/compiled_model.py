@@ -146,6 +146,11 @@ class OpenClCompiledModel(CompiledModel):
             )
         return Specialiser(graph, toolkit)
 
+    @property
+    def graph(self) -> Graph:
+        """What the model was lowered to, with the casts of agreed layouts."""
+        return self.specialiser.graph
+
     def create_runner(self) -> Runner:
         """A runner with a queue and kernels of its own."""
         return OpenClRunner(self)

@@ -3,31 +3,75 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from partita import ProfilingInfo, Runner, Tensor
+from partita import DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.profiling import Status
 from partita.errors import InferError
-from partita.lowering import OpRecord
+from partita.lowering import Array, Graph, OpRecord
+from partita.lowering.program import Spec
+from partita.tensors.layout import Layout
 from partita_opencl.device.buffer_pool import runtime_error
+from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
 from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.execution_plan import Plan
 
-if TYPE_CHECKING:
-    from partita_opencl.runtime.compiled_model import OpenClCompiledModel
-
 _BOUND = 8
 """Shapes for which a request keeps kernels and memory."""
+
+
+class PlannedModel(Protocol):
+    """What a runner asks of the compiled model that it runs.
+
+    Attributes:
+        target: The OpenCL device.
+        objection: Why products stepped back to portable kernels; empty if they did not.
+        laid_out: Ports whose tensors lie in memory otherwise than they say.
+    """
+
+    target: Device
+    objection: str
+    laid_out: Mapping[Port, Layout]
+
+    @property
+    def device(self) -> str:
+        """The device's name, for messages."""
+
+    @property
+    def model(self) -> Model:
+        """What was compiled."""
+
+    @property
+    def graph(self) -> Graph:
+        """What it was lowered to."""
+
+    @property
+    def inputs(self) -> Sequence[Port]:
+        """The input ports."""
+
+    @property
+    def outputs(self) -> Sequence[Port]:
+        """The output ports."""
+
+    @property
+    def properties(self) -> DeviceProperties:
+        """The properties it was compiled with."""
+
+    def plan(self, specs: Sequence[Spec], value: Callable[[int], Array]) -> Plan:
+        """The plan for inputs of these shapes and types."""
+
+    def stop_waiting(self) -> None:
+        """From now on, no kernel's groups wait for one another."""
 
 
 class OpenClRunner(Runner):
     """One request: an in-order queue, and per set of shapes the kernels with their arguments."""
 
-    def __init__(self, compiled: OpenClCompiledModel) -> None:
+    def __init__(self, compiled: PlannedModel) -> None:
         import pyopencl as cl
 
         self._compiled = compiled
@@ -110,7 +154,7 @@ class OpenClRunner(Runner):
         if not self._profiles:
             return ()
         ops = [(op.name, op.op_type) for op in self._compiled.model.ops]
-        ops += [(name, "Permute") for name in casts(self._compiled.specialiser.graph)]
+        ops += [(name, "Permute") for name in casts(self._compiled.graph)]
         known = {name for name, _ in ops}
         spent: dict[str, float] = {}
         kernels: dict[str, dict[str, None]] = {}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from partita_opencl.device.device import Limits
+from partita_opencl.device.limits import Limits
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from partita_hetero.cost.cost_table import CostTable, DeviceCosts
 from partita_hetero.cost.database import LinkCost
 from partita_hetero.cost.fusion_groups import group
 from partita_hetero.partition import op_graph
-from partita_hetero.planner.problem.problem import HOST
+from partita_hetero.planner.problem.records import HOST
 
 NO = Reason(ReasonCode.UNSUPPORTED_OP, "no kernel")
 

@@ -6,16 +6,8 @@ import itertools
 
 import hypothesis.strategies as st
 
-from partita_hetero.planner.problem.problem import (
-    HOST,
-    Cost,
-    Device,
-    Link,
-    Pin,
-    Problem,
-    Task,
-    Value,
-)
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
 from partita_hetero.planner.simulation.feasible import broken_rules, is_contiguous
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
 

@@ -14,7 +14,8 @@ from partita_hetero.planner.arrays.device_kinds import kinds
 from partita_hetero.planner.arrays.problem_arrays import flatten
 from partita_hetero.planner.bounds.chain_bound import chain_bound
 from partita_hetero.planner.bounds.lower_bounds import critical_path, cut_bound, divisible_load
-from partita_hetero.planner.problem.problem import HOST, Cost, Device, Link, Problem, Task, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Task, Value
 from partita_hetero.planner.search.solve import solve
 
 SLACK = 1e-6

@@ -8,17 +8,9 @@ from dataclasses import replace
 import pytest
 
 from partita.errors import InfeasiblePlanError, PlanError
-from partita_hetero.planner.problem.problem import (
-    HOST,
-    Cost,
-    Device,
-    Link,
-    Pin,
-    Problem,
-    Task,
-    Value,
-)
+from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.problem_file import from_json, load, save, to_json
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
 from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.simulate import simulate
 from partita_hetero.planner.simulation.timeline import Span, Timeline, chrome_trace

@@ -16,16 +16,8 @@ from partita_hetero.planner.problem.constraints import (
     with_memory,
     with_rules,
 )
-from partita_hetero.planner.problem.problem import (
-    HOST,
-    Cost,
-    Device,
-    Link,
-    Pin,
-    Problem,
-    Task,
-    Value,
-)
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
 from partita_hetero.planner.report.reasons import reasons
 from partita_hetero.planner.simulation.feasible import broken_rules
 from partita_hetero.planner.simulation.plan import Plan

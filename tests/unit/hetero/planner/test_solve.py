@@ -14,16 +14,8 @@ from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
 from partita_hetero.planner.arrays.problem_arrays import flatten
-from partita_hetero.planner.problem.problem import (
-    HOST,
-    Cost,
-    Device,
-    Link,
-    Pin,
-    Problem,
-    Task,
-    Value,
-)
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
 from partita_hetero.planner.search import incumbent as searching
 from partita_hetero.planner.search.anneal import anneal_parallel
 from partita_hetero.planner.search.list_scheduling import list_schedules

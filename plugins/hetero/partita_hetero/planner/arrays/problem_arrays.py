@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.problem.problem import HOST, Problem
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST
 from partita_hetero.planner.simulation.feasible import allowed_devices
 
 Array = np.ndarray[Any, Any]

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
 
 from partita.errors import PlanError
+from partita_hetero.planner.problem.records import (
+    HOST,
+    HOST_NAME,
+    Device,
+    Link,
+    Pin,
+    Task,
+    Value,
+    end_name,
+)
 
-if TYPE_CHECKING:
-    from partita_hetero.planner.problem.problem import Link, Problem
 
-
-def check(problem: Problem) -> None:
-    """Raises PlanError unless everything in the problem fits together."""
-    from partita_hetero.planner.problem.problem import HOST_NAME
-
-    if not problem.devices:
+def check(
+    devices: Sequence[Device],
+    tasks: Sequence[Task],
+    values: Sequence[Value],
+    links: Sequence[Link],
+    pins: Sequence[Pin],
+) -> None:
+    """Raises PlanError unless everything in a placement problem fits together."""
+    if not devices:
         raise PlanError("A placement problem needs at least one device.")
-    _unique("devices", (device.name for device in problem.devices))
-    _unique("tasks", (task.name for task in problem.tasks))
-    _unique("values", (value.name for value in problem.values))
-    for index, device in enumerate(problem.devices):
+    _unique("devices", (device.name for device in devices))
+    _unique("tasks", (task.name for task in tasks))
+    _unique("values", (value.name for value in values))
+    for index, device in enumerate(devices):
         where = f"devices[{index}] '{device.name}'"
         if device.name == HOST_NAME:
             raise PlanError(f"{where}: the name '{HOST_NAME}' stands for the host's memory.")
@@ -30,33 +40,33 @@ def check(problem: Problem) -> None:
             _number(where, "memory_bytes", device.memory_bytes)
         if device.slots is not None and device.slots < 1:
             raise PlanError(f"{where}: 'slots' is {device.slots}; it must be 1 or more, or null.")
-    _check_tasks(problem)
-    _check_values(problem)
-    _check_links(problem)
-    for index, pin in enumerate(problem.pins):
+    _check_tasks(devices, tasks)
+    _check_values(tasks, values)
+    _check_links(devices, links)
+    for index, pin in enumerate(pins):
         where = f"pins[{index}]"
-        _index(where, "task", pin.task, len(problem.tasks))
-        _index(where, "device", pin.device, len(problem.devices))
+        _index(where, "task", pin.task, len(tasks))
+        _index(where, "device", pin.device, len(devices))
         _number(where, "penalty_us", pin.penalty_us)
 
 
-def _check_tasks(problem: Problem) -> None:
-    for index, task in enumerate(problem.tasks):
+def _check_tasks(devices: Sequence[Device], tasks: Sequence[Task]) -> None:
+    for index, task in enumerate(tasks):
         where = f"tasks[{index}] '{task.name}'"
-        if len(task.costs) != len(problem.devices):
+        if len(task.costs) != len(devices):
             raise PlanError(
-                f"{where}: {len(task.costs)} costs for {len(problem.devices)} devices; "
+                f"{where}: {len(task.costs)} costs for {len(devices)} devices; "
                 "give one for each, with a null time where the device refuses the task."
             )
-        for device, cost in zip(problem.devices, task.costs, strict=True):
+        for device, cost in zip(devices, task.costs, strict=True):
             if cost.us is not None:
                 _number(where, f"cost on '{device.name}'", cost.us)
         _number(where, "weight_bytes", task.weight_bytes)
 
 
-def _check_values(problem: Problem) -> None:
-    count = len(problem.tasks)
-    for index, value in enumerate(problem.values):
+def _check_values(tasks: Sequence[Task], values: Sequence[Value]) -> None:
+    count = len(tasks)
+    for index, value in enumerate(values):
         where = f"values[{index}] '{value.name}'"
         _number(where, "nbytes", value.nbytes)
         if value.transfer_us is not None:
@@ -69,26 +79,25 @@ def _check_values(problem: Problem) -> None:
             _index(where, "consumer", consumer, count)
             if value.producer is not None and consumer <= value.producer:
                 raise PlanError(
-                    f"{where}: task '{problem.tasks[consumer].name}' reads it but does not come "
-                    f"after '{problem.tasks[value.producer].name}', which writes it; put tasks in "
+                    f"{where}: task '{tasks[consumer].name}' reads it but does not come "
+                    f"after '{tasks[value.producer].name}', which writes it; put tasks in "
                     "an order in which they can run."
                 )
 
 
-def _check_links(problem: Problem) -> None:
-    from partita_hetero.planner.problem.problem import HOST
-
+def _check_links(devices: Sequence[Device], links: Sequence[Link]) -> None:
     seen: dict[tuple[int, int], Link] = {}
-    for index, link in enumerate(problem.links):
+    for index, link in enumerate(links):
         where = f"links[{index}]"
         for what, end in (("source", link.source), ("target", link.target)):
             if end != HOST:
-                _index(where, what, end, len(problem.devices))
-                if problem.devices[end].host_memory:
+                _index(where, what, end, len(devices))
+                if devices[end].host_memory:
                     raise PlanError(
-                        f"{where}: {problem.end(end)} works in host memory; make 'host' the {what}."
+                        f"{where}: {end_name(devices, end)} works in host memory; "
+                        f"make 'host' the {what}."
                     )
-        ends = f"from {problem.end(link.source)} to {problem.end(link.target)}"
+        ends = f"from {end_name(devices, link.source)} to {end_name(devices, link.target)}"
         if link.source == link.target:
             raise PlanError(f"{where}: it leads {ends}.")
         if (link.source, link.target) in seen:
@@ -97,13 +106,14 @@ def _check_links(problem: Problem) -> None:
         _number(where, "latency_us", link.latency_us)
         if not link.bytes_per_us > 0:
             raise PlanError(f"{where}: 'bytes_per_us' is {link.bytes_per_us}; it must be above 0.")
-    for index, device in enumerate(problem.devices):
+    for index, device in enumerate(devices):
         if device.host_memory:
             continue
         for source, target in ((HOST, index), (index, HOST)):
             if (source, target) not in seen:
+                ends = f"from {end_name(devices, source)} to {end_name(devices, target)}"
                 raise PlanError(
-                    f"links: there is none from {problem.end(source)} to {problem.end(target)}; "
+                    f"links: there is none {ends}; "
                     "give one, or set 'host_memory' if the device works there."
                 )
 

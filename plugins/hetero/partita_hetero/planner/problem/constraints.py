@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from partita.errors import PlanError
 from partita_hetero.options.pins import OpFacts, PinRule, resolve
-from partita_hetero.planner.problem.problem import HOST, Pin, Problem
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Pin
 
 SOFT_PENALTY_US = 1e7
 """What ignoring a soft pin costs: ten seconds, so that only limits and refusals outweigh it."""

@@ -10,7 +10,8 @@ from typing import Any
 
 from partita.errors import PlanError
 from partita_hetero.planner.problem.json_entry import Entry
-from partita_hetero.planner.problem.problem import (
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import (
     HOST,
     HOST_NAME,
     SOURCES,
@@ -18,7 +19,6 @@ from partita_hetero.planner.problem.problem import (
     Device,
     Link,
     Pin,
-    Problem,
     Task,
     Value,
 )

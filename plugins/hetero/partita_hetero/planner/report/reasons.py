@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita.contract.query import Reason, ReasonCode
-from partita_hetero.planner.problem.problem import HOST, Problem, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Value
 from partita_hetero.planner.simulation.feasible import broken_rules
 from partita_hetero.planner.simulation.plan import Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate

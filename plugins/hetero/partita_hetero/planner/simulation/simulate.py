@@ -13,7 +13,8 @@ from graphlib import CycleError, TopologicalSorter
 
 from partita.errors import PlanError
 from partita_hetero.partition.partitioner import Part, partition
-from partita_hetero.planner.problem.problem import HOST, Problem, Value
+from partita_hetero.planner.problem.problem import Problem
+from partita_hetero.planner.problem.records import HOST, Value
 from partita_hetero.planner.simulation.plan import Objective
 from partita_hetero.planner.simulation.timeline import Kind, Span, Timeline
 

@@ -1,0 +1,90 @@
+"""Buffers over host arrays for the requests of a device that works in host memory."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from partita.lowering.memory_plan import ALIGNMENT
+from partita.tensors.tensor import HostTensor, Tensor
+from partita_opencl.device.device import Device
+from partita_opencl.device.host_memory import aligned_bytes, buffer_over
+
+Array = np.ndarray[Any, Any]
+
+_log = logging.getLogger(__name__)
+
+
+def page_locked(device: Device, nbytes: int) -> Array | None:
+    """Host memory that copies to and from the device need not stage; ``None`` if there is none.
+
+    It is a buffer that stays mapped until the array is gone. The driver may keep as many bytes of
+    the device's memory beside it.
+    """
+    import pyopencl as cl
+
+    flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+    access: Any = cl.map_flags.READ | cl.map_flags.WRITE
+    try:
+        buffer = cl.Buffer(device.context, flags, nbytes)
+        array: Array = cl.enqueue_map_buffer(
+            device.transfers, buffer, access, 0, (nbytes,), np.dtype(np.uint8)
+        )[0]
+    except cl.Error as error:
+        _log.info("OPENCL.%s has no page-locked memory: %s", device.id, error)
+        return None
+    return array
+
+
+class HostBuffers:
+    """The buffers that one request has over host arrays; one per place, made anew when it changes.
+
+    Args:
+        device: A device that works in host memory.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._made: dict[Any, tuple[Array, Any]] = {}
+        self._own: dict[int, tuple[Any, Array]] = {}
+
+    def over(self, place: Any, tensor: Tensor, *, read_only: bool = False) -> Any:
+        """A buffer over a host tensor's array; ``None`` if kernels cannot take it as it lies."""
+        if not isinstance(tensor, HostTensor):
+            return None
+        array = tensor.numpy()
+        kept = self._made.get(place)
+        if kept is not None and kept[0] is array:
+            return kept[1]
+        if not 0 < array.nbytes <= self._device.limits.allocation_bytes:
+            return None
+        if array.ctypes.data % ALIGNMENT or not array.flags.c_contiguous:
+            return None
+        if not (read_only or array.flags.writeable):
+            return None
+        made = buffer_over(self._device.context, array, read_only=read_only)
+        self._made[place] = array, made
+        return made
+
+    def new(self, nbytes: int) -> Any:
+        """A buffer over an array of its own.
+
+        Raises:
+            DeviceMemoryError: It is larger than the device's largest buffer.
+        """
+        if nbytes > self._device.limits.allocation_bytes:
+            return self._device.pool.allocate(nbytes)
+        array = aligned_bytes(max(nbytes, ALIGNMENT))
+        buffer = buffer_over(self._device.context, array)
+        self._own[id(buffer)] = buffer, array
+        return buffer
+
+    def tensor(self, buffer: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Tensor | None:
+        """What a buffer of :meth:`new` holds, in place; ``None`` for any other buffer."""
+        if id(buffer) not in self._own:
+            return None
+        array = self._own[id(buffer)][1]
+        count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        return HostTensor(array[:count].view(dtype).reshape(shape))
