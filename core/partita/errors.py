@@ -31,13 +31,12 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Self
 
     from partita.reason import Reason
