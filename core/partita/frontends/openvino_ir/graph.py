@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import ModelFormatError, PartitaError
+from partita.frontends.openvino_ir import translators
 from partita.frontends.openvino_ir.document import IRPort, Layer, Network, network, parse
 from partita.frontends.openvino_ir.translator import TRANSLATORS, Site
 from partita.frontends.openvino_ir.weights import Array, constant, element_type, open_weights
 from partita.model.value_uses import values_read
 from partita.model.variables import METADATA_KEY, Variable, to_metadata
+from partita.system.modules import import_modules
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,21 +50,10 @@ def read_ir(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Mod
     """
     import onnx_ir as ir
 
-    from partita.frontends.openvino_ir import (  # noqa: F401  (importing them enters what they hold)
-        control,
-        elementwise,
-        movement,
-        normalization,
-        pooling,
-        products,
-        recurrent,
-        selection,
-        state,
-    )
-
+    import_modules(translators)
     net = parse(data, origin)
     try:
-        scope = Scope(net, open_weights(weights, path))
+        scope = GraphScope(net, open_weights(weights, path))
         graph = scope.model_graph()
     except ModelFormatError as error:
         raise ModelFormatError(f"{origin}: {error}") from error
@@ -86,7 +77,7 @@ def _blamed_on(layer: Layer) -> Iterator[None]:
         ) from error
 
 
-class Scope:
+class GraphScope:
     """A graph that is being made: the model's own, or that of a body.
 
     Args:
@@ -164,7 +155,7 @@ class Scope:
             name=name,
         )
 
-    def body(self, element_name: str, layer: Layer) -> Scope:
+    def body(self, element_name: str, layer: Layer) -> GraphScope:
         """The scope of a body of a layer."""
         element = layer.element.find(element_name)
         if element is None:
@@ -172,7 +163,7 @@ class Scope:
         if self.depth >= _DEEPEST:
             raise ModelFormatError(f"{layer}: bodies lie deeper than {_DEEPEST}")
         net = network(element, f"the body of {layer}")
-        return Scope(net, self.weights, self.depth + 1, self._names)
+        return GraphScope(net, self.weights, self.depth + 1, self._names)
 
     def follow(self, given: Mapping[str, ir.Value]) -> None:
         """Translates all layers; ``given`` holds the values of parameters, by layer id."""

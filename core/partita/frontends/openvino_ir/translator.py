@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from partita.errors import ModelFormatError
-from partita.frontends.openvino_ir.document import Layer
+from partita.frontends.openvino_ir.document import Layer, Network
 from partita.frontends.openvino_ir.weights import element_type
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from partita.frontends.openvino_ir.graph import Scope
 
 Array = np.ndarray[Any, Any]
 Translator = Callable[["Site"], "ir.Value | Sequence[ir.Value]"]
@@ -35,6 +33,65 @@ def translates(*types: str) -> Callable[[Translator], Translator]:
         return translator
 
     return enter
+
+
+class Scope(Protocol):
+    """The graph that is being made, as translators see it.
+
+    Attributes:
+        net: The layers.
+        depth: Number of bodies around this one.
+        held: Variable to the input that holds it and, where the first run computes its beginning,
+            the one that tells whether there was a run before.
+        read: Variable to what it is in this run.
+        assigned: Variable to what it becomes.
+    """
+
+    net: Network
+    depth: int
+    held: dict[str, list[ir.Value]]
+    read: dict[str, ir.Value]
+    assigned: dict[str, ir.Value]
+
+    def write(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        attributes: Mapping[str, Any],
+        outputs: int,
+        name: str,
+    ) -> list[ir.Value]:
+        """Writes an operation; the walk names its values."""
+
+    def constant(self, array: Array, name: str) -> ir.Value:
+        """Writes a constant."""
+
+    def fresh(self, name: str) -> str:
+        """The name, or one like it that is not taken."""
+
+    def is_read(self, layer: str, port: str) -> bool:
+        """Whether an edge leaves an output port."""
+
+    def input_value(self, layer: Layer, name: str) -> ir.Value:
+        """A graph input of a parameter's type and shape."""
+
+    def body(self, element_name: str, layer: Layer) -> Scope:
+        """The scope of a body of a layer."""
+
+    def follow(self, given: Mapping[str, ir.Value]) -> None:
+        """Translates all layers; ``given`` holds the values of parameters, by layer id."""
+
+    def result(self, layer: Layer) -> ir.Value:
+        """The value that a ``Result`` layer returns."""
+
+    def own(self, value: ir.Value) -> ir.Value:
+        """The value as an output of this body: what comes from outside goes through an Identity."""
+
+    def passing(self, value: ir.Value, name: str) -> ir.Graph:
+        """A body that returns a value from around it."""
+
+    def graph(self, inputs: list[ir.Value], outputs: list[ir.Value], name: str) -> ir.Graph:
+        """The graph of what was written."""
 
 
 class Site:

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from partita.frontends.openvino_ir.document import Layer, Network
-from partita.frontends.openvino_ir.translator import FULL, Site, translates
+from partita.frontends.openvino_ir.translator import FULL, Scope, Site, translates
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from partita.frontends.openvino_ir.graph import Scope
 
 
 @dataclass(frozen=True, slots=True)
