@@ -11,7 +11,15 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Operand, OpRecord, ProgramMaker, Step, plain
+from partita.lowering.program import (
+    Array,
+    Operand,
+    OpRecord,
+    ProgramMaker,
+    Step,
+    flattened,
+    plain,
+)
 from partita.lowering.transformed_weights import Form, Prepacked
 
 _MOST_BYTES = 1 << 42
@@ -170,8 +178,8 @@ class Builder:
     ) -> None:
         """Records ``fn(*args, tid, nt)``: share ``tid`` of ``nt`` of the work.
 
-        Operands become C-contiguous arrays, everything else is passed as it is. ``fn`` writes
-        into its output arguments.
+        Operands become C-contiguous arrays, everything else is passed as it is; of records (named
+        tuples) every field by itself. ``fn`` writes into its output arguments.
 
         Args:
             fn: The kernel.
@@ -180,7 +188,7 @@ class Builder:
                 whether threads are worth it.
             exec_type: What profiles say computes it.
         """
-        self._record(fn, args, True, work, exec_type)
+        self._record(fn, flattened(args), True, work, exec_type)
 
     def call_numpy(
         self,

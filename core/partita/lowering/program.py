@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +17,24 @@ Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 _WORTH_WAITING = 1 << 14
 """Copies of smaller arrays cost nothing."""
+
+
+def is_record(thing: Any) -> bool:
+    """Whether something is a named tuple, or a type of them."""
+    return hasattr(thing, "_fields") and issubclass(
+        thing if isinstance(thing, type) else type(thing), tuple
+    )
+
+
+def flattened(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with the fields of records, and of records in them, in the records' places."""
+    flat: list[Any] = []
+    for arg in args:
+        if is_record(arg):
+            flat += flattened(arg)
+        else:
+            flat.append(arg)
+    return tuple(flat)
 
 
 class Operand:
@@ -94,7 +112,8 @@ class Step:
 
     Attributes:
         fn: What is called.
-        args: Its arguments; operands stand for arrays, everything else is passed as it is.
+        args: Its arguments; operands stand for arrays, everything else is passed as it is. There
+            are no records among them, only their fields.
         op: The operation it belongs to.
         shares: Whether ``fn`` takes ``tid, nt`` as last arguments and computes share tid of nt.
         work: Estimate of the work, in bytes moved or elementary operations, whichever is larger.

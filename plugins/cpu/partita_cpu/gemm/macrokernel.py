@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.gemm.input_panel import Scaling, lay_columns, lay_halo
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
+from partita_cpu.gemm.product_records import (
+    Epilogue,
+    InputScaling,
+    PanelContext,
+    ProductAddresses,
+    ProductArrays,
+    TileContext,
+    TileRange,
+)
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
     BLOCK_BYTES,
@@ -76,25 +85,10 @@ _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 @jit
 def multiply_tiles(
     x: Array,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    factor: Array,
-    shift: Array,
-    scratch: Array,
-    offsets: Array,
-    kernels: Array,
-    p: Array,
-    lowest_in: float,
-    highest_in: float,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    arrays: ProductArrays,
+    scaling: InputScaling,
+    context: TileContext,
+    epilogue: Epilogue,
     tid: int,
     nt: int,
 ) -> None:
@@ -105,34 +99,18 @@ def multiply_tiles(
 
     Args:
         x: Input pixels, flat; bfloat16 as uint16.
-        w: Packed weights, as uint16.
-        bias: Packed bias.
-        residual: Like y; not read unless has_residual.
-        y: Output pixels, flat; bfloat16 as uint16.
-        factor: What each input channel is multiplied by first, if the plan says so.
-        shift: What is added then.
-        scratch: Bytes; `Plan.thread_bytes` for each thread.
-        offsets: `Plan.offsets`.
-        kernels: `table.tile_kernels`.
-        p: `Plan.table`.
-        lowest_in: Lower bound of what was multiplied and shifted.
-        highest_in: Upper bound of it.
-        has_residual: 0 or 1.
-        low: Lower bound.
-        high: Upper bound.
-        gate: 1 for HardSwish, else 0.
-        code: `ActivationCode` of what bounds and gate do not express, or 0.
-        alpha: Of the activation.
-        beta: Of the activation.
+        arrays: Weights, bias, residual, result.
+        scaling: What happens to x first, if the plan says so.
+        context: Memory, kernels and plan.
+        epilogue: What happens to sums.
         tid: This thread.
         nt: All threads; they share rows or columns of tiles.
     """
+    kernels, p, scratch = context.kernels, context.p, context.scratch
     threads = min(nt, scratch.size // p[THREAD_BYTES])
     if tid >= threads:
         return
-    start = tid * p[THREAD_BYTES]
-    start += -(address(scratch) + start) % 64
-    memory = scratch[start : (tid + 1) * p[THREAD_BYTES]]
+    memory = address(own_memory(scratch, p[THREAD_BYTES], tid))
     blocks, units, grain = p[BLOCKS], p[UNITS], p[GRAIN]
     all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * blocks
     first_block, last_block, unit, end = 0, all_blocks, 0, units
@@ -147,8 +125,10 @@ def multiply_tiles(
         return
     if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
-    bounds_in = np.float32(lowest_in), np.float32(highest_in)
-    scaling = (address(factor), address(shift), bounds_in[0], bounds_in[1])
+    bounds_in = np.float32(scaling.low), np.float32(scaling.high)
+    scales = (address(scaling.factor), address(scaling.shift), bounds_in[0], bounds_in[1])
+    places = addresses_of(arrays)
+    own = PanelContext(memory, address(context.offsets), kernels, p)
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
         if p[SOURCE] == _HALO:
@@ -156,34 +136,28 @@ def multiply_tiles(
         for group in range(first_block // blocks, (last_block - 1) // blocks + 1):
             first = max(first_block - group * blocks, 0)
             last = min(last_block - group * blocks, blocks)
-            a, largest = _lay(address(x), address(memory), kernels, p, scaling, group, unit, stop)
-            multiply_panel(
-                a,
-                largest,
-                address(w),
-                address(bias),
-                address(residual),
-                address(y),
-                address(memory),
-                address(offsets),
-                kernels,
-                p,
-                has_residual,
-                low,
-                high,
-                gate,
-                code,
-                alpha,
-                beta,
-                group,
-                first,
-                last,
-                unit,
-                stop,
-            )
+            a, largest = _lay(address(x), memory, kernels, p, scales, group, unit, stop)
+            tiles = TileRange(group, first, last, unit, stop)
+            multiply_panel(a, largest, places, own, epilogue, tiles)
         unit = stop
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
+
+
+@jit(inline=True)
+def own_memory(scratch: Array, size: int, tid: int) -> Any:
+    """A thread's part of scratch memory, from where a cache line starts."""
+    start = tid * size
+    start += -(address(scratch) + start) % 64
+    return scratch[start : (tid + 1) * size]
+
+
+@jit(inline=True)
+def addresses_of(arrays: ProductArrays) -> Any:
+    """Where arrays start."""
+    return ProductAddresses(
+        address(arrays.w), address(arrays.bias), address(arrays.residual), address(arrays.y)
+    )
 
 
 @jit(inline=True)
@@ -210,189 +184,265 @@ def _lay(
     return panel, largest
 
 
-_PANEL = (*["int"] * 8, "<i8 1", "<i8 1", "int", *["float"] * 2, *["int"] * 2)
-"""Kinds of the first arguments of `multiply_panel`."""
+class _Panel(NamedTuple):
+    """What the tiles of a panel have in common.
+
+    Attributes:
+        tile: Address of memory for a finished tile.
+        zeros: Address of a bias of zeros.
+        partials: Address of tiles whose sums are not complete.
+        exact: Whether the input is infinite, NaN or nearly so; see `nonfinite`.
+        lines: Image rows that tiles do not run on over, or 1.
+        line_bytes: Of the input, from one of them to the next.
+        length: Rows of tiles that lie one after another in a line.
+        tiles: Tiles of a line.
+        width: Those of an image row that are results.
+        pitch: Those from one image row to the next.
+        first_pixel: Of the result.
+        pixel_bytes: From one pixel of the result to the next.
+    """
+
+    tile: int
+    zeros: int
+    partials: int
+    exact: bool
+    lines: int
+    line_bytes: int
+    length: int
+    tiles: int
+    width: int
+    pitch: int
+    first_pixel: int
+    pixel_bytes: int
 
 
-@jit(apart=(*_PANEL, "float", "float", *["int"] * 5))
+class _Column(NamedTuple):
+    """A column of tiles.
+
+    Attributes:
+        number: Counted through all groups.
+        weights: Their address.
+        bias: Its address.
+        exist: Columns of a tile that are results.
+        at: Bytes from a pixel of the result to the first of them.
+    """
+
+    number: int
+    weights: int
+    bias: int
+    exist: int
+    at: int
+
+
+_PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
+_EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
+
+
+@jit(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5))
 def multiply_panel(
     a: int,
     largest: int,
-    w: int,
-    bias: int,
-    residual: int,
-    y: int,
-    memory: int,
-    offsets: int,
-    kernels: Array,
-    p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
-    group: int,
-    first_block: int,
-    last_block: int,
-    unit: int,
-    stop: int,
+    at: ProductAddresses,
+    context: PanelContext,
+    epilogue: Epilogue,
+    tiles: TileRange,
 ) -> None:
     """Some rows of the input times some columns of one group.
 
     Args:
         a: Address of the first row that tiles read.
         largest: The largest absolute value among what was laid out there, as bits.
-        w: From here on as in `multiply_tiles`; addresses of what are arrays there.
-        bias: .
-        residual: .
-        y: .
-        memory: Address of this thread's scratch memory.
-        offsets: .
-        kernels: .
-        p: .
-        has_residual: .
-        low: .
-        high: .
-        gate: .
-        code: .
-        alpha: .
-        beta: .
-        group: The group.
-        first_block: First tile across, of the group.
-        last_block: Behind the last one.
-        unit: First row of the result.
-        stop: Behind the last one.
+        at: Weights, bias, residual, result.
+        context: Memory, kernels and plan.
+        epilogue: What happens to sums.
+        tiles: Which rows and columns.
     """
-    arithmetic, source, row = p[ARITHMETIC], p[SOURCE], p[ROW]
-    planes = p[PLANE_BYTES] * max(arithmetic, 1)
+    kernels, p = context.kernels, context.p
+    panel = _panel_of(largest, context, tiles)
+    bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    parts = 2 if kernels[CONFIGURE] else 4  # in which tiles ask for what is needed next of b
+    apart = p[PLANE_BYTES] if p[ARITHMETIC] >= _SPLIT else p[STEP_BYTES]
+    row, depth, flat = p[ROW], p[DEPTH], p[SOURCE] == _HALO and p[FLAT] != 0
+    for block in range(tiles.first_block, tiles.last_block):
+        column = _column_of(at, p, tiles.group, block)
+        for first_tap in range(0, p[TAPS], p[CHUNK]):
+            taps = min(p[CHUNK], p[TAPS] - first_tap)
+            ends = first_tap + taps == p[TAPS]
+            places = context.offsets + 8 * first_tap
+            b = column.weights + first_tap * p[TAP_BYTES]
+            for n in range(panel.lines * panel.tiles):
+                line = n // panel.tiles
+                pixel, rows = _rows_of(n - line * panel.tiles, panel, p, tiles.unit)
+                source = a + line * panel.line_bytes + pixel * row
+                ahead = b
+                if n < parts and not (ends and block == tiles.last_block - 1):
+                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
+                partial = panel.partials + n * TILE_BYTES
+                start = partial if first_tap else 0
+                sums = (source, row, places, taps, depth, b, apart, rows, start, ahead)
+                if not ends:
+                    if not panel.exact:
+                        end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
+                        call_tile(kernels[rows], (*sums, *end))
+                    continue
+                if flat:
+                    line = pixel // panel.pitch
+                    pixel -= line * panel.pitch
+                if pixel + rows <= panel.width and not panel.exact and epilogue.code == 0:
+                    to, other = _result(at, panel, column, epilogue, line, pixel)
+                    rest = (to, panel.pixel_bytes, column.exist, bottom, top, epilogue.gate)
+                    call_tile(kernels[rows], (*sums, panel.tile, column.bias, other, *rest))
+                    continue
+                if panel.exact:
+                    _exact_tile(source, at.w, column.number, panel.tile, context, rows)
+                else:
+                    end = (panel.tile, 0, 0, 0, 0, 0, lowest, highest, 0)
+                    call_tile(kernels[rows], (*sums, *end))
+                _finish_rows(rows, line, pixel, at, panel, column, context, epilogue)
+
+
+@jit(inline=True)
+def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
+    """Where a panel's tiles lie; clears the bias of zeros."""
+    p = context.p
+    arithmetic = p[ARITHMETIC]
     # Infinity has no lower half, and may not meet the zeros that fill up a run.
     filled = p[RUN] != p[DEPTH] * p[STEP_BYTES] // 2
     exact = largest >= LARGEST and (arithmetic >= _SPLIT or filled)
-    tile = memory + planes
+    tile = context.memory + p[PLANE_BYTES] * max(arithmetic, 1)
     zeros = tile + TILE_BYTES
     row_of_zeros = floats_at(zeros, p[TILE_COLUMNS])
     for i in range(row_of_zeros.size):
         row_of_zeros[i] = np.float32(0)
-    partials = zeros + ZERO_BYTES
-    columns, width, outputs = p[TILE_COLUMNS], p[OUT_WIDTH], p[Y_BYTES] * p[Y_PITCH]
-    lines, length, pitch, first_pixel = 1, stop - unit, stop - unit, unit
-    line_bytes = p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4)
-    if source == _HALO:
-        first_pixel = unit * width
-        pitch = p[PITCH]
+    units = tiles.stop - tiles.unit
+    lines, length, width, pitch, first_pixel = 1, units, units, units, tiles.unit
+    if p[SOURCE] == _HALO:
+        width, pitch, first_pixel = p[OUT_WIDTH], p[PITCH], tiles.unit * p[OUT_WIDTH]
         if p[FLAT]:
-            length = (stop - unit - 1) * pitch + width
+            length = (units - 1) * pitch + width
         else:
-            lines, length = stop - unit, width
-    else:
-        width = length
-    most = p[TILE_ROWS]
-    tiles = -(-length // most)
-    bottom, top = np.float32(low), np.float32(high)
-    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    act_alpha, act_beta = np.float32(alpha), np.float32(beta)
-    parts = 2 if kernels[CONFIGURE] else 4  # in which tiles ask for what is needed next of b
-    apart = p[PLANE_BYTES] if arithmetic >= _SPLIT else p[STEP_BYTES]
-    whole_tiles = arithmetic and source == _DIRECT
-    for block in range(first_block, last_block):
-        number = group * p[BLOCKS] + block
-        weights = w + number * p[BLOCK_BYTES]
-        exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
-        first_column = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
-        offset = bias + 4 * number * columns
-        for first_tap in range(0, p[TAPS], p[CHUNK]):
-            taps = min(p[CHUNK], p[TAPS] - first_tap)
-            ends = first_tap + taps == p[TAPS]
-            places = offsets + 8 * first_tap
-            b = weights + first_tap * p[TAP_BYTES]
-            for n in range(lines * tiles):
-                line = n // tiles
-                t = n - line * tiles
-                if p[EVEN]:
-                    f = length * t // tiles
-                    rows = length * (t + 1) // tiles - f
-                else:
-                    f = t * most
-                    rows = min(most, length - f)
-                    if whole_tiles and rows < most and (rows > 16 or most == 16):
-                        # Tiles are read as a whole: the last one begins before the one ends.
-                        f = max(length - most, -unit)
-                        rows = length - f
-                    elif whole_tiles and rows < 16:
-                        f = max(length - 16, -unit)
-                        rows = length - f
-                at = a + line * line_bytes + f * row
-                sums = (at, row, places, taps, p[DEPTH], b, apart, rows)
-                ahead = b
-                if n < parts and not (ends and block == last_block - 1):
-                    ahead += taps * p[TAP_BYTES] + n * (taps * p[TAP_BYTES] // parts)
-                partial = partials + n * TILE_BYTES
-                start = partial if first_tap else 0
-                if not ends:
-                    if not exact:
-                        end = (partial, 0, 0, 0, 0, 0, lowest, highest, 0)
-                        call_tile(kernels[rows], (*sums, start, ahead, *end))
-                    continue
-                image_row, column = line, f
-                if source == _HALO and p[FLAT]:
-                    image_row = f // pitch
-                    column = f - image_row * pitch
-                if column + rows <= width and not exact:
-                    place = (first_pixel + image_row * width + column) * outputs
-                    place += p[Y_BYTES] * first_column
-                    to = y + place
-                    other = residual + place if has_residual else 0
-                    if code == 0:
-                        end = (tile, offset, other, to, outputs, exist, bottom, top, gate)
-                        call_tile(kernels[rows], (*sums, start, ahead, *end))
-                        continue
-                if exact:
-                    _exact_tile(at, w, number, tile, offsets, p, rows)
-                else:
-                    end = (tile, 0, 0, 0, 0, 0, lowest, highest, 0)
-                    call_tile(kernels[rows], (*sums, start, ahead, *end))
-                # Rows of the tile that lie between the image rows are dropped.
-                done = 0
-                while done < rows:
-                    run = min(rows - done, pitch - column)
-                    count = min(run, width - column)
-                    if count > 0:
-                        place = (first_pixel + image_row * width + column) * outputs
-                        place += p[Y_BYTES] * first_column
-                        to = y + place
-                        other = residual + place if has_residual else 0
-                        piece = tile + 4 * done * columns
-                        if code == 0:
-                            rest = (offset, other, to, outputs, exist, bottom, top, gate)
-                            call_epilogue(kernels[EPILOGUE], (count, piece, *rest))
-                        else:
-                            # Residuals lie as y does, so they are added row by row.
-                            together = 1 if has_residual else count
-                            for r in range(0, count, together):
-                                at = piece + 4 * r * columns
-                                beside = other + r * outputs if has_residual else 0
-                                rest = (offset, beside, at, 4 * columns, exist, lowest, highest, 0)
-                                call_epilogue(kernels[EPILOGUE_F32], (together, at, *rest))
-                            numbers = count * columns
-                            activate_floats(piece, numbers, code, act_alpha, act_beta)
-                            rest = (zeros, 0, to, outputs, exist, lowest, highest, 0)
-                            call_epilogue(kernels[EPILOGUE], (count, piece, *rest))
-                    done += run
-                    column += run
-                    if column == pitch:
-                        column = 0
-                        image_row += 1
+            lines, length = units, width
+    return _Panel(
+        tile,
+        zeros,
+        zeros + ZERO_BYTES,
+        exact,
+        lines,
+        p[STRIDE_DOWN] * p[PITCH] * p[CELL] * (2 if arithmetic else 4),
+        length,
+        -(-length // p[TILE_ROWS]),
+        width,
+        pitch,
+        first_pixel,
+        p[Y_BYTES] * p[Y_PITCH],
+    )
+
+
+@jit(inline=True)
+def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
+    """A column of tiles of a group."""
+    number, columns = group * p[BLOCKS] + block, p[TILE_COLUMNS]
+    first = p[Y_FIRST] + group * p[GROUP_OUTPUTS] + block * columns
+    exist = min(columns, p[GROUP_OUTPUTS] - block * columns)
+    weights, bias = at.w + number * p[BLOCK_BYTES], at.bias + 4 * number * columns
+    return _Column(number, weights, bias, exist, p[Y_BYTES] * first)
+
+
+@jit(inline=True)
+def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
+    """The first row of a tile, counted from that of its line, and how many rows it has."""
+    length, most = panel.length, p[TILE_ROWS]
+    if p[EVEN]:
+        first = length * t // panel.tiles
+        return first, length * (t + 1) // panel.tiles - first
+    first = t * most
+    rows = min(most, length - first)
+    if p[ARITHMETIC] and p[SOURCE] == _DIRECT and rows < most and rows != 16:
+        # Tiles are read as a whole: the last one begins before the one ends.
+        first = max(length - (most if rows > 16 else 16), -unit)
+        rows = length - first
+    return first, rows
+
+
+@jit(inline=True)
+def _result(
+    at: ProductAddresses, panel: _Panel, column: _Column, epilogue: Epilogue, line: int, pixel: int
+) -> Any:
+    """Addresses of the result's and the residual's elements; 0 where there is no residual."""
+    place = (panel.first_pixel + line * panel.width + pixel) * panel.pixel_bytes + column.at
+    return at.y + place, at.residual + place if epilogue.has_residual else 0
 
 
 @jit
-def _exact_tile(a: int, w: int, number: int, tile: int, offsets: int, p: Array, rows: int) -> None:
-    """A tile whose input is infinite, NaN, or nearly so; see `exact`."""
+def _finish_rows(
+    rows: int,
+    line: int,
+    pixel: int,
+    at: ProductAddresses,
+    panel: _Panel,
+    column: _Column,
+    context: PanelContext,
+    epilogue: Epilogue,
+) -> None:
+    """Finishes a tile of sums; its rows that lie between image rows are dropped."""
+    kernel = context.kernels[EPILOGUE]
+    bottom, top = np.float32(epilogue.low), np.float32(epilogue.high)
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    columns, outputs = context.p[TILE_COLUMNS], panel.pixel_bytes
+    done = 0
+    while done < rows:
+        run = min(rows - done, panel.pitch - pixel)
+        count = min(run, panel.width - pixel)
+        if count > 0:
+            to, other = _result(at, panel, column, epilogue, line, pixel)
+            piece = panel.tile + 4 * done * columns
+            if epilogue.code == 0:
+                rest = (column.bias, other, to, outputs, column.exist, bottom, top, epilogue.gate)
+                call_epilogue(kernel, (count, piece, *rest))
+            else:
+                _activate_piece(piece, count, other, panel, column, context, epilogue)
+                rest = (panel.zeros, 0, to, outputs, column.exist, lowest, highest, 0)
+                call_epilogue(kernel, (count, piece, *rest))
+        done += run
+        pixel += run
+        if pixel == panel.pitch:
+            pixel = 0
+            line += 1
+
+
+@jit
+def _activate_piece(
+    piece: int,
+    count: int,
+    residual: int,
+    panel: _Panel,
+    column: _Column,
+    context: PanelContext,
+    epilogue: Epilogue,
+) -> None:
+    """Adds bias and residual to rows of a tile, and applies the activation where they lie."""
+    kernel, columns = context.kernels[EPILOGUE_F32], context.p[TILE_COLUMNS]
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    # Residuals lie as y does, so they are added row by row.
+    together = 1 if epilogue.has_residual else count
+    for r in range(0, count, together):
+        at = piece + 4 * r * columns
+        beside = residual + r * panel.pixel_bytes if epilogue.has_residual else 0
+        rest = (column.bias, beside, at, 4 * columns, column.exist, lowest, highest, 0)
+        call_epilogue(kernel, (together, at, *rest))
+    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
+    activate_floats(piece, count * columns, epilogue.code, alpha, beta)
+
+
+@jit
+def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, rows: int) -> None:
+    """A tile whose input is infinite, NaN, or nearly so; see `nonfinite`."""
+    p = context.p
     planes = max(p[ARITHMETIC], 1)
     plane, columns = p[PLANE_BYTES] // 2, p[TILE_COLUMNS]
     steps = p[TAPS] * p[DEPTH]
-    places = integers_at(offsets, p[TAPS])
+    places = integers_at(context.offsets, p[TAPS])
     sums = floats_at(tile, rows * columns)
     step_size = p[STEP_BYTES] // 2
     weights = shorts_at(w, (number + 1) * steps * planes * columns * step_size)

@@ -7,12 +7,13 @@ of the cache. Behind the tiles one number for each says how large its elements a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
+from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_fields import STEP, TILE_BYTES
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
@@ -136,21 +137,12 @@ def lay_rows(
 @loop
 def multiply_laid(
     x: Array,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
+    arrays: ProductArrays,
     out: Array,
     scratch: Array,
     kernels: Array,
     p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    epilogue: Epilogue,
     tid: int,
     nt: int,
 ) -> None:
@@ -158,21 +150,13 @@ def multiply_laid(
 
     Args:
         x: The left side, laid out as tiles.
-        w: Packed weights, as uint16.
-        bias: Packed bias.
-        residual: Like y; not read unless has_residual.
-        y: (rows, columns), flat; not written to if the result is laid out as tiles.
+        arrays: Weights, bias, residual and the result (rows, columns), which is not written to if
+            the result is laid out as tiles.
         out: The result then: `laid_size` numbers. There is no residual then.
         scratch: Bytes; `thread_bytes` for each thread.
-        kernels: `table.laid_kernels`.
+        kernels: `tile_kernels.laid_kernels`.
         p: `laid_table`.
-        has_residual: 0 or 1.
-        low: Lower bound.
-        high: Upper bound.
-        gate: 1 for HardSwish, else 0.
-        code: `ActivationCode` of what bounds and gate do not express, or 0.
-        alpha: Of the activation.
-        beta: Of the activation.
+        epilogue: What happens to sums.
         tid: This thread.
         nt: All threads; they share rows or columns of tiles.
     """
@@ -188,159 +172,166 @@ def multiply_laid(
         return
     start = tid * room
     start += -(address(scratch) + start) % 64
-    memory = scratch[start : start + room - 64]
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(x) + 2 * halves * steps * planes * TILE, halves * steps)
-    split = planes > 1
     unusual = False
-    if split:
-        largest = np.int32(0)
-        for i in range(2 * top * steps, min(2 * bottom, halves) * steps):
-            largest = max(largest, sizes[i])
-        unusual = bool(largest >= LARGEST)
+    if planes > 1:
+        unusual = _is_unusual(sizes, 2 * top * steps, 2 * (bottom - top) * steps)
+    sides = _Sides(x, sizes, out, address(scratch) + start)
     call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     for panel in range(top, bottom, p[PANEL]):
         stop = min(panel + p[PANEL], bottom)
         for group in range(first, last, p[GROUP]):
             end = min(group + p[GROUP], last)
             for chunk in range(0, steps, p[CHUNK]):
-                _chunk(
-                    x,
-                    w,
-                    bias,
-                    residual,
-                    y,
-                    out,
-                    sizes,
-                    memory,
-                    kernels,
-                    p,
-                    has_residual,
-                    low,
-                    high,
-                    gate,
-                    code,
-                    alpha,
-                    beta,
-                    panel,
-                    stop,
-                    group,
-                    end,
-                    last,
-                    chunk,
-                    unusual,
-                )
+                cut = _Chunk(panel, stop, group, end, last, chunk, unusual)
+                _multiply_chunk(sides, arrays, kernels, p, epilogue, cut)
     call_plain(kernels[RELEASE], (0,))
 
 
+class _Sides(NamedTuple):
+    """What is laid out as tiles, and memory for one.
+
+    Attributes:
+        x: The left side.
+        sizes: How large the elements of each of its tiles are.
+        out: The result, if it is laid out so.
+        tile: Address of memory for a tile, and of the sums that are put aside behind it.
+    """
+
+    x: Array
+    sizes: Array
+    out: Array
+    tile: int
+
+
+class _Chunk(NamedTuple):
+    """Some steps along k of some tiles.
+
+    Attributes:
+        panel: The first tile down.
+        stop: Behind the last one.
+        group: The first tile across.
+        end: Behind the last one.
+        last: Behind the last one that this thread computes at all.
+        step: The first step.
+        unusual: Whether some number of the left side has no lower half.
+    """
+
+    panel: int
+    stop: int
+    group: int
+    end: int
+    last: int
+    step: int
+    unusual: bool
+
+
 @loop
-def _chunk(
-    x: Array,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    out: Array,
-    sizes: Array,
-    memory: Array,
-    kernels: Array,
-    p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
-    panel: int,
-    stop: int,
-    group: int,
-    end: int,
-    last: int,
-    chunk: int,
-    unusual: bool,
+def _multiply_chunk(
+    sides: _Sides, arrays: ProductArrays, kernels: Array, p: Array, epilogue: Epilogue, cut: _Chunk
 ) -> None:
-    """Some steps of the tiles `panel` to `stop` down and `group` to `end` across."""
-    steps, planes, outputs = p[STEPS], p[PLANES], p[OUTPUTS]
-    depth = min(p[CHUNK], steps - chunk)
-    ends = chunk + depth == steps
+    """Some steps of some tiles; behind the last step the tiles are finished."""
+    steps, planes, tile = p[STEPS], p[PLANES], sides.tile
+    depth = min(p[CHUNK], steps - cut.step)
+    ends = cut.step + depth == steps
     step_bytes = 2 * 2 * TILE * planes
     half_bytes = steps * planes * 2 * TILE
-    tile = address(memory)
-    floats = floats_at(tile, TILE_BYTES // 4)
-    bottom, top = np.float32(low), np.float32(high)
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    act_alpha, act_beta = np.float32(alpha), np.float32(beta)
-    for block in range(group, end):
-        b = address(w) + (block * steps + chunk) * step_bytes
+    w = address(arrays.w)
+    for block in range(cut.group, cut.end):
+        b = w + (block * steps + cut.step) * step_bytes
         following = b
-        if block + 1 < end:
+        if block + 1 < cut.end:
             following = b + steps * step_bytes
         elif not ends:
-            following = address(w) + (group * steps + chunk + depth) * step_bytes
-        elif end < last:
-            following = b + (steps - chunk) * step_bytes
-        exist = min(COLUMNS, outputs - block * COLUMNS)
-        offset = address(bias) + 4 * block * COLUMNS
-        for t in range(panel, stop):
-            n = t - panel
+            following = w + (cut.group * steps + cut.step + depth) * step_bytes
+        elif cut.end < cut.last:
+            following = b + (steps - cut.step) * step_bytes
+        for t in range(cut.panel, cut.stop):
+            n = t - cut.panel
             rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
             kernel = kernels[2 if rows > HALF else 1]
-            a = address(x) + 2 * t * half_bytes + chunk * planes * 2 * TILE
-            aside = tile + ((block - group) * p[PANEL] + n + 1) * TILE_BYTES
+            a = address(sides.x) + 2 * t * half_bytes + cut.step * planes * 2 * TILE
+            aside = tile + ((block - cut.group) * p[PANEL] + n + 1) * TILE_BYTES
             fetching = n < _FETCHING and following != b
             ahead = following + n * (depth * step_bytes // _FETCHING) if fetching else b
-            sums = (a, half_bytes, 0, 0, depth, b, 0, rows, aside if chunk else 0, ahead)
+            start = aside if cut.step else 0
+            sums = (a, half_bytes, 0, 0, depth, b, 0, rows, start, ahead)
             if not ends:
                 call_tile(kernel, (*sums, aside, 0, 0, 0, 0, 0, lowest, highest, 0))
                 continue
-            place = 4 * (t * COLUMNS * outputs + block * COLUMNS)
-            other = address(residual) + place if has_residual else 0
-            to = address(y) + place
-            exact = False
-            if unusual:
-                exact = _is_unusual(sizes, 2 * t * steps, -(-rows // HALF) * steps)
+            exact = cut.unusual and _is_unusual(
+                sides.sizes, 2 * t * steps, -(-rows // HALF) * steps
+            )
+            if exact:
+                _add_up(sides, arrays.w, p, t, block, rows)
+            if p[STAYS] or epilogue.code == 0:
+                to, residual = tile, 0
+                if not p[STAYS]:
+                    place = 4 * (t * COLUMNS * p[OUTPUTS] + block * COLUMNS)
+                    to = address(arrays.y) + place
+                    residual = address(arrays.residual) + place if epilogue.has_residual else 0
+                bias = address(arrays.bias) + 4 * block * COLUMNS
+                pitch = COLUMNS if p[STAYS] else p[OUTPUTS]
+                exist = COLUMNS if p[STAYS] else min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
+                bounds = np.float32(epilogue.low), np.float32(epilogue.high)
+                rest = (tile, bias, residual, to, 4 * pitch, exist, *bounds, epilogue.gate)
                 if exact:
-                    _add_up(x, w, floats, p, t, block, rows)
-            if p[STAYS]:
-                whole = (4 * COLUMNS, COLUMNS, bottom, top, gate)
-                if exact:
-                    call_epilogue(kernels[EPILOGUE], (rows, tile, offset, 0, tile, *whole))
+                    call_epilogue(kernels[EPILOGUE], (rows, tile, *rest[1:]))
                 else:
-                    call_tile(kernel, (*sums, tile, offset, 0, tile, *whole))
-                if code:
-                    activate_floats(tile, rows * COLUMNS, code, act_alpha, act_beta)
-                _lay_result(out, kernels[NARROW], p, tile, t, block, rows, exist)
-                continue
-            if code == 0:
-                if exact:
-                    rest = (offset, other, to, 4 * outputs, exist, bottom, top, gate)
-                    call_epilogue(kernels[EPILOGUE], (rows, tile, *rest))
-                else:
-                    finish = (tile, offset, other, to, 4 * outputs, exist, bottom, top, gate)
-                    call_tile(kernel, (*sums, *finish))
-                continue
-            if not exact:
+                    call_tile(kernel, (*sums, *rest))
+            elif not exact:
                 call_tile(kernel, (*sums, tile, 0, 0, 0, 0, 0, lowest, highest, 0))
-            # Residuals lie as y does, so they are added row by row.
-            together = 1 if has_residual else rows
-            for r in range(0, rows, together):
-                at = tile + 4 * r * COLUMNS
-                beside = other + 4 * r * outputs if has_residual else 0
-                rest = (offset, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
-                call_epilogue(kernels[EPILOGUE], (together, at, *rest))
-            activate_floats(tile, rows * COLUMNS, code, act_alpha, act_beta)
-            for r in range(rows):
-                first = t * COLUMNS * outputs + r * outputs + block * COLUMNS
-                done = floats[r * COLUMNS : r * COLUMNS + exist]
-                copy_row(done, y[first : first + exist])
+            if p[STAYS]:
+                _lay_result(sides, kernels[NARROW], p, epilogue, t, block)
+            elif epilogue.code:
+                _activate_tile(tile, arrays, kernels[EPILOGUE], p, epilogue, t, block)
+
+
+@loop
+def _activate_tile(
+    tile: int,
+    arrays: ProductArrays,
+    kernel: int,
+    p: Array,
+    epilogue: Epilogue,
+    t: int,
+    block: int,
+) -> None:
+    """Finishes a tile of sums whose activation is more than bounds and a gate."""
+    outputs = p[OUTPUTS]
+    rows, exist = min(COLUMNS, p[ROWS] - t * COLUMNS), min(COLUMNS, outputs - block * COLUMNS)
+    place = t * COLUMNS * outputs + block * COLUMNS
+    bias = address(arrays.bias) + 4 * block * COLUMNS
+    other = address(arrays.residual) + 4 * place if epilogue.has_residual else 0
+    lowest, highest = np.float32(-np.inf), np.float32(np.inf)
+    # Residuals lie as y does, so they are added row by row.
+    together = 1 if epilogue.has_residual else rows
+    for r in range(0, rows, together):
+        at = tile + 4 * r * COLUMNS
+        beside = other + 4 * r * outputs if epilogue.has_residual else 0
+        rest = (bias, beside, at, 4 * COLUMNS, exist, lowest, highest, 0)
+        call_epilogue(kernel, (together, at, *rest))
+    alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
+    activate_floats(tile, rows * COLUMNS, epilogue.code, alpha, beta)
+    floats = floats_at(tile, TILE_BYTES // 4)
+    for r in range(rows):
+        done = floats[r * COLUMNS : r * COLUMNS + exist]
+        copy_row(done, arrays.y[place + r * outputs : place + r * outputs + exist])
 
 
 @loop
 def _lay_result(
-    out: Array, kernel: int, p: Array, tile: int, t: int, block: int, rows: int, exist: int
+    sides: _Sides, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
 ) -> None:
     """Lays out a tile of the result: its columns are one step of the product that reads it."""
+    tile, out = sides.tile, sides.out
+    rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
+    exist = min(COLUMNS, p[OUTPUTS] - block * COLUMNS)
+    if epilogue.code:
+        alpha, beta = np.float32(epilogue.alpha), np.float32(epilogue.beta)
+        activate_floats(tile, rows * COLUMNS, epilogue.code, alpha, beta)
     steps, size = p[BLOCKS], p[PLANES] * TILE
     halves = -(-p[ROWS] // HALF)
     sizes = sizes_at(address(out) + 2 * halves * steps * size, halves * steps)
@@ -362,9 +353,10 @@ def _is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 
 @loop
-def _add_up(x: Array, w: Array, sums: Array, p: Array, t: int, block: int, rows: int) -> None:
-    """A tile of sums of whole numbers; see `exact`."""
+def _add_up(sides: _Sides, w: Array, p: Array, t: int, block: int, rows: int) -> None:
+    """A tile of sums of whole numbers; see `nonfinite`."""
     steps, planes = p[STEPS], p[PLANES]
+    x, sums = sides.x, floats_at(sides.tile, TILE_BYTES // 4)
     for r in range(rows):
         half, line = 2 * t + r // HALF, r % HALF
         for c in range(COLUMNS):

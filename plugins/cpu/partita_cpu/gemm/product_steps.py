@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,12 @@ from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packed_lhs import laid_size, laid_table, lay_rows, multiply_laid, thread_bytes
 from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix, packed_size
 from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.product_records import (
+    Epilogue,
+    InputScaling,
+    ProductArrays,
+    TileContext,
+)
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
 
 LAID_PIXELS = 256
@@ -26,21 +33,20 @@ MobileNetV2, whose images of 14 x 14 have 64 and 96 where they are expanded, tak
 """
 
 
-@dataclass(frozen=True)
-class Scaling:
-    """What happens to an input before it is multiplied: ``min(max(x * factor + shift, ..), ..)``.
+class LinearOp(NamedTuple):
+    """A linear operator with constant weights: ``y = activation(x * w + bias + residual)``.
 
     Attributes:
-        factor: Constant, one number per channel.
-        shift: Likewise.
-        low: Lower bound.
-        high: Upper bound.
+        w: Constant weights: a matrix (depth, columns), or those of a convolution.
+        bias: One constant per output, or ``None``.
+        residual: As many elements as y, or ``None``.
+        activation: What comes last.
     """
 
-    factor: Operand
-    shift: Operand
-    low: float = -math.inf
-    high: float = math.inf
+    w: Operand
+    bias: Operand | None = None
+    residual: Operand | None = None
+    activation: Activation | None = None
 
 
 def split_gate(activation: Activation) -> tuple[int, Activation]:
@@ -65,16 +71,17 @@ def needs_pass(activation: Activation | None) -> bool:
     return bool(split_gate(bounds_of(activation)[2])[1].code)
 
 
-def emit_matrix_product(
-    b: Builder,
-    x: Operand,
-    w: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    activation: Activation | None,
-) -> Operand | None:
+def epilogue_of(activation: Activation | None, has_residual: bool) -> Epilogue:
+    """What drivers of tiles do to sums."""
+    low, high, act = bounds_of(activation)
+    gate, act = split_gate(act)
+    code = int(act.code), float(act.alpha), float(act.beta)
+    return Epilogue(int(has_residual), low, high, gate, *code)
+
+
+def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     """The product by a constant matrix, finished; ``None`` if native kernels cannot compute it."""
-    choice = native_choice(b.options)
+    choice, w, bias = native_choice(b.options), op.w, op.bias
     if choice is None or b.folding or w.const is None or w.ndim != 2 or x.ndim < 2:
         return None
     depth, columns = w.shape
@@ -82,7 +89,7 @@ def emit_matrix_product(
     if not fits or (bias is not None and (bias.const is None or bias.size != columns)):
         return None
     shape = (*x.shape[:-1], columns)
-    if residual is not None and residual.shape != shape:
+    if op.residual is not None and op.residual.shape != shape:
         return None
     y = b.empty(shape, x.dtype)
     images = Images.matrix(x.size // depth, depth, columns)
@@ -90,9 +97,9 @@ def emit_matrix_product(
     if on_tiles(choice.level, wanted):
         cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
         if cut.arithmetic.in_bfloat16:
-            _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
+            _emit_laid(b, choice, cut, x, op._replace(w=weights), y)
             return y
-    emit_product(b, choice, images, x, w, bias, residual, y, activation)
+    emit_product(b, choice, images, x, op, y)
     return y
 
 
@@ -104,18 +111,11 @@ def _is_matrix(images: Images, arithmetic: Arithmetic, storage: Storage) -> bool
     return arithmetic.planes > 1 and images.groups == 1 and images.is_pointwise and whole and plain
 
 
-def _emit_laid(
-    b: Builder,
-    choice: Choice,
-    cut: Plan,
-    x: Operand,
-    weights: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    y: Operand,
-    activation: Activation | None,
-) -> None:
-    """The product of a matrix that is laid out as tiles first, unless it is so already."""
+def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, y: Operand) -> None:
+    """The product of a matrix that is laid out as tiles first, unless it is so already.
+
+    The operator's weights are packed.
+    """
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
     kernels = b.constant(laid_kernels(choice.level, arithmetic))
@@ -132,28 +132,18 @@ def _emit_laid(
         out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
         b.once(y, ("tiles", arithmetic), lambda: out)
     table = laid_table(rows, depth, images.outputs, planes, choice.threads, stays)
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
-    offset = _bias(b, cut, bias)
+    offset = _bias(b, cut, op.bias)
     written = offset if stays else y
+    added = written if op.residual is None else op.residual
     b.call(
         multiply_laid,
         tiles,
-        weights,
-        offset,
-        b.flat(written if residual is None else residual),
-        b.flat(written),
+        ProductArrays(op.w, offset, b.flat(added), b.flat(written)),
         out,
         b.empty((choice.threads * thread_bytes(table),), "uint8"),
         kernels,
         b.constant(table),
-        int(residual is not None),
-        low,
-        high,
-        gate,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
+        epilogue_of(op.activation, op.residual is not None),
         work=images.work // 4,
         exec_type=arithmetic.exec_type(choice.level),
     )
@@ -164,90 +154,71 @@ def emit_product(
     choice: Choice,
     images: Images,
     x: Operand,
-    w: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
+    op: LinearOp,
     y: Operand,
-    activation: Activation | None,
     storage: Storage = PLAIN,
-    scaling: Scaling | None = None,
+    scaling: InputScaling | None = None,
 ) -> None:
-    """Records ``y = activation(conv(x, w) + bias + residual)``; pixels with channels last.
+    """Records a matrix product or convolution; pixels with channels last.
 
     Args:
         b: The builder.
         choice: What may be used.
         images: The sizes.
         x: Input pixels.
-        w: Constant weights: a matrix (depth, columns), or those of a convolution.
-        bias: One constant per output, or ``None``.
-        residual: As many elements as y, or ``None``.
+        op: What is computed of them.
         y: Output pixels.
-        activation: What comes last.
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
     wanted = plan(images, choice.level, choice.wanted(images), choice.threads, storage)
-    cut, weights = fitting(b, choice, wanted, w)
+    cut, weights = fitting(b, choice, wanted, op.w)
+    op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
     if small and _is_matrix(images, cut.arithmetic, storage):
-        _emit_laid(b, choice, cut, x, weights, bias, residual, y, activation)
+        _emit_laid(b, choice, cut, x, op, y)
         return
-    factors = product_of(b, choice, cut, weights, bias, residual, y, activation)
-    offset = factors.weights[1]
+    product = product_of(b, choice, cut, op, y)
+    offset = product.arrays.bias
     b.call(
         multiply_tiles,
         b.flat(x),
-        *factors.weights,
-        offset if scaling is None else scaling.factor,
-        offset if scaling is None else scaling.shift,
-        *factors.memory,
-        -math.inf if scaling is None else scaling.low,
-        math.inf if scaling is None else scaling.high,
-        *factors.end,
-        work=factors.work,
-        exec_type=factors.exec_type,
+        product.arrays,
+        scaling or InputScaling(offset, offset),
+        product.context,
+        product.epilogue,
+        work=product.work,
+        exec_type=product.exec_type,
     )
 
 
 @dataclass(frozen=True)
 class Product:
-    """What a driver of tiles takes but for its input, in that order.
+    """What a driver of tiles takes but for its input.
 
     Attributes:
-        weights: Packed weights and bias, residual, result.
-        memory: Scratch memory, offsets, kernels, the plan's table.
-        end: Whether there is a residual, bounds, gate, activation.
+        arrays: Packed weights and bias, residual, result.
+        context: Scratch memory, offsets, kernels, the plan's table.
+        epilogue: What happens to sums.
         work: Of the step.
         exec_type: Of the step.
     """
 
-    weights: tuple[Operand, ...]
-    memory: tuple[Operand, ...]
-    end: tuple[int | float, ...]
+    arrays: ProductArrays
+    context: TileContext
+    epilogue: Epilogue
     work: int
     exec_type: str
 
 
-def product_of(
-    b: Builder,
-    choice: Choice,
-    cut: Plan,
-    weights: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
-    y: Operand,
-    activation: Activation | None,
-) -> Product:
-    """What a driver takes for a product that `fitting` cut; arguments as in `emit_product`."""
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
+def product_of(b: Builder, choice: Choice, cut: Plan, op: LinearOp, y: Operand) -> Product:
+    """What a driver takes for a product that `fitting` cut and whose weights it packed."""
     scratch = b.empty((choice.threads * cut.thread_bytes,), "uint8")
-    code = int(act.code), float(act.alpha), float(act.beta)
+    added = y if op.residual is None else op.residual
     return Product(
-        (weights, _bias(b, cut, bias), b.flat(y if residual is None else residual), b.flat(y)),
-        (scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
-        (int(residual is not None), low, high, gate, *code),
+        ProductArrays(op.w, _bias(b, cut, op.bias), b.flat(added), b.flat(y)),
+        TileContext(scratch, *map(b.constant, (cut.offsets, _kernels(choice, cut), cut.table))),
+        epilogue_of(op.activation, op.residual is not None),
         cut.images.work // _gain(cut),
         cut.arithmetic.exec_type(choice.level),
     )

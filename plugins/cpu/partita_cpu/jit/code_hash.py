@@ -12,6 +12,7 @@ import numpy as np
 
 from partita_cpu.jit.deferred_numba import Intrinsic, Later, implementations
 from partita_cpu.jit.kernel_definition import KernelDefinition
+from partita_cpu.jit.record_arguments import described
 
 _OURS = "partita_cpu"
 _WITH_CODE = (KernelDefinition, Intrinsic, types.FunctionType, type)
@@ -72,7 +73,8 @@ class _Reader:
             self._seen[id(thing)] = len(self._seen)
             self._kept.append(thing)
         if isinstance(thing, KernelDefinition):
-            self._note(f"kernel {sorted(thing.options)} {thing.counts}")
+            records = described(thing.py_func)
+            self._note(f"kernel {sorted(thing.options)} {thing.counts} {records}")
             if thing.apart and len(self._seen) > 1:
                 # Its place counts too: images on disk name what they call by module and name.
                 place = f"{thing.__module__}:{thing.__qualname__}"
@@ -88,7 +90,7 @@ class _Reader:
         elif isinstance(thing, types.CodeType):
             self._code(thing)
         elif isinstance(thing, type) and self._is_ours(thing):
-            self._note(f"class {thing.__qualname__}")
+            self._note(f"class {thing.__qualname__} {getattr(thing, '_fields', ())}")
             for name, member in vars(thing).items():
                 if isinstance(member, types.FunctionType) and self._is_ours(member):
                     self._note(name)

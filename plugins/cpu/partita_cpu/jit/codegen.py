@@ -83,7 +83,7 @@ def _nothing(*args: Any, **options: Any) -> None:
 def _called_by_name(kernel: KernelDefinition) -> Any:
     """Numba's type of a kernel whose address is put in when the code is loaded."""
     returned = types.int64 if kernel.answers else types.none
-    wanted = returned(*map(type_of, kernel.apart))
+    wanted = returned(*kernel.types_for([*map(type_of, kernel.apart)]))
 
     def typed(typing: Any, *args: Any) -> Any:
         if None in map(typing.can_convert, args, wanted.args):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import InferError
+from partita.lowering.program import flattened
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.code_hash import extent, fingerprint, is_ours, units_of
 from partita_cpu.jit.compile_pool import Job
@@ -68,7 +69,11 @@ def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
 
 
 def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
-    """Calls a kernel from Python; its last two arguments are the share."""
+    """Calls a kernel from Python; its last two arguments are the share.
+
+    Records may be given as such, or field by field.
+    """
+    args = flattened(args)
     if available() and len(args) > 1 and type(args[-1]) is int and type(args[-2]) is int:
         entry = entry_of(kernel, args[:-2])
         if entry is not None:
@@ -78,7 +83,7 @@ def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
             if status not in RETURNED:
                 raise InferError(f"Kernel {kernel.__name__} failed on device CPU.")
             return None
-    return kernel.dispatcher(*args)
+    return kernel.dispatcher(*kernel.arguments(args))
 
 
 def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
@@ -169,7 +174,7 @@ def _place(kernel: KernelDefinition, kinds: Kinds) -> tuple[str, str]:
 def _made(kernel: KernelDefinition, kinds: Kinds, object_of: Callable[..., Any]) -> bytes:
     """The image of a kernel, or that there is none."""
     share = () if kernel.apart else (types.int64, types.int64)
-    made = object_of(kernel, (*map(type_of, kinds), *share))
+    made = object_of(kernel, kernel.types_for((*map(type_of, kinds), *share)))
     if made is None:
         return _NEVER
     code, name = made

@@ -13,6 +13,7 @@ import numpy as np
 from partita.lowering import Operand
 from partita.storage.numba_cache import keep_compiled
 from partita_cpu.jit.deferred_numba import afresh, compiler, compiles_afresh, lock, types
+from partita_cpu.jit.record_arguments import grouped, records_of
 
 Kinds = tuple[str, ...]
 """What kinds the arguments are of: ``"<f4 2"`` for arrays, ``"int"``, ``"float"``, ``"single"``."""
@@ -92,6 +93,21 @@ class KernelDefinition(ABC):
             self.dispatcher.compile(given)
             overload = self.dispatcher.overloads[signature]
         return overload if self.apart or overload.signature.return_type == types.none else None
+
+    def types_for(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """Numba's types of its parameters, from those of fields and other arguments."""
+        return grouped(
+            self.py_func, flat, lambda record, its: types.BaseTuple.from_types(its, record)
+        )
+
+    def arguments(self, flat: Sequence[Any]) -> tuple[Any, ...]:
+        """What the Python function takes, from fields and other arguments."""
+        return grouped(self.py_func, flat, lambda record, its: record(*its))
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether some parameters are records."""
+        return any(records_of(self.py_func))
 
     @abstractmethod
     def __call__(self, *args: Any) -> Any:

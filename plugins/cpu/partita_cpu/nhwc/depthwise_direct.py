@@ -6,7 +6,7 @@ The results go to an image, or to where a product takes them from; see `ir.weigh
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from partita.lowering.geometry.windows import Window
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_weigh
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES
 from partita_cpu.llvm.levels import Level
 
@@ -96,161 +97,195 @@ def pack_row(bias: Array | None, lanes: int, channels: int) -> Array:
     return row
 
 
+class Depthwise(NamedTuple):
+    """A depthwise convolution: every channel's weighted sums, bounded and perhaps gated.
+
+    Attributes:
+        taps: `pack_taps`.
+        bias: `pack_row`.
+        kernels: `weigh_kernels`.
+        p: `places`.
+        low: Lower bound.
+        high: Upper bound.
+        gate: 1 for HardSwish, else 0.
+    """
+
+    taps: KernelArray
+    bias: KernelArray
+    kernels: KernelArray
+    p: KernelArray
+    low: float
+    high: float
+    gate: int
+
+
+class DepthwiseAddresses(NamedTuple):
+    """The same with addresses of taps and bias, and bounds in float32."""
+
+    taps: int
+    bias: int
+    kernels: Array
+    p: Array
+    low: Any
+    high: Any
+    gate: int
+
+
+class PixelTarget(NamedTuple):
+    """Where results of a depthwise convolution go.
+
+    Attributes:
+        to: Address of the first result.
+        pitch: Bytes from one pixel's results to the next.
+        parts: In how many parts they are stored; see `llvm.images.depthwise_pixels`.
+        low_plane: Bytes from one part to the next.
+        stored: Channels to write.
+    """
+
+    to: int
+    pitch: int
+    parts: int
+    low_plane: int
+    stored: int
+
+
+@jit(inline=True)
+def depthwise_addresses(depthwise: Depthwise) -> Any:
+    """What `weigh_pixels` takes."""
+    return DepthwiseAddresses(
+        address(depthwise.taps),
+        address(depthwise.bias),
+        depthwise.kernels,
+        depthwise.p,
+        np.float32(depthwise.low),
+        np.float32(depthwise.high),
+        depthwise.gate,
+    )
+
+
 @jit(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
 def weigh_pixels(
-    x: int,
-    w: int,
-    bias: int,
-    kernels: Array,
-    p: Array,
-    low: Any,
-    high: Any,
-    gate: int,
-    first: int,
-    stop: int,
-    to: int,
-    pitch: int,
-    parts: int,
-    low_plane: int,
-    stored: int,
+    x: int, depthwise: DepthwiseAddresses, first: int, stop: int, target: PixelTarget
 ) -> Any:
-    """Every channel's weighted sums, bounded and perhaps gated, for a run of output pixels.
+    """Every channel's weighted sums for a run of output pixels.
 
     Args:
         x: Address of the input.
-        w: Address of `pack_taps`, for at least `stored` channels.
-        bias: Address of `pack_row`, likewise.
-        kernels: `weigh_kernels`.
-        p: `places`.
-        low: Lower bound, a float32.
-        high: Upper bound, likewise.
-        gate: 1 for HardSwish, else 0.
+        depthwise: The convolution, with taps and bias for at least as many channels as are stored.
         first: The first output pixel, counted through all images.
         stop: Behind the last one.
-        to: Address of the first result.
-        pitch: Bytes from one pixel's results to the next.
-        parts: As in `ir.weigh.PARAMETERS`.
-        low_plane: Likewise.
-        stored: Channels to write.
+        target: Where results go.
 
     Returns:
         The largest absolute value, as bits; only of what is written as bfloat16.
     """
-    height, width, unit, lanes = p[_HEIGHT], p[_WIDTH], p[_X_BYTES], p[_LANES]
-    down, across, stride, dilation = p[_DOWN], p[_ACROSS], p[_STRIDE], p[_DILATION_DOWN]
-    oh, ow = p[_OUT_HEIGHT], p[_OUT_WIDTH]
-    pixel_bytes = unit * p[_X_PITCH]
-    row_bytes = pixel_bytes * width
+    p = depthwise.p
+    unit, ow = p[_X_BYTES], p[_OUT_WIDTH]
+    row_bytes = unit * p[_X_PITCH] * p[_WIDTH]
     line = first // ow
     column = first - line * ow
-    image = line // oh
-    line -= image * oh
-    largest = 0
-    place = first
-    while place < stop:
-        last = min(ow, column + stop - place)
+    image = line // p[_OUT_HEIGHT]
+    line -= image * p[_OUT_HEIGHT]
+    largest, to = 0, target.to
+    while first < stop:
+        count = min(ow - column, stop - first)
         start = line * p[_STRIDE_DOWN] - p[_TOP]
-        above = min(max(0, -(start // dilation)), down)
-        below = max(min(down, (height - 1 - start) // dilation + 1), above)
-        source = x + unit * p[_X_FIRST] + (image * height + start + above * dilation) * row_bytes
-        taps = w + 4 * lanes * above * across
-        while column < last:
-            left = column * stride - p[_LEFT]
-            rest = last - column
-            n = 8
-            if rest % 7 == 0 and rest % 8:
-                n = 7
-            elif rest < 8:
-                n = 4 if rest >= 4 else 2 if rest >= 2 else 1
-            need = (n - 1) * stride + across
-            clipped = across // 2
-            if -left > clipped or left + need - width > clipped:
-                n = 1
-            found = call_weigh(
-                kernels[n],
-                (
-                    source + left * pixel_bytes,
-                    dilation * row_bytes,
-                    pixel_bytes,
-                    below - above,
-                    -left,
-                    width - left,
-                    taps,
-                    4 * lanes * down * across,
-                    bias,
-                    -(-stored // lanes),
-                    p[_CHANNELS],
-                    stored,
-                    to,
-                    pitch,
-                    parts,
-                    low_plane,
-                    low,
-                    high,
-                    gate,
-                ),
-            )
-            largest = max(largest, found)
-            to += n * pitch
-            place += n
-            column += n
+        above = min(max(0, -(start // p[_DILATION_DOWN])), p[_DOWN])
+        below = (p[_HEIGHT] - 1 - start) // p[_DILATION_DOWN] + 1
+        below = max(min(p[_DOWN], below), above)
+        top = image * p[_HEIGHT] + start + above * p[_DILATION_DOWN]
+        source = x + unit * p[_X_FIRST] + top * row_bytes
+        found = _weigh_line(source, to, depthwise, target, column, count, above, below)
+        largest = max(largest, found)
+        to += count * target.pitch
+        first += count
         column = 0
         line += 1
-        if line == oh:
+        if line == p[_OUT_HEIGHT]:
             line = 0
             image += 1
     return largest
 
 
+@jit(inline=True)
+def _weigh_line(
+    source: int,
+    to: int,
+    depthwise: DepthwiseAddresses,
+    target: PixelTarget,
+    column: int,
+    count: int,
+    above: int,
+    below: int,
+) -> Any:
+    """Output pixels of one line, of which the taps from `above` to `below` lie in the image."""
+    kernels, p = depthwise.kernels, depthwise.p
+    across, stride, width, lanes = p[_ACROSS], p[_STRIDE], p[_WIDTH], p[_LANES]
+    pixel_bytes = p[_X_BYTES] * p[_X_PITCH]
+    tap_bytes = 4 * lanes * across
+    bounds = depthwise.low, depthwise.high, depthwise.gate
+    largest, last = 0, column + count
+    while column < last:
+        left = column * stride - p[_LEFT]
+        n = _pixels_at_once(left, last - column, stride, across, width)
+        found = call_weigh(
+            kernels[n],
+            (
+                source + left * pixel_bytes,
+                p[_DILATION_DOWN] * pixel_bytes * width,
+                pixel_bytes,
+                below - above,
+                -left,
+                width - left,
+                depthwise.taps + above * tap_bytes,
+                p[_DOWN] * tap_bytes,
+                depthwise.bias,
+                -(-target.stored // lanes),
+                p[_CHANNELS],
+                target.stored,
+                to,
+                target.pitch,
+                target.parts,
+                target.low_plane,
+                *bounds,
+            ),
+        )
+        largest = max(largest, found)
+        to += n * target.pitch
+        column += n
+    return largest
+
+
+@jit(inline=True)
+def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) -> Any:
+    """Of how many of the next pixels there is a kernel; of one where windows are cut off."""
+    n = 8
+    if rest % 7 == 0 and rest % 8:
+        n = 7
+    elif rest < 8:
+        n = 4 if rest >= 4 else 2 if rest >= 2 else 1
+    need = (n - 1) * stride + across
+    clipped = across // 2
+    return 1 if -left > clipped or left + need - width > clipped else n
+
+
 @jit
 def weigh_images(
-    x: Array,
-    w: Array,
-    bias: Array,
-    y: Array,
-    kernels: Array,
-    p: Array,
-    y_pitch: int,
-    y_first: int,
-    low: float,
-    high: float,
-    gate: int,
-    tid: int,
-    nt: int,
+    x: Array, depthwise: Depthwise, y: Array, y_pitch: int, y_first: int, tid: int, nt: int
 ) -> None:
     """Depthwise convolution of whole images; threads share the pixels.
 
     Args:
         x: Input (N, H, W, x_pitch), flat; float32, or bfloat16 as uint16.
-        w: `pack_taps`.
-        bias: `pack_row`.
+        depthwise: The convolution.
         y: Output (N, rows, columns, y_pitch), flat; of the same type.
-        kernels: `weigh_kernels`.
-        p: `places`.
         y_pitch: Elements from one output pixel to the next.
         y_first: The channel that the first result is written to.
-        low: Lower bound.
-        high: Upper bound.
-        gate: 1 for HardSwish, else 0.
         tid: This thread.
         nt: All threads.
     """
     pixels = y.size // y_pitch
     first, stop = pixels * tid // nt, pixels * (tid + 1) // nt
-    weigh_pixels(
-        address(x),
-        address(w),
-        address(bias),
-        kernels,
-        p,
-        np.float32(low),
-        np.float32(high),
-        gate,
-        first,
-        stop,
-        address(y) + y.itemsize * (first * y_pitch + y_first),
-        y.itemsize * y_pitch,
-        0,
-        0,
-        p[_CHANNELS],
-    )
+    to = address(y) + y.itemsize * (first * y_pitch + y_first)
+    target = PixelTarget(to, y.itemsize * y_pitch, 0, 0, depthwise.p[_CHANNELS])
+    weigh_pixels(address(x), depthwise_addresses(depthwise), first, stop, target)

@@ -7,6 +7,7 @@ kernels in float32) or is not covered, windows slide over the image as it is; se
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,8 +16,10 @@ from partita.lowering.geometry.windows import Window
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_depthwise, call_lay
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_rows import MOST_PIXELS
 from partita_cpu.llvm.levels import Level
+from partita_cpu.nhwc.window import ChannelSlice
 
 RING_BYTES = 512 << 10
 """Rings larger than this would not stay in the second-level cache."""
@@ -61,26 +64,61 @@ def row_kernels(level: Level, half: bool) -> Array:
     return table
 
 
+class RowBuffer(NamedTuple):
+    """A depthwise convolution whose input rows are laid out first.
+
+    Attributes:
+        taps: `depthwise_direct.pack_taps`.
+        bias: `depthwise_direct.pack_row`.
+        kernels: `row_kernels`.
+        table: `Window.table`, of depth 1.
+        lanes: Floats of a vector.
+        padded_width: Pixels of a laid out row.
+        thread_bytes: A ring, a list of its rows, and room to align them.
+        low: Lower bound.
+        high: Upper bound.
+        gate: 1 for HardSwish, else 0.
+    """
+
+    taps: KernelArray
+    bias: KernelArray
+    kernels: KernelArray
+    table: KernelArray
+    lanes: int
+    padded_width: int
+    thread_bytes: int
+    low: float
+    high: float
+    gate: int
+
+
+class _Share(NamedTuple):
+    """What one thread computes, and its memory.
+
+    Attributes:
+        row: The first output row, counted through all images.
+        last_row: Behind the last one.
+        block: The first vector of channels.
+        blocks: How many there are.
+        ring: Address of the rows that are laid out.
+        places: For an output row, the addresses of the rows that it needs.
+    """
+
+    row: int
+    last_row: int
+    block: int
+    blocks: int
+    ring: int
+    places: Array
+
+
 @jit
 def convolve_rows(
     x: Array,
-    w: Array,
-    bias: Array,
+    rows: RowBuffer,
     y: Array,
     scratch: Array,
-    kernels: Array,
-    table: Array,
-    lanes: int,
-    channels: int,
-    x_pitch: int,
-    x_first: int,
-    y_pitch: int,
-    y_first: int,
-    padded_width: int,
-    thread_bytes: int,
-    low: float,
-    high: float,
-    gate: int,
+    channels: ChannelSlice,
     tid: int,
     nt: int,
 ) -> None:
@@ -88,82 +126,89 @@ def convolve_rows(
 
     Args:
         x: Input (N, H, W, x_pitch), flat; float32, or bfloat16 as uint16.
-        w: `pack_taps`.
-        bias: `pack_row`.
+        rows: The convolution.
         y: Output (N, rows, columns, y_pitch), flat; of the same type.
-        scratch: Bytes; `thread_bytes` for each thread.
-        kernels: `row_kernels`.
-        table: `Window.table`, of depth 1.
-        lanes: Floats of a vector.
-        channels: Channels.
-        x_pitch: Elements from one input pixel to the next.
-        x_first: The first channel that is read.
-        y_pitch: Elements from one output pixel to the next.
-        y_first: The channel that the first result is written to.
-        padded_width: Pixels of a laid out row.
-        thread_bytes: A ring, a list of its rows, and room to align them.
-        low: Lower bound.
-        high: Upper bound.
-        gate: 1 for HardSwish, else 0.
+        scratch: Bytes; `RowBuffer.thread_bytes` for each thread.
+        channels: Which ones are read and written.
         tid: This thread.
         nt: All threads; they share rows of the output, or channels where there are few rows.
     """
-    height, width = table[1], table[2]
-    down, across = table[4], table[5]
-    top, left, oh, ow = table[13], table[14], table[16], table[17]
-    threads = min(nt, scratch.size // thread_bytes)
-    rows, all_blocks = y.size // (ow * y_pitch), -(-channels // lanes)
-    row, last_row, block, last_block = 0, rows, 0, all_blocks
+    table, lanes = rows.table, rows.lanes
+    threads = min(nt, scratch.size // rows.thread_bytes)
+    count, all_blocks = y.size // (table[17] * channels.y_pitch), -(-channels.number // lanes)
+    row, last_row, block, last_block = 0, count, 0, all_blocks
     if tid >= threads:
         return
-    if rows < FEW_ROWS * threads and all_blocks >= threads:
+    if count < FEW_ROWS * threads and all_blocks >= threads:
         block, last_block = all_blocks * tid // threads, all_blocks * (tid + 1) // threads
     else:
-        row, last_row = rows * tid // threads, rows * (tid + 1) // threads
+        row, last_row = count * tid // threads, count * (tid + 1) // threads
     if row == last_row or block == last_block:
         return
-    blocks, vector = last_block - block, 4 * lanes
-    begin = block * lanes
-    exist = min(channels - begin, blocks * lanes)
-    unit = x.itemsize
-    lines = scratch[tid * thread_bytes : (tid + 1) * thread_bytes]
-    base = address(lines)
-    shift = -base % 64
-    block_bytes = padded_width * vector
-    line_bytes = blocks * block_bytes
-    # Behind the ring, the addresses of the rows that a row of the output needs.
+    blocks = last_block - block
+    lines = scratch[tid * rows.thread_bytes : (tid + 1) * rows.thread_bytes]
+    shift = -address(lines) % 64
+    down, line_bytes = table[4], blocks * rows.padded_width * 4 * lanes
     floats = lines[shift : shift + down * line_bytes].view(np.float32)
-    for number in range(down * blocks):
+    _clear_edges(floats, rows, down * blocks)
+    # Behind the ring, the addresses of the rows that a row of the output needs.
+    list_at = shift + down * line_bytes
+    places = lines[list_at : list_at + 8 * down].view(np.int64)
+    share = _Share(row, last_row, block, blocks, address(lines) + shift, places)
+    _convolve_share(x, rows, y, channels, share)
+
+
+@jit(inline=True)
+def _clear_edges(floats: Array, rows: RowBuffer, count: int) -> None:
+    """Writes the zeros before and behind each laid out row."""
+    lanes, padded_width = rows.lanes, rows.padded_width
+    left, width = rows.table[14], rows.table[2]
+    for number in range(count):
         pad = number * padded_width * lanes
         floats[pad : pad + left * lanes] = np.float32(0)
         floats[pad + (left + width) * lanes : pad + padded_width * lanes] = np.float32(0)
-    list_at = shift + down * line_bytes
-    places = lines[list_at : list_at + 8 * down].view(np.int64)
-    bottom, ceiling = np.float32(low), np.float32(high)
-    weights = address(w) + block * down * across * vector
-    offset = address(bias) + begin * 4
+
+
+@jit
+def _convolve_share(
+    x: Array, rows: RowBuffer, y: Array, channels: ChannelSlice, share: _Share
+) -> None:
+    """A thread's rows and channels; lays out each input row once."""
+    table, lanes, places = rows.table, rows.lanes, share.places
+    height, width = table[1], table[2]
+    down, across = table[4], table[5]
+    top, left, oh, ow = table[13], table[14], table[16], table[17]
+    vector, begin = 4 * lanes, share.block * lanes
+    exist = min(channels.number - begin, share.blocks * lanes)
+    unit, y_pitch = x.itemsize, channels.y_pitch
+    block_bytes = rows.padded_width * vector
+    line_bytes = share.blocks * block_bytes
+    bottom, ceiling = np.float32(rows.low), np.float32(rows.high)
+    weights = address(rows.taps) + share.block * down * across * vector
+    offset = address(rows.bias) + begin * 4
     groups = -(-ow // MOST_PIXELS)
     image, laid = -1, 0
-    for r in range(row, last_row):
+    for r in range(share.row, share.last_row):
         if r // oh != image:
             image, laid = r // oh, 0
         start = r % oh - top
         first, last = max(start, 0), min(start + down, height)
         for line in range(max(first, laid), last):
-            source = x_first + begin + (image * height + line) * width * x_pitch
-            to = base + shift + line % down * line_bytes + left * vector
-            from_ = address(x) + unit * source
-            call_lay(kernels[LAY], (from_, width, unit * x_pitch, exist, to, block_bytes))
+            pixel = (image * height + line) * width
+            from_ = address(x) + unit * (pixel * channels.x_pitch + channels.x_first + begin)
+            to = share.ring + line % down * line_bytes + left * vector
+            args = (from_, width, unit * channels.x_pitch, exist, to, block_bytes)
+            call_lay(rows.kernels[LAY], args)
         laid = max(laid, last)
         for line in range(first, last):
-            places[line - first] = base + shift + line % down * line_bytes
+            places[line - first] = share.ring + line % down * line_bytes
         taps = weights + (first - start) * across * vector
         for g in range(groups):
             column = ow * g // groups
             pixels = ow * (g + 1) // groups - column
-            to = address(y) + unit * ((r * ow + column) * y_pitch + y_first + begin)
+            to = address(y) + unit * ((r * ow + column) * y_pitch + channels.y_first + begin)
             call_depthwise(
-                kernels[pixels],
+                rows.kernels[pixels],
                 (
                     address(places),
                     column * vector,
@@ -173,13 +218,13 @@ def convolve_rows(
                     taps,
                     down * across * vector,
                     offset,
-                    blocks,
+                    share.blocks,
                     exist,
                     to,
                     unit * y_pitch,
                     bottom,
                     ceiling,
-                    gate,
+                    rows.gate,
                 ),
             )
 

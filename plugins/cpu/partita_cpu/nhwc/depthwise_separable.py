@@ -6,12 +6,16 @@ read it, in the arithmetic that they take. So it stays in the cache, and nothing
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-
 from partita.lowering import Array
-from partita_cpu.gemm.macrokernel import multiply_panel
+from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
+from partita_cpu.gemm.product_records import (
+    Epilogue,
+    PanelContext,
+    ProductAddresses,
+    ProductArrays,
+    TileContext,
+    TileRange,
+)
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
     BLOCKS,
@@ -26,7 +30,13 @@ from partita_cpu.gemm.tile_fields import (
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, Arithmetic
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
 from partita_cpu.jit.kernel import jit
-from partita_cpu.nhwc.depthwise_direct import weigh_pixels
+from partita_cpu.nhwc.depthwise_direct import (
+    Depthwise,
+    DepthwiseAddresses,
+    PixelTarget,
+    depthwise_addresses,
+    weigh_pixels,
+)
 
 _SPLIT = int(Arithmetic.BF16X3)
 
@@ -34,28 +44,10 @@ _SPLIT = int(Arithmetic.BF16X3)
 @jit
 def weigh_and_multiply(
     x: Array,
-    taps: Array,
-    offset: Array,
-    weighing: Array,
-    window: Array,
-    lowest: float,
-    highest: float,
-    gated: int,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    scratch: Array,
-    offsets: Array,
-    kernels: Array,
-    p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    depthwise: Depthwise,
+    arrays: ProductArrays,
+    context: TileContext,
+    epilogue: Epilogue,
     tid: int,
     nt: int,
 ) -> None:
@@ -63,104 +55,38 @@ def weigh_and_multiply(
 
     Args:
         x: Input pixels, flat; bfloat16 as uint16.
-        taps: `weighing.pack_taps`, for as many channels as a row of tiles' input has.
-        offset: `weighing.pack_row`, likewise.
-        weighing: `weighing.weigh_kernels`.
-        window: `weighing.places`.
-        lowest: Lower bound of the depthwise convolution.
-        highest: Upper bound of it.
-        gated: 1 if HardSwish follows, else 0.
-        w: From here on as in `driver.multiply_tiles`.
-        bias: .
-        residual: .
-        y: .
-        scratch: .
-        offsets: .
-        kernels: .
-        p: `Plan.table` of an input that is computed.
-        has_residual: .
-        low: .
-        high: .
-        gate: .
-        code: .
-        alpha: .
-        beta: .
+        depthwise: The depthwise convolution, with taps and bias for as many channels as a row of
+            tiles' input has.
+        arrays: Of the product.
+        context: Memory, kernels and plan, which is that of an input that is computed.
+        epilogue: What happens to the product's sums.
         tid: This thread.
         nt: All threads; they share the pixels.
     """
-    threads = min(nt, scratch.size // p[THREAD_BYTES])
+    kernels, p = context.kernels, context.p
+    threads = min(nt, context.scratch.size // p[THREAD_BYTES])
     if tid >= threads:
         return
-    memory = own_memory(scratch, p[THREAD_BYTES], tid)
+    memory = address(own_memory(context.scratch, p[THREAD_BYTES], tid))
     grains = -(-p[UNITS] // p[GRAIN])
     unit = grains * tid // threads * p[GRAIN]
     end = min(grains * (tid + 1) // threads * p[GRAIN], p[UNITS])
     if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
-    multiply_weighed(
-        address(x),
-        taps,
-        offset,
-        weighing,
-        window,
-        lowest,
-        highest,
-        gated,
-        w,
-        bias,
-        residual,
-        y,
-        memory,
-        offsets,
-        kernels,
-        p,
-        has_residual,
-        low,
-        high,
-        gate,
-        code,
-        alpha,
-        beta,
-        unit,
-        end,
-    )
+    own = PanelContext(memory, address(context.offsets), kernels, p)
+    window = depthwise_addresses(depthwise)
+    multiply_weighed(address(x), window, addresses_of(arrays), own, epilogue, unit, end)
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))
-
-
-@jit(inline=True)
-def own_memory(scratch: Array, size: int, tid: int) -> Any:
-    """A thread's part of scratch memory, from where a cache line starts."""
-    start = tid * size
-    start += -(address(scratch) + start) % 64
-    return scratch[start : (tid + 1) * size]
 
 
 @jit
 def multiply_weighed(
     x: int,
-    taps: Array,
-    offset: Array,
-    weighing: Array,
-    window: Array,
-    lowest: float,
-    highest: float,
-    gated: int,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    memory: Array,
-    offsets: Array,
-    kernels: Array,
-    p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    depthwise: DepthwiseAddresses,
+    at: ProductAddresses,
+    context: PanelContext,
+    epilogue: Epilogue,
     unit: int,
     end: int,
 ) -> None:
@@ -168,74 +94,19 @@ def multiply_weighed(
 
     Args:
         x: Address of the first input pixel.
-        taps: From here on as in `weigh_and_multiply`.
-        offset: .
-        weighing: .
-        window: .
-        lowest: .
-        highest: .
-        gated: .
-        w: .
-        bias: .
-        residual: .
-        y: .
-        memory: Scratch memory of this thread.
-        offsets: .
-        kernels: .
-        p: .
-        has_residual: .
-        low: .
-        high: .
-        gate: .
-        code: .
-        alpha: .
-        beta: .
+        depthwise: The depthwise convolution.
+        at: Weights, bias, residual and result of the product.
+        context: Memory, kernels and plan of it.
+        epilogue: What happens to its sums.
         unit: The first pixel.
         end: Behind the last one.
     """
-    bounds: Any = np.float32(lowest), np.float32(highest)
+    p, memory = context.p, context.memory
     parts = p[ARITHMETIC] if p[ARITHMETIC] >= _SPLIT else 0  # the numbers say in how many
+    target = PixelTarget(memory, p[ROW], parts, p[PLANE_BYTES], p[PADDED])
     while unit < end:
         stop = min(unit + p[PANEL_UNITS], end)
-        largest = weigh_pixels(
-            x,
-            address(taps),
-            address(offset),
-            weighing,
-            window,
-            bounds[0],
-            bounds[1],
-            gated,
-            unit,
-            stop,
-            address(memory),
-            p[ROW],
-            parts,
-            p[PLANE_BYTES],
-            p[PADDED],
-        )
-        multiply_panel(
-            address(memory),
-            largest if p[ARITHMETIC] else 0,
-            address(w),
-            address(bias),
-            address(residual),
-            address(y),
-            address(memory),
-            address(offsets),
-            kernels,
-            p,
-            has_residual,
-            low,
-            high,
-            gate,
-            code,
-            alpha,
-            beta,
-            0,
-            0,
-            p[BLOCKS],
-            unit,
-            stop,
-        )
+        largest = weigh_pixels(x, depthwise, unit, stop, target)
+        tiles = TileRange(0, 0, p[BLOCKS], unit, stop)
+        multiply_panel(memory, largest if p[ARITHMETIC] else 0, at, context, epilogue, tiles)
         unit = stop

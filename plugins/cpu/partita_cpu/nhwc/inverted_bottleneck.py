@@ -6,16 +6,28 @@ thread's cache until they are weighed. Rows that two bands need are computed twi
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.macrokernel import multiply_panel
+from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
+from partita_cpu.gemm.product_records import (
+    Epilogue,
+    PanelContext,
+    ProductAddresses,
+    ProductArrays,
+    TileContext,
+    TileRange,
+)
 from partita_cpu.gemm.tile_fields import BLOCKS, ROW, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
 from partita_cpu.jit.kernel import jit
-from partita_cpu.nhwc.depthwise_separable import multiply_weighed, own_memory
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
+from partita_cpu.nhwc.depthwise_separable import multiply_weighed
 
 BAND_BYTES = 640 << 10
 """Size of the rows that are kept: with what is read beside them they stay in the second cache."""
@@ -72,41 +84,42 @@ def bands(window: Window, channels: int, threads: int) -> Array | None:
     return np.array(numbers, np.int64)
 
 
+class Expansion(NamedTuple):
+    """The first 1x1 convolution, in float32, and how the image that it makes is cut.
+
+    Attributes:
+        w: Packed weights.
+        bias: Packed bias.
+        offsets: `Plan.offsets`.
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`, of tiles that read the input where it lies.
+        low: Lower bound of the result.
+        high: Upper bound of it.
+        gate: 1 if HardSwish follows, else 0.
+        rows: Memory for a band of it for each thread, flat.
+        cut: `bands`.
+    """
+
+    w: KernelArray
+    bias: KernelArray
+    offsets: KernelArray
+    kernels: KernelArray
+    p: KernelArray
+    low: float
+    high: float
+    gate: int
+    rows: KernelArray
+    cut: KernelArray
+
+
 @jit
 def expand_weigh_and_multiply(
     x: Array,
-    wide: Array,
-    wide_bias: Array,
-    wide_offsets: Array,
-    wide_kernels: Array,
-    wide_p: Array,
-    wide_low: float,
-    wide_high: float,
-    wide_gate: int,
-    rows: Array,
-    cut: Array,
-    taps: Array,
-    offset: Array,
-    weighing: Array,
-    window: Array,
-    lowest: float,
-    highest: float,
-    gated: int,
-    w: Array,
-    bias: Array,
-    residual: Array,
-    y: Array,
-    scratch: Array,
-    offsets: Array,
-    kernels: Array,
-    p: Array,
-    has_residual: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    wide: Expansion,
+    depthwise: Depthwise,
+    arrays: ProductArrays,
+    context: TileContext,
+    epilogue: Epilogue,
     tid: int,
     nt: int,
 ) -> None:
@@ -114,105 +127,40 @@ def expand_weigh_and_multiply(
 
     Args:
         x: Input pixels of the first product, flat; float32.
-        wide: Its weights, as in `driver.multiply_tiles`; it is in float32.
-        wide_bias: Its bias.
-        wide_offsets: Its `Plan.offsets`.
-        wide_kernels: Its `table.tile_kernels`.
-        wide_p: Its `Plan.table`, of tiles that read the input where it lies.
-        wide_low: Lower bound of it.
-        wide_high: Upper bound of it.
-        wide_gate: 1 if HardSwish follows, else 0.
-        rows: Memory for a band of it for each thread, flat.
-        cut: `bands`.
-        taps: From here on as in `weigh_and_multiply`.
-        offset: .
-        weighing: .
-        window: .
-        lowest: .
-        highest: .
-        gated: .
-        w: .
-        bias: .
-        residual: .
-        y: .
-        scratch: .
-        offsets: .
-        kernels: .
-        p: .
-        has_residual: .
-        low: .
-        high: .
-        gate: .
-        code: .
-        alpha: .
-        beta: .
+        wide: The first product.
+        depthwise: From here on as in `weigh_and_multiply`.
+        arrays: Of the last product.
+        context: Memory, kernels and plan of it.
+        epilogue: What happens to its sums.
         tid: This thread.
         nt: All threads; they share the rows.
     """
+    cut, kernels, first_p = wide.cut, context.kernels, wide.p
     width, room = cut[WIDTH], cut[ROWS] * cut[WIDTH] * cut[CHANNELS]
-    threads = min(nt, rows.size // room)
+    threads = min(nt, wide.rows.size // room)
     if tid >= threads:
         return
-    memory = own_memory(scratch, p[THREAD_BYTES], tid)
-    band = rows[tid * room : (tid + 1) * room]
+    memory = address(own_memory(context.scratch, context.p[THREAD_BYTES], tid))
+    band = address(wide.rows) + 4 * tid * room
     line, end = cut[OUT_HEIGHT] * tid // threads, cut[OUT_HEIGHT] * (tid + 1) // threads
     if kernels[CONFIGURE]:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    source = address(x) + first_p[X_BYTES] * first_p[X_FIRST]
+    own_wide = PanelContext(memory, address(wide.offsets), wide.kernels, first_p)
+    wide_at = ProductAddresses(address(wide.w), address(wide.bias), band, band)
+    bounds = Epilogue(0, wide.low, wide.high, wide.gate, 0, 0.0, 0.0)
+    own = PanelContext(memory, address(context.offsets), kernels, context.p)
+    window, at = depthwise_addresses(depthwise), addresses_of(arrays)
     while line < end:
         stop = min(line + cut[LINES], end)
         first = max(line * cut[STRIDE] - cut[TOP], 0)
         last = min((stop - 1) * cut[STRIDE] - cut[TOP] + cut[REACH], cut[HEIGHT])
-        multiply_panel(
-            address(x) + wide_p[X_BYTES] * wide_p[X_FIRST] + first * width * wide_p[ROW],
-            0,
-            address(wide),
-            address(wide_bias),
-            address(band),
-            address(band),
-            address(memory),
-            address(wide_offsets),
-            wide_kernels,
-            wide_p,
-            0,
-            wide_low,
-            wide_high,
-            wide_gate,
-            0,
-            0.0,
-            0.0,
-            0,
-            0,
-            wide_p[BLOCKS],
-            0,
-            (last - first) * width,
-        )
-        multiply_weighed(
-            address(band) - 4 * first * width * cut[CHANNELS],
-            taps,
-            offset,
-            weighing,
-            window,
-            lowest,
-            highest,
-            gated,
-            w,
-            bias,
-            residual,
-            y,
-            memory,
-            offsets,
-            kernels,
-            p,
-            has_residual,
-            low,
-            high,
-            gate,
-            code,
-            alpha,
-            beta,
-            line * cut[OUT_WIDTH],
-            stop * cut[OUT_WIDTH],
-        )
+        tiles = TileRange(0, 0, first_p[BLOCKS], 0, (last - first) * width)
+        rows = source + first * width * first_p[ROW]
+        multiply_panel(rows, 0, wide_at, own_wide, bounds, tiles)
+        pixels = band - 4 * first * width * cut[CHANNELS]
+        begin, behind = line * cut[OUT_WIDTH], stop * cut[OUT_WIDTH]
+        multiply_weighed(pixels, window, at, own, epilogue, begin, behind)
         line = stop
     if kernels[CONFIGURE]:
         call_plain(kernels[RELEASE], (0,))

@@ -2,40 +2,69 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.product_records import Epilogue, InputScaling
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_scale, call_window
 from partita_cpu.jit.kernel import jit
-from partita_cpu.scalar.activations import activate_floats
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.scalar.activations import ActivationFields, activate_floats
 
 WEIGH = 0
 MAX = 1
 MEAN = 2
 
 
+class ChannelSlice(NamedTuple):
+    """Which channels of images are read and written.
+
+    Attributes:
+        number: How many.
+        x_pitch: Elements from one input pixel to the next.
+        x_first: The first channel that is read.
+        y_pitch: Elements from one output pixel to the next.
+        y_first: The channel that the first result is written to.
+    """
+
+    number: int
+    x_pitch: int
+    x_first: int
+    y_pitch: int
+    y_first: int
+
+
+class SlidingWindow(NamedTuple):
+    """What a window computes, and where it lies.
+
+    Attributes:
+        w: Weights (taps down, taps across, channels), flat; only for `WEIGH`.
+        bias: One value per channel; only for `WEIGH`.
+        kernels: `tile_kernels.window_kernels`.
+        table: `Window.table`, of depth 1.
+        counts_down: For `MEAN`, elements that the windows of an output row count downwards.
+        counts_across: And across, for each output column.
+        kind: `WEIGH`, `MAX` or `MEAN`.
+    """
+
+    w: KernelArray
+    bias: KernelArray
+    kernels: KernelArray
+    table: KernelArray
+    counts_down: KernelArray
+    counts_across: KernelArray
+    kind: int
+
+
 @jit
 def slide(
     x: Array,
-    w: Array,
-    bias: Array,
+    window: SlidingWindow,
     y: Array,
-    kernels: Array,
-    table: Array,
-    counts_down: Array,
-    counts_across: Array,
-    channels: int,
-    x_pitch: int,
-    x_first: int,
-    y_pitch: int,
-    y_first: int,
-    kind: int,
-    low: float,
-    high: float,
-    gate: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    channels: ChannelSlice,
+    epilogue: Epilogue,
     tid: int,
     nt: int,
 ) -> None:
@@ -43,43 +72,29 @@ def slide(
 
     Args:
         x: Input (N, H, W, x_pitch), flat; bfloat16 as uint16, and then y as well.
-        w: Weights (taps down, taps across, channels), flat; only for `WEIGH`.
-        bias: One value per channel; only for `WEIGH`.
+        window: What is computed.
         y: Output, flat.
-        kernels: `table.window_kernels`.
-        table: `Window.table`, of depth 1.
-        counts_down: For `MEAN`, elements that the windows of an output row count downwards.
-        counts_across: And across, for each output column.
-        channels: Channels.
-        x_pitch: Elements from one input pixel to the next.
-        x_first: The first channel that is read.
-        y_pitch: Elements from one output pixel to the next.
-        y_first: The channel that the first result is written to.
-        kind: `WEIGH`, `MAX` or `MEAN`.
-        low: Lower bound, for `WEIGH`.
-        high: Upper bound, for `WEIGH`.
-        gate: 1 for HardSwish, for `WEIGH`.
-        code: `ActivationCode` of what bounds and gate do not express, or 0; float32 only.
-        alpha: Of the activation.
-        beta: Of the activation.
+        channels: Which ones are read and written.
+        epilogue: For `WEIGH`, without a residual; activations in float32 only.
         tid: This thread.
         nt: All threads; they share the output's rows.
     """
+    table, kind, kernels = window.table, window.kind, window.kernels
     height, width = table[1], table[2]
     down, across = table[4], table[5]
     sh, sw, dh, dw = table[7], table[8], table[10], table[11]
     top, left = table[13], table[14]
     oh, ow = table[16], table[17]
-    unit, tap_bytes = x.itemsize, 4 * channels
-    pixel_bytes, y_bytes = unit * x_pitch, unit * y_pitch
+    unit, tap_bytes = x.itemsize, 4 * channels.number
+    pixel_bytes, y_bytes = unit * channels.x_pitch, unit * channels.y_pitch
     row_bytes = pixel_bytes * width
-    source, target = address(x) + unit * x_first, address(y) + unit * y_first
-    a, b = np.float32(alpha), np.float32(beta)
-    factor, bound = np.float32(low), np.float32(high)
+    source = address(x) + unit * channels.x_first
+    target = address(y) + unit * channels.y_first
+    factor, bound = np.float32(epilogue.low), np.float32(epilogue.high)
     # Between these columns all taps lie within the image.
     inner = min(-(-left // sw), ow)
     inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
-    rows = y.size // (ow * y_pitch)
+    rows = y.size // (ow * channels.y_pitch)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         image = row // oh
         start = row % oh * sh - top
@@ -98,7 +113,8 @@ def slide(
                 begin = min(max(0, -(place // dw)), across)
                 end = max(min(across, (width - 1 - place) // dw + 1), begin)
             if kind == MEAN:
-                factor = np.float32(1) / np.float32(counts_down[row % oh] * counts_across[column])
+                count = window.counts_down[row % oh] * window.counts_across[column]
+                factor = np.float32(1) / np.float32(count)
             tap = first * across + begin
             call_window(
                 kernels[pixels],
@@ -109,23 +125,33 @@ def slide(
                     sw * pixel_bytes,
                     last - first if end > begin else 0,
                     end - begin,
-                    address(w) + tap * tap_bytes,
+                    address(window.w) + tap * tap_bytes,
                     across * tap_bytes,
-                    channels,
-                    address(bias),
+                    channels.number,
+                    address(window.bias),
                     target + (row * ow + column) * y_bytes,
                     y_bytes,
                     factor,
                     bound,
-                    gate,
+                    epilogue.gate,
                 ),
             )
             column += pixels
-        if code and y_pitch == channels:
-            activate_floats(target + row * ow * y_bytes, ow * channels, code, a, b)
-        elif code:
-            for pixel in range(row * ow, (row + 1) * ow):
-                activate_floats(target + pixel * y_bytes, channels, code, a, b)
+        if epilogue.code:
+            _activate_row(target + row * ow * y_bytes, ow, y_bytes, channels, epilogue)
+
+
+@jit
+def _activate_row(
+    to: int, pixels: int, y_bytes: int, channels: ChannelSlice, epilogue: Epilogue
+) -> None:
+    """Applies the activation to an output row where it lies."""
+    code, alpha, beta = epilogue.code, np.float32(epilogue.alpha), np.float32(epilogue.beta)
+    if channels.y_pitch == channels.number:
+        activate_floats(to, pixels * channels.number, code, alpha, beta)
+        return
+    for pixel in range(pixels):
+        activate_floats(to + pixel * y_bytes, channels.number, code, alpha, beta)
 
 
 @jit
@@ -231,18 +257,11 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int,
 @jit
 def scale_and_shift(
     x: Array,
-    factor: Array,
-    shift: Array,
+    scaling: InputScaling,
     y: Array,
     kernel: Array,
-    x_first: int,
-    y_first: int,
-    y_pitch: int,
-    low: float,
-    high: float,
-    code: int,
-    alpha: float,
-    beta: float,
+    channels: ChannelSlice,
+    activation: ActivationFields,
     tid: int,
     nt: int,
 ) -> None:
@@ -250,33 +269,24 @@ def scale_and_shift(
 
     Args:
         x: Input (pixels, at least channels), flat; bfloat16 as uint16, and then y as well.
-        factor: One number per channel.
-        shift: Likewise.
+        scaling: Factors, summands and bounds.
         y: Output (pixels, y_pitch), flat.
         kernel: The conversion that scales.
-        x_first: The first channel that is read.
-        y_first: The channel that the first result is written to.
-        y_pitch: Elements from one output pixel to the next.
-        low: Lower bound.
-        high: Upper bound.
-        code: `ActivationCode` of what bounds do not express, or 0; float32 only.
-        alpha: Of the activation.
-        beta: Of the activation.
+        channels: Which ones are read and written.
+        activation: What bounds do not express; float32 only.
         tid: This thread.
         nt: All threads; they share the pixels.
     """
-    channels = factor.size
-    pixels = y.size // y_pitch
-    x_pitch = x.size // pixels
-    bottom, top = np.float32(low), np.float32(high)
-    a, b = np.float32(alpha), np.float32(beta)
+    factor, shift, y_pitch = address(scaling.factor), address(scaling.shift), channels.y_pitch
+    pixels, count, code = y.size // y_pitch, channels.number, activation.code
+    bottom, top = np.float32(scaling.low), np.float32(scaling.high)
+    a, b = np.float32(activation.alpha), np.float32(activation.beta)
     for pixel in range(pixels * tid // nt, pixels * (tid + 1) // nt):
-        source = address(x) + x.itemsize * (pixel * x_pitch + x_first)
-        to = address(y) + y.itemsize * (pixel * y_pitch + y_first)
-        scales = (address(factor), address(shift), bottom, top)
-        call_scale(kernel[0], (source, channels, to, 0, channels, *scales))
+        source = address(x) + x.itemsize * (pixel * channels.x_pitch + channels.x_first)
+        to = address(y) + y.itemsize * (pixel * y_pitch + channels.y_first)
+        call_scale(kernel[0], (source, count, to, 0, count, factor, shift, bottom, top))
         if code:
-            activate_floats(to, channels, code, a, b)
+            activate_floats(to, count, code, a, b)
 
 
 @jit

@@ -80,10 +80,12 @@ def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[...
         return kernel
     typeof = compiler().typeof
     shapes = (np.empty((1,) * a.ndim, a.dtype) if isinstance(a, Operand) else a for a in args)
-    signature = tuple(typeof(arg) for arg in (*shapes, 0, 1))
+    signature = kernel.types_for([typeof(arg) for arg in (*shapes, 0, 1)])
     with _lock:
         kernel.dispatcher.compile(signature)
     found: Callable[..., Any] = kernel.dispatcher.overloads[signature].entry_point
+    if kernel.takes_records:
+        return lambda *flat: found(*kernel.arguments(flat))
     return found
 
 

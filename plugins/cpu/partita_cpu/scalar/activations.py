@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from partita.lowering import ActivationCode
 from partita_cpu.jit.deferred_numba import register_jitable
@@ -39,6 +39,20 @@ SQRT_HALF = math.sqrt(0.5)
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
 SELU_ALPHA = 1.67326319217681884765625
 SELU_GAMMA = 1.05070102214813232421875
+
+
+class ActivationFields(NamedTuple):
+    """An activation as kernels take it.
+
+    Attributes:
+        code: `ActivationCode`.
+        alpha: Its first attribute.
+        beta: Its second one.
+    """
+
+    code: int
+    alpha: float
+    beta: float
 
 
 @register_jitable

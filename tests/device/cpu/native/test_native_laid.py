@@ -19,6 +19,7 @@ from partita_cpu.gemm.packed_lhs import (
     thread_bytes,
 )
 from partita_cpu.gemm.packing import pack_bias, pack_matrix
+from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
@@ -55,21 +56,17 @@ def run(
     for tid in range(threads):
         multiply_laid(
             tiles,
-            guarded.array(pack_matrix(cut, w)),
-            guarded.array(pack_bias(cut, bias)),
-            (y if residual is None else guarded.array(residual)).reshape(-1),
-            y.reshape(-1),
+            ProductArrays(
+                guarded.array(pack_matrix(cut, w)),
+                guarded.array(pack_bias(cut, bias)),
+                (y if residual is None else guarded.array(residual)).reshape(-1),
+                y.reshape(-1),
+            ),
             tiles if out is None else out,
             scratch,
             kernels,
             table,
-            int(residual is not None),
-            low,
-            INF,
-            gate,
-            code,
-            0.0,
-            0.0,
+            Epilogue(int(residual is not None), low, INF, gate, code, 0.0, 0.0),
             tid,
             threads,
         )

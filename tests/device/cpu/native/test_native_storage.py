@@ -13,11 +13,13 @@ from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import available
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 from partita_cpu.nhwc.depthwise_row_buffer import (
+    RowBuffer,
     convolve_rows,
     padded_width,
     row_kernels,
@@ -27,16 +29,20 @@ from partita_cpu.nhwc.window import (
     MAX,
     MEAN,
     WEIGH,
+    ChannelSlice,
+    SlidingWindow,
     over_all_pixels,
     put_channels,
     scale_and_shift,
     slide,
 )
+from partita_cpu.scalar.activations import ActivationFields
 
 from .conftest import TOLERANCE, Guarded, choices
 from .test_native_tiles import convolutions, convolve
 
 INF = float("inf")
+NO_FIELDS = ActivationFields(0, 0.0, 0.0)
 BFLOAT16 = ml_dtypes.bfloat16
 LEVELS = list(available()[1:])
 KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.dots_bfloat16]]
@@ -111,25 +117,14 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     for tid in range(threads):
         multiply_tiles(
             guarded.array(whole).reshape(-1),
-            guarded.array(pack(cut, w)),
-            guarded.array(pack_bias(cut, bias)),
-            y.reshape(-1),
-            y.reshape(-1),
-            guarded.array(factor),
-            guarded.array(shift),
-            scratch,
-            cut.offsets,
-            kernels,
-            cut.table,
-            -0.5,
-            2.0,
-            0,
-            -1.5,
-            INF,
-            0,
-            0,
-            0.0,
-            0.0,
+            ProductArrays(
+                guarded.array(pack(cut, w)),
+                guarded.array(pack_bias(cut, bias)),
+                *[y.reshape(-1)] * 2,
+            ),
+            InputScaling(guarded.array(factor), guarded.array(shift), -0.5, 2.0),
+            TileContext(scratch, cut.offsets, kernels, cut.table),
+            Epilogue(0, -1.5, INF, 0, 0, 0.0, 0.0),
             tid,
             threads,
         )
@@ -172,25 +167,20 @@ def test_residuals_in_bfloat16(guarded, level, gate, width):
     for tid in range(2):
         multiply_tiles(
             guarded.array(x).reshape(-1),
-            guarded.array(pack(cut, w)),
-            guarded.array(pack_bias(cut, None)),
-            guarded.array(residual).reshape(-1),
-            y.reshape(-1),
-            none,
-            none,
-            np.full(2 * cut.thread_bytes, 255, np.uint8),
-            cut.offsets,
-            tile_kernels(level, Arithmetic.BF16, True, True),
-            cut.table,
-            -INF,
-            INF,
-            1,
-            -INF if gate else 0.0,
-            INF,
-            gate,
-            0,
-            0.0,
-            0.0,
+            ProductArrays(
+                guarded.array(pack(cut, w)),
+                guarded.array(pack_bias(cut, None)),
+                guarded.array(residual).reshape(-1),
+                y.reshape(-1),
+            ),
+            InputScaling(none, none),
+            TileContext(
+                np.full(2 * cut.thread_bytes, 255, np.uint8),
+                cut.offsets,
+                tile_kernels(level, Arithmetic.BF16, True, True),
+                cut.table,
+            ),
+            Epilogue(1, -INF if gate else 0.0, INF, gate, 0, 0.0, 0.0),
             tid,
             2,
         )
@@ -241,25 +231,18 @@ def test_windows_of_parts(level, half, kind, gate, channels, stride, size, besid
     for tid in range(threads):
         slide(
             guarded.array(whole).reshape(-1),
-            guarded.array(w).reshape(-1),
-            guarded.array(bias),
+            SlidingWindow(
+                guarded.array(w).reshape(-1),
+                guarded.array(bias),
+                window_kernels(level, name, half),
+                np.array(table, np.int64).reshape(-1),
+                np.full(oh, 3, np.int64),
+                np.full(ow, 3, np.int64),
+                kind,
+            ),
             y.reshape(-1),
-            window_kernels(level, name, half),
-            np.array(table, np.int64).reshape(-1),
-            np.full(oh, 3, np.int64),
-            np.full(ow, 3, np.int64),
-            channels,
-            whole.shape[2],
-            before_x,
-            y.shape[2],
-            before_y,
-            kind,
-            -2.0,
-            3.0,
-            gate,
-            0,
-            0.0,
-            0.0,
+            ChannelSlice(channels, whole.shape[2], before_x, y.shape[2], before_y),
+            Epilogue(0, -2.0, 3.0, gate, 0, 0.0, 0.0),
             tid,
             threads,
         )
@@ -311,14 +294,17 @@ def test_laid_out_rows(level, half, gate, channels, kernel, pads, size, beside, 
     for tid in range(threads):
         convolve_rows(
             guarded.array(whole).reshape(-1),
-            guarded.array(pack_taps(w, lanes)),
-            guarded.array(pack_row(bias, lanes, channels)),
+            RowBuffer(
+                guarded.array(pack_taps(w, lanes)),
+                guarded.array(pack_row(bias, lanes, channels)),
+                row_kernels(level, half),
+                window.table,
+                *(lanes, padded_width(window), room, -2.0, 3.0, gate),
+            ),
             y.reshape(-1),
             scratch,
-            row_kernels(level, half),
-            window.table,
-            *(lanes, channels, whole.shape[3], before_x, y.shape[3], before_y),
-            *(padded_width(window), room, -2.0, 3.0, gate, tid, threads),
+            ChannelSlice(channels, whole.shape[3], before_x, y.shape[3], before_y),
+            *(tid, threads),
         )
     flat = w.reshape(channels, -1).T.astype(np.float64)
     wanted = np.clip((taps * flat).sum(axis=3) + bias, -2, 3)
@@ -349,14 +335,11 @@ def test_conversions_of_parts(level, half, threads, guarded):
             share = tid, threads
             scale_and_shift(
                 x,
-                guarded.array(factor),
-                guarded.array(shift),
+                InputScaling(guarded.array(factor), guarded.array(shift), 0.0, 1.0),
                 scaled.reshape(-1),
                 scale,
-                2,
-                1,
-                channels + 4,
-                *(0.0, 1.0, 0, 0.0, 0.0),
+                ChannelSlice(channels, channels + 5, 2, channels + 4, 1),
+                NO_FIELDS,
                 *share,
             )
             put_channels(x, copied.reshape(-1), copy, channels, 2, 1, channels + 4, *share)
@@ -379,8 +362,9 @@ def test_infinity_and_nan_stay_in_bfloat16(level, guarded):
     ones, zeros = np.ones(36, np.float32), np.zeros(36, np.float32)
     y = guarded.array(np.zeros_like(x))
     kernel = single_kernel(level, "scale_halves")
-    numbers = (-INF, INF, 0, 0.0, 0.0)
-    scale_and_shift(x.reshape(-1), ones, zeros, y.reshape(-1), kernel, 0, 0, 36, *numbers, 0, 1)
+    channels = ChannelSlice(36, 36, 0, 36, 0)
+    scaling = InputScaling(ones, zeros)
+    scale_and_shift(x.reshape(-1), scaling, y.reshape(-1), kernel, channels, NO_FIELDS, 0, 1)
     np.testing.assert_array_equal(loaded(y), loaded(x))
 
 

@@ -13,6 +13,7 @@ from sampling import examples
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix
+from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
@@ -32,23 +33,15 @@ def run(guarded, cut, level, x, w, bias, residual, low=-INF, high=INF, code=0, t
     for tid in range(threads):
         multiply_tiles(
             guarded.array(x).reshape(-1),
-            guarded.array(packed),
-            guarded.array(pack_bias(cut, bias)),
-            (y if residual is None else guarded.array(residual)).reshape(-1),
-            y.reshape(-1),
-            *scales,
-            scratch,
-            cut.offsets,
-            tile_kernels(level, cut.arithmetic),
-            cut.table,
-            *(-INF, INF),
-            int(residual is not None),
-            low,
-            high,
-            gate,
-            code,
-            0.0,
-            0.0,
+            ProductArrays(
+                guarded.array(packed),
+                guarded.array(pack_bias(cut, bias)),
+                (y if residual is None else guarded.array(residual)).reshape(-1),
+                y.reshape(-1),
+            ),
+            InputScaling(*scales),
+            TileContext(scratch, cut.offsets, tile_kernels(level, cut.arithmetic), cut.table),
+            Epilogue(int(residual is not None), low, high, gate, code, 0.0, 0.0),
             tid,
             threads,
         )

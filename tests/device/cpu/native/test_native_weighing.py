@@ -12,10 +12,12 @@ from sampling import examples
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.blocking import Images, Storage, plan
 from partita_cpu.gemm.packing import pack, pack_bias
+from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
 from partita_cpu.nhwc.depthwise_direct import (
+    Depthwise,
     pack_row,
     pack_taps,
     places,
@@ -102,12 +104,15 @@ def test_images(level, half, window, channels, beside, gate, batch, threads):
     for tid in range(threads):
         weigh_images(
             guarded.array(whole).reshape(-1),
-            guarded.array(pack_taps(w, lanes)),
-            guarded.array(pack_row(bias, lanes, channels)),
+            Depthwise(
+                guarded.array(pack_taps(w, lanes)),
+                guarded.array(pack_row(bias, lanes, channels)),
+                weigh_kernels(level, window.kernel[2], window.stride[2], half),
+                places(window, level, channels, whole.shape[3], before_x, half),
+                *(-2.0, 3.0, gate),
+            ),
             y.reshape(-1),
-            weigh_kernels(level, window.kernel[2], window.stride[2], half),
-            places(window, level, channels, whole.shape[3], before_x, half),
-            *(y.shape[3], before_y, -2.0, 3.0, gate, tid, threads),
+            *(y.shape[3], before_y, tid, threads),
         )
     x = np.asarray(loaded(whole)[..., before_x : before_x + channels], np.float64)
     found = loaded(y)
@@ -152,20 +157,22 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
     for tid in range(threads):
         weigh_and_multiply(
             guarded.array(stored(x, half)).reshape(-1),
-            guarded.array(pack_taps(taps, lanes, cut.padded)),
-            guarded.array(pack_row(offset, lanes, cut.padded)),
-            weigh_kernels(level, window.kernel[2], window.stride[2], half),
-            places(window, level, channels, channels, 0, half),
-            *(0.0, 6.0, 0),
-            guarded.array(pack(cut, w)),
-            guarded.array(pack_bias(cut, bias)),
-            (y if residual is None else guarded.array(residual)).reshape(-1),
-            y.reshape(-1),
-            scratch,
-            cut.offsets,
-            tile_kernels(level, arithmetic),
-            cut.table,
-            *(int(residual is not None), -1.5, 2.0, 0, 0, 0.0, 0.0, tid, threads),
+            Depthwise(
+                guarded.array(pack_taps(taps, lanes, cut.padded)),
+                guarded.array(pack_row(offset, lanes, cut.padded)),
+                weigh_kernels(level, window.kernel[2], window.stride[2], half),
+                places(window, level, channels, channels, 0, half),
+                *(0.0, 6.0, 0),
+            ),
+            ProductArrays(
+                guarded.array(pack(cut, w)),
+                guarded.array(pack_bias(cut, bias)),
+                (y if residual is None else guarded.array(residual)).reshape(-1),
+                y.reshape(-1),
+            ),
+            TileContext(scratch, cut.offsets, tile_kernels(level, arithmetic), cut.table),
+            Epilogue(int(residual is not None), -1.5, 2.0, 0, 0, 0.0, 0.0),
+            *(tid, threads),
         )
     return y.reshape(batch, oh, ow, outputs)
 
@@ -219,19 +226,22 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
     for tid in range(2):
         weigh_and_multiply(
             stored(x, half).reshape(-1),
-            pack_taps(taps, lanes, cut.padded),
-            pack_row(None, lanes, cut.padded),
-            weigh_kernels(level, 3, 1, half),
-            places(window, level, channels, channels, 0, half),
-            *(-INF, INF, 0),
-            pack(cut, w),
-            pack_bias(cut, None),
-            *[y.reshape(-1)] * 2,
-            np.zeros(2 * cut.thread_bytes, np.uint8),
-            cut.offsets,
-            tile_kernels(level, arithmetic),
-            cut.table,
-            *(0, -INF, INF, 0, 0, 0.0, 0.0, tid, 2),
+            Depthwise(
+                pack_taps(taps, lanes, cut.padded),
+                pack_row(None, lanes, cut.padded),
+                weigh_kernels(level, 3, 1, half),
+                places(window, level, channels, channels, 0, half),
+                *(-INF, INF, 0),
+            ),
+            ProductArrays(pack(cut, w), pack_bias(cut, None), *[y.reshape(-1)] * 2),
+            TileContext(
+                np.zeros(2 * cut.thread_bytes, np.uint8),
+                cut.offsets,
+                tile_kernels(level, arithmetic),
+                cut.table,
+            ),
+            Epilogue(0, -INF, INF, 0, 0, 0.0, 0.0),
+            *(tid, 2),
         )
     y = y.reshape(9, 9, 4)
     wanted = np.full((9, 9), False)

@@ -12,7 +12,7 @@ from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.batched import emit_batches
-from partita_cpu.gemm.product_steps import emit_matrix_product
+from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, BIAS_PER_ROW, finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
@@ -114,7 +114,7 @@ def matmul(
 ) -> Operand:
     """Numpy's product of any ranks; the fused form adds bias and residual and activates."""
     activation = node.attrs.get("activation")
-    done = emit_matrix_product(b, x, w, bias, residual, activation)
+    done = emit_matrix_product(b, x, LinearOp(w, bias, residual, activation))
     if done is not None:
         return done
     y = product(b, x, w)

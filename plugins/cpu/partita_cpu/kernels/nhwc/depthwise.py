@@ -6,10 +6,11 @@ import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
-from partita_cpu.gemm.product_steps import bounds_of, split_gate
+from partita_cpu.gemm.product_steps import LinearOp, epilogue_of, needs_pass
 from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
 from partita_cpu.nhwc.depthwise_direct import (
+    Depthwise,
     pack_row,
     pack_taps,
     places,
@@ -18,13 +19,14 @@ from partita_cpu.nhwc.depthwise_direct import (
     weigh_kernels,
 )
 from partita_cpu.nhwc.depthwise_row_buffer import (
+    RowBuffer,
     convolve_rows,
     fits,
     padded_width,
     row_kernels,
     thread_bytes,
 )
-from partita_cpu.nhwc.window import WEIGH, slide
+from partita_cpu.nhwc.window import WEIGH, ChannelSlice, SlidingWindow, slide
 
 
 def emit_depthwise(
@@ -38,56 +40,49 @@ def emit_depthwise(
 ) -> None:
     """Records a depthwise convolution, finished, by the kernels that suit the window best."""
     channels, choice = place.channels, choice_of(b)
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
-    if not act.code and takes(window):
-        _emit_weighing(b, window, place, w, bias, y, (low, high, gate))
+    linear = LinearOp(w, bias, None, activation)
+    if not needs_pass(activation) and takes(window):
+        _emit_direct(b, window, place, linear, y)
         return
-    if not act.code and fits(window, channels, choice.level, y.dtype == HALF):
-        _emit_rows(b, window, place, w, bias, y, (low, high, gate))
+    if not needs_pass(activation) and fits(window, channels, choice.level, y.dtype == HALF):
+        _emit_rows(b, window, place, linear, y)
         return
     weights = b.prepack(w, "taps first", _taps_first)
     offset = b.constant(np.zeros(channels, np.float32)) if bias is None else b.flat(bias)
-    emit_slide(b, window, place, weights, offset, y, WEIGH, activation)
+    emit_slide(b, window, place, LinearOp(weights, offset, None, activation), y, WEIGH)
 
 
-def _emit_weighing(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand | None,
-    y: Operand,
-    finish: tuple[float, float, int],
-) -> None:
-    image = weighing(b, window, place, w, bias, place.channels)
+def _emit_direct(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
     b.call(
         weigh_images,
-        *image[:3],
+        b.flat(place.x),
+        depthwise_of(b, window, place, op, place.channels),
         b.flat(y),
-        *image[3:],
         y.shape[3],
         place.into,
-        *finish,
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice_of(b).level),
     )
 
 
-def weighing(
-    b: Builder, window: Window, place: Place, w: Operand, bias: Operand | None, stored: int
-) -> tuple[Operand, ...]:
-    """Input, weights, bias, kernels and table for `native.weighing`; writes `stored` channels."""
+def depthwise_of(b: Builder, window: Window, place: Place, op: LinearOp, stored: int) -> Depthwise:
+    """A depthwise convolution as kernels take it, that writes `stored` channels.
+
+    Its activation has bounds and a gate only.
+    """
     level, half = choice_of(b).level, place.x.dtype == HALF
     lanes = level.lanes
     table = places(window, level, place.channels, place.x.shape[3], place.first, half)
     key = ("row taps", lanes, stored)
-    return (
-        b.flat(place.x),
-        b.prepack(w, key, lambda array: pack_taps(array, lanes, stored)),
-        _row(b, bias, lanes, stored),
+    finish = epilogue_of(op.activation, False)
+    return Depthwise(
+        b.prepack(op.w, key, lambda array: pack_taps(array, lanes, stored)),
+        _row(b, op.bias, lanes, stored),
         b.constant(weigh_kernels(level, window.kernel[2], window.stride[2], half)),
         b.constant(table),
+        finish.low,
+        finish.high,
+        finish.gate,
     )
 
 
@@ -99,40 +94,38 @@ def _row(b: Builder, bias: Operand | None, lanes: int, channels: int) -> Operand
     return b.prepack(bias, key, lambda array: pack_row(array, lanes, channels))
 
 
-def _emit_rows(
-    b: Builder,
-    window: Window,
-    place: Place,
-    w: Operand,
-    bias: Operand | None,
-    y: Operand,
-    finish: tuple[float, float, int],
-) -> None:
+def _emit_rows(b: Builder, window: Window, place: Place, op: LinearOp, y: Operand) -> None:
     choice, channels = choice_of(b), place.channels
     lanes = choice.level.lanes
     room = thread_bytes(window, channels, lanes)
-    offset = _row(b, bias, lanes, channels)
-    b.call(
-        convolve_rows,
-        b.flat(place.x),
-        b.prepack(w, ("row taps", lanes, 0), lambda array: pack_taps(array, lanes)),
-        offset,
-        b.flat(y),
-        b.empty((choice.threads * room,), "uint8"),
+    finish = epilogue_of(op.activation, False)
+    rows = RowBuffer(
+        b.prepack(op.w, ("row taps", lanes, 0), lambda array: pack_taps(array, lanes)),
+        _row(b, op.bias, lanes, channels),
         b.constant(row_kernels(choice.level, y.dtype == HALF)),
         b.constant(window.table),
         lanes,
-        channels,
-        place.x.shape[3],
-        place.first,
-        y.shape[3],
-        place.into,
         padded_width(window),
         room,
-        *finish,
+        finish.low,
+        finish.high,
+        finish.gate,
+    )
+    b.call(
+        convolve_rows,
+        b.flat(place.x),
+        rows,
+        b.flat(y),
+        b.empty((choice.threads * room,), "uint8"),
+        channel_slice(place, y),
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )
+
+
+def channel_slice(place: Place, y: Operand) -> ChannelSlice:
+    """Which channels kernels read and write."""
+    return ChannelSlice(place.channels, place.x.shape[3], place.first, y.shape[3], place.into)
 
 
 def _taps_first(w: Array) -> Array:
@@ -143,42 +136,35 @@ def emit_slide(
     b: Builder,
     window: Window,
     place: Place,
-    w: Operand,
-    bias: Operand,
+    op: LinearOp,
     y: Operand,
     kind: int,
-    activation: Activation | None = None,
     counts: tuple[Array, Array] | None = None,
 ) -> None:
-    """Records a window that slides over an image; see `native.sliding.slide`."""
+    """Records a window that slides over an image; see `nhwc.window.slide`.
+
+    Weights are those of `SlidingWindow`, and not read but for `WEIGH`.
+    """
     choice = choice_of(b)
-    low, high, act = bounds_of(activation)
-    gate, act = split_gate(act)
     none = np.ones(1, np.int64)
     down, across = counts or (none, none)
     name = ("weigh", "max", "sum")[kind]
-    b.call(
-        slide,
-        b.flat(place.x),
-        w,
-        bias,
-        b.flat(y),
+    sliding = SlidingWindow(
+        op.w,
+        op.w if op.bias is None else op.bias,
         b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
         b.constant(window.table),
         b.constant(down),
         b.constant(across),
-        place.channels,
-        place.x.shape[3],
-        place.first,
-        y.shape[3],
-        place.into,
         kind,
-        low,
-        high,
-        gate,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
+    )
+    b.call(
+        slide,
+        b.flat(place.x),
+        sliding,
+        b.flat(y),
+        channel_slice(place, y),
+        epilogue_of(op.activation, False),
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )

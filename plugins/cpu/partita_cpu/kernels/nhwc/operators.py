@@ -14,12 +14,13 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
-from partita_cpu.gemm.product_steps import Scaling, bounds_of, emit_product, needs_pass
+from partita_cpu.gemm.product_records import InputScaling
+from partita_cpu.gemm.product_steps import LinearOp, bounds_of, emit_product, needs_pass
 from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
-from partita_cpu.kernels.nhwc.depthwise import emit_depthwise, emit_slide
+from partita_cpu.kernels.nhwc.depthwise import channel_slice, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
@@ -33,6 +34,7 @@ from partita_cpu.nhwc.window import (
     spread_blocks,
     swap_axes,
 )
+from partita_cpu.scalar.activations import ActivationFields
 
 NARROW = 8
 """Up to so many outputs an activation that needs a pass gets one of its own."""
@@ -137,7 +139,7 @@ def conv(
     images = _images(n, channels, w.shape[0], groups, window)
     scaling = None
     if factor is not None and shift is not None:
-        scaling = Scaling(factor, shift, *node.attrs["scaled"])
+        scaling = InputScaling(factor, shift, *node.attrs["scaled"])
     storage = Storage(
         x.dtype == HALF,
         y.dtype == HALF,
@@ -149,8 +151,9 @@ def conv(
         planar,
     )
     choice = choice_of(b)
-    if not emit_together(b, choice, images, x, w, bias, residual, y, activation, storage):
-        emit_product(b, choice, images, x, w, bias, residual, y, activation, storage, scaling)
+    op = LinearOp(w, bias, residual, activation)
+    if not emit_together(b, choice, images, x, op, y, storage):
+        emit_product(b, choice, images, x, op, y, storage, scaling)
     return y
 
 
@@ -205,7 +208,8 @@ def conv_transpose(
     # In tiles most of which do not exist, activations that take long take longer.
     narrow = down * across * outputs <= NARROW and needs_pass(activation)
     within = None if narrow else activation
-    emit_product(b, choice_of(b), images, x, matrix, bias, None, blocks, within)
+    op = LinearOp(matrix, bias, None, within)
+    emit_product(b, choice_of(b), images, x, op, blocks)
     if blocks is not y:
         run = across * outputs
         b.call(spread_blocks, b.flat(blocks), b.flat(y), width, down, run, exec_type="reorder")
@@ -225,7 +229,7 @@ def max_pool(b: Builder, node: Node, x: Operand, target: Operand | None = None) 
     window, place, y = _pool(b, node, x, target)
     if y.size:
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window.trimmed, place, none, none, y, MAX)
+        emit_slide(b, window.trimmed, place, LinearOp(none), y, MAX)
     return y
 
 
@@ -237,7 +241,7 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
         include = bool(node.attrs.get("count_include_pad", 0))
         rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window.trimmed, place, none, none, y, MEAN, counts=(rows, columns))
+        emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, (rows, columns))
     return y
 
 
@@ -298,18 +302,11 @@ def scale_shift(
         b.call(
             scale_and_shift,
             b.flat(x),
-            factor,
-            shift,
+            InputScaling(factor, shift, low, high),
             b.flat(y),
             b.constant(single_kernel(choice_of(b).level, name)),
-            place.first,
-            place.into,
-            y.shape[3],
-            low,
-            high,
-            int(act.code),
-            float(act.alpha),
-            float(act.beta),
+            channel_slice(place, y),
+            ActivationFields(int(act.code), float(act.alpha), float(act.beta)),
         )
     return y
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from partita.lowering import Activation, Array, Builder, Operand
+from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.product_steps import emit_product
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
 
@@ -78,33 +78,31 @@ def emit_together(
     choice: Choice,
     images: Images,
     x: Operand,
-    w: Operand,
-    bias: Operand | None,
-    residual: Operand | None,
+    op: LinearOp,
     y: Operand,
-    activation: Activation | None,
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
     count = together(images, tile_columns(choice.level))
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
-    if count == 1 or not alone or (residual is not None and not whole):
+    if count == 1 or not alone or (op.residual is not None and not whole):
         return False
     stride = images.stride[1]
     wide = joined_images(images, count)
-    outputs, *inner, across = w.shape
-    form = Form(w.dtype, (count * outputs, *inner, across + (count - 1) * stride))
+    outputs, *inner, across = op.w.shape
+    form = Form(op.w.dtype, (count * outputs, *inner, across + (count - 1) * stride))
     weights = b.prepack(
-        w, ("together", count, stride), lambda a: joined_weights(a, count, stride), form=form
+        op.w, ("together", count, stride), lambda a: joined_weights(a, count, stride), form=form
     )
+    bias = op.bias
     if bias is not None:
         bias = b.prepack(bias, ("together", count), lambda a: np.tile(a, count))
     kept = replace(storage, y_pitch=wide.outputs)
     shape = (images.batch, images.out_height, images.out_width, images.outputs)
     padded = (*shape[:2], wide.out_width * count, images.outputs)
     into = y if whole else b.empty(padded, y.dtype)
-    emit_product(b, choice, wide, x, weights, bias, residual, into, activation, kept)
+    emit_product(b, choice, wide, x, op._replace(w=weights, bias=bias), into, kept)
     if not whole:
         copy_box(b, into, y, shape, strides_of(padded), strides_of(shape))
     return True

@@ -3,65 +3,66 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.lowering import Activation, Builder, Node, Operand
+from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita_cpu.gemm.blocking import Images, Plan, Source, Storage, plan
-from partita_cpu.gemm.product_steps import bounds_of, fitting, product_of, split_gate
+from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
 from partita_cpu.gemm.tile_fields import BY_COLUMNS, CHUNK, TAPS
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.movement.rearrange import expanded
-from partita_cpu.kernels.nhwc.depthwise import weighing
+from partita_cpu.kernels.nhwc.depthwise import depthwise_of
 from partita_cpu.kernels.nhwc.operators import conv
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.operator_table import kernel
-from partita_cpu.nhwc.depthwise_direct import takes
+from partita_cpu.nhwc.depthwise_direct import Depthwise, takes
 from partita_cpu.nhwc.depthwise_separable import weigh_and_multiply
-from partita_cpu.nhwc.inverted_bottleneck import ROWS, bands, expand_weigh_and_multiply
+from partita_cpu.nhwc.inverted_bottleneck import ROWS, Expansion, bands, expand_weigh_and_multiply
+
+
+class _Separable(NamedTuple):
+    """Inputs of a depthwise convolution and a 1x1 convolution behind each other."""
+
+    taps: Operand
+    offset: Operand | None
+    w: Operand
+    bias: Operand | None = None
+    residual: Operand | None = None
+    target: Operand | None = None
 
 
 @kernel("SeparableConv", domain=DOMAIN, dtypes=STORED)
-def separable_conv(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    taps: Operand,
-    offset: Operand | None,
-    w: Operand,
-    bias: Operand | None = None,
-    residual: Operand | None = None,
-    target: Operand | None = None,
-) -> Operand:
-    """The nodes in attributes ``first`` and ``second``, as one step where that is better."""
-    joint = _joint(b, node, x, taps, w, target)
+def separable_conv(b: Builder, node: Node, x: Operand, *inputs: Any) -> Operand:
+    """The nodes in attributes ``first`` and ``second``, as one step where that is better.
+
+    Inputs: x, then those of `_Separable`.
+    """
+    its = _Separable(*inputs)
+    joint = _joint(b, node, x, its)
     if joint is None:
         first, second = node.attrs["first"], node.attrs["second"]
-        between = conv(b, first, x, taps, offset)
-        return conv(b, second, between, w, bias, residual, target=target)
-    return _emit(b, node, joint, weigh_and_multiply, (), 0, taps, offset, bias, residual)
+        between = conv(b, first, x, its.taps, its.offset)
+        return conv(b, second, between, its.w, its.bias, its.residual, target=its.target)
+    product = _product_of(b, node, joint, its)
+    depthwise = _depthwise_of(b, node, joint, its)
+    args = b.flat(x), depthwise, product.arrays, product.context, product.epilogue
+    b.call(weigh_and_multiply, *args, work=product.work, exec_type=product.exec_type)
+    return joint.y
 
 
 @kernel("BottleneckConv", domain=DOMAIN, dtypes=STORED)
 def bottleneck_conv(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    wide: Operand,
-    shift: Operand | None,
-    taps: Operand,
-    offset: Operand | None,
-    w: Operand,
-    bias: Operand | None = None,
-    residual: Operand | None = None,
-    target: Operand | None = None,
+    b: Builder, node: Node, x: Operand, wide: Operand, shift: Operand | None, *inputs: Any
 ) -> Operand:
-    """The nodes in attributes ``wide`` and ``rest``, as one step where that is better."""
-    first, rest = node.attrs["wide"], node.attrs["rest"]
+    """The nodes in attributes ``wide`` and ``rest``, as one step where that is better.
+
+    Inputs: x, weights and bias of the first 1x1 convolution, then those of `_Separable`.
+    """
+    first, rest, its = node.attrs["wide"], node.attrs["rest"], _Separable(*inputs)
     choice, place = choice_of(b), Place.of(first, x, None)
     n, height, width = x.shape[:3]
     images = Images(
@@ -70,24 +71,31 @@ def bottleneck_conv(
     arithmetic = choice.wanted(images)
     storage = Storage(x_pitch=x.shape[3], x_first=place.first)
     cut = plan(images, choice.level, arithmetic, choice.threads, storage)
-    window = resolve(rest.attrs["first"], x.shape[1:3], taps.shape[2:])
+    window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
     rows = bands(window, wide.shape[0], choice.threads)
     simple = n == 1 and x.dtype == np.float32 and arithmetic is Arithmetic.F32
     simple &= cut.source is Source.DIRECT and cut.table[CHUNK] >= cut.table[TAPS]
     joint = None
     if simple and rows is not None:
         band = b.empty((choice.threads, rows[ROWS], width, wide.shape[0]), x.dtype)
-        joint = _joint(b, rest, band, taps, w, target, (height, width))
+        joint = _joint(b, rest, band, its, (height, width))
     if joint is None or rows is None:
         between = conv(b, first, x, wide, shift)
-        return separable_conv(b, rest, between, taps, offset, w, bias, residual, target)
-    activation = first.attrs.get("activation")
+        return separable_conv(b, rest, between, *inputs)
     _, weights = fitting(b, choice, cut, wide)
-    product = product_of(b, choice, cut, weights, shift, None, band, activation)
-    before = (b.flat(x), *product.weights[:2], *product.memory[1:], *_bounds(activation))
-    before += b.flat(band), b.constant(rows)
-    given = (taps, offset, bias, residual)
-    return _emit(b, rest, joint, expand_weigh_and_multiply, before, product.work, *given)
+    activation = first.attrs.get("activation")
+    before = product_of(b, choice, cut, LinearOp(weights, shift, None, activation), band)
+    arrays, context, bounds = before.arrays, before.context, before.epilogue
+    tables = context.offsets, context.kernels, context.p
+    within = bounds.low, bounds.high, bounds.gate
+    bands_of = b.flat(band), b.constant(rows)
+    expansion = Expansion(arrays.w, arrays.bias, *tables, *within, *bands_of)
+    product = _product_of(b, rest, joint, its)
+    depthwise = _depthwise_of(b, rest, joint, its)
+    args = b.flat(x), expansion, depthwise, product.arrays, product.context, product.epilogue
+    work, exec_type = before.work + product.work, product.exec_type
+    b.call(expand_weigh_and_multiply, *args, work=work, exec_type=exec_type)
+    return joint.y
 
 
 @dataclass(frozen=True)
@@ -113,12 +121,11 @@ def _joint(
     b: Builder,
     node: Node,
     x: Operand,
-    taps: Operand,
-    w: Operand,
-    target: Operand | None,
+    its: _Separable,
     size: tuple[int, int] | None = None,
 ) -> _Joint | None:
     """The step of both, if that is better; `size` is the image's if x is only a band of it."""
+    taps, w, target = its.taps, its.w, its.target
     first, second = node.attrs["first"], node.attrs["second"]
     n, rows, columns = x.shape[:3] if size is None else (1, *size)
     window = resolve(first, (rows, columns), taps.shape[2:])
@@ -151,40 +158,17 @@ def _joint(
     return _Joint(window, source, cut, weights, place.output(b, shape, half_out))
 
 
-def _emit(
-    b: Builder,
-    node: Node,
-    joint: _Joint,
-    driver: Callable[..., None],
-    before: tuple[Any, ...],
-    work: int,
-    taps: Operand,
-    offset: Operand | None,
-    bias: Operand | None,
-    residual: Operand | None,
-) -> Operand:
-    """Records the step; `before` comes in place of the input, and is `work` by itself."""
-    first, second = node.attrs["first"], node.attrs["second"]
-    cut, y = joint.cut, joint.y
+def _product_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Product:
+    """The product, and the work of both."""
+    residual = its.residual
     if residual is not None:
-        residual = expanded(b, residual, y.shape)
-    image = weighing(b, joint.window, joint.source, taps, offset, cut.padded)
-    activation = second.attrs.get("activation")
-    product = product_of(b, choice_of(b), cut, joint.weights, bias, residual, y, activation)
-    b.call(
-        driver,
-        *(before or image[:1]),
-        *image[1:],
-        *_bounds(first.attrs.get("activation")),
-        *product.weights,
-        *product.memory,
-        *product.end,
-        work=work + product.work + cut.images.pixels * cut.images.channels * joint.window.taps,
-        exec_type=product.exec_type,
-    )
-    return y
+        residual = expanded(b, residual, joint.y.shape)
+    activation, images = node.attrs["second"].attrs.get("activation"), joint.cut.images
+    op = LinearOp(joint.weights, its.bias, residual, activation)
+    product = product_of(b, choice_of(b), joint.cut, op, joint.y)
+    return replace(product, work=product.work + images.pixels * images.channels * joint.window.taps)
 
 
-def _bounds(activation: Activation | None) -> tuple[float, float, int]:
-    low, high, act = bounds_of(activation)
-    return low, high, split_gate(act)[0]
+def _depthwise_of(b: Builder, node: Node, joint: _Joint, its: _Separable) -> Depthwise:
+    op = LinearOp(its.taps, its.offset, None, node.attrs["first"].attrs.get("activation"))
+    return depthwise_of(b, joint.window, joint.source, op, joint.cut.padded)

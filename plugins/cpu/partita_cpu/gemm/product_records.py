@@ -1,0 +1,122 @@
+"""Records that drivers of tiles take: operands, epilogue, memory and kernels, a range of tiles."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from partita.lowering import Array
+from partita_cpu.jit.record_arguments import KernelArray
+
+
+class ProductArrays(NamedTuple):
+    """Arrays of a product beside its input.
+
+    Attributes:
+        w: Packed weights, as uint16.
+        bias: Packed bias.
+        residual: Like y; not read unless the epilogue says so.
+        y: Output pixels, flat; bfloat16 as uint16.
+    """
+
+    w: KernelArray
+    bias: KernelArray
+    residual: KernelArray
+    y: KernelArray
+
+
+class ProductAddresses(NamedTuple):
+    """Where the arrays of `ProductArrays` start."""
+
+    w: int
+    bias: int
+    residual: int
+    y: int
+
+
+class InputScaling(NamedTuple):
+    """What happens to an input first: ``min(max(x * factor + shift, low), high)``.
+
+    Attributes:
+        factor: One number per channel.
+        shift: Likewise.
+        low: Lower bound.
+        high: Upper bound.
+    """
+
+    factor: KernelArray
+    shift: KernelArray
+    low: float = -math.inf
+    high: float = math.inf
+
+
+class Epilogue(NamedTuple):
+    """What happens to sums last: ``activation(min(max(sum + bias + residual, low), high))``.
+
+    Attributes:
+        has_residual: 0 or 1.
+        low: Lower bound.
+        high: Upper bound.
+        gate: 1 for HardSwish, else 0.
+        code: `ActivationCode` of what bounds and gate do not express, or 0.
+        alpha: Of the activation.
+        beta: Of the activation.
+    """
+
+    has_residual: int
+    low: float
+    high: float
+    gate: int
+    code: int
+    alpha: float
+    beta: float
+
+
+class TileContext(NamedTuple):
+    """What a driver needs to compute tiles.
+
+    Attributes:
+        scratch: Bytes; `Plan.thread_bytes` for each thread.
+        offsets: `Plan.offsets`.
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`.
+    """
+
+    scratch: KernelArray
+    offsets: KernelArray
+    kernels: KernelArray
+    p: KernelArray
+
+
+class PanelContext(NamedTuple):
+    """The same for one thread.
+
+    Attributes:
+        memory: Address of the thread's scratch memory.
+        offsets: Address of `Plan.offsets`.
+        kernels: `tile_kernels.tile_kernels`.
+        p: `Plan.table`.
+    """
+
+    memory: int
+    offsets: int
+    kernels: Array
+    p: Array
+
+
+class TileRange(NamedTuple):
+    """Which part of a result is computed.
+
+    Attributes:
+        group: The group.
+        first_block: First tile across, of the group.
+        last_block: Behind the last one.
+        unit: First row of the result: a pixel, or an image row where the input has a halo.
+        stop: Behind the last one.
+    """
+
+    group: int
+    first_block: int
+    last_block: int
+    unit: int
+    stop: int
