@@ -13,7 +13,7 @@ from partita.lowering import Array, Builder, Operand
 from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 
 PACKED_BYTES = 4 << 20
 """Right matrices larger than this are left to BLAS: every thread packs them for itself."""
@@ -21,7 +21,7 @@ PACKED_BYTES = 4 << 20
 _ROOM = 4096 + 256 + 128
 
 
-@jit
+@loop
 def multiply_batches(
     x: Array,
     w: Array,

@@ -36,7 +36,7 @@ from partita_cpu.gemm.tile_fields import (
 )
 from partita_cpu.gemm.tile_kernels import DEAL, NARROW, SCALE
 from partita_cpu.jit.intrinsics.address_call import call_deal, call_narrow, call_scale
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 
 # Addresses and not arrays are handed on here: numba passes an array as seven numbers and counts
 # references, which takes longer than to copy a short run.
@@ -44,7 +44,7 @@ from partita_cpu.jit.kernel import jit
 Scaling = tuple[int, int, Any, Any]
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
     """`n` elements from address `x`, then zeros up to `padded` elements, to address `to`."""
     if padded <= 0:
@@ -52,7 +52,7 @@ def _put(copy: int, x: int, n: int, to: int, plane: int, padded: int) -> Any:
     return call_narrow(copy, (x, n, to, plane, padded))
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _put_channels(
     kernels: Array,
     p: Array,
@@ -74,7 +74,7 @@ def _put_channels(
     return call_scale(kernels[SCALE], run)
 
 
-@jit
+@loop
 def lay_halo(
     x: int,
     panel: int,
@@ -138,7 +138,7 @@ def lay_halo(
     return largest
 
 
-@jit
+@loop
 def lay_columns(
     x: int,
     panel: int,

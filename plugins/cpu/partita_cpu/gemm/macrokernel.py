@@ -73,7 +73,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_round,
     call_tile,
 )
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import activate_floats
 
 _DIRECT = 0
@@ -82,7 +82,7 @@ _COLUMNS = 2
 _SPLIT = int(Arithmetic.BF16X3)  # this and those beyond it have several planes
 
 
-@jit
+@loop
 def multiply_tiles(
     x: Array,
     arrays: ProductArrays,
@@ -110,7 +110,7 @@ def multiply_tiles(
     threads = min(nt, scratch.size // p[THREAD_BYTES])
     if tid >= threads:
         return
-    memory = address(own_memory(scratch, p[THREAD_BYTES], tid))
+    memory = own_memory(scratch, p[THREAD_BYTES], tid)
     blocks, units, grain = p[BLOCKS], p[UNITS], p[GRAIN]
     all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * blocks
     first_block, last_block, unit, end = 0, all_blocks, 0, units
@@ -144,15 +144,14 @@ def multiply_tiles(
         call_plain(kernels[RELEASE], (0,))
 
 
-@jit(inline=True)
+@loop(inline=True)
 def own_memory(scratch: Array, size: int, tid: int) -> Any:
-    """A thread's part of scratch memory, from where a cache line starts."""
-    start = tid * size
-    start += -(address(scratch) + start) % 64
-    return scratch[start : (tid + 1) * size]
+    """Address of a thread's part of scratch memory, from where a cache line starts."""
+    start = address(scratch) + tid * size
+    return start + -start % 64
 
 
-@jit(inline=True)
+@loop(inline=True)
 def addresses_of(arrays: ProductArrays) -> Any:
     """Where arrays start."""
     return ProductAddresses(
@@ -160,7 +159,7 @@ def addresses_of(arrays: ProductArrays) -> Any:
     )
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _lay(
     x: int,
     panel: int,
@@ -238,7 +237,7 @@ _PRODUCT = *["int"] * 8, "<i8 1", "<i8 1"
 _EPILOGUE = "int", "float", "float", "int", "int", "float", "float"
 
 
-@jit(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5))
+@loop(apart=(*_PRODUCT, *_EPILOGUE, *["int"] * 5))
 def multiply_panel(
     a: int,
     largest: int,
@@ -302,7 +301,7 @@ def multiply_panel(
                 _finish_rows(rows, line, pixel, at, panel, column, context, epilogue)
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
     """Where a panel's tiles lie; clears the bias of zeros."""
     p = context.p
@@ -339,7 +338,7 @@ def _panel_of(largest: int, context: PanelContext, tiles: TileRange) -> Any:
     )
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
     """A column of tiles of a group."""
     number, columns = group * p[BLOCKS] + block, p[TILE_COLUMNS]
@@ -349,7 +348,7 @@ def _column_of(at: ProductAddresses, p: Array, group: int, block: int) -> Any:
     return _Column(number, weights, bias, exist, p[Y_BYTES] * first)
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
     """The first row of a tile, counted from that of its line, and how many rows it has."""
     length, most = panel.length, p[TILE_ROWS]
@@ -365,7 +364,7 @@ def _rows_of(t: int, panel: _Panel, p: Array, unit: int) -> Any:
     return first, rows
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _result(
     at: ProductAddresses, panel: _Panel, column: _Column, epilogue: Epilogue, line: int, pixel: int
 ) -> Any:
@@ -374,7 +373,7 @@ def _result(
     return at.y + place, at.residual + place if epilogue.has_residual else 0
 
 
-@jit
+@loop
 def _finish_rows(
     rows: int,
     line: int,
@@ -411,7 +410,7 @@ def _finish_rows(
             line += 1
 
 
-@jit
+@loop
 def _activate_piece(
     piece: int,
     count: int,
@@ -435,7 +434,7 @@ def _activate_piece(
     activate_floats(piece, count * columns, epilogue.code, alpha, beta)
 
 
-@jit
+@loop
 def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, rows: int) -> None:
     """A tile whose input is infinite, NaN, or nearly so; see `nonfinite`."""
     p = context.p

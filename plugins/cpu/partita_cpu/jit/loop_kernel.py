@@ -13,8 +13,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 @overload
 def loop(fn: F) -> F: ...
 @overload
-def loop(*, inline: bool = ..., apart: tuple[str, ...] = ...) -> Callable[[F], F]: ...
-def loop(fn: F | None = None, *, inline: bool = False, apart: tuple[str, ...] = ()) -> Any:
+def loop(
+    *, inline: bool = ..., apart: tuple[str, ...] = ..., answers: bool = ...
+) -> Callable[[F], F]: ...
+def loop(
+    fn: F | None = None,
+    *,
+    inline: bool = False,
+    apart: tuple[str, ...] = (),
+    answers: bool = False,
+) -> Any:
     """As `jit`, for functions that make no arrays but slices.
 
     numba counts references to the memory behind every slice, by atomic additions. In a loop over
@@ -25,9 +33,10 @@ def loop(fn: F | None = None, *, inline: bool = False, apart: tuple[str, ...] = 
         fn: The function; ``@loop`` and ``@loop(inline=True)`` both work.
         inline: For small functions called in inner loops.
         apart: As for `jit`.
+        answers: As for `jit`.
     """
 
     def compile_(function: F) -> Any:
-        return jit(inline=inline, counts=False, apart=apart)(function)
+        return jit(inline=inline, counts=False, apart=apart, answers=answers)(function)
 
     return compile_ if fn is None else compile_(fn)

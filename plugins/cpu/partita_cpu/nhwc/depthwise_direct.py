@@ -14,7 +14,7 @@ from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_weigh
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES
 from partita_cpu.llvm.levels import Level
@@ -149,7 +149,7 @@ class PixelTarget(NamedTuple):
     stored: int
 
 
-@jit(inline=True)
+@loop(inline=True)
 def depthwise_addresses(depthwise: Depthwise) -> Any:
     """What `weigh_pixels` takes."""
     return DepthwiseAddresses(
@@ -163,7 +163,7 @@ def depthwise_addresses(depthwise: Depthwise) -> Any:
     )
 
 
-@jit(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
+@loop(apart=(*["int"] * 3, "<i8 1", "<i8 1", "single", "single", *["int"] * 8), answers=True)
 def weigh_pixels(
     x: int, depthwise: DepthwiseAddresses, first: int, stop: int, target: PixelTarget
 ) -> Any:
@@ -207,7 +207,7 @@ def weigh_pixels(
     return largest
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _weigh_line(
     source: int,
     to: int,
@@ -256,7 +256,7 @@ def _weigh_line(
     return largest
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) -> Any:
     """Of how many of the next pixels there is a kernel; of one where windows are cut off."""
     n = 8
@@ -269,7 +269,7 @@ def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) 
     return 1 if -left > clipped or left + need - width > clipped else n
 
 
-@jit
+@loop
 def weigh_images(
     x: Array, depthwise: Depthwise, y: Array, y_pitch: int, y_first: int, tid: int, nt: int
 ) -> None:

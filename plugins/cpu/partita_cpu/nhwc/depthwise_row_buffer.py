@@ -15,7 +15,7 @@ from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_depthwise, call_lay
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_rows import MOST_PIXELS
 from partita_cpu.llvm.levels import Level
@@ -112,7 +112,7 @@ class _Share(NamedTuple):
     places: Array
 
 
-@jit
+@loop
 def convolve_rows(
     x: Array,
     rows: RowBuffer,
@@ -158,7 +158,7 @@ def convolve_rows(
     _convolve_share(x, rows, y, channels, share)
 
 
-@jit(inline=True)
+@loop(inline=True)
 def _clear_edges(floats: Array, rows: RowBuffer, count: int) -> None:
     """Writes the zeros before and behind each laid out row."""
     lanes, padded_width = rows.lanes, rows.padded_width
@@ -169,7 +169,7 @@ def _clear_edges(floats: Array, rows: RowBuffer, count: int) -> None:
         floats[pad + (left + width) * lanes : pad + padded_width * lanes] = np.float32(0)
 
 
-@jit
+@loop
 def _convolve_share(
     x: Array, rows: RowBuffer, y: Array, channels: ChannelSlice, share: _Share
 ) -> None:

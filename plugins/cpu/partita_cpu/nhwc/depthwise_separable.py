@@ -29,7 +29,7 @@ from partita_cpu.gemm.tile_fields import (
 )
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE, Arithmetic
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
     DepthwiseAddresses,
@@ -41,7 +41,7 @@ from partita_cpu.nhwc.depthwise_direct import (
 _SPLIT = int(Arithmetic.BF16X3)
 
 
-@jit
+@loop
 def weigh_and_multiply(
     x: Array,
     depthwise: Depthwise,
@@ -67,7 +67,7 @@ def weigh_and_multiply(
     threads = min(nt, context.scratch.size // p[THREAD_BYTES])
     if tid >= threads:
         return
-    memory = address(own_memory(context.scratch, p[THREAD_BYTES], tid))
+    memory = own_memory(context.scratch, p[THREAD_BYTES], tid)
     grains = -(-p[UNITS] // p[GRAIN])
     unit = grains * tid // threads * p[GRAIN]
     end = min(grains * (tid + 1) // threads * p[GRAIN], p[UNITS])
@@ -80,7 +80,7 @@ def weigh_and_multiply(
         call_plain(kernels[RELEASE], (0,))
 
 
-@jit
+@loop
 def multiply_weighed(
     x: int,
     depthwise: DepthwiseAddresses,

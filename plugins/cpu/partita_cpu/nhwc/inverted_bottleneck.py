@@ -24,7 +24,7 @@ from partita_cpu.gemm.product_records import (
 from partita_cpu.gemm.tile_fields import BLOCKS, ROW, THREAD_BYTES, X_BYTES, X_FIRST
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
 from partita_cpu.nhwc.depthwise_separable import multiply_weighed
@@ -112,7 +112,7 @@ class Expansion(NamedTuple):
     cut: KernelArray
 
 
-@jit
+@loop
 def expand_weigh_and_multiply(
     x: Array,
     wide: Expansion,
@@ -140,7 +140,7 @@ def expand_weigh_and_multiply(
     threads = min(nt, wide.rows.size // room)
     if tid >= threads:
         return
-    memory = address(own_memory(context.scratch, context.p[THREAD_BYTES], tid))
+    memory = own_memory(context.scratch, context.p[THREAD_BYTES], tid)
     band = address(wide.rows) + 4 * tid * room
     line, end = cut[OUT_HEIGHT] * tid // threads, cut[OUT_HEIGHT] * (tid + 1) // threads
     if kernels[CONFIGURE]:

@@ -9,7 +9,7 @@ import numpy as np
 from partita.lowering import Array
 from partita_cpu.gemm.product_records import Epilogue, InputScaling
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_scale, call_window
-from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.scalar.activations import ActivationFields, activate_floats
 
@@ -58,7 +58,7 @@ class SlidingWindow(NamedTuple):
     kind: int
 
 
-@jit
+@loop
 def slide(
     x: Array,
     window: SlidingWindow,
@@ -141,7 +141,7 @@ def slide(
             _activate_row(target + row * ow * y_bytes, ow, y_bytes, channels, epilogue)
 
 
-@jit
+@loop
 def _activate_row(
     to: int, pixels: int, y_bytes: int, channels: ChannelSlice, epilogue: Epilogue
 ) -> None:
@@ -154,7 +154,7 @@ def _activate_row(
         activate_floats(to + pixel * y_bytes, channels.number, code, alpha, beta)
 
 
-@jit
+@loop
 def over_all_pixels(
     x: Array,
     y: Array,
@@ -213,7 +213,7 @@ def over_all_pixels(
         )
 
 
-@jit
+@loop
 def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int, nt: int) -> None:
     """``y[n, j, i] = x[n, i, j]``, with zeros behind; threads share blocks of columns.
 
@@ -254,7 +254,7 @@ def swap_axes(x: Array, y: Array, rows: int, columns: int, pitch: int, tid: int,
                 y[target + j * pitch + i] = np.float32(0)
 
 
-@jit
+@loop
 def scale_and_shift(
     x: Array,
     scaling: InputScaling,
@@ -289,7 +289,7 @@ def scale_and_shift(
             activate_floats(to, count, code, a, b)
 
 
-@jit
+@loop
 def put_channels(
     x: Array,
     y: Array,
@@ -322,7 +322,7 @@ def put_channels(
         call_narrow(kernel[0], (source, channels, to, 0, channels))
 
 
-@jit
+@loop
 def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int, nt: int) -> None:
     """``y[i, a, j, :] = x[i, j, a, :]``: the rows of blocks of pixels in their places.
 
@@ -345,7 +345,7 @@ def spread_blocks(x: Array, y: Array, width: int, down: int, run: int, tid: int,
                     y[np.uint64(to + j * run + i)] = x[np.uint64(source + i)]
 
 
-@jit
+@loop
 def deal_channels(x: Array, y: Array, groups: int, others: int, tid: int, nt: int) -> None:
     """``y[p, i, g] = x[p, g, i]``; threads share the pixels.
 
