@@ -23,7 +23,6 @@ from partita_cpu.jit.compile_pool import Job
 from partita_cpu.jit.deferred_numba import types
 from partita_cpu.jit.foreign_call import invoke
 from partita_cpu.jit.isa import isa
-from partita_cpu.jit.item_sized import ItemSized
 from partita_cpu.jit.kernel_definition import (
     KernelDefinition,
     Kinds,
@@ -31,6 +30,7 @@ from partita_cpu.jit.kernel_definition import (
     kinds_of,
     type_of,
 )
+from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.jit.loader.elf_image import FORMAT, Image, ImageError, image_of, load
 from partita_cpu.jit.trampoline import RETURNED, Entry, fill, trampoline
 from partita_cpu.system import this_system

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Step
-from partita_cpu.jit.checked_kernel import Checked
 from partita_cpu.jit.dispatch import entry_of
+from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import Entry, fill
 from partita_cpu.threads.thread_pool import ROW, Crew, Rows
 

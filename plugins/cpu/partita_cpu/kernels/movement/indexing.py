@@ -16,9 +16,8 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError, InferError
 from partita.lowering import Array, Builder, Node, Operand
-from partita_cpu.jit.checked_kernel import Checked
-from partita_cpu.jit.item_sized import ItemSized
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.kernel_wrappers import Checked, ItemSized
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, strides_of
 from partita_cpu.kernels.operator_table import ANY, INDICES, INT64, NUMBERS, kernel

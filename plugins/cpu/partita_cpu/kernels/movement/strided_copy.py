@@ -14,8 +14,8 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shape_rules import check_box
-from partita_cpu.jit.item_sized import ItemSized
 from partita_cpu.jit.kernel import jit
+from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.elementwise.cast import NARROW
 from partita_cpu.kernels.operator_table import ANY, DTypes
 

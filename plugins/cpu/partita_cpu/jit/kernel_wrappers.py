@@ -1,12 +1,13 @@
-"""Kernels that move elements without looking at them: one compiled form per element size."""
+"""Kernels behind others: one compiled form per element size, and errors that people can read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
+from partita.errors import InferError
 from partita.lowering import Operand
 
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -39,3 +40,24 @@ class ItemSized:
         count = self.arrays
         bits = [Operand(x.shape, np.dtype(_BITS[x.dtype.itemsize])) for x in args[:count]]
         return [*bits, *args[count:]]
+
+
+class Checked(ItemSized):
+    """A kernel that raises an error for some elements; what it writes before tells which.
+
+    Args:
+        kernel: A compiled function.
+        explain: Raises the error for people; called with the arguments of the step, whose inputs
+            may be operands.
+    """
+
+    def __init__(self, kernel: Any, explain: Callable[..., NoReturn]) -> None:
+        super().__init__(kernel, 0)
+        self.explain = explain
+
+    def __call__(self, *args: Any) -> None:
+        """Calls the kernel."""
+        try:
+            super().__call__(*args)
+        except (InferError, ValueError):  # of our call of machine code, or of numba's
+            self.explain(*args[:-2])
