@@ -119,7 +119,7 @@ class FaultyDevice(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Keeps the lowered graph."""
         if self.happens("compile"):
             raise (CompileError, RuntimeError, MemoryError)[self.fired % 3]("the compiler gave up")
@@ -158,7 +158,7 @@ class FarTensor(partita.Tensor):
         return self.array.copy()
 
 
-class FaultyCompiled(partita.CompiledModel):
+class FaultyCompiled(partita.DeviceModel):
     """See :class:`FaultyDevice`."""
 
     def __init__(

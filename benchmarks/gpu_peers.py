@@ -284,7 +284,7 @@ def partita_call(
     compiled = core.compile_model(core.read_model(model), device, config)
     runner = compiled.create_runner()
     inputs = [
-        core.transfer_to(device, partita.HostTensor(np.asarray(feeds[port.name])))
+        core.device_api.transfer_to(device, partita.HostTensor(np.asarray(feeds[port.name])))
         for port in compiled.inputs
     ]
     return lambda: runner.run(inputs), runner.run(inputs)[0].numpy()

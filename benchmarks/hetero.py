@@ -55,12 +55,12 @@ class Sleeper(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Keeps the time."""
         return SleeperModel(model, properties, self)
 
 
-class SleeperModel(partita.CompiledModel):
+class SleeperModel(partita.DeviceModel):
     """See :class:`Sleeper`."""
 
     def __init__(self, model: partita.Model, properties: DeviceProperties, plugin: Sleeper) -> None:

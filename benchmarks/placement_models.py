@@ -206,7 +206,7 @@ def measure_inception(models: Sequence[str]) -> None:
     print("  " + explanation.summary())
     for line in explanation.decision.lines():
         print("  " + line)
-    problem = Scheduler(both.compilation, {}, []).problem()
+    problem = Scheduler(both.device_model.compilation, {}, []).problem()
     longest = critical_path(flatten(problem)) / 1e3
     total = min(sum(task.costs[d].us or 0.0 for task in problem.tasks) for d in (0, 1)) / 1e3
     print(

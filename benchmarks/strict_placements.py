@@ -172,7 +172,9 @@ def recoveries(compiled: Any, why: Any, chosen: Sequence[str]) -> list[str]:
     """Signs that a device has failed and another one taken its work."""
     failed = {partita.ReasonCode.RUN_FAILED, partita.ReasonCode.COMPILE_FAILED}
     found = list(why.notes)
-    found += [f"{device} failed {count} times" for device, count in compiled.failures.items()]
+    found += [
+        f"{device} failed {count} times" for device, count in compiled.device_model.failures.items()
+    ]
     for op, device in zip(why.ops, chosen, strict=True):
         codes = {reason.code for reason in op.refused.values()} & failed
         moved = op.device not in (device, "-")  # what nothing needs runs nowhere

@@ -68,7 +68,7 @@ class ToyDevice(DevicePlugin):
         return ToyCompiled(model, properties, self)
 
 
-class ToyCompiled(partita.CompiledModel):
+class ToyCompiled(partita.DeviceModel):
     def __init__(self, model, properties, plugin):
         super().__init__(model, properties, plugin.device_name)
         self.plugin = plugin

@@ -14,32 +14,36 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from partita import errors, properties
-from partita.contract.device_plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.contract.hookspecs import hookimpl
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.core import Core, Version, compile_model
 from partita.errors import PartitaError
 from partita.properties.deferred import deferred_attributes
 from partita.tensors.element_type import Type
+from partita.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from partita.bisection import bisect
+    from partita.contract.bound_call import BoundCall
+    from partita.contract.device_model import DeviceModel
     from partita.contract.explanation import Explanation, OpPlacement
     from partita.contract.profiling import ProfilingInfo, format_counters
+    from partita.contract.runner import Runner
     from partita.model.model import Model, Op, Port
     from partita.properties import DeviceProperties, read_only
-    from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
+    from partita.runtime.compiled_model import CompiledModel
     from partita.runtime.infer_queue import AsyncInferQueue
     from partita.runtime.infer_request import InferRequest
     from partita.runtime.infer_result import InferResult
     from partita.tensors.tensor import HostTensor, Tensor
 
-__version__ = "0.1.0"
-
 
 _DEFERRED = {
     "AsyncInferQueue": "partita.runtime.infer_queue",
     "CompiledModel": "partita.runtime.compiled_model",
+    "DeviceModel": "partita.contract.device_model",
     "DeviceProperties": "partita.properties.schema",
     "Explanation": "partita.contract.explanation",
     "HostTensor": "partita.tensors.tensor",
@@ -50,8 +54,8 @@ _DEFERRED = {
     "OpPlacement": "partita.contract.explanation",
     "Port": "partita.model.model",
     "ProfilingInfo": "partita.contract.profiling",
-    "BoundCall": "partita.runtime.compiled_model",
-    "Runner": "partita.runtime.compiled_model",
+    "BoundCall": "partita.contract.bound_call",
+    "Runner": "partita.contract.runner",
     "Tensor": "partita.tensors.tensor",
     "bisect": "partita.bisection",
     "format_counters": "partita.contract.profiling",
@@ -75,6 +79,7 @@ __all__ = [
     "Core",
     "CoreAPI",
     "DeviceInfo",
+    "DeviceModel",
     "DevicePlugin",
     "DeviceProperties",
     "Explanation",

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
-from partita.errors import (
-    BlobError,
-    CompileError,
-    DeviceError,
-    PartitaError,
-    PluginError,
-    PropertyError,
-)
+from partita.errors import DeviceError, PluginError, PropertyError
 from partita.properties.values import Config, normalise
 from partita.runtime import device_string
-from partita.runtime.registry import Failure, Registry, describe, join, unavailable_beside
-from partita.runtime.settings import Settings
+from partita.runtime.plugin_core import PluginCore, asked
+from partita.runtime.registry import Failure, describe, unavailable_beside
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from partita.model.model import Model
-    from partita.properties import CoreProperties, DeviceProperties
+    from partita.properties import CoreProperties
     from partita.runtime.compiled_model import CompiledModel
-    from partita.storage.model_cache import ModelCache
-    from partita.tensors.tensor import Tensor
 
 _log = logging.getLogger("partita")
 
@@ -65,8 +51,12 @@ class Core:
 
     def __init__(self) -> None:
         self._own_set: CoreProperties | None = None
-        self._settings = Settings()
-        self._registry = Registry(self)
+        self._devices = PluginCore()
+
+    @property
+    def device_api(self) -> PluginCore:
+        """The devices as plugins that are made of other devices see them."""
+        return self._devices
 
     @property
     def _own(self) -> CoreProperties:
@@ -106,33 +96,19 @@ class Core:
         Returns:
             A dict from operation name to device, with a reason for every other operation.
         """
-        plugin, properties = self._target(device_name, config)
-        model = self.read_model(model)
-        try:
-            result = plugin.query_model(model, properties)
-        except PartitaError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"Device '{plugin.device_name}' failed to answer query_model for model "
-                f"'{model.name}': {type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(result, QueryResult):
-            raise PluginError(
-                f"Device '{plugin.device_name}' answered query_model with "
-                f"{type(result).__name__}; a QueryResult is due."
-            )
-        return result
+        plugin, properties = self._devices.target(device_name, config)
+        return asked(plugin, properties, self.read_model(model))
 
     def compile_model(
-        self, model: Any, device_name: str = "HETERO", config: Config = None
+        self, model: Any, device_name: str | None = None, config: Config = None
     ) -> CompiledModel:
         """Compiles a model for a device.
 
         Args:
             model: A ``Model``, of which a copy is compiled (weights are shared), or whatever
                 :meth:`read_model` takes.
-            device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``.
+            device_name: E.g. ``"CPU"``, ``"OPENCL.1"`` or ``"HETERO:GPU,CPU"``; by default the
+                device whose plugin offers itself for that.
             config: Properties for this model only; they override :meth:`set_property`.
 
         Raises:
@@ -141,47 +117,15 @@ class Core:
             UnsupportedOpError: The device does not take an operation; lists them with reasons.
             CompileError: The device failed.
         """
-        from partita.storage.model_cache import ModelCache
+        from partita.runtime import compiling
 
-        plugin, properties = self._target(device_name, config)
+        plugin, properties = self._devices.target(
+            device_name or self._devices.registry.default, config
+        )
         folder = properties.CACHE_DIR
         if "CACHE_DIR" not in properties.model_fields_set:
             folder = self._own.CACHE_DIR
-        if folder:
-            return self._cached(plugin, properties, ModelCache(folder), model)
-        return self._compile(plugin, properties, model)
-
-    def _compile(
-        self, plugin: DevicePlugin, properties: DeviceProperties, model: Any
-    ) -> CompiledModel:
-        from partita.model.model import Model
-
-        own = model.clone() if isinstance(model, Model) else self.read_model(model)
-        return self._compiled(
-            plugin, properties, own.name, lambda: plugin.compile_model(own, properties)
-        )
-
-    def _cached(
-        self, plugin: DevicePlugin, properties: DeviceProperties, cache: ModelCache, model: Any
-    ) -> CompiledModel:
-        """The compiled model out of the cache, or a new one that is put there."""
-        from partita.storage.model_cache import key_of
-
-        key = key_of(plugin.identity(properties), model)
-        try:
-            found = cache.load(key)
-            if found is not None:
-                compiled = self._import(plugin, found, properties)
-                compiled.loaded_from_cache = True
-                return compiled
-        except PartitaError as error:
-            _log.warning("A cached model is not used and compiled again: %s", error)
-        compiled = self._compile(plugin, properties, model)
-        try:
-            cache.store(key, compiled.export_model())
-        except PartitaError as error:
-            _log.warning("The compiled model is not cached: %s", error)
-        return compiled
+        return compiling.compiled(plugin, properties, model, folder)
 
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Restores what ``CompiledModel.export_model`` wrote, from bytes or a binary stream.
@@ -189,98 +133,18 @@ class Core:
         Raises:
             BlobError: Not a blob, damaged, of another version or device.
         """
-        plugin, properties = self._target(device_name, config)
+        from partita.runtime import compiling
+
+        plugin, properties = self._devices.target(device_name, config)
         data = model.read() if hasattr(model, "read") else model
-        return self._import(plugin, data, properties)
-
-    def _import(
-        self, plugin: DevicePlugin, data: Any, properties: DeviceProperties
-    ) -> CompiledModel:
-        from partita.properties.schema import validate
-        from partita.storage import exported_model as blobs
-        from partita.storage.model_cache import stamp
-
-        if type(plugin).import_model is not DevicePlugin.import_model:
-            return self._compiled(
-                plugin, properties, "", lambda: plugin.import_model(data, properties)
-            )
-        blob = blobs.unpack(data, plugin.device_name)
-        header, model = blob.header, blob.model
-        try:
-            stored = validate(
-                plugin.properties_type, normalise(header.get("properties")), "The blob"
-            )
-        except PropertyError as error:
-            raise BlobError(f"The exported model does not fit its device: {error}") from error
-        merged = validate(
-            plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
-        )
-        same = header.get("made_by") == stamp(plugin.identity(merged))
-        state = blob.arrays if same else {}
-        return self._compiled(
-            plugin, merged, model.name, lambda: plugin.restore_model(model, merged, state)
-        )
-
-    def restore_model(
-        self, model: Model, device_name: str, config: Config, state: Mapping[str, Any]
-    ) -> CompiledModel:
-        """Compiles a model by the state that :meth:`CompiledModel.export_state` gave earlier.
-
-        For plugins that are made of other devices. The state must come from the same model and the
-        same version of the device's plugin.
-        """
-        plugin, properties = self._target(device_name, config)
-        return self._compiled(
-            plugin, properties, model.name, lambda: plugin.restore_model(model, properties, state)
-        )
-
-    def identity(self, device_name: str, config: Config = None) -> str:
-        """What compiled models of a device depend on besides the model, as a key for caches."""
-        plugin, properties = self._target(device_name, config)
-        return plugin.identity(properties)
-
-    def _compiled(
-        self,
-        plugin: DevicePlugin,
-        properties: DeviceProperties,
-        model: str,
-        make: Callable[[], CompiledModel],
-    ) -> CompiledModel:
-        """Calls a plugin's compile or import, and blames it for what it should not do."""
-        from partita.runtime.compiled_model import CompiledModel
-
-        start = time.perf_counter()
-        try:
-            compiled = make()
-        except PartitaError:
-            raise
-        except Exception as error:
-            raise CompileError(
-                f"Device '{plugin.device_name}' failed to compile model '{model}': "
-                f"{type(error).__name__}: {error}"
-            ) from error
-        if not isinstance(compiled, CompiledModel):
-            raise PluginError(
-                f"Device '{plugin.device_name}' answered compile_model with "
-                f"{type(compiled).__name__}; a CompiledModel is due."
-            )
-        compiled.made_by = lambda: plugin.identity(properties)
-        elapsed = (time.perf_counter() - start) * 1e3
-        _log.info("compiled for %s in %.0f ms: %s", compiled.device, elapsed, compiled.model.name)
-        return compiled
+        return compiling.imported(plugin, properties, data)
 
     # --------------------------------------------------------------------- devices
 
     @property
     def available_devices(self) -> list[str]:
         """Names of all devices that can be used, with ids where the plugin has them."""
-        names = []
-        for name in self._registry.names:
-            try:
-                names += [join(name, device_id) for device_id in self._registry.ids(name)]
-            except DeviceError as error:
-                _log.info("%s", error)
-        return names
+        return self._devices.available_devices
 
     def get_available_devices(self) -> list[str]:
         """The same (OpenVINO's spelling)."""
@@ -289,11 +153,11 @@ class Core:
     @property
     def unavailable_devices(self) -> dict[str, str]:
         """Device, driver or plugin name to the reason why it cannot be used."""
-        reasons = {failure.plugin: failure.cause for failure in self._registry.failures}
-        for name in self._registry.names:
+        reasons = {failure.plugin: failure.cause for failure in self._devices.registry.failures}
+        for name in self._devices.registry.names:
             try:
-                self._registry.ids(name)
-                reasons.update(unavailable_beside(self._registry.plugin(name)))
+                self._devices.registry.ids(name)
+                reasons.update(unavailable_beside(self._devices.registry.plugin(name)))
             except DeviceError as error:
                 reasons[name] = str(error)
         return reasons
@@ -301,13 +165,15 @@ class Core:
     @property
     def aliases(self) -> list[str]:
         """Other names that plugins have, e.g. ``"GPU"``; :meth:`resolve_device` says for what."""
-        names = self._registry.names
-        return sorted({alias for name in names for alias in self._registry.plugin(name).aliases})
+        names = self._devices.registry.names
+        return sorted(
+            {alias for name in names for alias in self._devices.registry.plugin(name).aliases}
+        )
 
     @property
     def plugin_failures(self) -> list[Failure]:
         """Plugins that did not load."""
-        return list(self._registry.failures)
+        return list(self._devices.registry.failures)
 
     def register_plugin(self, plugin: str | DevicePlugin, device_name: str | None = None) -> None:
         """Adds a plugin to this Core.
@@ -322,11 +188,11 @@ class Core:
             PluginError: It provides no plugin, breaks the contract, or the name is taken.
         """
         if not isinstance(plugin, str):
-            self._registry.add(plugin, type(plugin).__module__, device_name)
+            self._devices.registry.add(plugin, type(plugin).__module__, device_name)
         elif device_name is None:
             raise PluginError(f"Give the device name under which '{plugin}' is registered.")
         else:
-            self._registry.add_again(plugin, device_name)
+            self._devices.registry.add_again(plugin, device_name)
 
     def device_info(self, device: str) -> DeviceInfo:
         """Describes a device.
@@ -334,34 +200,15 @@ class Core:
         Raises:
             DeviceError: It does not exist, or its driver fails to describe it.
         """
-        named = self._registry.resolve(device)
-        return describe(named.plugin, named.ids[0])
+        return self._devices.device_info(device)
 
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, ids checked, existence assured."""
-        return self._registry.resolve(device).device
+        return self._devices.resolve_device(device)
 
-    def fingerprint(self, device: str, config: Config = None) -> dict[str, str]:
-        """What decides how fast a device is: equal answers mean that times can be shared.
-
-        Args:
-            device: E.g. ``"CPU"`` or ``"OPENCL.1"``.
-            config: Properties of the compile in question.
-
-        Returns:
-            ``device`` (its full name), ``driver``, ``plugin`` (distribution and version), every
-            detail that it tells, and ``properties`` as JSON, without those that change no speed.
-        """
-        plugin, properties = self._target(device, config)
-        info = describe(plugin, properties.DEVICE_ID)
-        settings = properties.model_dump(mode="json", exclude={"DEVICE_ID", "PERF_COUNT"})
-        return {
-            "device": info.full_name,
-            "driver": info.driver,
-            "plugin": self._registry.release(plugin.device_name),
-            **{f"detail {key}": value for key, value in info.details.items()},
-            "properties": json.dumps(settings, sort_keys=True),
-        }
+    def accepts_property(self, device: str, key: str) -> bool:
+        """Whether a device has a writable property of that name."""
+        return self._devices.accepts_property(device, key)
 
     def get_versions(self, device_name: str) -> dict[str, Version]:
         """Device to its version, for the device and those listed behind a colon."""
@@ -388,8 +235,10 @@ class Core:
             self._own_set = validate(CoreProperties, values, "Core", self._own_set)
             _log.setLevel(self._own_set.LOG_LEVEL)
             return
-        known = self._registry.property_names()
-        self._settings.set(self._registry.resolve(device_name), normalise(properties), known)
+        known = self._devices.registry.property_names()
+        self._devices.settings.set(
+            self._devices.registry.resolve(device_name), normalise(properties), known
+        )
 
     def get_property(self, device_name: str, name: str | None = None) -> Any:
         """A property of a device (or, with one argument, of Core).
@@ -407,11 +256,11 @@ class Core:
                     f"Core has no property '{device_name}'; it has {', '.join(known)}."
                 )
             return getattr(self._own, device_name)
-        plugin, properties = self._target(device_name, None)
+        plugin, properties = self._devices.target(device_name, None)
         fields = type(properties).model_fields
         match name:
             case "AVAILABLE_DEVICES":
-                return [i for i in self._registry.ids(plugin.device_name) if i]
+                return [i for i in self._devices.registry.ids(plugin.device_name) if i]
             case "FULL_DEVICE_NAME":
                 return describe(plugin, properties.DEVICE_ID).full_name
             case "DEVICE_TYPE":
@@ -428,44 +277,15 @@ class Core:
             )
         return getattr(properties, name)
 
-    def accepts_property(self, device: str, key: str) -> bool:
-        """Whether a device has a writable property of that name."""
-        from partita.properties.schema import is_read_only
-
-        schema = self._registry.resolve(device).plugin.properties_type
-        return key in schema.model_fields and not is_read_only(schema, key)
-
     def writable_properties(self, device: str) -> list[str]:
         """Names of the properties that can be set on a device."""
         from partita.properties.schema import writable
 
-        return writable(self._registry.resolve(device).plugin.properties_type)
-
-    # --------------------------------------------------------------------- tensors
-
-    def can_share(self, device: str, memory: str) -> bool:
-        """Whether a device reads tensors of a memory in place."""
-        named = self._registry.resolve(device)
-        return named.plugin.can_share(memory, named.ids[0])
-
-    def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
-        """Brings a tensor into a device's memory."""
-        named = self._registry.resolve(device)
-        return named.plugin.transfer_to(tensor, named.ids[0])
-
-    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
-        named = self._registry.resolve(device)
-        return named.plugin.host_memory(nbytes, named.ids[0])
-
-    # ------------------------------------------------------------------- internals
-
-    def _target(self, device_name: str, config: Config) -> tuple[DevicePlugin, DeviceProperties]:
-        """The plugin and the complete properties for one call."""
-        named = self._registry.resolve(device_name)
-        return named.plugin, self._settings.of_call(named, config)
+        return writable(self._devices.registry.resolve(device).plugin.properties_type)
 
 
-def compile_model(model: Any, device_name: str = "HETERO", config: Config = None) -> CompiledModel:
+def compile_model(
+    model: Any, device_name: str | None = None, config: Config = None
+) -> CompiledModel:
     """Compiles a model with a Core made for it; see :meth:`Core.compile_model`."""
     return Core().compile_model(model, device_name, config)

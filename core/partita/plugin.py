@@ -1,6 +1,25 @@
-"""What a plugin author writes and is handed: the public names of :mod:`partita.contract`."""
+"""What authors of device plugins write and are handed: the public names of ``partita.contract``."""
 
-from partita.contract.device_plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.bound_call import BoundCall
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_model import DeviceModel
+from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.contract.profiling import ProfilingInfo
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.contract.runner import Runner
 from partita.properties.deferred import deferred_properties
 
-__all__ = ["API_VERSION", "CoreAPI", "DeviceInfo", "DevicePlugin", "deferred_properties"]
+__all__ = [
+    "API_VERSION",
+    "BoundCall",
+    "CoreAPI",
+    "DeviceInfo",
+    "DeviceModel",
+    "DevicePlugin",
+    "ProfilingInfo",
+    "QueryResult",
+    "Reason",
+    "ReasonCode",
+    "Runner",
+    "deferred_properties",
+]

@@ -37,12 +37,12 @@ class OrtPlugin(partita.DevicePlugin):
     def query_model(self, model: partita.Model, properties: Any) -> partita.QueryResult:
         return self.probe.query(model, "ORT")
 
-    def compile_model(self, model: partita.Model, properties: Any) -> partita.CompiledModel:
+    def compile_model(self, model: partita.Model, properties: Any) -> partita.DeviceModel:
         self.probe.query(model, "ORT").require_all(model)
-        return OrtCompiledModel(model, properties, "ORT")
+        return OrtModel(model, properties, "ORT")
 
 
-class OrtCompiledModel(partita.CompiledModel):
+class OrtModel(partita.DeviceModel):
     """A session, which all runners share: onnxruntime lets them."""
 
     def __init__(self, model: partita.Model, properties: Any, device: str) -> None:
@@ -56,7 +56,7 @@ class OrtCompiledModel(partita.CompiledModel):
 class OrtRunner(partita.Runner):
     """Copies nothing: arrays go in and come out as they are."""
 
-    def __init__(self, compiled: OrtCompiledModel) -> None:
+    def __init__(self, compiled: OrtModel) -> None:
         self.session, self.names = compiled.session, [port.name for port in compiled.inputs]
 
     def run(self, inputs: Sequence[Any], outputs: Any = None) -> Sequence[partita.Tensor]:

@@ -39,12 +39,12 @@ class OpenVinoPlugin(partita.DevicePlugin):
     def query_model(self, model: partita.Model, properties: Any) -> partita.QueryResult:
         return self.probe.query(model, "OV")
 
-    def compile_model(self, model: partita.Model, properties: Any) -> partita.CompiledModel:
+    def compile_model(self, model: partita.Model, properties: Any) -> partita.DeviceModel:
         self.probe.query(model, "OV").require_all(model)
-        return OpenVinoCompiledModel(model, properties, "OV")
+        return OpenVinoModel(model, properties, "OV")
 
 
-class OpenVinoCompiledModel(partita.CompiledModel):
+class OpenVinoModel(partita.DeviceModel):
     """A compiled model of OpenVINO."""
 
     def __init__(self, model: partita.Model, properties: Any, device: str) -> None:
@@ -58,7 +58,7 @@ class OpenVinoCompiledModel(partita.CompiledModel):
 class OpenVinoRunner(partita.Runner):
     """Copies results out of the request's buffers; inputs that OpenVINO dropped stay out."""
 
-    def __init__(self, compiled: OpenVinoCompiledModel) -> None:
+    def __init__(self, compiled: OpenVinoModel) -> None:
         self.request, self.model = compiled.compiled.create_infer_request(), compiled
         self.used = {name for port in compiled.compiled.inputs for name in port.names}
 

@@ -81,7 +81,7 @@ def test_requests_read_and_write_what_cuda_allocated():
     graph = helper.make_graph([node], "g", ports[:1], ports[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     core = partita.Core()
-    runner = core.compile_model(core.read_model(model), "GPU").create_runner()
+    runner = core.compile_model(core.read_model(model), "GPU").device_model.create_runner()
     given, wanted = (
         import_memory(memory.descriptor, memory.nbytes, x.shape, x.dtype)
         for memory in (source, target)

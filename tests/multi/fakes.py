@@ -11,7 +11,7 @@ import partita
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.errors import CompileError, InferError
 from partita.properties import DeviceProperties
-from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner
+from partita_reference.evaluator import ReferenceModel, _ReferenceRunner
 
 
 class FakeProperties(DeviceProperties):
@@ -98,7 +98,7 @@ class FakeDevice(DevicePlugin):
         return FakeTensor(tensor.numpy().copy(), self.device_name, self.memory)
 
 
-class FakeCompiled(ReferenceCompiledModel):
+class FakeCompiled(ReferenceModel):
     def __init__(self, model, properties, device, plugin):
         super().__init__(model, properties, device)
         self.plugin = plugin

@@ -169,7 +169,7 @@ def test_raised_precision_is_remembered_too(compiled):
 def test_raised_precision_goes_into_an_exported_model(compiled):
     other = LossyDevice("B", {"Relu": 1.0, "Neg": 1.0, "Abs": 1.0})
     model = compiled((lossy(precise=True), other), 1e-5)
-    again = model.core.import_model(model.export_model(), "HETERO")
+    again = core_with(lossy(precise=True), other).import_model(model.export_model(), "HETERO")
     assert error_of(again) <= 1e-5
 
 

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper
 
 import partita
 from partita.errors import InferError
-from partita_cpu.runtime.compiled_model import CpuRunner
+from partita_cpu.runtime.device_model import CpuRunner
 
 from .test_hetero_layouts import compare, conv, expected
 

@@ -193,7 +193,7 @@ def test_a_second_compile_runs_nothing():
     assert not first.explain().decision.from_database
     assert second.explain().decision.candidates == first.explain().decision.candidates
     assert second.explain()["sinh"].reason == first.explain()["sinh"].reason
-    assert second.predicted == first.predicted
+    assert second.device_model.predicted == first.device_model.predicted
     assert "times of an earlier compile" in str(second.explain())
 
 
@@ -402,23 +402,30 @@ def test_throughput_splits_a_chain():
 
 def test_predicted_and_measured_lie_side_by_side():
     compiled = compile_for(pair(), PERF_COUNT=True)
-    assert compiled.predicted.name == "predicted"
-    assert compiled.measured is None
+    assert compiled.device_model.predicted.name == "predicted"
+    assert compiled.device_model.measured is None
     compiled({"v0": X})
-    assert type(compiled.measured) is type(compiled.predicted)
-    assert [span.device for span in compiled.measured.spans] == ["A", "B", "A"]
-    computed = [span for span in compiled.predicted.spans if span.kind == "compute"]
+    assert type(compiled.device_model.measured) is type(compiled.device_model.predicted)
+    assert [span.device for span in compiled.device_model.measured.spans] == ["A", "B", "A"]
+    computed = [span for span in compiled.device_model.predicted.spans if span.kind == "compute"]
     assert [(span.device, span.name) for span in computed] == [
         ("A", "atan"),
         ("B", "sinh"),
         ("A", "tan"),
         ("A", "asinh"),
     ]
-    assert len(chrome_trace([compiled.predicted, compiled.measured])["traceEvents"]) > 7
+    assert (
+        len(
+            chrome_trace([compiled.device_model.predicted, compiled.device_model.measured])[
+                "traceEvents"
+            ]
+        )
+        > 7
+    )
 
 
 def test_compiled_by_priority_foresees_nothing():
     compiled = core_with(*pair()).compile_model(CHAIN, "HETERO:A,B")
-    assert compiled.predicted is None
+    assert compiled.device_model.predicted is None
     assert compiled.explain().decision is None
     assert "HETERO_SCHEDULE" not in str(compiled.explain())

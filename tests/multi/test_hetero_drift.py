@@ -130,7 +130,7 @@ def test_nothing_moves_back():
     b.delay_s = 50e-3
     infer(request, 60)
     assert "A" not in devices_of(compiled).values()
-    compiled.enable_device("A")
+    compiled.device_model.enable_device("A")
     infer(request, 3)
     assert "A" in devices_of(compiled).values()
     assert not any(note.startswith("A ") for note in compiled.explain().notes)

@@ -90,12 +90,12 @@ def test_after_three_failures_a_device_is_left_alone_until_it_is_enabled():
     compiled = run(core, proto, "HETERO:A,B")
     assert "A" not in devices_of(compiled).values()
     assert "enable_device('A')" in compiled.explain().notes[-1]
-    compiled.enable_device("A")
+    compiled.device_model.enable_device("A")
     assert devices_of(compiled)["v0"] == "A"
     assert not compiled.explain().notes
     np.testing.assert_allclose(compiled({"x": X})[0], evaluate(proto, {"x": X})[0], rtol=1e-5)
     with pytest.raises(DeviceNotFoundError, match="not among the devices"):
-        compiled.enable_device("REFERENCE")
+        compiled.device_model.enable_device("REFERENCE")
 
 
 def test_what_fails_on_every_device_changes_nothing():

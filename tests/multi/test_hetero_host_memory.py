@@ -10,7 +10,7 @@ from partita_opencl.device.device import find_device
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X
-from .test_hetero_links import cut
+from .test_hetero_bound_calls import cut
 
 
 class Staging(FakeDevice):
@@ -39,7 +39,7 @@ def test_intermediate_tensors_lie_in_the_memory_that_the_device_offers():
                 request.infer({"x": x})[0], evaluate(CHAIN, {"x": x})[0], rtol=1e-6
             )
         bound = request._runner._bound
-        for step in compiled.assembly.plan.steps:
+        for step in compiled.device_model.assembly.plan.steps:
             for slot in step.writes:
                 tensor = bound._slots[slot]
                 if getattr(step, "kind", "") == "download":
@@ -54,7 +54,11 @@ def test_downloads_go_to_the_same_place_every_time():
     for _ in range(3):
         request.infer({"x": X})
         bound = request._runner._bound
-        steps = [s for s in compiled.assembly.plan.steps if getattr(s, "kind", "") == "download"]
+        steps = [
+            s
+            for s in compiled.device_model.assembly.plan.steps
+            if getattr(s, "kind", "") == "download"
+        ]
         seen.append([bound._slots[s.writes[0]].numpy().ctypes.data for s in steps])
     assert seen[0]
     assert seen[0] == seen[1] == seen[2]
@@ -70,32 +74,32 @@ def test_page_locked_memory_of_opencl(monkeypatch):
     device = find_device("")
     monkeypatch.setitem(vars(device), "shares_host", False)
     core = partita.Core()
-    block = core.host_memory("OPENCL", 1 << 16)
+    block = core.device_api.host_memory("OPENCL", 1 << 16)
     assert block.dtype == np.uint8
     assert block.nbytes == 1 << 16
     array = block[: 4 * 1000].view(np.float32)
     array[:] = np.arange(1000)
-    tensor = core.transfer_to("OPENCL", partita.HostTensor(array))
+    tensor = core.device_api.transfer_to("OPENCL", partita.HostTensor(array))
     back = partita.HostTensor(block[8000:12000].view(np.float32))
     tensor.copy_to(back)
     np.testing.assert_array_equal(back.numpy(), np.arange(1000, dtype=np.float32))
     with pytest.raises(ValueError, match="could not broadcast"):
         tensor.copy_to(partita.HostTensor(np.zeros(7, np.float32)))
     monkeypatch.setitem(vars(device), "shares_host", True)
-    assert core.host_memory("OPENCL", 100) is None
-    assert core.host_memory("CPU", 100) is None
+    assert core.device_api.host_memory("OPENCL", 100) is None
+    assert core.device_api.host_memory("CPU", 100) is None
 
 
 def test_a_driver_without_page_locked_memory(monkeypatch):
     import pyopencl as cl
 
-    from partita_opencl.device import host_memory
+    from partita_opencl.device import host_buffers
 
     def refuse(*args, **kwargs):
         raise cl.MemoryError("clCreateBuffer", cl.status_code.OUT_OF_HOST_MEMORY, "no")
 
     monkeypatch.setattr(cl, "Buffer", refuse)
-    assert host_memory.page_locked(find_device(""), 100) is None
+    assert host_buffers.page_locked(find_device(""), 100) is None
 
 
 def test_copying_between_host_tensors():

@@ -280,4 +280,4 @@ def test_a_device_that_names_layouts_must_take_them():
     core.register_plugin(FakeDevice("A"))
     compiled = core.compile_model(CHAIN, "A")
     with pytest.raises(NotImplementedError, match="FakeCompiled names layouts and takes none"):
-        compiled.with_layouts({compiled.inputs[0]: TURNED})
+        compiled.device_model.with_layouts({compiled.inputs[0]: TURNED})

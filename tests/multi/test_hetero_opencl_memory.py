@@ -10,8 +10,8 @@ from partita_opencl.device.device import find_device
 
 from .fakes import evaluate
 from .graphs import X
+from .test_hetero_bound_calls import chain, cut
 from .test_hetero_layouts import compare, compile_cut, residual_net
-from .test_hetero_links import chain, cut
 
 
 @pytest.fixture(params=["as it is", "apart"])
@@ -33,7 +33,7 @@ def test_a_chain_there_and_back(memory, executor):
     inner = [b for b in compiled.explain().boundaries if b.source and b.target]
     shared = find_device("").shares_host
     assert {b.how for b in inner} == ({"shared"} if shared else {"upload", "download"})
-    assert len(compiled.assembly.plan.steps) == (8 if shared else 16)
+    assert len(compiled.device_model.assembly.plan.steps) == (8 if shared else 16)
     if shared:
         assert compiled.explain().bytes_crossing == 0
 

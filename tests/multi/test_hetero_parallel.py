@@ -96,18 +96,19 @@ def test_state_that_is_carried_from_run_to_run():
 def test_the_measured_run_keeps_the_order():
     core = processors()
     compiled = cut(core, "CPU", "CPU2")
-    compiled.properties = compiled.properties.model_copy(update={"PERF_COUNT": True})
+    placed = compiled.device_model
+    placed.properties = placed.properties.model_copy(update={"PERF_COUNT": True})
     request = compiled.create_infer_request()
     for _ in range(3):
         check(request, X)
-    timeline = compiled.measured
+    timeline = compiled.device_model.measured
     assert [span.name for span in timeline.spans] == [
-        f"subgraph{piece.number}" for piece in compiled.assembly.submodels
+        f"subgraph{piece.number}" for piece in compiled.device_model.assembly.submodels
     ]
     ends = {span.name: span.end_us for span in timeline.spans}
     starts = {span.name: span.start_us for span in timeline.spans}
     assert min(starts.values()) == 0
-    waits = compiled.assembly.schedule.waits
+    waits = compiled.device_model.assembly.schedule.waits
     for index, others in enumerate(waits):
         for other in others:
             assert ends[timeline.spans[other].name] <= starts[timeline.spans[index].name]
@@ -191,7 +192,11 @@ def test_what_fails_in_the_middle_moves_and_is_blamed(op):
     for scale in (1, 2, 3):
         check(request, X * np.float32(scale))
     assert all(device.calls for device in devices)
-    piece = next(piece for piece in compiled.assembly.submodels if "abcdefy".index(op) in piece.ops)
+    piece = next(
+        piece
+        for piece in compiled.device_model.assembly.submodels
+        if "abcdefy".index(op) in piece.ops
+    )
     devices["LR".index(piece.device)].broken = op
     for scale in (4, 5, 6):
         check(request, X * np.float32(scale))

@@ -127,12 +127,12 @@ def test_halves_go_over_the_host_between_memories(monkeypatch):
     """A device that cannot reach the other one's memory: halves go down and up as halves."""
     monkeypatch.setitem(vars(find_device("")), "shares_host", False)
     core, config = two_halves("apart")
-    share = core.can_share
+    share = core.device_api.can_share
 
     def can_share(device, memory):
         return memory != "opencl:0" and share(device, memory)
 
-    monkeypatch.setattr(core, "can_share", can_share)
+    monkeypatch.setattr(core.device_api, "can_share", can_share)
     proto = net()
     compiled = compile_cut(
         core, proto, on(["OPENCL", "TWIN", "OPENCL", "OPENCL"]), "HETERO:OPENCL,TWIN", config
@@ -154,20 +154,22 @@ def test_tensors_of_halves_know_what_they_are(memory):
     layout = Layout((0, 1), np.dtype(np.float16))
     plain = RNG.standard_normal((3, 4)).astype(np.float32)
     tensor = LaidOutTensor(layout.stored(plain), plain.dtype, layout)
-    there = core.transfer_to("OPENCL", tensor)
+    there = core.device_api.transfer_to("OPENCL", tensor)
     assert (there.dtype, there.layout, there.shape) == (plain.dtype, layout, plain.shape)
     np.testing.assert_array_equal(there.numpy(), plain.astype(np.float16).astype(np.float32))
     np.testing.assert_array_equal(there.stored(), plain.astype(np.float16))
     compiled = core.compile_model(net(), "OPENCL", {"INFERENCE_PRECISION_HINT": "f16"})
     port = compiled.inputs[0]
-    assert list(compiled.layouts()[port]) == [Layout((0, 1), np.dtype(np.float16))]
-    runner = compiled.with_layouts({port: layout}).create_runner()
+    assert list(compiled.device_model.layouts()[port]) == [Layout((0, 1), np.dtype(np.float16))]
+    runner = compiled.device_model.with_layouts({port: layout}).create_runner()
     with pytest.raises(InferError, match="came plain; in layout 01 float16 was agreed"):
         runner.run([partita.HostTensor(np.zeros((5, 8), np.float32))])
     with pytest.raises(InferError, match="came in layout 01 float16; plain was agreed"):
-        compiled.with_layouts({compiled.outputs[0]: layout}).create_runner().run([there])
+        compiled.device_model.with_layouts({compiled.outputs[0]: layout}).create_runner().run(
+            [there]
+        )
     plain_model = core.compile_model(net(), "OPENCL")
-    assert plain_model.layouts() == {}
+    assert plain_model.device_model.layouts() == {}
 
 
 @pytest.mark.parametrize("every", [1, 2, 3])

@@ -121,7 +121,11 @@ def test_one_value_on_three_devices_and_an_output_that_is_used_inside():
     core = core_with(FakeDevice("A"), FakeDevice("B", memory="b"), FakeDevice("C", memory="c"))
     pins = {"r": "B", "e": "C", "n": "A", "twice": "B", "s": "C"}
     compiled = run(core, proto, "HETERO:A,B,C", pins=pins)
-    downloads = [step for step in compiled.assembly.plan.steps if getattr(step, "value", "") == "r"]
+    downloads = [
+        step
+        for step in compiled.device_model.assembly.plan.steps
+        if getattr(step, "value", "") == "r"
+    ]
     assert len(downloads) == 2, "r goes to the host once and to C once, however many read it"
 
 
@@ -158,7 +162,9 @@ def test_permutes_are_visible_and_happen_once():
     first, second = FakeDevice("A", memory="a"), FakeDevice("B", memory="b")
     core = core_with(first, second)
     compiled = run(core, CHAIN, "HETERO:A,B", pins={"b": "B"})
-    names = [step.name for step in compiled.assembly.plan.steps if hasattr(step, "value")]
+    names = [
+        step.name for step in compiled.device_model.assembly.plan.steps if hasattr(step, "value")
+    ]
     assert names == [
         "permute x (host to A)",
         "permute a (A to host)",
@@ -182,7 +188,7 @@ def test_devices_of_one_memory_share_without_permutes():
     compiled = run(core, CHAIN, "HETERO:A,B", pins={"b": "B"})
     inner = [edge for edge in compiled.explain().boundaries if edge.source and edge.target]
     assert {edge.how for edge in inner} == {"shared"}
-    assert sum(hasattr(step, "value") for step in compiled.assembly.plan.steps) == 2
+    assert sum(hasattr(step, "value") for step in compiled.device_model.assembly.plan.steps) == 2
 
 
 def test_parallel_runs_independent_branches_at_the_same_time():

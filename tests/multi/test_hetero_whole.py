@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from partita.contract.bound_call import BoundCall
 from partita.errors import InferError
-from partita.runtime.compiled_model import BoundCall
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner, core_with, evaluate
 from .graphs import CHAIN, X, devices_of

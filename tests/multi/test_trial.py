@@ -17,7 +17,9 @@ from .graphs import CHAIN
 def trial_of(device):
     compiled = core_with(device).compile_model(CHAIN, f"HETERO:{device.device_name}")
     samples = Samples(compiled.model, "")
-    return Trial(compiled.compilation, compiled.assembly, samples.tensors())
+    return Trial(
+        compiled.device_model.compilation, compiled.device_model.assembly, samples.tensors()
+    )
 
 
 def test_so_many_requests_run_at_the_same_time():

@@ -103,7 +103,7 @@ class Bench:
     def plugin(self) -> partita.DevicePlugin:
         """The plugin object behind the device."""
         name = self.core.resolve_device(self.device).partition(".")[0]
-        return self.core._registry.plugin(name)  # the kit is part of this distribution
+        return self.core.device_api.registry.plugin(name)
 
     @property
     def device_id(self) -> str:

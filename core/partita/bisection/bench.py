@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from partita.contract.device_plugin import CoreAPI
 from partita.errors import (
     CompileError,
     InferError,
@@ -21,6 +20,9 @@ from partita.model.shape_inference import infer_shapes
 from partita.model.value_uses import has_own_source, values_read
 from partita.runtime import device_string
 
+if TYPE_CHECKING:
+    from partita.runtime.compiled_model import CompiledModel
+
 Array = np.ndarray[Any, Any]
 
 ROUNDING = 0.01
@@ -33,6 +35,15 @@ _SMALL = 64
 
 class RefusedError(PartitaError):
     """The device does not take a piece of the model, alone as it is."""
+
+
+class Compiler(Protocol):
+    """Who compiles; a :class:`~partita.Core` does."""
+
+    def compile_model(
+        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
+        """A model for a device."""
 
 
 class Bench:
@@ -51,7 +62,7 @@ class Bench:
 
     def __init__(
         self,
-        core: CoreAPI,
+        core: Compiler,
         model: Model,
         device: str,
         against: str,
@@ -119,7 +130,7 @@ class Bench:
         compiled = self.core.compile_model(self._under_test(self.model), self.device, self.config)
         explanation = compiled.explain()
         self.devices = {op.name: op.device for op in explanation.ops if op.subgraph is not None}
-        self.config = compiled.piece_properties()
+        self.config = compiled.device_model.piece_properties()
         own = device_string.parse(self.device).device
         for op in self.model.ops:
             placed = self.devices.get(op.name)

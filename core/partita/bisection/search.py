@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from partita.bisection import body, repro
-from partita.bisection.bench import Bench, RefusedError
+from partita.bisection.bench import Bench, Compiler, RefusedError
 from partita.bisection.finding import Bisection, Finding, Kind, ValueDifference
-from partita.contract.device_plugin import CoreAPI
 from partita.core import Core
 from partita.errors import CompileError, InferError
 from partita.model.compare import Difference
@@ -114,7 +113,7 @@ class _Search:
 
     def __init__(
         self,
-        core: CoreAPI,
+        core: Compiler,
         model: Model,
         device: str,
         inputs: Mapping[str, Any],

@@ -5,17 +5,17 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from partita.contract.device_model import DeviceModel
     from partita.contract.query import QueryResult
     from partita.model.model import Model
     from partita.properties import DeviceProperties
-    from partita.runtime.compiled_model import CompiledModel
     from partita.tensors.tensor import Tensor
 
 API_VERSION = 1
@@ -72,6 +72,9 @@ class DevicePlugin(abc.ABC):
     """(optional) Other names for devices of one kind: ``{"GPU": "gpu"}`` lets ``GPU.n`` stand for
     the n-th device whose ``DeviceInfo.kind`` is ``"gpu"`` (defaults to none)."""
 
+    is_default: ClassVar[bool] = False
+    """(optional) Whether applications that name no device get this one (defaults to no)."""
+
     @abc.abstractmethod
     def device_info(self, device_id: str) -> DeviceInfo:
         """(required) Describes one device. ``device_id`` is ``""`` for the default one."""
@@ -85,7 +88,7 @@ class DevicePlugin(abc.ABC):
         """
 
     @abc.abstractmethod
-    def compile_model(self, model: Model, properties: DeviceProperties) -> CompiledModel:
+    def compile_model(self, model: Model, properties: DeviceProperties) -> DeviceModel:
         """(required) Compiles a model all of whose operations this device takes.
 
         Raises:
@@ -107,8 +110,8 @@ class DevicePlugin(abc.ABC):
         """
         return {}
 
-    def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> CompiledModel:
-        """(optional) Restores what ``CompiledModel.export_model`` wrote, if that is overridden.
+    def import_model(self, blob: bytes | memoryview, properties: DeviceProperties) -> DeviceModel:
+        """(optional) Restores what ``DeviceModel.export_model`` wrote, if that is overridden.
 
         By default Core reads the blob and calls :meth:`restore_model`. ``blob`` may be a file of
         ``CACHE_DIR``, mapped into memory.
@@ -119,13 +122,13 @@ class DevicePlugin(abc.ABC):
 
     def restore_model(
         self, model: Model, properties: DeviceProperties, state: Mapping[str, Any]
-    ) -> CompiledModel:
+    ) -> DeviceModel:
         """(optional) Compiles a model faster by what it knows already (defaults to compiling).
 
         Args:
             model: The model.
             properties: The properties.
-            state: What :meth:`CompiledModel.export_state` returned when a plugin of the same
+            state: What :meth:`DeviceModel.export_state` returned when a plugin of the same
                 :meth:`identity` had compiled the same model; read-only, perhaps a mapped file.
                 Empty if anything of it is another one.
         """
@@ -136,7 +139,7 @@ class DevicePlugin(abc.ABC):
 
         Defaults to the plugin's code, the device's name and driver, and the properties.
         """
-        from partita.storage.model_cache import identity_of
+        from partita.contract.identity import identity_of
 
         return identity_of(self, properties)
 
@@ -161,56 +164,3 @@ class DevicePlugin(abc.ABC):
         ``nbytes`` bytes (``uint8``) that stays valid as long as it is referred to.
         """
         return None
-
-
-class CoreAPI(Protocol):
-    """What a plugin that is made of other devices (HETERO) sees of the core."""
-
-    @property
-    def available_devices(self) -> list[str]:
-        """Names of all devices that can be used, with ids where there are several."""
-
-    def resolve_device(self, device: str) -> str:
-        """The canonical name of a device: aliases followed, existence checked."""
-
-    def query_model(
-        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
-    ) -> QueryResult:
-        """Asks one device which operations it takes."""
-
-    def compile_model(
-        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
-    ) -> CompiledModel:
-        """Compiles a model for one device."""
-
-    def restore_model(
-        self,
-        model: Model,
-        device_name: str,
-        config: Mapping[str, Any] | None,
-        state: Mapping[str, Any],
-    ) -> CompiledModel:
-        """Compiles a model for one device by the state of an earlier compile."""
-
-    def identity(self, device_name: str, config: Mapping[str, Any] | None = None) -> str:
-        """What compiled models of one device depend on besides the model."""
-
-    def device_info(self, device: str) -> DeviceInfo:
-        """Describes one device."""
-
-    def fingerprint(
-        self, device: str, config: Mapping[str, Any] | None = None
-    ) -> Mapping[str, str]:
-        """What decides how fast a device is: equal answers mean that times can be shared."""
-
-    def can_share(self, device: str, memory: str) -> bool:
-        """Whether a device reads tensors of a memory in place."""
-
-    def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
-        """Brings a tensor into a device's memory."""
-
-    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
-        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
-
-    def accepts_property(self, device: str, key: str) -> bool:
-        """Whether a device has a writable property of that name."""

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 
 import pluggy
 
-from partita.contract.device_plugin import CoreAPI, DevicePlugin
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_plugin import DevicePlugin
 
 PROJECT = "partita"
 """The pluggy project name and the entry-point group."""

@@ -61,7 +61,7 @@ class InferRequest:
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
         self._inputs = RequestInputs(compiled)
-        self._runner = compiled.create_runner()
+        self._runner = compiled.device_model.create_runner()
         self._outputs = RequestOutputs(compiled)
         self._has_results = False
         self._busy = threading.Lock()

@@ -14,7 +14,9 @@ from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
-    from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
+    from partita.contract.bound_call import BoundCall
+    from partita.contract.runner import Runner
+    from partita.runtime.compiled_model import CompiledModel
 
 _PATIENCE = 2
 """Runs on the same tensors before a request has calls for them bound."""

@@ -122,7 +122,7 @@ class RequestOutputs:
     def own(self, tensor: Tensor) -> Tensor:
         """An input, or a copy where the runner cannot read it in place or would overwrite it."""
         if tensor.memory != HOST:
-            takes = self._compiled.takes_memory(tensor.memory)
+            takes = self._compiled.device_model.takes_memory(tensor.memory)
             return tensor if takes else HostTensor(tensor.numpy())
         if not self.results:
             return tensor

@@ -15,7 +15,8 @@ from typing import Any
 import pluggy
 
 from partita.contract import hookspecs
-from partita.contract.device_plugin import API_VERSION, CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.errors import (
     DeviceError,
     DeviceNotFoundError,
@@ -123,6 +124,20 @@ class Registry:
         for failure in self.failures:
             message += f" Not loaded: {failure}."
         raise DeviceNotFoundError(message)
+
+    @property
+    def default(self) -> str:
+        """The device of those who name none: the first whose plugin offers itself for that.
+
+        Raises:
+            DeviceNotFoundError: No plugin does.
+        """
+        for name in self.names:
+            if self._plugins[name].is_default:
+                return name
+        raise DeviceNotFoundError(
+            f"No device is used where none is named; name one of {', '.join(self.names) or 'none'}."
+        )
 
     def release(self, name: str) -> str:
         """Distribution and version that a device's plugin comes from; empty if it is none's."""

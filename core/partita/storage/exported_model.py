@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.contract.identity import code_stamp
 from partita.errors import BlobError, ModelError
 from partita.storage.content_hash import fingerprint
-from partita.storage.model_cache import code_stamp
 
 if TYPE_CHECKING:
     from partita.model.model import Model

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 import logging
 import mmap
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.contract.identity import code_stamp
 from partita.errors import BlobError
 from partita.storage.cache_folder import make_private, open_private, write_private
 from partita.storage.content_hash import array_fingerprint, fingerprint
+from partita.version import __version__
 
 if TYPE_CHECKING:
-    from partita.contract.device_plugin import DevicePlugin
     from partita.model.model import Model
-    from partita.properties import DeviceProperties
 
 _log = logging.getLogger("partita")
-
-_CODE = frozenset({".py", ".cl", ".ll", ".so", ".pyd"})
 
 
 class ModelCache:
@@ -83,9 +78,7 @@ def key_of(identity: str, source: Any) -> str:
         identity: What :meth:`partita.contract.device_plugin.DevicePlugin.identity` says.
         source: A ``Model``, or whatever ``Core.read_model`` takes.
     """
-    import partita
-
-    digest = hashlib.sha256(f"{partita.__version__}\n{code_stamp('partita')}\n".encode())
+    digest = hashlib.sha256(f"{__version__}\n{code_stamp('partita')}\n".encode())
     digest.update(identity.encode())
     digest.update(content_of(source))
     return digest.hexdigest()
@@ -132,33 +125,3 @@ def _graph(model: Model) -> bytes:
             content = str(array.tolist()) if array.dtype.hasobject else array_fingerprint(array)
             parts.append(f"{name} {content}".encode())
     return b"\n".join(parts)
-
-
-def identity_of(plugin: DevicePlugin, properties: DeviceProperties) -> str:
-    """What compiled models depend on besides the model: code, device, driver and properties."""
-    info = plugin.device_info(properties.DEVICE_ID)
-    module = type(plugin).__module__.partition(".")[0]
-    settings = properties.model_dump(mode="json", exclude={"CACHE_DIR"})
-    facts = [plugin.device_name, info.full_name, info.driver, settings]
-    return json.dumps([module, code_stamp(module), *facts], sort_keys=True)
-
-
-@functools.cache
-def code_stamp(module: str) -> str:
-    """Changes when a file of a package changes, so that no version number has to be kept right."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file is None:
-        return ""
-    path = Path(file)
-    files = sorted(path.parent.rglob("*")) if path.name == "__init__.py" else [path]
-    facts = [
-        (str(one.relative_to(path.parent)), one.stat().st_size, one.stat().st_mtime_ns)
-        for one in files
-        if one.suffix in _CODE
-    ]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-
-
-def stamp(identity: str) -> str:
-    """An identity in few letters, with the framework's code."""
-    return hashlib.sha256(f"{code_stamp('partita')} {identity}".encode()).hexdigest()

@@ -50,19 +50,19 @@ class CpuPlugin(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Lowers, folds, fuses, and makes the program if all shapes are known."""
-        from partita_cpu.runtime.compiled_model import CpuCompiledModel
+        from partita_cpu.runtime.device_model import CpuModel
 
-        return CpuCompiledModel(model, properties, self.device_name)
+        return CpuModel(model, properties, self.device_name)
 
     def restore_model(
         self, model: partita.Model, properties: DeviceProperties, state: Mapping[str, Any]
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Compiles with the weights packed already."""
-        from partita_cpu.runtime.compiled_model import CpuCompiledModel
+        from partita_cpu.runtime.device_model import CpuModel
 
-        return CpuCompiledModel(model, properties, self.device_name, state)
+        return CpuModel(model, properties, self.device_name, state)
 
 
 def _version(package: str) -> str:

@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.explanation import Candidate, Decision
+from partita.contract.identity import stamp
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
 from partita.properties import DeviceProperties, validate
 from partita.storage import exported_model as blobs
-from partita.storage.model_cache import stamp
 from partita_hetero.compile.pipeline import Compilation
-from partita_hetero.compiled_model import HeteroCompiledModel
+from partita_hetero.device_model import HeteroModel
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from partita.model.model import Model
 
 
-def export(compiled: HeteroCompiledModel) -> bytes:
+def export(compiled: HeteroModel) -> bytes:
     """Writes everything that importing needs, so that it asks no device and measures nothing.
 
     What each device keeps of its submodels (packed weights) is stored once per device and named by
@@ -63,7 +63,7 @@ def restore(
     properties: DeviceProperties,
     own_name: str,
     devices_of: Callable[[DeviceProperties], DeviceList],
-) -> HeteroCompiledModel:
+) -> HeteroModel:
     """Reads it back.
 
     Args:
@@ -108,7 +108,7 @@ def restore(
         for op in assembly.explanation.ops
     ]
     explanation = replace(assembly.explanation, decision=decision, ops=ops)
-    return HeteroCompiledModel(compilation, replace(assembly, explanation=explanation))
+    return HeteroModel(compilation, replace(assembly, explanation=explanation))
 
 
 def _placement(model: Model, rows: list[Any]) -> Placement:

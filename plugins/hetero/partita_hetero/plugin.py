@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 import partita
-from partita.contract.device_plugin import CoreAPI, DeviceInfo, DevicePlugin
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.properties.deferred import deferred_properties
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ class HeteroPlugin(DevicePlugin):
     """A device made of other devices, which it knows only through the core that it is handed."""
 
     device_name = "HETERO"
+    is_default = True
     properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
         "partita_hetero.properties:HeteroProperties"
     )
@@ -43,16 +45,16 @@ class HeteroPlugin(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Places, cuts, compiles and joins."""
         from partita_hetero.compile.pipeline import Compilation
-        from partita_hetero.compiled_model import HeteroCompiledModel
+        from partita_hetero.device_model import HeteroModel
 
-        return HeteroCompiledModel(Compilation(model, self._devices(properties)))
+        return HeteroModel(Compilation(model, self._devices(properties)))
 
     def import_model(
         self, blob: bytes | memoryview, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Restores the placement and, where devices kept something, what they had computed."""
         from partita_hetero.export import restore
 

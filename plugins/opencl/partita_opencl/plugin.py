@@ -68,13 +68,11 @@ class OpenClPlugin(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Lowers and fuses the model; static shapes are planned and built at once."""
-        from partita_opencl.runtime.compiled_model import OpenClCompiledModel
+        from partita_opencl.runtime.device_model import OpenClModel
 
-        return OpenClCompiledModel(
-            model, cast("OpenClProperties", properties), self._name(properties)
-        )
+        return OpenClModel(model, cast("OpenClProperties", properties), self._name(properties))
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
         """Tensors of the same device, and host tensors where the device is the host's processor."""

@@ -15,12 +15,13 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
 from onnx.reference.ops._op_list import load_op
 
+from partita.contract.device_model import DeviceModel
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import Reason, ReasonCode
+from partita.contract.runner import Runner
 from partita.errors import CompileError, InferError
 from partita.model.model import Model
 from partita.properties import DeviceProperties
-from partita.runtime.compiled_model import CompiledModel, Runner
 from partita.tensors.sequence_values import boxed, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
@@ -120,7 +121,7 @@ def missing(node: ir.Node) -> Reason | None:
     return None
 
 
-class ReferenceCompiledModel(CompiledModel):
+class ReferenceModel(DeviceModel):
     """A model held by the reference evaluator.
 
     Raises:
@@ -143,7 +144,7 @@ class ReferenceCompiledModel(CompiledModel):
 
 
 class _ReferenceRunner(Runner):
-    def __init__(self, compiled: ReferenceCompiledModel) -> None:
+    def __init__(self, compiled: ReferenceModel) -> None:
         self._evaluator = compiled.evaluator
         self._names = [port.name for port in compiled.inputs]
         self._ports = compiled.outputs

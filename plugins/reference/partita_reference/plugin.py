@@ -41,12 +41,12 @@ class ReferencePlugin(DevicePlugin):
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties
-    ) -> partita.CompiledModel:
+    ) -> partita.DeviceModel:
         """Prepares the evaluator."""
-        from partita_reference.evaluator import ReferenceCompiledModel
+        from partita_reference.evaluator import ReferenceModel
 
         self.query_model(model, properties).require_all(model)
-        return ReferenceCompiledModel(model, properties, self.device_name)
+        return ReferenceModel(model, properties, self.device_name)
 
 
 @partita.hookimpl

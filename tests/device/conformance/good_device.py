@@ -14,7 +14,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.errors import CompileError
 from partita.properties import DeviceProperties, read_only
 from partita.tensors.sequence_values import boxed, unboxed
-from partita_reference.evaluator import ReferenceCompiledModel, _ReferenceRunner, missing
+from partita_reference.evaluator import ReferenceModel, _ReferenceRunner, missing
 
 
 class GoodProperties(DeviceProperties):
@@ -45,7 +45,7 @@ class GoodRunner(_ReferenceRunner):
         return self.compiled.plugin.counters(self) if self.compiled.properties.PERF_COUNT else ()
 
 
-class GoodCompiled(ReferenceCompiledModel):
+class GoodCompiled(ReferenceModel):
     """Compiles a copy of the model, so that later edits do not matter."""
 
     def __init__(self, plugin, model, properties):

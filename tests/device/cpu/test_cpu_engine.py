@@ -76,7 +76,7 @@ def test_an_array_that_changes_between_runs_is_read_anew():
 
 
 def test_a_contiguous_input_is_read_in_place_and_a_given_output_written_in_place():
-    runner = compiled(CHAIN).create_runner()
+    runner = compiled(CHAIN).device_model.create_runner()
     for _ in range(3):
         x, y = floats(3, 5), floats(3, 5)
         given = HostTensor(y)
@@ -89,7 +89,7 @@ def test_a_contiguous_input_is_read_in_place_and_a_given_output_written_in_place
 
 
 def test_a_given_output_that_steps_cannot_write_to_is_declined():
-    runner = compiled(CHAIN).create_runner()
+    runner = compiled(CHAIN).device_model.create_runner()
     x = floats(3, 5)
     strided = HostTensor(np.zeros((3, 10), np.float32)[:, ::2])
     (result,) = runner.run([HostTensor(x)], [strided])
@@ -98,7 +98,7 @@ def test_a_given_output_that_steps_cannot_write_to_is_declined():
 
 
 def test_an_output_may_be_written_over_the_input_it_is_computed_from():
-    runner = compiled(CHAIN).create_runner()
+    runner = compiled(CHAIN).device_model.create_runner()
     state = floats(30, 40)
     wanted = chain(chain(state))
     for _ in range(2):
@@ -115,7 +115,7 @@ def test_outputs_that_are_inputs_constants_and_repeated():
             n = Shape(x)
         }"""
     )
-    runner = model.create_runner()
+    runner = model.device_model.create_runner()
     for count in (3, 4):
         x = floats(count)
         outputs = [HostTensor(np.zeros(s, np.float32)) for s in (count, 2, count, count)]
@@ -358,7 +358,7 @@ BODIES = {
 def test_a_runner_keeps_no_input_after_a_run(body):
     """Neither of the same arrays again, nor of other ones, nor of none."""
     graph = f"g (float[3, 4] x) => (float[3, 4] y) {{ {BODIES[body]} }}"
-    runner = compiled(graph).create_runner()
+    runner = compiled(graph).device_model.create_runner()
     for _ in range(2):
         x = floats(3, 4)
         want = np.array(runner.run([HostTensor(x.copy())])[0].numpy())

@@ -29,7 +29,7 @@ def model(nodes, inputs, outputs, shape=(3, 5), kinds=None):
 
 
 def runner_of(proto, config=None):
-    return partita.Core().compile_model(proto, "CPU", config).create_runner()
+    return partita.Core().compile_model(proto, "CPU", config).device_model.create_runner()
 
 
 def tensor(shape=(3, 5), dtype=F32):
@@ -71,10 +71,10 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
         ["y"],
     )
     compiled = partita.Core().compile_model(proto, "CPU")
-    scratch = np.empty(compiled.scratch_bytes, np.uint8)
+    scratch = np.empty(compiled.device_model.scratch_bytes, np.uint8)
     tensors = [tensor() for _ in range(3)]
     calls = [
-        compiled.create_runner().bind([source], [target], scratch)
+        compiled.device_model.create_runner().bind([source], [target], scratch)
         for source, target in itertools.pairwise(tensors)
     ]
     x = np.random.default_rng(2).standard_normal((3, 5)).astype(F32)
@@ -88,7 +88,7 @@ def test_models_that_run_one_after_another_work_in_the_same_memory():
             np.testing.assert_allclose(target.numpy(), want, rtol=1e-5)
     assert (scratch != 255).any()
     small = np.empty(1, np.uint8)
-    alone = compiled.create_runner().bind(tensors[:1], tensors[1:2], small)
+    alone = compiled.device_model.create_runner().bind(tensors[:1], tensors[1:2], small)
     alone()
     np.testing.assert_allclose(tensors[1].numpy(), -softmax(softmax(x.astype(float))), rtol=1e-5)
 

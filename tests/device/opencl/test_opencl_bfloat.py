@@ -7,7 +7,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from partita_opencl.device.device import find_device
-from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.runtime import device_model as compiled_module
 
 from .comparison import TILINGS, build, compiled, expected, floats, single
 

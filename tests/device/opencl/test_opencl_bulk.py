@@ -10,7 +10,7 @@ import partita
 from partita_opencl.device.device import find_device
 from partita_opencl.emitters.gemm.bulk_copies import _slabs
 from partita_opencl.launches.work_sizes import Tuning
-from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials import matrix_unit_checks
 from partita_opencl.tuning import product_tiles
 from partita_opencl.tuning.product_tiles import StreamTile
@@ -82,7 +82,7 @@ def test_residuals_and_results_of_float32():
 
 def test_matrices_that_lie_elsewhere_are_described_anew():
     model = product(40, 64, 64)
-    runner = compiled(model, **HOW).create_runner()
+    runner = compiled(model, **HOW).device_model.create_runner()
     arrays = [floats(40, 64, seed=seed).astype(np.float32) for seed in range(3)]
     tensors = [core().transfer_to("OPENCL", partita.HostTensor(array)) for array in arrays]
     for i in (0, 1, 0, 2, 2, 1):

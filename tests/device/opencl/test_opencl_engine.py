@@ -54,7 +54,7 @@ def test_a_network_with_branches():
 def test_slots_take_less_than_the_sum_of_the_tensors():
     model, _ = residual_network(blocks=6)
     built = compiled(model)
-    plan = next(iter(built._plans.values()))
+    plan = next(iter(built.device_model._plans.values()))
     assert 0 < plan.nbytes < sum(operand.nbytes for operand in plan.slots) / 2
 
 
@@ -107,7 +107,7 @@ def test_outputs_that_are_inputs_constants_and_views():
 
 
 def device_tensor(array):
-    return core().transfer_to("OPENCL", HostTensor(array))
+    return core().device_api.transfer_to("OPENCL", HostTensor(array))
 
 
 @pytest.mark.usefixtures("apart")
@@ -117,7 +117,7 @@ def test_tensors_go_to_the_device_and_back():
         assert isinstance(tensor, OpenClTensor)
         assert (tensor.memory, tensor.shape) == ("opencl:0", array.shape)
         np.testing.assert_array_equal(tensor.numpy(), array)
-        assert core().transfer_to("OPENCL", tensor) is tensor
+        assert core().device_api.transfer_to("OPENCL", tensor) is tensor
 
 
 @pytest.mark.usefixtures("apart")
@@ -132,15 +132,15 @@ def test_uploads_use_memory_again():
 
 @pytest.mark.usefixtures("apart")
 def test_only_own_memory_is_shared():
-    assert core().can_share("OPENCL", "opencl:0")
-    assert not core().can_share("OPENCL", "host")
-    assert not core().can_share("OPENCL", "opencl:7")
+    assert core().device_api.can_share("OPENCL", "opencl:0")
+    assert not core().device_api.can_share("OPENCL", "host")
+    assert not core().device_api.can_share("OPENCL", "opencl:7")
 
 
 @pytest.mark.usefixtures("apart")
 def test_runners_take_and_make_device_tensors():
     model, feeds = residual_network()
-    runner = compiled(model).create_runner()
+    runner = compiled(model).device_model.create_runner()
     wanted = expected(model, feeds)[0]
     first = runner.run([device_tensor(feeds["x"])])[0]
     assert isinstance(first, OpenClTensor)
@@ -158,7 +158,7 @@ def test_runners_take_and_make_device_tensors():
 @pytest.mark.usefixtures("apart")
 def test_results_go_to_given_tensors():
     model, feeds = residual_network()
-    runner = compiled(model).create_runner()
+    runner = compiled(model).device_model.create_runner()
     wanted = expected(model, feeds)
     for make in (HostTensor, device_tensor):
         targets = [make(np.zeros_like(array)) for array in wanted]
@@ -175,7 +175,7 @@ def test_results_go_to_given_tensors():
 def test_results_that_are_constants_go_to_given_tensors():
     nodes = [helper.make_node("Shape", ["x"], ["dims"]), helper.make_node("Neg", ["x"], ["y"])]
     model = build(nodes, {"x": floats(2, 3)}, ["dims", "y"])
-    runner = compiled(model).create_runner()
+    runner = compiled(model).device_model.create_runner()
     for make in (HostTensor, device_tensor):
         target = make(np.zeros(2, np.int64))
         runner.run([HostTensor(floats(2, 3))], [target, None])
@@ -271,7 +271,7 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
             raise AssertionError("its driver may do anything")
 
     monkeypatch.setattr(cl, "get_platforms", lambda: [*good, Stranger()])
-    monkeypatch.setattr(devices.drivers, "platforms", lambda _: cl.get_platforms())
+    monkeypatch.setattr(devices.installed_drivers, "platforms", lambda _: cl.get_platforms())
     found, failures = devices._search.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "has passed no trial" in failures["OpenCL platform Stranger"]
@@ -315,7 +315,7 @@ def test_buffers_are_used_again():
 
 def test_tensors_that_live_at_the_same_time_never_share_a_slot():
     model, _ = residual_network(blocks=6)
-    plan = next(iter(compiled(model)._plans.values()))
+    plan = next(iter(compiled(model).device_model._plans.values()))
     lives = {}
     for number, step in enumerate(plan.steps):
         for arg in step.args:

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from partita.storage.cache_folder import CACHE_VARIABLE
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import trial_process
-from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials import kernel_trial, matrix_unit_checks
 from partita_opencl.trials.matrix_unit_checks import Units
 

@@ -55,14 +55,14 @@ def test_a_processor_s_device_shares_host_memory_and_says_so():
     if not is_cpu:
         assert not device.shares_host
     assert (info.memory == "host") == device.shares_host
-    assert core().can_share("OPENCL", "host") == device.shares_host
+    assert core().device_api.can_share("OPENCL", "host") == device.shares_host
     tensor = HostTensor(floats(4))
-    assert (core().transfer_to("OPENCL", tensor) is tensor) == device.shares_host
-    assert core().can_share("OPENCL", "opencl:0")
+    assert (core().device_api.transfer_to("OPENCL", tensor) is tensor) == device.shares_host
+    assert core().device_api.can_share("OPENCL", "opencl:0")
 
 
 def test_nothing_is_copied_and_addresses_stay(copies):
-    runner = compiled(chain()).create_runner()
+    runner = compiled(chain()).device_model.create_runner()
     x, y = aligned(floats(3, 50)), aligned(np.zeros((3, 50), np.float32))
     given, wanted = HostTensor(x), HostTensor(y)
     for seed in range(3):
@@ -80,7 +80,7 @@ def test_nothing_is_copied_and_addresses_stay(copies):
 
 
 def test_results_of_its_own_are_host_tensors_that_stay_until_the_next_run(copies):
-    runner = compiled(chain()).create_runner()
+    runner = compiled(chain()).device_model.create_runner()
     x = HostTensor(aligned(floats(3, 50)))
     (first,) = runner.run([x])
     np.testing.assert_allclose(first.numpy(), np.exp(-x.numpy()), rtol=1e-5)
@@ -96,7 +96,7 @@ def test_results_of_its_own_are_host_tensors_that_stay_until_the_next_run(copies
 
 @pytest.mark.parametrize("offset", [0, 4, 60, 64])
 def test_memory_that_kernels_cannot_take_is_copied(offset):
-    runner = compiled(chain()).create_runner()
+    runner = compiled(chain()).device_model.create_runner()
     block = aligned_bytes(600 + offset)
     x = block[offset : offset + 600].view(np.float32).reshape(3, 50)
     x[:] = floats(3, 50)
@@ -107,7 +107,7 @@ def test_memory_that_kernels_cannot_take_is_copied(offset):
 
 
 def test_what_is_read_only_is_read_and_never_written():
-    runner = compiled(chain()).create_runner()
+    runner = compiled(chain()).device_model.create_runner()
     x = aligned(floats(3, 50))
     x.flags.writeable = False
     found = runner.run([HostTensor(x)])[0]
@@ -120,7 +120,7 @@ def test_an_output_that_lies_in_an_input_is_written_last():
         helper.make_node("Exp", ["x"], ["y"]),
         helper.make_node("Transpose", ["x"], ["z"]),
     ]
-    runner = compiled(build(nodes, {"x": floats(8, 8)}, ["y", "z"])).create_runner()
+    runner = compiled(build(nodes, {"x": floats(8, 8)}, ["y", "z"])).device_model.create_runner()
     x = aligned(floats(8, 8))
     before = x.copy()
     y, z = runner.run([HostTensor(x)], [HostTensor(x), None])
@@ -129,7 +129,7 @@ def test_an_output_that_lies_in_an_input_is_written_last():
 
 
 def test_an_array_is_let_go_with_the_next_one():
-    runner = compiled(chain()).create_runner()
+    runner = compiled(chain()).device_model.create_runner()
     one = HostTensor(aligned(floats(3, 50)))
     gone = weakref.ref(one.numpy())
     runner.run([one])

@@ -176,7 +176,7 @@ def scripted(monkeypatch, tmp_path):
 
 def steps():
     """Three launches of the network."""
-    plan = next(iter(compiled(network())._plans.values()))
+    plan = next(iter(compiled(network()).device_model._plans.values()))
     assert len(plan.steps) == 3
     return plan.steps
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers.hopper_ptx import HIDDEN, multiplier, unhidden
 from partita_opencl.launches.work_sizes import Tuning
-from partita_opencl.runtime import compiled_model as compiled_module
+from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.tuning import product_tiles
 from partita_opencl.tuning.product_tiles import StreamTile

@@ -586,7 +586,7 @@ class Slow(ov.Runner):
         time.sleep(0.3)
         return inputs
 
-compiled.create_runner = Slow
+compiled.device_model.create_runner = Slow
 requests = [compiled.create_infer_request() for _ in range(3)]
 for request in requests:
     request.start_async(x)

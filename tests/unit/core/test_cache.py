@@ -15,6 +15,7 @@ from models import affine
 from toy_device import ToyCompiled, ToyDevice, core_with
 
 import partita
+from partita.contract import identity
 from partita.properties import cache_dir, loaded_from_cache
 from partita.storage import model_cache
 
@@ -164,7 +165,7 @@ def test_state_of_other_code_drivers_or_properties_is_not_handed_to_a_device(dev
     core.import_model(blob, "TOY")
     assert not device.restored[-1]
     device.driver = "toy 1"
-    monkeypatch.setattr(model_cache, "code_stamp", lambda package: "changed")
+    monkeypatch.setattr(identity, "code_stamp", lambda package: "changed")
     core.import_model(blob, "TOY")
     assert not device.restored[-1]
 

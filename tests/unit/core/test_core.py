@@ -200,7 +200,7 @@ def test_answers_of_a_wrong_type():
     plugin = ToyDevice()
     plugin.compile_model = plugin.query_model = lambda model, properties: {"neg": "TOY"}
     core = core_with(plugin)
-    with pytest.raises(PluginError, match=r"answered compile_model with dict; a CompiledModel is"):
+    with pytest.raises(PluginError, match=r"answered compile_model with dict; a DeviceModel is"):
         core.compile_model(neg(), "TOY")
     with pytest.raises(PluginError, match=r"answered query_model with dict; a QueryResult is due"):
         core.query_model(neg(), "TOY")
@@ -271,9 +271,9 @@ def test_a_plugin_cannot_import_by_itself():
 
 def test_defaults_of_a_plugin():
     core = core_with(ToyDevice())
-    assert core.can_share("TOY", "host")
-    assert not core.can_share("TOY", "toy")
-    brought = core.transfer_to("TOY", ToyTensor(X))
+    assert core.device_api.can_share("TOY", "host")
+    assert not core.device_api.can_share("TOY", "toy")
+    brought = core.device_api.transfer_to("TOY", ToyTensor(X))
     assert brought.memory == "host"
     np.testing.assert_array_equal(brought.numpy(), X)
 
@@ -282,10 +282,10 @@ def test_defaults_of_compiled_models_and_runners(core):
     compiled = core.compile_model(neg(), "REFERENCE")
     assert compiled.execution_devices == ["REFERENCE"]
     assert compiled.optimal_number_of_infer_requests == 1
-    assert compiled.takes_memory("host")
-    assert not compiled.takes_memory("toy")
+    assert compiled.device_model.takes_memory("host")
+    assert not compiled.device_model.takes_memory("toy")
     assert compiled.explain().ops_per_device == {"REFERENCE": 1}
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     runner.cancel()
     runner.close()
     assert list(runner.profiling_info()) == []
@@ -306,14 +306,16 @@ def test_importing_partita_and_making_a_core_loads_no_engine():
 
 def test_a_fingerprint_holds_what_decides_how_fast_a_device_is(core):
     core.register_plugin("partita_cpu", "CPU2")
-    one = core.fingerprint("CPU")
+    one = core.device_api.fingerprint("CPU")
     assert one["device"] == core.device_info("CPU").full_name
     assert one["driver"] == core.device_info("CPU").driver
     assert one["plugin"].startswith("partita ")
-    assert core.fingerprint("CPU2") == one
-    assert core.fingerprint("CPU", {"PERF_COUNT": True}) == one
-    assert core.fingerprint("CPU", {"INFERENCE_NUM_THREADS": 1}) != one
+    assert core.device_api.fingerprint("CPU2") == one
+    assert core.device_api.fingerprint("CPU", {"PERF_COUNT": True}) == one
+    assert core.device_api.fingerprint("CPU", {"INFERENCE_NUM_THREADS": 1}) != one
     core.set_property("CPU2", {"INFERENCE_NUM_THREADS": 1})
-    assert core.fingerprint("CPU2") == core.fingerprint("CPU", {"INFERENCE_NUM_THREADS": 1})
+    assert core.device_api.fingerprint("CPU2") == core.device_api.fingerprint(
+        "CPU", {"INFERENCE_NUM_THREADS": 1}
+    )
     core.register_plugin(ToyDevice())
-    assert core.fingerprint("TOY")["plugin"] == ""
+    assert core.device_api.fingerprint("TOY")["plugin"] == ""

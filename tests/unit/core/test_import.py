@@ -103,7 +103,7 @@ def test_deferred_properties_that_are_none(place, said):
 
 def test_a_plugin_whose_properties_do_not_load_costs_only_itself(monkeypatch):
     core = partita.Core()
-    plugin = type(core._registry.plugin("REFERENCE"))
+    plugin = type(core.device_api.registry.plugin("REFERENCE"))
     monkeypatch.setattr(plugin, "properties_type", deferred_properties("partita_absent:Any"))
     core.set_property("CPU", {"PERF_COUNT": True})
     assert core.get_property("CPU", "PERF_COUNT") is True

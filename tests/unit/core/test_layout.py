@@ -43,7 +43,7 @@ def test_every_order_of_axes_keeps_every_element(axes):
 def test_a_tensor_in_a_layout_is_no_host_memory():
     tensor = LaidOutTensor(np.zeros((1, 2, 2, 3), F32), F32, NHWC)
     assert tensor.memory != "host"
-    assert not partita.Core().can_share("CPU", tensor.memory)
+    assert not partita.Core().device_api.can_share("CPU", tensor.memory)
 
 
 def test_a_layout_that_was_not_agreed_on_is_an_error():

@@ -51,7 +51,7 @@ def test_plugins_are_found_and_given_the_core_if_they_ask(install):
     install(one=lambda: [ToyDevice("A"), ToyDevice("C")], two=with_core)
     core = partita.Core()
     assert core.available_devices == ["A", "B", "C"]
-    assert given == [core]
+    assert given == [core.device_api]
     assert core.plugin_failures == []
     assert core.unavailable_devices == {}
 

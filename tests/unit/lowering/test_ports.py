@@ -83,7 +83,7 @@ def test_a_copy_has_values_of_its_own_and_the_same_constants():
 
 @pytest.mark.parametrize("flag", [True, False])
 def test_a_copy_computes_the_same(flag):
-    from partita_cpu.runtime.compiled_model import run_graph
+    from partita_cpu.runtime.device_model import run_graph
 
     x = np.array([1.5, -2.0], np.float32)
     want = 2 * x + x if flag else 2 * x - x
@@ -103,7 +103,7 @@ def image_graph():
 @pytest.mark.parametrize("inputs", [[], [0]])
 @pytest.mark.parametrize("outputs", [[], [0], [0, 1]])
 def test_ports_with_channels_last_compute_the_same(inputs, outputs, monkeypatch):
-    from partita_cpu.runtime.compiled_model import run_graph
+    from partita_cpu.runtime.device_model import run_graph
 
     graph = image_graph()
     before = [(node.kind, node.name) for node in graph.nodes]

@@ -20,7 +20,7 @@ from partita_conformance.judging.requirements import NotApplicableError, require
 Layouts = Mapping[partita.Port, Sequence[Layout]]
 
 
-def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.CompiledModel, Layouts]]:
+def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.DeviceModel, Layouts]]:
     """Models whose ports could have other layouts.
 
     Raises:
@@ -30,7 +30,7 @@ def _offers(bench: Bench) -> Iterator[tuple[Sample, partita.CompiledModel, Layou
     for sample in (*networks(), *samples("plain"), *samples("pair")):
         if bench.refusals(sample.proto):
             continue
-        compiled = bench.compile(sample.proto)
+        compiled = bench.compile(sample.proto).device_model
         layouts = compiled.layouts()
         if layouts:
             found = True
@@ -81,7 +81,7 @@ def computes_the_same_in_every_layout(bench: Bench) -> None:
 
 def _run(
     bench: Bench,
-    compiled: partita.CompiledModel,
+    compiled: partita.DeviceModel,
     chosen: Mapping[partita.Port, Layout],
     feeds: Mapping[str, Array],
 ) -> list[Array]:
@@ -107,9 +107,9 @@ def _run(
 
 def _tensor(bench: Bench, array: Array, layout: Layout | None) -> partita.Tensor:
     tensor = _host(array, layout)
-    if layout is None or bench.core.can_share(bench.device, "host"):
+    if layout is None or bench.core.device_api.can_share(bench.device, "host"):
         return tensor
-    moved = bench.core.transfer_to(bench.device, tensor)
+    moved = bench.core.device_api.transfer_to(bench.device, tensor)
     require(
         moved.layout == layout,
         f"transfer_to makes a tensor {_called(layout)} one {_called(moved.layout)}.",
@@ -156,7 +156,7 @@ def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
     for sample in (*samples("plain"), *samples("pair"), *networks()):
         if bench.refusals(sample.proto):
             continue
-        compiled = bench.compile(sample.proto)
+        compiled = bench.compile(sample.proto).device_model
         feeds = sample.feeds(72)
         runner = compiled.create_runner()
         expected = [tensor.numpy().copy() for tensor in runner.run(_inputs(compiled, feeds))]
@@ -183,16 +183,16 @@ def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
         raise NotApplicableError("the device repeats no run")
 
 
-def _inputs(
-    compiled: partita.CompiledModel, feeds: Mapping[str, Array]
-) -> list[partita.HostTensor]:
+def _inputs(compiled: partita.DeviceModel, feeds: Mapping[str, Array]) -> list[partita.HostTensor]:
     return [partita.HostTensor(feeds[port.name].copy()) for port in compiled.inputs]
 
 
 @check("boundary")
 def offers_host_memory_that_lasts(bench: Bench) -> None:
     """host_memory() gives bytes that can be written, that copies use, and that stay."""
-    blocks = [bench.core.host_memory(bench.device, nbytes) for nbytes in (64, 4096, 1 << 20)]
+    blocks = [
+        bench.core.device_api.host_memory(bench.device, nbytes) for nbytes in (64, 4096, 1 << 20)
+    ]
     if all(block is None for block in blocks):
         raise NotApplicableError("the device offers no host memory")
     for number, block in enumerate(blocks):
@@ -209,7 +209,7 @@ def offers_host_memory_that_lasts(bench: Bench) -> None:
     for number, block in enumerate(blocks):
         if block is not None:
             require(bool((block == number + 1).all()), "What was written to it has changed.")
-            tensor = bench.core.transfer_to(bench.device, partita.HostTensor(block))
+            tensor = bench.core.device_api.transfer_to(bench.device, partita.HostTensor(block))
             back = partita.HostTensor(np.zeros_like(block))
             tensor.copy_to(back)
             compare([back.numpy()], [block], "a tensor in it, on the device and back")

@@ -129,7 +129,11 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
     model.reshape({0: [7, *(model.input(0).shape or ())[1:]]})
     for op in model.ops:
         op.affinity = "SOMEWHERE"
-    compare(compiled(feeds).to_tuple(), bench.expected(sample.proto, feeds), sample.name)
+    compare(
+        partita.CompiledModel(compiled)(feeds).to_tuple(),
+        bench.expected(sample.proto, feeds),
+        sample.name,
+    )
 
 
 @check("compiled")
@@ -153,11 +157,11 @@ def a_model_that_is_not_taken_raises(bench: Bench) -> None:
 
 
 @check("compiled")
-def it_is_a_compiled_model(bench: Bench) -> None:
-    """compile_model returns a partita.CompiledModel whose runners are partita.Runner."""
+def it_is_a_device_model(bench: Bench) -> None:
+    """compile_model of a plugin returns a partita.DeviceModel whose runners are partita.Runner."""
     model = bench.read(bench.sample("plain").proto)
     compiled = bench.plugin.compile_model(model, bench.properties())
-    if not isinstance(compiled, partita.CompiledModel):
+    if not isinstance(compiled, partita.DeviceModel):
         raise ConformanceError(f"compile_model gives {type(compiled).__name__}.")
     first, second = compiled.create_runner(), compiled.create_runner()
     for runner in (first, second):

@@ -216,7 +216,7 @@ def given_outputs_are_written_or_declined(bench: Bench) -> None:
     """A runner that is given output tensors writes and returns them, or returns its own."""
     sample = bench.sample("outputs")
     compiled = bench.compile(sample.proto)
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     for seed in (50, 51):
         feeds = sample.feeds(seed)
         expected = bench.expected(sample.proto, feeds)
@@ -233,7 +233,7 @@ def results_are_kept_apart_from_given_outputs(bench: Bench) -> None:
     """Output tensors given once are not written by a later run that is given none."""
     sample = bench.sample("plain")
     compiled = bench.compile(sample.proto)
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     feeds = sample.feeds(55)
     expected = bench.expected(sample.proto, feeds)
     given = [partita.HostTensor(np.zeros_like(array)) for array in expected]
@@ -257,7 +257,7 @@ def a_tensor_of_the_device_may_come_back(bench: Bench) -> None:
     feeds = sample.feeds(57)
     compiled = bench.compile(sample.proto)
     inputs = {
-        name: bench.core.transfer_to(bench.device, partita.HostTensor(array))
+        name: bench.core.device_api.transfer_to(bench.device, partita.HostTensor(array))
         for name, array in feeds.items()
     }
     request = compiled.create_infer_request()

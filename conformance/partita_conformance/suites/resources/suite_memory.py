@@ -131,7 +131,7 @@ def transfers_give_back(bench: Bench) -> None:
 
     def use(count: int) -> None:
         for _ in range(count):
-            bench.core.transfer_to(bench.device, partita.HostTensor(array.copy()))
+            bench.core.device_api.transfer_to(bench.device, partita.HostTensor(array.copy()))
         gc.collect()
 
     use(5)

@@ -141,7 +141,7 @@ def inputs_are_let_go_after_the_run(bench: Bench) -> None:
     """A runner holds its inputs no longer than the run."""
     sample = bench.sample("plain")
     compiled = bench.compile(sample.proto)
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     for seed in range(3):
         feeds = sample.feeds(seed)
         tensors = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]

@@ -66,7 +66,7 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
     """No output lies where an input, a weight or another output does; what is written stays."""
     for sample in _models(bench):
         compiled = bench.compile(sample.proto)
-        runner = compiled.create_runner()
+        runner = compiled.device_model.create_runner()
         feeds = sample.feeds(3)
         expected = bench.expected(sample.proto, feeds)
         arrays = [feeds[port.name].copy() for port in compiled.inputs]
@@ -88,7 +88,7 @@ def outputs_have_memory_of_their_own(bench: Bench) -> None:
         inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
         again = _arrays(runner.run(inputs))
         compare(again, expected, f"{sample.name}, after its outputs were overwritten")
-        anew = _arrays(bench.compile(sample.proto).create_runner().run(inputs))
+        anew = _arrays(bench.compile(sample.proto).device_model.create_runner().run(inputs))
         compare(anew, expected, f"{sample.name}, compiled anew")
         runner.close()
 
@@ -98,7 +98,7 @@ def models_and_requests_do_not_share(bench: Bench) -> None:
     """Results of several requests and models that one thread runs in turn stay as they were."""
     sample = bench.sample("plain")
     first = bench.compile(sample.proto)
-    runners = [c.create_runner() for c in (first, first, bench.compile(sample.proto))]
+    runners = [c.device_model.create_runner() for c in (first, first, bench.compile(sample.proto))]
     inputs = [sample.feeds(90 + i) for i in range(3)]
     kept = []
     for runner, feeds in zip(runners, inputs, strict=True):
@@ -205,7 +205,7 @@ def outputs_are_plain_arrays(bench: Bench) -> None:
             continue
         compiled = bench.compile(proto)
         feeds = Sample("", proto).feeds(2)
-        runner = compiled.create_runner()
+        runner = compiled.device_model.create_runner()
         expected = bench.expected(proto, feeds)
         inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
         for tensor, due in zip(runner.run(inputs), expected, strict=True):

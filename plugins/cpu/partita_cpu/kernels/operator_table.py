@@ -21,7 +21,7 @@ All modules of this package are imported on first use, so a new file needs no fu
 operator is tried without a device or a model file::
 
     from partita.lowering import lower_proto
-    from partita_cpu.runtime.compiled_model import run_graph
+    from partita_cpu.runtime.device_model import run_graph
     outputs = run_graph(lower_proto(onnx_model_proto), {"x": array})    # a list of arrays
 
 and compared with onnxruntime (graph optimizations off).

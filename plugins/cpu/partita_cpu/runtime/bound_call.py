@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from partita import BoundCall, Runner, Tensor
+from partita.contract.runner import run_into
 from partita.errors import InferError, PartitaError
 from partita.lowering import Array
-from partita.runtime.compiled_model import run_into
 from partita_cpu.runtime.call_table import Stretch
 from partita_cpu.threads.openblas import use_threads
 

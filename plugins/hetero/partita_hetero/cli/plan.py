@@ -180,7 +180,7 @@ def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
 
 def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Scheduler]:
     """The model and the devices of this machine, and what measures one on the others."""
-    from partita_hetero.compiled_model import HeteroCompiledModel
+    from partita_hetero.device_model import HeteroModel
     from partita_hetero.tuning.scheduler import Scheduler
 
     core = Core()
@@ -194,10 +194,10 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
         config["HETERO_EXECUTOR"] = "PARALLEL"
     if args.objective == "THROUGHPUT":
         config["PERFORMANCE_HINT"] = "THROUGHPUT"
-    compiled = core.compile_model(model, args.device, config)
-    if not isinstance(compiled, HeteroCompiledModel):
-        raise TypeError(f"HETERO compiles to {type(compiled).__name__}.")
-    compilation = compiled.compilation
+    placed = core.compile_model(model, args.device, config).device_model
+    if not isinstance(placed, HeteroModel):
+        raise TypeError(f"HETERO compiles to {type(placed).__name__}.")
+    compilation = placed.compilation
     lost = dict(compilation.inexact or {})
     return _Setting(model, compilation.devices), Scheduler(compilation, lost, [])
 

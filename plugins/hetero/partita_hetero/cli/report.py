@@ -155,7 +155,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
 
 def _make(args: argparse.Namespace, out: Output) -> Report:
-    from partita_hetero.compiled_model import HeteroCompiledModel
+    from partita_hetero.device_model import HeteroModel
 
     core = Core()
     core.resolve_device(args.device)
@@ -172,8 +172,9 @@ def _make(args: argparse.Namespace, out: Output) -> Report:
         request.infer(dict(work.feeds), share_outputs=True)
         times.append(workload.milliseconds(start))
     timelines: list[Timeline] = []
-    if isinstance(compiled, HeteroCompiledModel):
-        timelines = [t for t in (compiled.predicted, compiled.measured) if t is not None]
+    placed = compiled.device_model
+    if isinstance(placed, HeteroModel):
+        timelines = [t for t in (placed.predicted, placed.measured) if t is not None]
     return Report(
         args.model,
         args.device,

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_plugin import CoreAPI
+from partita.contract.core_api import CoreAPI
+from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.lowering import memory_plan
 from partita.model.model import Port, is_static
-from partita.runtime.compiled_model import CompiledModel
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
@@ -73,7 +73,7 @@ class Assembly:
     """
 
     submodels: Sequence[Submodel]
-    compiled: Sequence[CompiledModel]
+    compiled: Sequence[DeviceModel]
     plan: Plan
     schedule: Schedule
     constants: dict[str, np.ndarray[Any, Any]]
@@ -132,7 +132,7 @@ class Assembly:
 def plan_arena(
     plan: Plan,
     submodels: Sequence[Submodel],
-    compiled: Sequence[CompiledModel],
+    compiled: Sequence[DeviceModel],
     layouts: Mapping[str, Layout],
     reuse: bool,
 ) -> tuple[int, dict[int, Place]]:

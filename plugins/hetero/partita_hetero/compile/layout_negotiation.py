@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from partita.contract.device_model import DeviceModel
 from partita.errors import CompileError, PartitaError
 from partita.model.model import Port
-from partita.runtime.compiled_model import CompiledModel
 from partita.tensors.layout import Layout
 from partita_hetero.partition.submodels import Submodel
 
@@ -16,7 +16,7 @@ Offers = tuple[Mapping[str, Sequence[Layout]], Mapping[str, Sequence[Layout]]]
 """By value, best first: the layouts that a submodel takes, and those that it gives."""
 
 
-def offers_of(part: CompiledModel) -> Offers:
+def offers_of(part: DeviceModel) -> Offers:
     """What a compiled submodel names."""
     takes: dict[str, Sequence[Layout]] = {}
     gives: dict[str, Sequence[Layout]] = {}
@@ -53,7 +53,7 @@ def agree(
     return agreed
 
 
-def ports_of(part: CompiledModel, agreed: Mapping[str, Layout]) -> dict[Port, Layout]:
+def ports_of(part: DeviceModel, agreed: Mapping[str, Layout]) -> dict[Port, Layout]:
     """The ports of a submodel that have an agreed layout.
 
     An input that is passed through is computed nowhere; then no layout was agreed for it.
@@ -76,7 +76,7 @@ class Settlement:
     """
 
     layouts: dict[str, Layout]
-    compiled: list[CompiledModel]
+    compiled: list[DeviceModel]
     failures: list[tuple[Submodel, PartitaError]]
     casts: dict[tuple[int, str], str] = field(default_factory=dict)
 
@@ -89,15 +89,15 @@ class Negotiation:
     """
 
     def __init__(self) -> None:
-        self._offers: WeakKeyDictionary[CompiledModel, Offers] = WeakKeyDictionary()
+        self._offers: WeakKeyDictionary[DeviceModel, Offers] = WeakKeyDictionary()
         self._laid_out: WeakKeyDictionary[
-            CompiledModel, dict[frozenset[tuple[Port, Layout]], CompiledModel]
+            DeviceModel, dict[frozenset[tuple[Port, Layout]], DeviceModel]
         ] = WeakKeyDictionary()
 
     def settle(
         self,
         pieces: Sequence[Submodel],
-        compiled: Sequence[CompiledModel],
+        compiled: Sequence[DeviceModel],
         plain: Collection[str],
     ) -> Settlement:
         """Agrees on layouts; with one submodel there is nothing to agree on.
@@ -128,12 +128,12 @@ class Negotiation:
         casts = _casts(pieces, compiled, offers, agreed)
         return Settlement(agreed, result, failures, casts)
 
-    def _offers_of(self, part: CompiledModel) -> Offers:
+    def _offers_of(self, part: DeviceModel) -> Offers:
         if part not in self._offers:
             self._offers[part] = offers_of(part)
         return self._offers[part]
 
-    def _with(self, part: CompiledModel, layouts: Mapping[Port, Layout]) -> CompiledModel:
+    def _with(self, part: DeviceModel, layouts: Mapping[Port, Layout]) -> DeviceModel:
         if not layouts:
             return part
         made = self._laid_out.setdefault(part, {})
@@ -145,7 +145,7 @@ class Negotiation:
 
 def _casts(
     pieces: Sequence[Submodel],
-    compiled: Sequence[CompiledModel],
+    compiled: Sequence[DeviceModel],
     offers: Sequence[Offers],
     agreed: Mapping[str, Layout],
 ) -> dict[tuple[int, str], str]:

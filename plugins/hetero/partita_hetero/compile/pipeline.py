@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Boundary, Explanation
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import (
@@ -23,7 +24,6 @@ from partita.errors import (
     UnsupportedOpError,
 )
 from partita.model.model import Model, is_static, numpy_dtype, value_shape
-from partita.runtime.compiled_model import CompiledModel
 from partita.system.processors import usable_processors
 from partita.tensors.layout import Layout
 from partita.tensors.tensor import HOST
@@ -81,7 +81,7 @@ class Compilation:
         self.wanted.notes.extend(self._unknown_sizes())
         self.choice: Choice | None = None
         self.inexact: dict[tuple[int, str], Reason] | None = None
-        self._done: dict[Any, CompiledModel] = {}
+        self._done: dict[Any, DeviceModel] = {}
         self._memories: dict[str, str] = {}
         self._states: Mapping[str, Mapping[str, Any]] = {}
         self._negotiation = Negotiation()
@@ -450,7 +450,7 @@ class Compilation:
         return Explanation(self.model.name, rows, devices, boundaries, list(notes), decision)
 
 
-def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[CompiledModel]) -> list[str]:
+def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]) -> list[str]:
     """What devices tell of their submodels, once each."""
     found = (
         f"{piece.device}: {note}"
@@ -461,7 +461,7 @@ def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[CompiledMod
 
 
 def _schedule(
-    plan: transfer_plan.Plan, pieces: Sequence[Submodel], compiled: Sequence[CompiledModel]
+    plan: transfer_plan.Plan, pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]
 ) -> Schedule:
     """What waits for what, and for room on its device."""
     device_of = {piece.number: piece.device for piece in pieces}

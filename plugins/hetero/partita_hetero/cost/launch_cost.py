@@ -7,7 +7,7 @@ import logging
 import numpy as np
 
 import partita
-from partita.contract.device_plugin import CoreAPI
+from partita.contract.core_api import CoreAPI
 from partita.tensors.tensor import HostTensor
 from partita_hetero.cost.database import Cost, Database
 from partita_hetero.cost.timing import Effort, median_of
@@ -51,7 +51,7 @@ def launch_cost(devices: DeviceList, device: str, key: str, database: Database) 
     return None
 
 
-def _measure(core: CoreAPI, device: str, compiled: partita.CompiledModel) -> tuple[float, int]:
+def _measure(core: CoreAPI, device: str, compiled: partita.DeviceModel) -> tuple[float, int]:
     tensor: partita.Tensor = HostTensor(np.zeros(1, np.float32))
     if not core.can_share(device, tensor.memory):
         tensor = core.transfer_to(device, tensor)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.contract.device_plugin import CoreAPI
+from partita.contract.core_api import CoreAPI
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.cost.database import Database, LinkCost
 from partita_hetero.cost.timing import Effort, median_of

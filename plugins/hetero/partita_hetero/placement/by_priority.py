@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from partita.contract.device_plugin import CoreAPI
+from partita.contract.core_api import CoreAPI
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import DeviceError, DeviceNotFoundError, UnsupportedOpError
 from partita_hetero.options.pins import Pin

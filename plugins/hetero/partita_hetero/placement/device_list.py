@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from partita.contract.device_plugin import CoreAPI
+from partita.contract.core_api import CoreAPI
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import DeviceError, PropertyError
 from partita.model.model import Model

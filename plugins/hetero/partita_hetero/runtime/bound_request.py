@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.bound_call import BoundCall
+from partita.contract.device_model import DeviceModel
 from partita.contract.profiling import ProfilingInfo
+from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError
-from partita.runtime.compiled_model import BoundCall, CompiledModel, Runner
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
-from partita_hetero.compiled_model import HeteroCompiledModel
 from partita_hetero.cost import clock
+from partita_hetero.device_model import HeteroModel
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 from partita_hetero.runtime.call_timeout import TimeoutExceededError
@@ -53,11 +55,11 @@ class Bound:
         failures: What failed in the last run, when several submodels run at the same time.
     """
 
-    def __init__(self, compiled: HeteroCompiledModel, assembly: Assembly) -> None:
+    def __init__(self, compiled: HeteroModel, assembly: Assembly) -> None:
         self.assembly = assembly
         self._core = compiled.core
         # No cycle: the model may keep the last request that counted.
-        self._compiled: HeteroCompiledModel = weakref.proxy(compiled)  # type: ignore[assignment]
+        self._compiled: HeteroModel = weakref.proxy(compiled)
         self._nan = NanWatch()
         self._steps = assembly.plan.steps
         self._inputs = len(compiled.inputs)
@@ -103,7 +105,7 @@ class Bound:
         wanted = Counter(slot for slot, _ in self._outputs)
         self._lendable = {slot for slot in assembly.plan.host_slots if wanted[slot] == 1}
 
-    def _whole_run(self, compiled: HeteroCompiledModel) -> WholeRun | None:
+    def _whole_run(self, compiled: HeteroModel) -> WholeRun | None:
         """How the whole model is run, if one submodel is all of it."""
         piece = whole_model(compiled, self.assembly)
         if piece is None or self._count or not self._binds:
@@ -472,7 +474,7 @@ class Bound:
             runner.close()
 
 
-def _new_runner(piece: Submodel, part: CompiledModel) -> Runner:
+def _new_runner(piece: Submodel, part: DeviceModel) -> Runner:
     try:
         return part.create_runner()
     except Exception as error:

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.bound_call import BoundCall
 from partita.contract.profiling import ProfilingInfo
+from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError, PartitaError
-from partita.runtime.compiled_model import BoundCall, Runner
 from partita.tensors.tensor import Tensor
-from partita_hetero.compiled_model import HeteroCompiledModel
+from partita_hetero.device_model import HeteroModel
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import Bound, PartFailedError
@@ -31,7 +32,7 @@ class HeteroRunner(Runner):
     that succeeds is the new assembly kept: what fails everywhere (bad input data) changes nothing.
     """
 
-    def __init__(self, compiled: HeteroCompiledModel) -> None:
+    def __init__(self, compiled: HeteroModel) -> None:
         self._compiled = compiled
         self._properties = compiled.properties
         self._execute = EXECUTORS[compiled.properties.HETERO_EXECUTOR]

@@ -6,22 +6,23 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from partita.contract.bound_call import BoundCall
+from partita.contract.runner import Runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
-from partita.runtime.compiled_model import BoundCall, Runner, run_into
 from partita.runtime.result_check import ResultCheck
 from partita.tensors.tensor import Tensor
 from partita_hetero.cost import clock
 
 if TYPE_CHECKING:
     from partita_hetero.compile.executable import Assembly
-    from partita_hetero.compiled_model import HeteroCompiledModel
+    from partita_hetero.device_model import HeteroModel
     from partita_hetero.partition.submodels import Submodel
     from partita_hetero.runtime.bound_request import Bound
 
 _log = logging.getLogger("partita.hetero")
 
 
-def whole_model(compiled: HeteroCompiledModel, assembly: Assembly) -> Submodel | None:
+def whole_model(compiled: HeteroModel, assembly: Assembly) -> Submodel | None:
     """The submodel that is the whole model with the same ports, if there is one.
 
     Its device can do all that HETERO would do for it, such as bringing inputs to its memory.
@@ -76,7 +77,7 @@ class WholeBoundCall(BoundCall):
     def __init__(
         self,
         runner: Runner,
-        compiled: HeteroCompiledModel,
+        compiled: HeteroModel,
         bound: Bound,
         call: BoundCall,
         inputs: Sequence[Tensor],

@@ -30,14 +30,17 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import InfeasiblePlanError, PartitaError
 from partita.model.compare import relative_error
 from partita.progress import progress
+from partita.runtime.compiled_model import CompiledModel
 from partita_hetero.cost import clock
 from partita_hetero.cost.database import Database
 from partita_hetero.placement.by_priority import Placement, Wishes
 from partita_hetero.tuning.sample_inputs import Samples
 
 if TYPE_CHECKING:
+    from partita.contract.core_api import CoreAPI
+    from partita.model.model import Model
     from partita_hetero.compile.pipeline import Compilation
-    from partita_hetero.compiled_model import HeteroCompiledModel
+    from partita_hetero.device_model import HeteroModel
 
 _log = logging.getLogger("partita.hetero")
 
@@ -121,7 +124,7 @@ class Accuracy:
     def error(self, wishes: Wishes, out: Excluded) -> float:
         """Of the placed model's outputs, run for real; infinite if it cannot run."""
         try:
-            outputs = self._compiled(wishes, out)(self._feeds).to_dict()
+            outputs = CompiledModel(self._compiled(wishes, out))(self._feeds).to_dict()
         except PartitaError as error:
             _log.warning("The placed model cannot run on the samples: %s", error)
             return math.inf
@@ -132,7 +135,7 @@ class Accuracy:
 
     def _seconds(self, wishes: Wishes, out: Excluded) -> float:
         """Median time of the placed model on the samples."""
-        request = self._compiled(wishes, out).create_infer_request()
+        request = CompiledModel(self._compiled(wishes, out)).create_infer_request()
         times = []
         for _ in range(_RUNS + 1):
             start = clock.seconds()
@@ -140,15 +143,15 @@ class Accuracy:
             times.append(clock.seconds() - start)
         return statistics.median(times[1:])  # the first one makes buffers
 
-    def _compiled(self, wishes: Wishes, out: Excluded) -> HeteroCompiledModel:
-        from partita_hetero.compiled_model import HeteroCompiledModel
+    def _compiled(self, wishes: Wishes, out: Excluded) -> HeteroModel:
+        from partita_hetero.device_model import HeteroModel
 
         excluded = dict(out)
         while True:
             placement = self._compilation.place(excluded, wishes)
             assembly = self._compilation.build(placement, excluded, [])
             if assembly is not None:
-                return HeteroCompiledModel(self._compilation, assembly)
+                return HeteroModel(self._compilation, assembly)
 
     # ------------------------------------------------------------------------------ search
 
@@ -337,7 +340,7 @@ class Accuracy:
     def _bench(self, device: str) -> Bench:
         if device not in self._benches:
             bench = Bench(
-                self._devices.core,
+                _Compiler(self._devices.core),
                 self._compilation.model,
                 device,
                 self._against,
@@ -419,3 +422,15 @@ def _stored(found: Fit) -> dict[str, Any]:
         "error": found.error,
         "notes": list(found.notes),
     }
+
+
+@dataclass(frozen=True)
+class _Compiler:
+    """Compiles for a device as applications do."""
+
+    core: CoreAPI
+
+    def compile_model(
+        self, model: Model, device_name: str, config: Mapping[str, Any] | None = None
+    ) -> CompiledModel:
+        return CompiledModel(self.core.compile_model(model, device_name, config))

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partita.runtime.compiled_model import Runner
+from partita.contract.runner import Runner
+from partita.runtime.compiled_model import CompiledModel
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.cost import clock
@@ -57,18 +58,18 @@ class Trial:
     def __init__(
         self, compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
     ) -> None:
-        from partita_hetero.compiled_model import HeteroCompiledModel
+        from partita_hetero.device_model import HeteroModel
         from partita_hetero.runtime.request_runner import HeteroRunner
 
         self.assembly = assembly
         self._inputs = list(inputs)
         properties = compilation.devices.properties
         plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
-        self._compiled = HeteroCompiledModel(compilation, assembly)
+        self._compiled = HeteroModel(compilation, assembly)
         self._compiled.properties = plain  # a failure shows, instead of moving something
-        self._request = self._compiled.create_infer_request()
+        self._request = CompiledModel(self._compiled).create_infer_request()
         self._request.set_input_tensors(dict(enumerate(inputs)))
-        timed = HeteroCompiledModel(compilation, assembly)
+        timed = HeteroModel(compilation, assembly)
         timed.properties = plain.model_copy(update={"PERF_COUNT": True})
         self._timed = HeteroRunner(timed)
 

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 from partita.lowering import Graph, Node, Value, lower_proto
 from partita_cpu.runtime import bound_program
-from partita_cpu.runtime.compiled_model import run_graph
+from partita_cpu.runtime.device_model import run_graph
 
 Inputs = Sequence[np.ndarray | None]
 

@@ -9,7 +9,7 @@ from single_op import check, model_of, normal, run_ours
 
 from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
-from partita_cpu.runtime.compiled_model import run_graph
+from partita_cpu.runtime.device_model import run_graph
 
 RANGES = [(0, 5, 1), (5, 0, -2), (1, 1, 1), (3, 10, 4), (0, 5, -1)]
 

@@ -13,7 +13,7 @@ from single_op import check, model_of, normal, run_ours
 from partita.errors import CompileError
 from partita.lowering import lower_proto
 from partita_cpu.kernels.int8.quantized_elementwise import add_levels
-from partita_cpu.runtime.compiled_model import run_graph
+from partita_cpu.runtime.device_model import run_graph
 
 BYTES = [np.int8, np.uint8]
 

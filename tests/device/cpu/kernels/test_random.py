@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 from single_op import model_of, normal, run_ours
 
 from partita.lowering import lower_proto
-from partita_cpu.runtime.compiled_model import run_graph
+from partita_cpu.runtime.device_model import run_graph
 
 
 def drawn(op_type: str, **attributes) -> np.ndarray:

@@ -140,7 +140,7 @@ def test_a_second_process_needs_no_compiler(tmp_path):
     code = """
         import sys
         import numpy as np
-        from partita_cpu.runtime.compiled_model import run_graph
+        from partita_cpu.runtime.device_model import run_graph
         import onnx.parser
         from partita.lowering import lower_proto
         text = '<ir_version: 8, opset_import: ["" : 17]> g (float[2,3] x) => (float[2,3] y)'

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partita import CompiledModel, Model, Port, Runner
+from partita import DeviceModel, Model, Port, Runner
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import (
@@ -53,7 +53,7 @@ _PLANS = 32
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
-class OpenClCompiledModel(CompiledModel):
+class OpenClModel(DeviceModel):
     """A model lowered, folded and fused; each set of shapes gets a plan when it occurs.
 
     Raises:
@@ -113,10 +113,10 @@ class OpenClCompiledModel(CompiledModel):
             else {}
         )
 
-    def with_layouts(self, layouts: Mapping[Port, Layout]) -> OpenClCompiledModel:
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> OpenClModel:
         """The same with halves at some ports; weights are shared."""
         other = copy.copy(self)
-        CompiledModel.__init__(other, self.model, self.properties, self.device)
+        DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
         other.specialiser = other._specialiser(self.specialiser.target)
         other._plans = OrderedDict()

@@ -12,7 +12,7 @@ import numpy as np
 
 from partita import (
     BoundCall,
-    CompiledModel,
+    DeviceModel,
     Explanation,
     HostTensor,
     Model,
@@ -61,7 +61,7 @@ from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
 
 
-class CpuCompiledModel(CompiledModel):
+class CpuModel(DeviceModel):
     """A model lowered, folded and fused; programs for its shapes are made when they occur.
 
     Args:
@@ -140,10 +140,10 @@ class CpuCompiledModel(CompiledModel):
             return {}
         return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
 
-    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuCompiledModel:
+    def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuModel:
         """The same with images as they are computed; weights are shared."""
         other = copy.copy(self)
-        CompiledModel.__init__(other, self.model, self.properties, self.device)
+        DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
         other.specialiser = with_layouts(self.specialiser, layouts)
         other._prepare()
@@ -215,7 +215,7 @@ def _not_yet(index: int) -> Array:
 class CpuRunner(Runner):
     """One request: arenas, outputs and counters."""
 
-    def __init__(self, compiled: CpuCompiledModel, team: Team) -> None:
+    def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
         self._graph = GraphRunner(compiled.specialiser, team, self._times)
         self._threads = team.size

@@ -9,11 +9,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
+from partita.contract.runner import Runner
 from partita.errors import DeviceNotFoundError
 from partita.model.expected_shapes import DueShapes
-from partita.runtime.compiled_model import CompiledModel, Runner
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation, Exclusions
 from partita_hetero.partition.submodels import Submodel
@@ -61,7 +62,7 @@ class Remedy:
     drifted: bool = False
 
 
-class HeteroCompiledModel(CompiledModel):
+class HeteroModel(DeviceModel):
     """Submodels on their devices, joined by a plan.
 
     Args:
@@ -196,7 +197,7 @@ class HeteroCompiledModel(CompiledModel):
                 excluded = {**self.compilation.exclude_device(piece.device, reason), **excluded}
                 notes.append(
                     f"{piece.device} failed {STRIKES} times and gets nothing more to do; "
-                    f"compiled.enable_device({piece.device!r}) lets it try again."
+                    f"compiled.device_model.enable_device({piece.device!r}) lets it try again."
                 )
         assembly = self.compilation.assemble(excluded, notes) if blamed else start
         return Remedy(start, assembly, excluded, blamed)

@@ -1,0 +1,90 @@
+"""From a plugin and a model to a compiled model: compiled, out of the cache, or imported."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from partita.contract.device_plugin import DevicePlugin
+from partita.contract.identity import stamp
+from partita.errors import BlobError, PartitaError, PropertyError
+from partita.frontends.reader import read_model
+from partita.model.model import Model
+from partita.properties.schema import validate
+from partita.properties.values import normalise
+from partita.runtime.compiled_model import CompiledModel
+from partita.runtime.plugin_core import made_by
+from partita.storage import exported_model
+from partita.storage.model_cache import ModelCache, key_of
+
+if TYPE_CHECKING:
+    from partita.properties import DeviceProperties
+
+_log = logging.getLogger("partita")
+
+
+def compiled(
+    plugin: DevicePlugin, properties: DeviceProperties, source: Any, cache_folder: str
+) -> CompiledModel:
+    """A compiled model, out of the cache if it is there.
+
+    Args:
+        plugin: The device's plugin.
+        properties: Complete and checked.
+        source: A ``Model``, of which a copy is compiled, or whatever ``Core.read_model`` takes.
+        cache_folder: ``CACHE_DIR``; empty for none.
+    """
+    if not cache_folder:
+        return _compiled(plugin, properties, source)
+    cache = ModelCache(cache_folder)
+    key = key_of(plugin.identity(properties), source)
+    try:
+        found = cache.load(key)
+        if found is not None:
+            return imported(plugin, properties, found, from_cache=True)
+    except PartitaError as error:
+        _log.warning("A cached model is not used and compiled again: %s", error)
+    fresh = _compiled(plugin, properties, source)
+    try:
+        cache.store(key, fresh.export_model())
+    except PartitaError as error:
+        _log.warning("The compiled model is not cached: %s", error)
+    return fresh
+
+
+def _compiled(plugin: DevicePlugin, properties: DeviceProperties, source: Any) -> CompiledModel:
+    own = source.clone() if isinstance(source, Model) else read_model(source)
+    made = made_by(plugin, own.name, lambda: plugin.compile_model(own, properties))
+    return CompiledModel(made, lambda: plugin.identity(properties))
+
+
+def imported(
+    plugin: DevicePlugin, properties: DeviceProperties, data: Any, from_cache: bool = False
+) -> CompiledModel:
+    """What :meth:`CompiledModel.export_model` wrote, ready to run.
+
+    Args:
+        plugin: The device's plugin.
+        properties: Complete and checked; those of the file count where these are not set.
+        data: The file's bytes.
+        from_cache: Whether they come out of ``CACHE_DIR``.
+
+    Raises:
+        BlobError: Not a blob, damaged, of another version or device.
+    """
+    if type(plugin).import_model is not DevicePlugin.import_model:
+        made = made_by(plugin, "", lambda: plugin.import_model(data, properties))
+        return CompiledModel(made, lambda: plugin.identity(properties), from_cache)
+    blob = exported_model.unpack(data, plugin.device_name)
+    header, model = blob.header, blob.model
+    try:
+        stored = validate(plugin.properties_type, normalise(header.get("properties")), "The blob")
+    except PropertyError as error:
+        raise BlobError(f"The exported model does not fit its device: {error}") from error
+    merged = validate(
+        plugin.properties_type, properties.model_dump(exclude_unset=True), "The blob", stored
+    )
+    same = header.get("made_by") == stamp(plugin.identity(merged))
+    state = blob.arrays if same else {}
+    made = made_by(plugin, model.name, lambda: plugin.restore_model(model, merged, state))
+    return CompiledModel(made, lambda: plugin.identity(merged), from_cache)

@@ -1,0 +1,200 @@
+"""The devices of a Core, as plugins that are made of other devices see them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from partita.contract.device_plugin import DeviceInfo, DevicePlugin
+from partita.contract.query import QueryResult
+from partita.errors import CompileError, DeviceError, PartitaError, PluginError
+from partita.properties.values import Config
+from partita.runtime.registry import Registry, describe, join
+from partita.runtime.settings import Settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from partita.contract.device_model import DeviceModel
+    from partita.model.model import Model
+    from partita.properties import DeviceProperties
+    from partita.tensors.tensor import Tensor
+
+_log = logging.getLogger("partita")
+
+
+class PluginCore:
+    """A :class:`~partita.contract.core_api.CoreAPI` over a registry of plugins.
+
+    Attributes:
+        registry: The plugins.
+        settings: What properties were set for all later compiles.
+    """
+
+    def __init__(self) -> None:
+        self.settings = Settings()
+        self.registry = Registry(self)
+
+    @property
+    def available_devices(self) -> list[str]:
+        """Names of all devices that can be used, with ids where the plugin has them."""
+        names = []
+        for name in self.registry.names:
+            try:
+                names += [join(name, device_id) for device_id in self.registry.ids(name)]
+            except DeviceError as error:
+                _log.info("%s", error)
+        return names
+
+    def target(self, device_name: str, config: Config) -> tuple[DevicePlugin, DeviceProperties]:
+        """The plugin and the complete properties for one call."""
+        named = self.registry.resolve(device_name)
+        return named.plugin, self.settings.of_call(named, config)
+
+    def query_model(self, model: Model, device_name: str, config: Config = None) -> QueryResult:
+        """Asks one device which operations it takes."""
+        plugin, properties = self.target(device_name, config)
+        return asked(plugin, properties, model)
+
+    def compile_model(self, model: Model, device_name: str, config: Config = None) -> DeviceModel:
+        """Compiles a copy of a model, which shares its weights, for one device.
+
+        Raises:
+            CompileError: The device failed.
+        """
+        plugin, properties = self.target(device_name, config)
+        own = model.clone()
+        return made_by(plugin, own.name, lambda: plugin.compile_model(own, properties))
+
+    def restore_model(
+        self, model: Model, device_name: str, config: Config, state: Mapping[str, Any]
+    ) -> DeviceModel:
+        """Compiles a model by the state that ``DeviceModel.export_state`` gave earlier.
+
+        The state must come from the same model and the
+        same version of the device's plugin.
+        """
+        plugin, properties = self.target(device_name, config)
+        return made_by(plugin, model.name, lambda: plugin.restore_model(model, properties, state))
+
+    def identity(self, device_name: str, config: Config = None) -> str:
+        """What compiled models of a device depend on besides the model, as a key for caches."""
+        plugin, properties = self.target(device_name, config)
+        return plugin.identity(properties)
+
+    def device_info(self, device: str) -> DeviceInfo:
+        """Describes a device.
+
+        Raises:
+            DeviceError: It does not exist, or its driver fails to describe it.
+        """
+        named = self.registry.resolve(device)
+        return describe(named.plugin, named.ids[0])
+
+    def resolve_device(self, device: str) -> str:
+        """The canonical name of a device: aliases followed, ids checked, existence assured."""
+        return self.registry.resolve(device).device
+
+    def fingerprint(self, device: str, config: Config = None) -> dict[str, str]:
+        """What decides how fast a device is: equal answers mean that times can be shared.
+
+        Args:
+            device: E.g. ``"CPU"`` or ``"OPENCL.1"``.
+            config: Properties of the compile in question.
+
+        Returns:
+            ``device`` (its full name), ``driver``, ``plugin`` (distribution and version), every
+            detail that it tells, and ``properties`` as JSON, without those that change no speed.
+        """
+        plugin, properties = self.target(device, config)
+        info = describe(plugin, properties.DEVICE_ID)
+        settings = properties.model_dump(mode="json", exclude={"DEVICE_ID", "PERF_COUNT"})
+        return {
+            "device": info.full_name,
+            "driver": info.driver,
+            "plugin": self.registry.release(plugin.device_name),
+            **{f"detail {key}": value for key, value in info.details.items()},
+            "properties": json.dumps(settings, sort_keys=True),
+        }
+
+    def accepts_property(self, device: str, key: str) -> bool:
+        """Whether a device has a writable property of that name."""
+        from partita.properties.schema import is_read_only
+
+        schema = self.registry.resolve(device).plugin.properties_type
+        return key in schema.model_fields and not is_read_only(schema, key)
+
+    def can_share(self, device: str, memory: str) -> bool:
+        """Whether a device reads tensors of a memory in place."""
+        named = self.registry.resolve(device)
+        return named.plugin.can_share(memory, named.ids[0])
+
+    def transfer_to(self, device: str, tensor: Tensor) -> Tensor:
+        """Brings a tensor into a device's memory."""
+        named = self.registry.resolve(device)
+        return named.plugin.transfer_to(tensor, named.ids[0])
+
+    def host_memory(self, device: str, nbytes: int) -> np.ndarray[Any, Any] | None:
+        """Host memory that a device copies from and to quickly; ``None`` if any will do."""
+        named = self.registry.resolve(device)
+        return named.plugin.host_memory(nbytes, named.ids[0])
+
+
+def asked(plugin: DevicePlugin, properties: DeviceProperties, model: Model) -> QueryResult:
+    """What a plugin answers to ``query_model``.
+
+    Raises:
+        PluginError: It failed, or answered with something else.
+    """
+    try:
+        result = plugin.query_model(model, properties)
+    except PartitaError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"Device '{plugin.device_name}' failed to answer query_model for model "
+            f"'{model.name}': {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(result, QueryResult):
+        raise PluginError(
+            f"Device '{plugin.device_name}' answered query_model with "
+            f"{type(result).__name__}; a QueryResult is due."
+        )
+    return result
+
+
+def made_by(plugin: DevicePlugin, model: str, make: Callable[[], DeviceModel]) -> DeviceModel:
+    """Calls a plugin's compile or import, and blames it for what it should not do.
+
+    Args:
+        plugin: The plugin.
+        model: The model's name, for messages.
+        make: The call.
+
+    Raises:
+        CompileError: It failed.
+        PluginError: It answered with something else than a ``DeviceModel``.
+    """
+    from partita.contract.device_model import DeviceModel
+
+    start = time.perf_counter()
+    try:
+        made = make()
+    except PartitaError:
+        raise
+    except Exception as error:
+        raise CompileError(
+            f"Device '{plugin.device_name}' failed to compile model '{model}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(made, DeviceModel):
+        raise PluginError(
+            f"Device '{plugin.device_name}' answered compile_model with "
+            f"{type(made).__name__}; a DeviceModel is due."
+        )
+    elapsed = (time.perf_counter() - start) * 1e3
+    _log.info("compiled for %s in %.0f ms: %s", made.device, elapsed, made.model.name)
+    return made
