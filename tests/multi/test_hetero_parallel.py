@@ -10,6 +10,7 @@ import pytest
 
 import partita
 from partita.errors import InferCancelledError, InferError
+from partita_hetero.device_model import HeteroModel
 
 from .fakes import FakeDevice, FakeRunner, evaluate
 from .graphs import X, model_of, node
@@ -95,20 +96,20 @@ def test_state_that_is_carried_from_run_to_run():
 
 def test_the_measured_run_keeps_the_order():
     core = processors()
-    compiled = cut(core, "CPU", "CPU2")
-    placed = compiled.device_model
-    placed.properties = placed.properties.model_copy(update={"PERF_COUNT": True})
-    request = compiled.create_infer_request()
+    placed = cut(core, "CPU", "CPU2").device_model
+    counting = placed.properties.model_copy(update={"PERF_COUNT": True})
+    placed = HeteroModel(placed.compilation, placed.assembly, counting)
+    request = partita.CompiledModel(placed).create_infer_request()
     for _ in range(3):
         check(request, X)
-    timeline = compiled.device_model.measured
+    timeline = placed.measured
     assert [span.name for span in timeline.spans] == [
-        f"subgraph{piece.number}" for piece in compiled.device_model.assembly.submodels
+        f"subgraph{piece.number}" for piece in placed.assembly.submodels
     ]
     ends = {span.name: span.end_us for span in timeline.spans}
     starts = {span.name: span.start_us for span in timeline.spans}
     assert min(starts.values()) == 0
-    waits = compiled.device_model.assembly.schedule.waits
+    waits = placed.assembly.schedule.waits
     for index, others in enumerate(waits):
         for other in others:
             assert ends[timeline.spans[other].name] <= starts[timeline.spans[index].name]

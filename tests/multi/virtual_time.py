@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from partita_hetero.cost import clock
-from partita_hetero.runtime.executor import EXECUTORS
+from partita_hetero.executors.parallel import Parallel
 from partita_hetero.tuning.trial_run import Trial
 
 from . import fakes, lossy
@@ -43,12 +43,12 @@ class VirtualTime:
         end = begin
 
         def start_of(index):
-            return max(due[index], min(free.get(schedule.lanes[index], [begin])))
+            return max(due[index], min(free.get(schedule.devices[index], [begin])))
 
         while ready:
             index = min(ready, key=lambda index: (start_of(index), index))
             ready.remove(index)
-            lane = free.get(schedule.lanes[index])
+            lane = free.get(schedule.devices[index])
             self.now = start_of(index)
             run(index)
             if lane is not None:
@@ -76,5 +76,5 @@ def install(patch):
     patch.setattr(clock, "seconds", TIME.seconds)
     patch.setattr(fakes, "time", TIME)
     patch.setattr(lossy, "time", TIME)
-    patch.setitem(EXECUTORS, "PARALLEL", TIME.run_parallel)
+    patch.setattr(Parallel, "run", lambda self, *args: TIME.run_parallel(*args))
     patch.setattr(Trial, "seconds_per_request", lambda *args: TIME.seconds_per_request(*args))

@@ -12,8 +12,8 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
 from partita.properties import DeviceProperties, validate
 from partita.storage import exported_model as blobs
-from partita_hetero.compile.pipeline import Compilation
-from partita_hetero.device_model import HeteroModel
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.pipeline import Compilation, Tune
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
@@ -22,13 +22,18 @@ if TYPE_CHECKING:
     from partita.model.model import Model
 
 
-def export(compiled: HeteroModel) -> bytes:
+def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str, Any]) -> bytes:
     """Writes everything that importing needs, so that it asks no device and measures nothing.
 
     What each device keeps of its submodels (packed weights) is stored once per device and named by
     content, so that it serves another cut of the model too.
+
+    Args:
+        compilation: The model and its devices.
+        assembly: What requests run.
+        properties: Those that belong to the model wherever it is imported.
     """
-    assembly, devices = compiled.assembly, compiled.compilation.devices
+    devices = compilation.devices
     rows = [
         {
             "name": op.name,
@@ -48,14 +53,14 @@ def export(compiled: HeteroModel) -> bytes:
         if state and piece.device not in made_by:
             made_by[piece.device] = _stamp(devices, piece.device)
     header = {
-        "properties": compiled.exported_properties(),
+        "properties": dict(properties),
         "placement": rows,
         "notes": list(assembly.explanation.notes),
         "decision": None if decision is None else asdict(decision),
         "overrides": devices.overrides,
         "devices": made_by,
     }
-    return blobs.pack(compiled.device, header, compiled.model, arrays)
+    return blobs.pack(devices.own_name, header, compilation.model, arrays)
 
 
 def restore(
@@ -63,14 +68,16 @@ def restore(
     properties: DeviceProperties,
     own_name: str,
     devices_of: Callable[[DeviceProperties], DeviceList],
-) -> HeteroModel:
-    """Reads it back.
+    tune: Tune,
+) -> tuple[Compilation, Assembly]:
+    """Reads it back: what a compiled model is made of.
 
     Args:
         blob: What :func:`export` wrote, in memory or mapped.
         properties: Those of this call, which override the stored ones.
         own_name: The name that HETERO is registered under.
         devices_of: Makes the device list of properties.
+        tune: Decides by measurements, if a device fails later.
 
     Raises:
         BlobError: The blob is damaged, foreign, or does not fit its own model.
@@ -100,7 +107,7 @@ def restore(
         raise BlobError(f"The exported model's placement is damaged: {error}") from error
     names = [op.name for op in content.model.ops]
     pins = {n: d for n, d in zip(names, placement.device, strict=True) if d is not None}
-    compilation = Compilation(content.model, devices, pins)
+    compilation = Compilation(content.model, devices, tune, pins)
     states = _states(devices, made_by, content.arrays)
     assembly = compilation.restore(placement, states, notes)
     ops = [
@@ -108,7 +115,7 @@ def restore(
         for op in assembly.explanation.ops
     ]
     explanation = replace(assembly.explanation, decision=decision, ops=ops)
-    return HeteroModel(compilation, replace(assembly, explanation=explanation))
+    return compilation, replace(assembly, explanation=explanation)
 
 
 def _placement(model: Model, rows: list[Any]) -> Placement:

@@ -49,16 +49,21 @@ class HeteroPlugin(DevicePlugin):
         """Places, cuts, compiles and joins."""
         from partita_hetero.compile.pipeline import Compilation
         from partita_hetero.device_model import HeteroModel
+        from partita_hetero.tuning.tuner import tune
 
-        return HeteroModel(Compilation(model, self._devices(properties)))
+        devices = self._devices(properties)
+        return HeteroModel(Compilation(model, devices, tune))
 
     def import_model(
         self, blob: bytes | memoryview, properties: DeviceProperties
     ) -> partita.DeviceModel:
         """Restores the placement and, where devices kept something, what they had computed."""
+        from partita_hetero.device_model import HeteroModel
         from partita_hetero.export import restore
+        from partita_hetero.tuning.tuner import tune
 
-        return restore(blob, properties, self.device_name, self._devices)
+        found = restore(blob, properties, self.device_name, self._devices, tune)
+        return HeteroModel(*found)
 
     def identity(self, properties: DeviceProperties) -> str:
         """All that the devices' compiled models depend on too, and files that properties name."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
 from partita.properties import DeviceProperties
 from partita.properties.hint import PerformanceMode
 from partita.runtime.device_string import parse_list
+from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
 from partita_hetero.options.byte_sizes import parse_bytes
 from partita_hetero.options.pins import PinRule
+
+if TYPE_CHECKING:
+    ExecutorName = str
+else:
+    ExecutorName = Literal[tuple(EXECUTORS)]
 
 
 class HeteroProperties(DeviceProperties):
@@ -26,11 +32,9 @@ class HeteroProperties(DeviceProperties):
     DEVICE_PROPERTIES: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Device name to the properties for its submodels."
     )
-    HETERO_EXECUTOR: Literal["LINEAR", "DATAFLOW", "PARALLEL"] = Field(
-        "LINEAR",
-        description="LINEAR: submodels in one order; DATAFLOW: whichever is ready, one at a time; "
-        "PARALLEL: all that are ready at the same time, one on each device (as many as the device "
-        "names as its OPTIMAL_NUMBER_OF_INFER_REQUESTS).",
+    HETERO_EXECUTOR: ExecutorName = Field(
+        DEFAULT.name,
+        description="; ".join(f"{one.name}: {one.summary}" for one in EXECUTORS.values()) + ".",
     )
     HETERO_SCHEDULE: Literal["PRIORITY", "COST"] = Field(
         "PRIORITY",
@@ -91,6 +95,11 @@ class HeteroProperties(DeviceProperties):
     REJECT_NAN: bool = Field(
         False, description="A submodel that returns NaN counts as failed (reads every tensor)."
     )
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the steps of a request."""
+        return EXECUTORS[self.HETERO_EXECUTOR]
 
     @field_validator("MULTI_DEVICE_PRIORITIES", mode="before")
     @classmethod

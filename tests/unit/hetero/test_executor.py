@@ -9,13 +9,10 @@ import pytest
 
 from partita.errors import InferCancelledError
 from partita_hetero.compile.transfer_plan import RunStep
-from partita_hetero.runtime.executor import (
-    EXECUTORS,
-    Schedule,
-    run_dataflow,
-    run_linear,
-    run_parallel,
-)
+from partita_hetero.executors import EXECUTORS, Schedule
+from partita_hetero.executors.dataflow import Dataflow
+from partita_hetero.executors.linear import Linear
+from partita_hetero.executors.parallel import Parallel
 
 
 def schedule_of(reads):
@@ -47,13 +44,13 @@ def test_every_step_once_and_after_what_it_reads(name, seed):
         with lock:
             done.append(index)
 
-    EXECUTORS[name](schedule_of(reads), run, never)
+    EXECUTORS[name].run(schedule_of(reads), run, never)
     assert sorted(done) == list(range(len(reads)))
 
 
 def test_steps_that_are_ready_run_at_the_same_time():
     meet = threading.Barrier(3, timeout=60)
-    run_parallel(schedule_of([[], [], []]), lambda index: meet.wait(), never)
+    Parallel().run(schedule_of([[], [], []]), lambda index: meet.wait(), never)
 
 
 def test_a_branch_goes_on_while_another_one_runs():
@@ -66,14 +63,14 @@ def test_a_branch_goes_on_while_another_one_runs():
         elif index == 3:
             d_ran.set()
 
-    run_parallel(schedule_of([[], [], [1], [2]]), run, never)
-    run_parallel(schedule_of([[], [], [1], [2], [0, 3]]), run, never)
+    Parallel().run(schedule_of([[], [], [1], [2]]), run, never)
+    Parallel().run(schedule_of([[], [], [1], [2], [0, 3]]), run, never)
 
 
 def test_steps_in_a_row_stay_on_the_calling_thread():
     threads = []
     reads = [[], *([i] for i in range(20))]
-    run_parallel(schedule_of(reads), lambda index: threads.append(threading.get_ident()), never)
+    Parallel().run(schedule_of(reads), lambda index: threads.append(threading.get_ident()), never)
     assert threads == [threading.get_ident()] * 21
 
 
@@ -92,29 +89,29 @@ def test_after_a_failure_nothing_starts_and_what_runs_is_waited_for(name):
             ended.append(index)
 
     with pytest.raises(ValueError, match="broken"):
-        EXECUTORS[name](schedule_of([[], [], [0, 1], [2]]), run, never)
+        EXECUTORS[name].run(schedule_of([[], [], [0, 1], [2]]), run, never)
     assert not {2, 3} & set(started)
     assert ended == ([1] if 1 in started else [])
 
 
-@pytest.mark.parametrize("executor", [run_linear, run_dataflow, run_parallel])
+@pytest.mark.parametrize("executor", [Linear(), Dataflow(), Parallel()])
 def test_cancelling_stops_before_the_next_step(executor):
     done = []
     with pytest.raises(InferCancelledError, match="was cancelled"):
-        executor(schedule_of([[], [0], [1]]), done.append, lambda: len(done) == 2)
+        executor.run(schedule_of([[], [0], [1]]), done.append, lambda: len(done) == 2)
     assert done == [0, 1]
 
 
-@pytest.mark.parametrize("executor", [run_linear, run_dataflow, run_parallel])
+@pytest.mark.parametrize("executor", [Linear(), Dataflow(), Parallel()])
 def test_a_plan_without_steps(executor):
-    executor(schedule_of([]), pytest.fail, never)
+    executor.run(schedule_of([]), pytest.fail, never)
 
 
 @pytest.mark.parametrize("capacity", [1, 2, 3])
 def test_a_device_runs_as_many_steps_as_it_has_room_for(capacity):
     """Twelve independent steps on one device, beside twelve that occupy none."""
     steps = [RunStep(i, (), (i,)) for i in range(24)]
-    schedule = Schedule(steps, lanes=dict.fromkeys(range(12), "D"), capacity={"D": capacity})
+    schedule = Schedule(steps, devices=dict.fromkeys(range(12), "D"), capacity={"D": capacity})
     lock, now, most, done = threading.Lock(), [0], [0], []
     together = threading.Barrier(capacity, timeout=60)
 
@@ -129,6 +126,6 @@ def test_a_device_runs_as_many_steps_as_it_has_room_for(capacity):
         with lock:
             done.append(index)
 
-    run_parallel(schedule, run, never)
+    Parallel().run(schedule, run, never)
     assert sorted(done) == list(range(24))
     assert most[0] == capacity

@@ -25,6 +25,7 @@ from partita.errors import PlanError
 from partita.runtime import device_string
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
+from partita_hetero.executors import DEFAULT, executor_for
 from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
 from partita_hetero.options.pins import PinRule, read_rules
 
@@ -190,10 +191,10 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
     config: dict[str, Any] = {**properties_of(args), "HETERO_SCHEDULE": "PRIORITY"}
     if args.memory:
         config["HETERO_MEMORY_LIMITS"] = dict(args.memory)
-    if args.objective == "PARALLEL":
-        config["HETERO_EXECUTOR"] = "PARALLEL"
     if args.objective == "THROUGHPUT":
         config["PERFORMANCE_HINT"] = "THROUGHPUT"
+    elif args.objective != DEFAULT.objective:
+        config["HETERO_EXECUTOR"] = executor_for(args.objective).name
     placed = core.compile_model(model, args.device, config).device_model
     if not isinstance(placed, HeteroModel):
         raise TypeError(f"HETERO compiles to {type(placed).__name__}.")

@@ -19,8 +19,8 @@ from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep
+from partita_hetero.executors import Schedule
 from partita_hetero.partition.submodels import Submodel
-from partita_hetero.runtime.executor import Schedule
 
 _log = logging.getLogger("partita.hetero")
 
@@ -108,7 +108,7 @@ class Assembly:
         steps: dict[str, list[int]] = {}
         most: dict[str, int] = {}
         for index, step in enumerate(self.plan.steps):
-            device = self.schedule.lanes[index]
+            device = self.schedule.devices[index]
             if isinstance(step, RunStep) and (one_at_a_time or self.schedule.capacity[device] == 1):
                 block = "" if one_at_a_time else device
                 steps.setdefault(block, []).append(index)

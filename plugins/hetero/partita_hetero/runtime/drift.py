@@ -96,10 +96,10 @@ class Paces:
     def __init__(self, factor: float) -> None:
         self.watching = factor > 0
         self._factor = factor
-        self._known: OrderedDict[Hashable, dict[tuple[int, int], Pace]] = OrderedDict()
+        self._known: OrderedDict[Hashable, dict[int, Pace]] = OrderedDict()
         self._at: Hashable = None
-        self._paces: dict[tuple[int, int], Pace] = {}
-        self.drifted: tuple[int, int] | None = None
+        self._paces: dict[int, Pace] = {}
+        self.drifted: int | None = None
 
     def for_shapes(self, shapes: Hashable) -> None:
         """Goes on with the times that belong to inputs of these shapes."""
@@ -111,28 +111,26 @@ class Paces:
         if len(self._known) > _SHAPES:
             self._known.popitem(last=False)
 
-    def note(self, first: int, last: int, seconds: float) -> None:
-        """Takes a run of the steps from the first to the last."""
-        pace = self._paces.get((first, last))
+    def note(self, step: int, seconds: float) -> None:
+        """Takes a run of a step."""
+        pace = self._paces.get(step)
         if pace is None:
-            pace = self._paces[first, last] = Pace(self._factor)
+            pace = self._paces[step] = Pace(self._factor)
         if pace.note(seconds):
-            self.drifted = first, last
+            self.drifted = step
 
     def slow_steps(self) -> list[int]:
-        """Steps, run by themselves, that were slow of late."""
-        return [
-            first for (first, last), pace in self._paces.items() if first == last and pace.is_slow
-        ]
+        """Steps that were slow of late."""
+        return [step for step, pace in self._paces.items() if pace.is_slow]
 
-    def take(self) -> tuple[tuple[int, int], Pace] | None:
-        """The steps that have drifted, if any, which are told of once."""
-        steps, self.drifted = self.drifted, None
-        if steps is None:
+    def take(self) -> tuple[int, Pace] | None:
+        """The step that has drifted, if any, which is told of once."""
+        step, self.drifted = self.drifted, None
+        if step is None:
             return None
-        pace = self._paces[steps]
+        pace = self._paces[step]
         pace.rest()
-        return steps, pace
+        return step, pace
 
 
 def race(present: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:

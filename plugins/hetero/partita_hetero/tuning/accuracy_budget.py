@@ -33,6 +33,7 @@ from partita.progress import progress
 from partita.runtime.compiled_model import CompiledModel
 from partita_hetero.cost import clock
 from partita_hetero.cost.database import Database
+from partita_hetero.device_model import HeteroModel
 from partita_hetero.placement.by_priority import Placement, Wishes
 from partita_hetero.tuning.sample_inputs import Samples
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from partita.contract.core_api import CoreAPI
     from partita.model.model import Model
     from partita_hetero.compile.pipeline import Compilation
-    from partita_hetero.device_model import HeteroModel
 
 _log = logging.getLogger("partita.hetero")
 
@@ -144,11 +144,9 @@ class Accuracy:
         return statistics.median(times[1:])  # the first one makes buffers
 
     def _compiled(self, wishes: Wishes, out: Excluded) -> HeteroModel:
-        from partita_hetero.device_model import HeteroModel
-
         excluded = dict(out)
         while True:
-            placement = self._compilation.place(excluded, wishes)
+            placement = self._compilation.placer.place(excluded, wishes)
             assembly = self._compilation.build(placement, excluded, [])
             if assembly is not None:
                 return HeteroModel(self._compilation, assembly)
@@ -163,7 +161,7 @@ class Accuracy:
         least = now
         while now > self._budget:
             if moved is None:
-                moves = self._moves(self._compilation.place(out, wishes), out)
+                moves = self._moves(self._compilation.placer.place(out, wishes), out)
                 count, error = self._fewest(moves, wishes, out)
                 least = min(least, error)
                 if count is not None:
@@ -187,7 +185,7 @@ class Accuracy:
         """Lets a device compute in float32 from now on."""
         self._exact.append(device)
         self._devices.override(device, PRECISION, EXACT)
-        self._compilation.compile_anew(device)
+        self._compilation.compiler.forget_device(device)
         if device in self._benches:
             self._benches[device].config = self._devices.config(device)
         self._errors = {key: e for key, e in self._errors.items() if key[1] != device}
@@ -196,7 +194,7 @@ class Accuracy:
         """Lets a device compute as the user has set it."""
         self._exact.remove(device)
         self._devices.drop_override(device, PRECISION)
-        self._compilation.compile_anew(device)
+        self._compilation.compiler.forget_device(device)
 
     def _found(self, excluded: Excluded, error: float, before: float) -> Fit:
         raised = list(self._exact)
@@ -305,7 +303,7 @@ class Accuracy:
         worst: dict[int, dict[str, float]] = {}
         for (op, device), error in self._errors.items():
             worst.setdefault(op, {})[device] = error
-        pins = {op: pin for op, pin in self._compilation.wanted.pins.items() if pin.hard}
+        pins = {op: pin for op, pin in self._compilation.placer.wanted.pins.items() if pin.hard}
         least = {
             op: min(
                 (e for device, e in errors.items() if op not in pins or device == pins[op].device),
@@ -358,10 +356,10 @@ class Accuracy:
         return self._benches[device]
 
     def _takes(self, device: str, op: int) -> bool:
-        return self._names[op] in self._compilation.ask(device)
+        return self._names[op] in self._compilation.placer.ask(device)
 
     def _pinned(self, op: int, device: str) -> bool:
-        pin = self._compilation.wanted.pins.get(op)
+        pin = self._compilation.placer.wanted.pins.get(op)
         return pin is not None and pin.hard and pin.device == device
 
     def _key(self, wishes: Wishes, out: Mapping[tuple[int, str], Reason]) -> str:
@@ -390,7 +388,7 @@ class Accuracy:
             str(core.fingerprint(self._against, {})),
             f"{self._budget!r}",
             str(sorted((op, device) for op, (device, _) in wishes.items())),
-            str(sorted((op, pin.device) for op, pin in compilation.wanted.pins.items())),
+            str(sorted((op, pin.device) for op, pin in compilation.placer.wanted.pins.items())),
             str(sorted(out)),
             str(sorted(self._devices.memory_limits.items())),
         ]

@@ -171,7 +171,7 @@ class Contest:
         """Everything on one device that it takes, the rest by priority; fills in its costs."""
         order = [device.name, *(n for n in self._compilation.devices.names if n != device.name)]
         unmeasured = self._profile.missing(device)
-        entry = self._enter("", lambda: self._compilation.place(self._out, {}, order))
+        entry = self._enter("", lambda: self._compilation.placer.place(self._out, {}, order))
         if entry is None or entry.trial is None or entry.run is None:
             return
         if unmeasured:
@@ -182,7 +182,7 @@ class Contest:
     def enter_plan(self, plan: Plan) -> bool:
         """What the planner found; whether that is new, so that another round may find more."""
         wishes = self._wishes(plan.assignment)
-        entry = self._enter(PLAN, lambda: self._compilation.place(self._out, wishes))
+        entry = self._enter(PLAN, lambda: self._compilation.placer.place(self._out, wishes))
         if entry is not None:
             self._correct(entry)
         return entry is not None
@@ -392,7 +392,7 @@ class Contest:
         used = dict.fromkeys(placement.device[op] for op in self._table.home)
         if len(used) == 1:
             return f"only {next(iter(used))}"
-        if placement.device == self._compilation.place(self._out, {}).device:
+        if placement.device == self._compilation.placer.place(self._out, {}).device:
             return "priority"
         return f"{placement.device[min(self._table.home)]} first"
 

@@ -169,7 +169,7 @@ class Scheduler:
 
     def _describe(self, database: Database) -> list[DeviceCosts]:
         """All devices that can get something: those of the list, and those of pins."""
-        names = dict.fromkeys([*self._devices.names, *self._compilation.pins.values()])
+        names = dict.fromkeys([*self._devices.names, *self._compilation.placer.pins.values()])
         described = []
         for name in names:
             info = self._core.device_info(name)
@@ -187,7 +187,7 @@ class Scheduler:
             "devices": [device.key for device in devices],
             "executor": properties.HETERO_EXECUTOR,
             "objective": self._objective,
-            "pins": {str(op): device for op, device in self._compilation.pins.items()},
+            "pins": {str(op): device for op, device in self._compilation.placer.pins.items()},
             "memory": self._devices.memory_limits,
             "out": sorted(f"{op} {device}" for op, device in self._out),
             "samples": self._samples.key,
@@ -197,7 +197,7 @@ class Scheduler:
     def _table(self, devices: Sequence[DeviceCosts]) -> CostTable:
         compilation = self._compilation
         names = compilation.wiring.names()
-        answers = {device.name: compilation.ask(device.name) for device in devices}
+        answers = {device.name: compilation.placer.ask(device.name) for device in devices}
 
         def refusals(op: int) -> dict[str, Reason]:
             found = {}
@@ -213,13 +213,15 @@ class Scheduler:
             return found
 
         groups = group(
-            compilation.wiring, lambda op: (frozenset(refusals(op)), compilation.pins.get(op))
+            compilation.wiring,
+            lambda op: (frozenset(refusals(op)), compilation.placer.pins.get(op)),
         )
         refused = [refusals(one.ops[-1]) for one in groups]
         pins = {
-            index: compilation.pins[one.ops[0]]
+            index: compilation.placer.pins[one.ops[0]]
             for index, one in enumerate(groups)
-            if one.ops[0] in compilation.pins and compilation.pins[one.ops[0]] not in refused[index]
+            if one.ops[0] in compilation.placer.pins
+            and compilation.placer.pins[one.ops[0]] not in refused[index]
         }
         shared = [
             (source.name, target.name)
@@ -236,10 +238,10 @@ class Scheduler:
             devices,
             refused,
             pins,
-            compilation.sizes,
+            compilation.placer.sizes,
             shared,
             compilation.model.name,
-            [i for i in pins if not compilation.wanted.pins[groups[i].ops[0]].hard],
+            [i for i in pins if not compilation.placer.wanted.pins[groups[i].ops[0]].hard],
         )
 
     # ----------------------------------------------------------------------- the decision
@@ -317,4 +319,4 @@ def objective_of(properties: HeteroProperties) -> Objective:
     """What is minimized, from the hint and the executor."""
     if properties.PERFORMANCE_HINT is PerformanceMode.THROUGHPUT:
         return "THROUGHPUT"
-    return "PARALLEL" if properties.HETERO_EXECUTOR == "PARALLEL" else "LATENCY"
+    return properties.executor.objective

@@ -6,18 +6,18 @@ import statistics
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from partita.contract.runner import Runner
 from partita.runtime.compiled_model import CompiledModel
 from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.pipeline import Compilation
 from partita_hetero.cost import clock
 from partita_hetero.cost.timing import Effort, repeat
+from partita_hetero.device_model import HeteroModel
 from partita_hetero.planner.simulation.timeline import Timeline
-
-if TYPE_CHECKING:
-    from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.runtime.failover import Failover
+from partita_hetero.runtime.request_runner import HeteroRunner
 
 EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
 WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
@@ -58,20 +58,16 @@ class Trial:
     def __init__(
         self, compilation: Compilation, assembly: Assembly, inputs: Sequence[Tensor]
     ) -> None:
-        from partita_hetero.device_model import HeteroModel
-        from partita_hetero.runtime.request_runner import HeteroRunner
-
         self.assembly = assembly
         self._inputs = list(inputs)
         properties = compilation.devices.properties
+        # A failure shows, instead of moving something.
         plain = properties.model_copy(update={"STRICT": True, "PERF_COUNT": False})
-        self._compiled = HeteroModel(compilation, assembly)
-        self._compiled.properties = plain  # a failure shows, instead of moving something
+        self._compiled = HeteroModel(compilation, assembly, plain)
         self._request = CompiledModel(self._compiled).create_infer_request()
         self._request.set_input_tensors(dict(enumerate(inputs)))
-        timed = HeteroModel(compilation, assembly)
-        timed.properties = plain.model_copy(update={"PERF_COUNT": True})
-        self._timed = HeteroRunner(timed)
+        timed = plain.model_copy(update={"PERF_COUNT": True})
+        self._timed = HeteroRunner(Failover(compilation, assembly, timed))
 
     def run(self) -> float:
         """Runs once, as an application would; returns the seconds."""

@@ -1,0 +1,125 @@
+"""From compiled submodels to an assembly: transfers and memory planned, all of it explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from partita.contract.device_model import DeviceModel
+from partita.contract.explanation import Explanation
+from partita.contract.query import QueryResult
+from partita.model.model import Model
+from partita_hetero.compile import transfer_plan
+from partita_hetero.compile.executable import Assembly, plan_arena
+from partita_hetero.compile.layout_negotiation import Settlement
+from partita_hetero.compile.submodel_compiler import SubmodelCompiler
+from partita_hetero.executors import Executor, Schedule
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.placement import explanation_rows
+from partita_hetero.placement.by_priority import Placement
+from partita_hetero.placement.decision import Choice
+from partita_hetero.placement.value_sizes import sizes_of
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A placement and where it comes from, for the explanation.
+
+    Attributes:
+        placement: A device for every operation.
+        pieces: Its submodels.
+        choice: What the placement comes from, if measurements decided it.
+        answers: What devices have said they take.
+        order: The devices, preferred ones first.
+        notes: What went wrong, and what applications are to know.
+    """
+
+    placement: Placement
+    pieces: Sequence[Submodel]
+    choice: Choice | None
+    answers: Mapping[str, QueryResult]
+    order: Sequence[str]
+    notes: Sequence[str]
+
+
+def assemble(
+    model: Model,
+    wiring: OpGraph,
+    placed: Placed,
+    settlement: Settlement,
+    compiler: SubmodelCompiler,
+    executor: Executor,
+) -> Assembly:
+    """Joins compiled submodels.
+
+    Args:
+        model: The model.
+        wiring: Its operations.
+        placed: Its submodels and where they come from.
+        settlement: Their compiled models, with the layouts that they have agreed on.
+        compiler: What compiled them; knows which memories devices share.
+        executor: How requests will run.
+    """
+    pieces, compiled = placed.pieces, settlement.compiled
+    outputs = [port.name for port in model.outputs]
+    plan = transfer_plan.plan(
+        pieces,
+        [port.name for port in model.inputs],
+        outputs,
+        compiler.memory_of,
+        compiler.can_share,
+        sizes_of(model, settlement.layouts),
+        settlement.layouts,
+        settlement.casts,
+    )
+    initializers = model.ir.graph.initializers
+    constants = {
+        name: initializers[name].const_value.numpy()  # type: ignore[union-attr]  # has a value
+        for name, slot in zip(outputs, plan.outputs, strict=True)
+        if slot is None
+    }
+    explanation = Explanation(
+        model.name,
+        explanation_rows.rows(
+            *(wiring, placed.placement, pieces, placed.choice, placed.order, placed.answers)
+        ),
+        [piece.device for piece in pieces],
+        plan.boundaries,
+        [*placed.notes, *_notes_of_devices(pieces, compiled)],
+        placed.choice.decision if placed.choice else None,
+    )
+    arena_bytes, places = plan_arena(
+        plan, pieces, compiled, settlement.layouts, reuse=executor.keeps_order
+    )
+    return Assembly(
+        *(pieces, compiled, plan, _schedule(plan, pieces, compiled)),
+        *(constants, explanation, arena_bytes, places),
+    )
+
+
+def _notes_of_devices(pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]) -> list[str]:
+    """What devices tell of their submodels, once each."""
+    found = (
+        f"{piece.device}: {note}"
+        for piece, part in zip(pieces, compiled, strict=True)
+        for note in part.explain().notes
+    )
+    return list(dict.fromkeys(found))
+
+
+def _schedule(
+    plan: transfer_plan.Plan, pieces: Sequence[Submodel], compiled: Sequence[DeviceModel]
+) -> Schedule:
+    """What waits for what, and for room on its device."""
+    device_of = {piece.number: piece.device for piece in pieces}
+    capacity: dict[str, int] = {}
+    for piece, part in zip(pieces, compiled, strict=True):
+        room = max(1, part.optimal_number_of_infer_requests)
+        capacity[piece.device] = min(room, capacity.get(piece.device, room))
+    devices = {
+        index: device_of[step.submodel]
+        for index, step in enumerate(plan.steps)
+        if isinstance(step, transfer_plan.RunStep)
+    }
+    return Schedule(plan.steps, devices=devices, capacity=capacity)

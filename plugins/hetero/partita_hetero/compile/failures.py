@@ -1,0 +1,53 @@
+"""What devices lose when they fail, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError, UnsupportedOpError
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.partition.submodels import Submodel
+
+Exclusions = Mapping[tuple[int, str], Reason]
+"""Operations that a device took and then failed on, with the reason."""
+
+
+def exclude(
+    wiring: OpGraph, piece: Submodel, code: ReasonCode, error: Exception
+) -> dict[tuple[int, str], Reason]:
+    """The exclusions that keep a submodel's operations off its device.
+
+    All of them, unless the device names those that it refuses.
+    """
+    refused = error.reasons if isinstance(error, UnsupportedOpError) else {}
+    named = {
+        (op, piece.device): reason
+        for op in piece.ops
+        if (reason := refused.get(wiring.nodes[op].name or ""))
+    }
+    return named or dict.fromkeys(
+        ((op, piece.device) for op in piece.ops), Reason(code, str(error))
+    )
+
+
+def exclude_device(wiring: OpGraph, device: str, reason: Reason) -> dict[tuple[int, str], Reason]:
+    """The exclusions that leave a device alone altogether."""
+    return {(op, device): reason for op in range(len(wiring.nodes))}
+
+
+def not_compiled(piece: Submodel, error: Exception) -> CompileError:
+    """What STRICT raises where a device cannot compile what it claimed."""
+    return CompileError(
+        f"Device '{piece.device}' claimed {len(piece.ops)} operations and failed to compile "
+        f"them: {error}"
+    )
+
+
+def remark(wiring: OpGraph, piece: Submodel, what: str, error: Exception) -> str:
+    """A sentence for the explanation's notes."""
+    first = wiring.nodes[piece.ops[0]].name
+    return (
+        f"{piece.device} claimed {len(piece.ops)} operations (from '{first}') and {what} "
+        f"them: {error}"
+    )

@@ -1,0 +1,142 @@
+"""Where operations go: devices' answers, pins and memory limits; and the submodels of that."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.errors import DeviceError, InfeasiblePlanError, PluginError
+from partita.model.model import Model
+from partita.tensors.tensor import HOST
+from partita_hetero.compile.failures import Exclusions
+from partita_hetero.partition import op_graph, partitioner, submodels
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.placement import by_priority, constraints, memory_limits
+from partita_hetero.placement.by_priority import Placement
+from partita_hetero.placement.device_list import DeviceList
+from partita_hetero.placement.value_sizes import sizes_of
+
+_log = logging.getLogger("partita.hetero")
+
+
+class Placer:
+    """Places one model on one device list.
+
+    Args:
+        model: The model; affinities in it are pins.
+        devices: The device list.
+        pins: Operation name to device, instead of affinities, pins and lock file.
+
+    Attributes:
+        wiring: The model's operations.
+        sizes: Bytes of its values, where they are known.
+        wanted: What applications demand of the placement.
+        pins: Operation to the device that it is wanted on.
+        answers: What devices have said they take.
+
+    Raises:
+        DeviceNotFoundError: A pin names a device that does not exist.
+        PlanError: A pin or the lock file cannot be used.
+    """
+
+    def __init__(
+        self, model: Model, devices: DeviceList, pins: Mapping[str, str] | None = None
+    ) -> None:
+        self._model = model
+        self._devices = devices
+        self.wiring = op_graph.build(model)
+        self.sizes = sizes_of(model, {})
+        self.answers: dict[str, QueryResult] = {}
+        if pins is None:
+            self.wanted = constraints.gather(model, self.wiring, devices, self.ask)
+        else:
+            self.wanted = constraints.by_name(pins, self.wiring, devices)
+        self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}
+        self.wanted.notes.extend(self._unknown_sizes())
+
+    def ask(self, device: str) -> QueryResult:
+        """A device's answer; one that cannot answer takes nothing, with its error as the reason."""
+        if device not in self.answers:
+            try:
+                self.answers[device] = self._devices.ask(self._model, device)
+            except (DeviceError, PluginError) as error:
+                if self._devices.properties.STRICT:
+                    raise
+                _log.warning("%s could not be asked and gets nothing to do: %s", device, error)
+                reason = Reason(ReasonCode.QUERY_FAILED, str(error))
+                refusals = {op.name: reason for op in self._model.ops}
+                self.answers[device] = QueryResult.of(device, refusals)
+        return self.answers[device]
+
+    def forget(self, device: str) -> None:
+        """Asks a device anew when it is needed next."""
+        self.answers.pop(device, None)
+
+    def place(
+        self,
+        out: Exclusions,
+        wishes: by_priority.Wishes,
+        order: Sequence[str] | None = None,
+    ) -> Placement:
+        """A device for every operation: pins first, then wishes, then the devices in order."""
+        properties, pins = self._devices.properties, self.wanted.pins
+        names = self._devices.names if order is None else order
+
+        def place(full: Exclusions) -> Placement:
+            every = {**full, **out}
+            return by_priority.place(
+                *(self.wiring, names, pins, self.ask, self._devices.welcomes),
+                *(every, properties.STRICT, wishes),
+            )
+
+        if not self._devices.memory_limits:
+            return place({})
+        return memory_limits.enforce(
+            memory_limits.MemoryModel(
+                self.wiring,
+                self.sizes,
+                lambda device: self._devices.core.device_info(device).memory == HOST,
+                properties.executor.objective,
+            ),
+            self._devices.memory_limits,
+            lambda op, device: op in pins and pins[op].hard and pins[op].device == device,
+            self.wiring.names(),
+            place,
+        )
+
+    def pieces(self, placement: Placement) -> list[Submodel]:
+        """The submodels of a placement."""
+        parts = partitioner.partition(
+            self.wiring.preds,
+            self.wiring.succs,
+            placement.device,
+            merge_islands=self._devices.properties.executor.one_at_a_time,
+        )
+        pieces = submodels.describe(self.wiring, parts)
+        if len(pieces) > 1:
+            return pieces
+        order = [port.name for port in self._model.inputs]
+        return [replace(p, inputs=tuple(sorted(p.inputs, key=order.index))) for p in pieces]
+
+    def _unknown_sizes(self) -> list[str]:
+        """A note on what memory limits cannot count.
+
+        Raises:
+            InfeasiblePlanError: ``STRICT`` is set: nobody can promise that such limits are kept.
+        """
+        limited = self._devices.memory_limits
+        unknown = memory_limits.uncounted(self.wiring, self.sizes) if limited else []
+        if not unknown:
+            return []
+        note = (
+            f"Memory limits count {len(unknown)} values by their known dimensions alone, since "
+            f"their shapes are not fixed, '{unknown[0]}' first; a run may need more."
+        )
+        if self._devices.properties.STRICT:
+            raise InfeasiblePlanError(
+                f"{note} Fix the shapes of the inputs with model.reshape(...), or set STRICT=NO."
+            )
+        _log.warning("%s", note)
+        return [note]

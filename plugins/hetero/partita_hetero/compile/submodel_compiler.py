@@ -1,0 +1,109 @@
+"""Submodels compiled by their devices, side by side, and each once however often it is needed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from partita.contract.device_model import DeviceModel
+from partita.errors import PartitaError
+from partita.model.model import Model
+from partita.system.processors import usable_processors
+from partita_hetero.partition import submodels
+from partita_hetero.partition.op_graph import OpGraph
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.placement.device_list import DeviceList
+
+_log = logging.getLogger("partita.hetero")
+
+SPARE_SUBMODELS = 64
+"""So many compiled submodels are kept that no assembly uses, for failures that come back."""
+
+
+class SubmodelCompiler:
+    """Compiles parts of one model.
+
+    Args:
+        model: The model.
+        wiring: Its operations.
+        devices: The device list.
+
+    Attributes:
+        states: Device to what its compiled submodels had exported, while a model is restored.
+    """
+
+    def __init__(self, model: Model, wiring: OpGraph, devices: DeviceList) -> None:
+        self._model, self._wiring, self._devices = model, wiring, devices
+        self._done: dict[Any, DeviceModel] = {}
+        self._memories: dict[str, str] = {}
+        self.states: Mapping[str, Mapping[str, Any]] = {}
+
+    def compile(
+        self, pieces: Sequence[Submodel], counted: bool
+    ) -> list[tuple[Submodel, PartitaError]]:
+        """Compiles what is not done yet, side by side; returns what failed.
+
+        Args:
+            pieces: The submodels.
+            counted: Let devices measure every operation.
+        """
+        waiting = [piece for piece in pieces if (piece.key, counted) not in self._done]
+        models = [submodels.cut(self._model, self._wiring, piece) for piece in waiting]
+
+        def compile_one(index: int) -> PartitaError | None:
+            try:
+                self._done[waiting[index].key, counted] = self._compile(
+                    waiting[index], models[index], counted
+                )
+            except PartitaError as error:
+                return error
+            return None
+
+        if len(waiting) <= 1:
+            errors = [compile_one(index) for index in range(len(waiting))]
+        else:
+            workers = min(len(waiting), usable_processors())
+            with ThreadPoolExecutor(workers, thread_name_prefix="partita-compile") as pool:
+                errors = list(pool.map(compile_one, range(len(waiting))))
+        return [(p, e) for p, e in zip(waiting, errors, strict=True) if e is not None]
+
+    def compiled(self, pieces: Sequence[Submodel], counted: bool) -> list[DeviceModel]:
+        """The compiled model of each, after :meth:`compile`."""
+        return [self._done[piece.key, counted] for piece in pieces]
+
+    def memory_of(self, device: str) -> str:
+        """The memory that a device's outputs lie in, once something was compiled for it."""
+        return self._memories[device]
+
+    def can_share(self, device: str, memory: str) -> bool:
+        """Whether a device reads a memory; one that fails to answer is given copies."""
+        try:
+            return self._devices.core.can_share(device, memory)
+        except Exception as error:  # noqa: BLE001  # whatever a broken plugin raises
+            _log.warning("%s cannot say what it shares: %s", device, error)
+            return False
+
+    def forget_device(self, device: str) -> None:
+        """Forgets what was compiled for a device, whose properties have changed."""
+        self._done = {key: done for key, done in self._done.items() if key[0][0] != device}
+
+    def forget_old(self, pieces: Sequence[Submodel]) -> None:
+        """Bounds what failures leave behind; submodels in use are held by their assembly."""
+        for piece in pieces:
+            self._done[piece.key, False] = self._done.pop((piece.key, False))
+        for key in list(self._done)[: -2 * len(pieces) - SPARE_SUBMODELS]:
+            del self._done[key]
+
+    def _compile(self, piece: Submodel, model: Model, counted: bool) -> DeviceModel:
+        core, device = self._devices.core, piece.device
+        if device not in self._memories:  # asking takes some devices a millisecond
+            self._memories[device] = core.device_info(device).memory
+        config = self._devices.config(device)
+        if counted:
+            config["PERF_COUNT"] = True
+        state = self.states.get(device)
+        if state:
+            return core.restore_model(model, device, config, state)
+        return core.compile_model(model, device, config)

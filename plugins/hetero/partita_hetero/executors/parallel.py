@@ -1,0 +1,122 @@
+"""PARALLEL: all steps that are ready at the same time, as many as each device has room for."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from collections.abc import Sequence
+
+from partita.system.thread_pool import LazyPool
+from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
+from partita_hetero.executors.schedule import Schedule
+
+_pool = LazyPool("partita-hetero", 32)
+
+
+class Parallel(Executor):
+    """Steps side by side on several threads.
+
+    If a step fails, no further ones start; the error is raised once the running ones have ended.
+    """
+
+    name = "PARALLEL"
+    summary = (
+        "all that are ready at the same time, one on each device (as many as the device names as "
+        "its OPTIMAL_NUMBER_OF_INFER_REQUESTS)"
+    )
+    one_at_a_time = False
+    objective = "PARALLEL"
+
+    def run(self, schedule: Schedule, run: RunStep, cancelled: Cancelled) -> None:
+        """Runs steps as they become ready, on threads of a pool and the calling one."""
+        _ParallelRun(schedule, run, cancelled).run_all()
+
+
+class _ParallelRun:
+    """One request: who ends a step goes on with what it made ready; only the rest changes threads.
+
+    So steps that wait for one another stay on one thread, at first the calling one, and cost no
+    more than in LINEAR.
+    """
+
+    def __init__(self, schedule: Schedule, run: RunStep, cancelled: Cancelled) -> None:
+        self._schedule, self._run, self._cancelled = schedule, run, cancelled
+        self._waiting = list(schedule.waiting)
+        self._free = dict(schedule.capacity)
+        self._queued: dict[str, list[int]] = {device: [] for device in self._free}
+        self._lock = threading.Lock()
+        self._running = 0
+        self._failure: BaseException | None = None
+        self._ended = threading.Event()
+
+    def run_all(self) -> None:
+        """Runs all steps; raises the first error."""
+        ready = [index for index, count in enumerate(self._waiting) if count == 0]
+        start = self._admitted(ready)
+        self._running = len(start)
+        if not start:
+            return
+        self._hand_out(start[1:])
+        self._run_from(start[0])
+        self._ended.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _hand_out(self, start: Sequence[int]) -> None:
+        for index in start:
+            _pool.submit(self._run_from, index)
+
+    def _run_from(self, index: int) -> None:
+        """Runs a step, and after it, as long as there are any, one of those that waited for it."""
+        while True:
+            failure: BaseException | None = None
+            try:
+                check_cancelled(self._cancelled)
+                self._run(index)
+            except BaseException as error:  # noqa: BLE001  # handed to the calling thread
+                failure = error
+            start = self._end(index, failure)
+            if not start:
+                return
+            self._hand_out(start[1:])
+            index = start[0]
+
+    def _end(self, index: int, failure: BaseException | None) -> list[int]:
+        """Notes the end of a step; returns the steps that are to run now."""
+        with self._lock:
+            self._failure = self._failure or failure
+            start = [] if self._failure is not None else self._admitted(self._next(index))
+            self._running += len(start) - 1
+            if self._running == 0:
+                self._ended.set()
+            return start
+
+    def _next(self, index: int) -> list[int]:
+        """The steps that waited for nothing more than the end of this one."""
+        ready = []
+        for follower in self._schedule.followers[index]:
+            self._waiting[follower] -= 1
+            if self._waiting[follower] == 0:
+                ready.append(follower)
+        device = self._schedule.devices[index]
+        if device:
+            self._free[device] += 1
+            if self._queued[device]:
+                ready.append(heapq.heappop(self._queued[device]))
+        return sorted(ready)
+
+    def _admitted(self, ready: Sequence[int]) -> list[int]:
+        """Those of the steps that can start now; the others wait for room on their device."""
+        start = []
+        for index in ready:
+            device = self._schedule.devices[index]
+            if device and not self._free[device]:
+                heapq.heappush(self._queued[device], index)
+                continue
+            if device:
+                self._free[device] -= 1
+            start.append(index)
+        return start
+
+
+EXECUTOR = Parallel()

@@ -1,0 +1,26 @@
+"""How many bytes the values of a model take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from partita.model.model import Model, is_static, numpy_dtype, value_shape
+from partita.tensors.layout import Layout
+
+
+def sizes_of(model: Model, layouts: Mapping[str, Layout]) -> dict[str, int | None]:
+    """Bytes of every value whose type and shape are known.
+
+    Args:
+        model: The model.
+        layouts: By value, the layout that it crosses in.
+    """
+    sizes: dict[str, int | None] = {}
+    graph = model.ir.graph
+    for value in [*graph.inputs, *(v for node in graph for v in node.outputs)]:
+        dtype, shape = numpy_dtype(value.dtype), value_shape(value)
+        if value.name and dtype is not None and is_static(shape):
+            layout = layouts.get(value.name)
+            sizes[value.name] = (layout.dtype if layout else dtype).itemsize * math.prod(shape)
+    return sizes

@@ -1,0 +1,225 @@
+"""Which assembly the requests of one model run, and what replaces it when a device fails."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+
+from partita.contract.explanation import Explanation
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import DeviceNotFoundError
+from partita.model.expected_shapes import DueShapes
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
+from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.partition.submodels import Submodel
+from partita_hetero.properties import HeteroProperties
+from partita_hetero.runtime.call_timeout import Watchdog
+from partita_hetero.runtime.run_timeline import RunTimeline
+
+_log = logging.getLogger("partita.hetero")
+
+STRIKES = 3
+"""After so many failures at run time a device gets nothing more to do."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A way round failures.
+
+    Attributes:
+        start: The assembly that it changes.
+        assembly: The one to try; ``start`` itself if all failures have been dealt with already.
+        excluded: What devices have lost in it.
+        blamed: The device of each failure that is new.
+        drifted: Whether it is slowness that it is a way round.
+    """
+
+    start: Assembly
+    assembly: Assembly
+    excluded: Exclusions
+    blamed: Sequence[str]
+    drifted: bool = False
+
+
+class Failover:
+    """What the requests of one model share.
+
+    Args:
+        compilation: Makes assemblies, now and when a device fails.
+        assembly: What to run, if it is there already.
+        properties: How to run it (defaults to those of the compilation).
+
+    Attributes:
+        compilation: Makes assemblies.
+        properties: How requests run.
+        assembly: What requests run from now on.
+        due_shapes: The shapes that values of the model have.
+        watchdog: Gives up calls that take too long, if there is a limit.
+        measured: When each step of the last request ran, if requests note that.
+    """
+
+    def __init__(
+        self,
+        compilation: Compilation,
+        assembly: Assembly | None = None,
+        properties: HeteroProperties | None = None,
+    ) -> None:
+        self.compilation = compilation
+        self.properties = properties or compilation.devices.properties
+        self._lock = threading.Lock()
+        self._excluded: Exclusions = {}
+        self._failures: Counter[str] = Counter()
+        self._notes: list[str] = []
+        self._reports: list[str] = []
+        self._told_of_nan = False
+        self._drifted: set[Hashable] = set()
+        timeout_ms = self.properties.HETERO_TIMEOUT_MS
+        self.due_shapes = DueShapes(compilation.model)
+        self.watchdog = Watchdog(timeout_ms / 1e3) if timeout_ms else None
+        self.measured: RunTimeline | None = None
+        self.assembly = compilation.assemble({}) if assembly is None else assembly
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """How often each device has failed while requests ran and lost operations for it."""
+        return dict(self._failures)
+
+    @property
+    def told_of_nan(self) -> bool:
+        """Whether a request has told already of NaN out of finite inputs."""
+        return self._told_of_nan
+
+    def explain(self) -> Explanation:
+        """Where every operation runs and why, what crosses, and what went wrong on the way."""
+        explanation = self.assembly.explanation
+        if not self._reports:
+            return explanation
+        return replace(explanation, notes=[*explanation.notes, *self._reports])
+
+    def without(self, failures: Sequence[tuple[Submodel, Exception]]) -> Remedy:
+        """An assembly in which devices have lost what they failed on; does not adopt it.
+
+        Args:
+            failures: Submodels that failed, with their errors. Those whose operations the device
+                has lost already, by another request's failure, count no more.
+
+        Raises:
+            UnsupportedOpError: There is no other device for an operation.
+        """
+        with self._lock:
+            start = self.assembly
+            excluded = dict(self._excluded)
+            notes = list(self._notes)
+            strikes = self._failures.copy()
+        blamed = []
+        for piece, error in failures:
+            lost = exclude(self.compilation.wiring, piece, ReasonCode.RUN_FAILED, error)
+            if all(key in excluded for key in lost):
+                continue
+            excluded |= lost
+            blamed.append(piece.device)
+            notes.append(remark(self.compilation.wiring, piece, "failed to run", error))
+            strikes[piece.device] += 1
+            if strikes[piece.device] == STRIKES:
+                reason = Reason(ReasonCode.RUN_FAILED, f"failed {STRIKES} times")
+                everything = exclude_device(self.compilation.wiring, piece.device, reason)
+                excluded = {**everything, **excluded}
+                notes.append(
+                    f"{piece.device} failed {STRIKES} times and gets nothing more to do; "
+                    f"compiled.device_model.enable_device({piece.device!r}) lets it try again."
+                )
+        assembly = self.compilation.assemble(excluded, notes) if blamed else start
+        return Remedy(start, assembly, excluded, blamed)
+
+    def without_drifted(self, pieces: Sequence[Submodel], why: str) -> Remedy:
+        """An assembly in which a device has lost what it has become slow at; does not adopt it.
+
+        Args:
+            pieces: The submodels.
+            why: What was found.
+
+        Raises:
+            UnsupportedOpError: There is no other device for an operation.
+        """
+        with self._lock:
+            start, notes = self.assembly, [*self._notes, why]
+            reason = Reason(ReasonCode.DRIFTED, why)
+            lost = {(op, piece.device): reason for piece in pieces for op in piece.ops}
+            excluded = {**self._excluded, **lost}
+        return Remedy(start, self.compilation.assemble(excluded, notes), excluded, [], drifted=True)
+
+    def adopt(self, remedy: Remedy) -> bool:
+        """Makes a remedy that has worked what all requests run from now on.
+
+        Returns:
+            Whether it is; not if the assembly that it starts from has been replaced meanwhile.
+        """
+        if not remedy.blamed and not remedy.drifted:
+            return True
+        with self._lock:
+            if self.assembly is not remedy.start:
+                return False
+            known = len(self._notes)
+            self.assembly = remedy.assembly
+            self._excluded = remedy.excluded
+            self._notes = list(remedy.assembly.explanation.notes)
+            self._failures.update(remedy.blamed)
+        for note in remedy.assembly.explanation.notes[known:]:
+            _log.warning("%s", note)
+        return True
+
+    def enable_device(self, device: str) -> None:
+        """Forgets a device's failures and gives its operations back to it.
+
+        Raises:
+            DeviceNotFoundError: The device is not in the list.
+        """
+        devices = self.compilation.devices
+        resolve = devices.core.resolve_device
+        names = {resolve(name): name for name in devices.names}
+        name = names.get(resolve(device))
+        if name is None:
+            raise DeviceNotFoundError(
+                f"'{device}' is not among the devices of this model: {', '.join(names.values())}."
+            )
+        with self._lock:
+            self._excluded = {key: why for key, why in self._excluded.items() if key[1] != name}
+            self._notes = [note for note in self._notes if not note.startswith(f"{name} ")]
+            self._reports = [note for note in self._reports if not note.startswith(f"{name} ")]
+            self._drifted = set()
+            del self._failures[name]
+            self.compilation.forget(name)
+            self.assembly = self.compilation.assemble(self._excluded, self._notes)
+
+    def first_to_tell(self, piece: Submodel) -> bool:
+        """Whether nobody has told of the drift of a submodel yet; each is told of once."""
+        with self._lock:
+            known = piece.key in self._drifted
+            self._drifted.add(piece.key)
+            return not known
+
+    def report(self, note: str) -> None:
+        """Logs something that went wrong and changes nothing, and puts it into the explanation."""
+        with self._lock:
+            self._reports.append(note)
+        _log.warning("%s", note)
+
+    def report_nan(self, piece: Submodel, output: int) -> None:
+        """Tells of NaN in an output of a submodel whose inputs were finite; once for the model."""
+        with self._lock:
+            if self._told_of_nan:
+                return
+            self._told_of_nan = True
+        self.report(
+            f"{piece.device} returned NaN in '{piece.outputs[output]}' for finite inputs (submodel "
+            f"{piece.number}, {len(piece.ops)} operations from '{self.first_op(piece)}'). If the "
+            "model does not mean that, REJECT_NAN=YES has another device compute them."
+        )
+
+    def first_op(self, piece: Submodel) -> str:
+        """The name of a submodel's first operation."""
+        return self.compilation.wiring.names()[piece.ops[0]]

@@ -1,0 +1,74 @@
+"""Whether what devices returned is what their submodels promise, in a run on certain inputs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+
+import numpy as np
+
+from partita.errors import InferError
+from partita.model.expected_shapes import DueShapes
+from partita.runtime.result_check import ResultCheck
+from partita.tensors.tensor import Tensor
+from partita_hetero.compile.executable import Assembly
+
+
+class OutputChecks:
+    """Looks at the results of one request's submodels.
+
+    Args:
+        assembly: What the request runs.
+        due_shapes: The shapes that values of the model have.
+        reject_nan: Whether a result must not hold NaN.
+    """
+
+    def __init__(self, assembly: Assembly, due_shapes: DueShapes, reject_nan: bool) -> None:
+        self._ports = {
+            piece.number: part.outputs
+            for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
+        }
+        self._checks = {
+            number: ResultCheck(ports, due_shapes) for number, ports in self._ports.items()
+        }
+        self._due_shapes = due_shapes
+        self._reject_nan = reject_nan
+        self._shapes: tuple[tuple[int, ...], ...] = ()
+        self._sizes: dict[str, int] = {}
+
+    def expect(self, inputs: Sequence[Tensor]) -> tuple[tuple[int, ...], ...]:
+        """Takes the model's inputs, whose shapes decide those of results; returns the shapes.
+
+        Nothing is looked at, and none returned, where the model's shapes are fixed.
+        """
+        if self._due_shapes.symbols:
+            self._shapes = tuple(tensor.shape for tensor in inputs)
+            self._sizes = self._due_shapes.sizes(self._shapes)
+        return self._shapes
+
+    def are_plain(self, number: int, results: Sequence[Tensor]) -> bool:
+        """Whether results are host tensors of fixed types and shapes; others may be right too."""
+        return self._checks[number].is_plain(results)
+
+    def check(
+        self, number: int, results: Sequence[Tensor], planned: Sequence[Tensor | None]
+    ) -> None:
+        """Looks at what a submodel's device returned.
+
+        Args:
+            number: The submodel's number.
+            results: What its device returned.
+            planned: The tensors that it was handed for them, which fit.
+
+        Raises:
+            InferError: It is not what the submodel's ports promise.
+        """
+        if len(results) != len(planned) or any(map(operator.is_not, results, planned)):
+            fault = self._checks[number].fault(results, self._shapes, self._sizes)
+            if fault:
+                raise InferError(f"It {fault}.")
+        if not self._reject_nan:
+            return
+        for port, tensor in zip(self._ports[number], results, strict=True):
+            if tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
+                raise InferError(f"It returned NaN in '{port.name}', and REJECT_NAN is set.")

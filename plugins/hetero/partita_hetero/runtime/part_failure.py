@@ -1,0 +1,23 @@
+"""A submodel's device that failed, until the request has found another one or gives up."""
+
+from __future__ import annotations
+
+from partita.errors import InferError, PartitaError
+from partita_hetero.partition.submodels import Submodel
+
+
+class PartFailedError(Exception):
+    """A submodel's device failed; carries which one and the device's own error."""
+
+    def __init__(self, piece: Submodel, error: Exception) -> None:
+        super().__init__(str(error))
+        self.piece = piece
+        self.error = error
+
+    def as_infer_error(self) -> PartitaError:
+        """The device's own error; wrapped if it is none of ours."""
+        if isinstance(self.error, PartitaError):
+            return self.error
+        return InferError(
+            f"Device '{self.piece.device}' failed: {type(self.error).__name__}: {self.error}"
+        )

@@ -1,0 +1,54 @@
+"""What HETERO decides by measurements: the placement, and what the accuracy budget forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from partita.contract.query import Reason
+
+if TYPE_CHECKING:
+    from partita_hetero.compile.pipeline import Compilation
+
+Excluded = dict[tuple[int, str], Reason]
+
+
+def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
+    """Has the scheduler and the accuracy budget decide, once each, if properties ask for them.
+
+    Args:
+        compilation: The model, its devices, and what compiles placements; its ``choice`` and
+            ``inexact`` are set.
+        out: What devices failed to compile; what fails here is added.
+        remarks: Notes for the explanation; what fails here is added.
+    """
+    properties = compilation.devices.properties
+    if compilation.choice is None and properties.HETERO_SCHEDULE == "COST":
+        _choose(compilation, out, remarks)
+    if compilation.inexact is None and properties.HETERO_ACCURACY_BUDGET:
+        compilation.inexact = _within_budget(compilation, out, remarks)
+
+
+def _choose(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
+    from partita_hetero.tuning.scheduler import Scheduler
+
+    compilation.choice = Scheduler(compilation, out, remarks).choose()
+
+
+def _within_budget(
+    compilation: Compilation, out: Mapping[tuple[int, str], Reason], remarks: list[str]
+) -> Excluded:
+    """What devices must lose for the accuracy budget; where times decide, they decide anew."""
+    from partita_hetero.tuning.accuracy_budget import Accuracy
+
+    accuracy = Accuracy(compilation)
+    inexact: Excluded = {}
+    for decisions_left in (2, 1, 0):
+        wishes = compilation.choice.wishes if compilation.choice else {}
+        found = accuracy.fit(wishes, {**out, **inexact})
+        inexact |= found.excluded
+        remarks += [note for note in found.notes if note not in remarks]
+        if compilation.choice is None or not found.changes or not decisions_left:
+            break
+        _choose(compilation, {**out, **inexact}, remarks)
+    return inexact
