@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 from broken_form import Broken
 
-FAULTS: dict[str, type] = {}
 
-
-def ignores(op, attribute):
-    """A device that never looks at one attribute of an operator."""
+def ignores(op, attribute, module=__name__):
+    """Adds to a module a device that never looks at one attribute of an operator."""
     name = f"Ignores{op}{''.join(part.title() for part in attribute.split('_'))}"
 
     def prepare(self, proto):
@@ -19,12 +19,12 @@ def ignores(op, attribute):
                 node.attribute.extend(kept)
         return proto
 
-    body = {"prepare": prepare, "suites": (f"random/{op}/*",), "__module__": __name__}
-    FAULTS[name] = globals()[name] = type(name, (Broken,), body)
+    body = {"prepare": prepare, "suites": (f"random/{op}/*",), "__module__": module}
+    vars(sys.modules[module])[name] = type(name, (Broken,), body)
 
 
-def mistakes(name, op, before, change):
-    """A device that computes nodes of an operator below an opset as if they said something else."""
+def mistakes(name, op, before, change, module=__name__):
+    """Adds to a module a device that reads an operator below an opset as if it said otherwise."""
 
     def prepare(self, proto):
         version = next((o.version for o in proto.opset_import if not o.domain), 1)
@@ -34,8 +34,8 @@ def mistakes(name, op, before, change):
                     change(node, {a.name: a for a in node.attribute})
         return proto
 
-    body = {"prepare": prepare, "suites": (f"random/{op}/*",), "__module__": __name__}
-    FAULTS[name] = globals()[name] = type(name, (Broken,), body)
+    body = {"prepare": prepare, "suites": (f"random/{op}/*",), "__module__": module}
+    vars(sys.modules[module])[name] = type(name, (Broken,), body)
 
 
 for _pair in (
@@ -123,9 +123,6 @@ class ReadsOldSoftmaxAsNew(Broken):
         return proto
 
 
-FAULTS["ReadsOldSoftmaxAsNew"] = ReadsOldSoftmaxAsNew
-
-
 class KnowsOneBatchNormalization(Broken):
     """Opset 7's epsilon is read where opset 9's would lie, and is not found."""
 
@@ -141,10 +138,7 @@ class KnowsOneBatchNormalization(Broken):
         return proto
 
 
-FAULTS["KnowsOneBatchNormalization"] = KnowsOneBatchNormalization
-
-
-def _drop(*names):
+def drop(*names):
     def change(node, attributes):
         kept = [a for a in node.attribute if a.name not in names]
         del node.attribute[:]
@@ -153,10 +147,10 @@ def _drop(*names):
     return change
 
 
-mistakes("ReadsOldAxesNowhere", "ReduceSum", 13, _drop("axes"))
-mistakes("ReadsOldMeansAxesNowhere", "ReduceMean", 18, _drop("axes"))
-mistakes("SplitsOldInEqualParts", "Split", 13, _drop("split"))
-mistakes("ClipsOldWithoutBounds", "Clip", 11, _drop("min"))
-mistakes("PadsOldWithZeros", "Pad", 11, _drop("value"))
-mistakes("PicksOldNeighbours", "Upsample", 10, _drop("mode"))
-mistakes("DropsOldStepsOfPools", "AveragePool", 11, _drop("count_include_pad"))
+mistakes("ReadsOldAxesNowhere", "ReduceSum", 13, drop("axes"))
+mistakes("ReadsOldMeansAxesNowhere", "ReduceMean", 18, drop("axes"))
+mistakes("SplitsOldInEqualParts", "Split", 13, drop("split"))
+mistakes("ClipsOldWithoutBounds", "Clip", 11, drop("min"))
+mistakes("PadsOldWithZeros", "Pad", 11, drop("value"))
+mistakes("PicksOldNeighbours", "Upsample", 10, drop("mode"))
+mistakes("DropsOldStepsOfPools", "AveragePool", 11, drop("count_include_pad"))

@@ -6,13 +6,13 @@ give (one array, or a tuple if there are several), ``node`` its ``onnx.NodeProto
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 from broken_form import Broken
 from good_device import GoodCompiled
 
 from partita_reference.evaluator import missing
-
-FAULTS: dict[str, type] = {}
 
 
 class ComputesCompiled(GoodCompiled):
@@ -44,8 +44,8 @@ def wrap(node, fault):
     node.run = run
 
 
-def wrong(*ops):
-    """Registers a function as a broken device."""
+def wrong(*ops, module=__name__):
+    """Registers a function as a broken device of a module."""
 
     def add(function):
         name = "".join(part.title() for part in function.__name__.split("_"))
@@ -56,9 +56,9 @@ def wrong(*ops):
             "verdict": lambda self, op: missing(op.node),  # Tanh too, which Good declines
             "suites": tuple(f"random/{op}/*" for op in ops),
             "__doc__": function.__doc__,
-            "__module__": __name__,
+            "__module__": module,
         }
-        FAULTS[name] = globals()[name] = type(name, (Broken,), body)
+        vars(sys.modules[module])[name] = type(name, (Broken,), body)
         return function
 
     return add
