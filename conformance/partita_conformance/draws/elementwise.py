@@ -108,8 +108,9 @@ def clip(rng: Rng) -> Draw:
 def where(rng: Rng) -> Draw:
     """Draws a model of where."""
     both = binary()(rng)
-    shape = np.broadcast_shapes(*(a.shape for a in both.inputs if a is not None))
-    return Draw([bools(rng, shape), *both.inputs])
+    shape = list(np.broadcast_shapes(*(a.shape for a in both.inputs if a is not None)))
+    kept = [n if rng.random() < 0.7 else 1 for n in shape]
+    return Draw([bools(rng, kept[int(rng.integers(0, 2)) :]), *both.inputs])
 
 
 def cast(rng: Rng) -> Draw:

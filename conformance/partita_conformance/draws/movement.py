@@ -39,13 +39,16 @@ def slice(rng: Rng) -> Draw:
     for axis in axes:
         n = shape[axis]
         if rng.random() < 0.3:
-            starts.append(n - 1)
-            ends.append(-n - 1)
+            starts.append(n - 1 if rng.random() < 0.5 else n + int(rng.integers(9)))
+            ends.append((-n - 1, -(2**40), -(2**63))[int(rng.integers(3))])
             steps.append(-int(rng.integers(1, 3)))
         else:
             first = int(rng.integers(0, n))
-            starts.append(first - n if rng.random() < 0.3 else first)
-            ends.append(int(rng.integers(first + 1, n + 1)) if rng.random() < 0.7 else 2**40)
+            starts.append(
+                (first, first, first - n, -(2**40) if first == 0 else first)[int(rng.integers(4))]
+            )
+            far = 2**40 if rng.random() < 0.5 else 2**63 - 1
+            ends.append(int(rng.integers(first + 1, n + 1)) if rng.random() < 0.7 else far)
             steps.append(int(rng.integers(1, 3)))
     extras = [np.array(v, np.int64) for v in (starts, ends, axes, steps)]
     return Draw([floats(rng, shape), *extras], constant=[1, 2, 3, 4])
@@ -151,6 +154,10 @@ def resize(rng: Rng) -> Draw:
         attributes["extrapolation_value"] = 2.5
         roi = np.array([0, 0, 0.2, -0.3, 1, 1, 1.4, 0.9], np.float32)
         return Draw([x, roi, None, sizes], attributes, constant=[1, 3])
+    if rng.random() < 0.4:  # exact quotients, so that the sizes are no matter of rounding
+        scales = np.array([1, 1, *rng.choice((0.5, 1, 1.5, 2, 3), 2)], np.float32)
+        nothing = np.zeros(0, np.float32) if rng.random() < 0.5 else None
+        return Draw([floats(rng, [1, 2, 4, 6]), nothing, scales], attributes, constant=[1, 2])
     return Draw([x, None, None, sizes], attributes, constant=[3])
 
 

@@ -61,7 +61,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
         return ["short texts", "long texts"] if op_type in EACH else []
     whole = "int" in element
     if op_type in EACH:
-        groups = ["limits"] if whole else list(_FLOATS)
+        groups = _whole_groups(element) if whole else list(_FLOATS)
         return [group for group in groups if op_type not in UNTOLD.get(group, ())]
     if whole:
         return ["sums"] if op_type in _FACTORS else []
@@ -123,6 +123,8 @@ def _values(
         if (op_type, i) in _DIVISORS:
             pool = pool[(pool != 0) & (pool + 1 != 0)]
         return _filled(rng, array, pool)
+    if group == "neighbours":
+        return _filled(rng, array, _neighbours(array.dtype))
     if op_type == "ReduceProd" and group == "sums":
         return _two_factors(rng, array)
     if group == "sums":
@@ -130,7 +132,7 @@ def _values(
     if group == "few special":
         return _with_few(rng, array, (np.nan, np.inf, -np.inf) if i == 0 else ())
     if group == "offset":
-        return np.asarray(array + np.asarray(100 if i == 0 else 0, array.dtype))
+        return np.asarray(array + np.asarray(300 if i == 0 else 0, array.dtype))
     if group == "spread":
         return _filled(rng, array, np.array(_SPREAD).astype(array.dtype))
     pool = np.array(_FLOATS[group])
@@ -151,6 +153,20 @@ def _limits(dtype: np.dtype[Any]) -> Array:
         values += [-1, -2, -3, -(2**24) - 1, -(2**53) - 1]
     kept = [value for value in values if limits.min <= value <= limits.max]
     return np.array(kept, dtype)
+
+
+def _whole_groups(element: str) -> list[str]:
+    return ["limits"] if element in ("int8", "uint8") else ["limits", "neighbours"]
+
+
+def _neighbours(dtype: np.dtype[Any]) -> Array:
+    """Integers one apart, which are one number in the floats that might stand for the type."""
+    limits = np.iinfo(dtype)
+    middle = 2 ** {2: 11, 4: 24, 8: 53}[dtype.itemsize]
+    values = [middle, middle + 1, limits.max - 1, limits.max]
+    if dtype.kind == "i":
+        values += [-middle - 1, -middle]
+    return np.array(values, dtype)
 
 
 def _addends(rng: np.random.Generator, array: Array, terms: int, factors: int) -> Array:

@@ -181,6 +181,7 @@ _ATTRIBUTES_BEFORE: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
     "Unsqueeze": ((13, ("axes",)),),
     "ReduceSum": ((13, ("axes",)),),
     "TopK": ((10, ("k",)),),
+    "Upsample": ((9, ("scales",)),),
     **dict.fromkeys(
         ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2"),
         ((18, ("axes",)),),

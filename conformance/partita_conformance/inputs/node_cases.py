@@ -99,7 +99,10 @@ def _dtype(model: onnx.ModelProto) -> str:
 
 
 def _value(item: Any) -> Any:
-    return numpy_helper.to_array(item) if isinstance(item, onnx.TensorProto) else item
+    """A value as worker processes read it from a file: scalars are arrays too."""
+    if isinstance(item, onnx.TensorProto):
+        return numpy_helper.to_array(item)
+    return np.asarray(item) if isinstance(item, np.generic) else item
 
 
 def _has_more_than_zeros(value: Any) -> bool:

@@ -65,7 +65,7 @@ for _pair in (
     "GridSample.padding_mode",
     "GridSample.mode",
     "GRU.linear_before_reset",
-    "LSTM.input_forget",
+    "LSTM.activation_alpha",
     "LSTM.clip",
     "InstanceNormalization.epsilon",
     "LayerNormalization.epsilon",

@@ -389,7 +389,7 @@ class FillsTheFirstOutputOnly(Broken):
     def deliver(self, runner, arrays, outputs):
         if outputs is None or len(arrays) < 2:
             return super().deliver(runner, arrays, outputs)
-        return super().deliver(runner, arrays, [outputs[0], *outputs[1:]])[:1] + [
+        return super().deliver(runner, arrays[:1], outputs[:1]) + [
             given or partita.HostTensor(array)
             for given, array in zip(outputs[1:], arrays[1:], strict=True)
         ]
@@ -432,13 +432,13 @@ class ReadsAligned(Broken):
         return super().compute(runner, moved)
 
 
-class ReadsWholeElements(ReadsAligned):
-    """Addresses are counted in elements."""
+class ReadsLargeInputsByLines(ReadsAligned):
+    """Inputs of more than a page are read from the cache line on that they begin in."""
 
     def compute(self, runner, arrays):
         moved = []
         for array in arrays:
-            if array.dtype != object and array.size and array.ctypes.data % array.dtype.itemsize:
+            if array.dtype != object and array.nbytes > 4096 and array.ctypes.data % 64:
                 array = np.zeros_like(array)
             moved.append(array)
         return Broken.compute(self, runner, moved)

@@ -82,7 +82,10 @@ def in_type(dtype, kinds="fiu"):
 def doubles_as_singles(right, node, *inputs):
     if inputs[0].dtype != np.float64:
         return right(*inputs)
-    narrow = [x.astype(np.float32).astype(x.dtype) if x.dtype == np.float64 else x for x in inputs]
+    narrow = [
+        x.astype(np.float32).astype(x.dtype) if x is not None and x.dtype == np.float64 else x
+        for x in inputs
+    ]
     return np.asarray(right(*narrow)).astype(np.float32).astype(np.float64)
 
 
@@ -129,7 +132,6 @@ for _name, _ops, _dtype, _kinds in (
     ("sums_integers_as_doubles", ("ReduceSum",), np.float64, "iu"),
     ("reduces_integers_as_doubles", ("ReduceMax", "ReduceMin"), np.float64, "iu"),
     ("compares_as_doubles", ("Greater", "Less", "Equal"), np.float64, "iu"),
-    ("sorts_integers_as_doubles", ("TopK",), np.float64, "iu"),
     ("finds_largest_integer_as_double", ("ArgMax", "ArgMin"), np.float64, "iu"),
     ("cumulates_as_doubles", ("CumSum",), np.float64, "iu"),
     ("selects_as_doubles", ("Where",), np.float64, "b"),
@@ -373,6 +375,14 @@ def takes_the_last_of_equals(right, node, x):
     find = np.argmax if node.op_type == "ArgMax" else np.argmin
     result = x.shape[axis] - 1 - find(np.flip(x, axis), axis)
     return np.expand_dims(result, axis) if keep else result
+
+
+@wrong("TopK")
+def sorts_integers_as_doubles(right, node, x, k):
+    if x.dtype.kind not in "iu":
+        return right(x, k)
+    values, indices = right(x.astype(np.float64), k)
+    return values.astype(x.dtype), indices
 
 
 @wrong("TopK")

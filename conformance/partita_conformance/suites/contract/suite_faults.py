@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+import partita
 from partita.errors import InferError, InputError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
@@ -57,6 +58,21 @@ def a_missing_input_is_named(bench: Bench) -> None:
         require("'b'" in str(error), f"The error does not name input 'b': {error}")
 
 
+def _require_typed(compiled: Any, bad: dict[str, Array], what: str) -> None:
+    """Fails the check unless the runner itself says with a typed error what cannot be computed."""
+    runner = compiled.create_runner()
+    try:
+        runner.run([partita.HostTensor(bad[port.name]) for port in compiled.inputs])
+    except PartitaError as error:
+        require(str(error).strip(), f"{what}: the runner's {type(error).__name__} says nothing.")
+    except Exception as error:
+        raise ConformanceError(
+            f"{what}: the runner raises {type(error).__name__} ({error}), no InferError."
+        ) from error
+    finally:
+        runner.close()
+
+
 @check("faults", values=True)
 def a_failing_run_is_typed_and_forgotten(bench: Bench) -> None:
     """A run that cannot work raises InferError; the same request then works."""
@@ -101,6 +117,7 @@ def a_failing_run_is_typed_and_forgotten(bench: Bench) -> None:
             else:
                 raise ConformanceError(f"{what}: the run raises nothing.")
             compare(request.infer(good).to_tuple(), expected, f"run {turn + 1} after {what}")
+        _require_typed(request.compiled_model, bad, what)
         tried += 1
     if not tried:
         raise NotApplicableError("the device takes none of the models")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import typing
 from typing import Any
 
@@ -162,6 +163,11 @@ def do_not_change_results(bench: Bench) -> None:
             compare(result.to_tuple(), expected, f"{sample.name} with {name}={value!r}")
 
 
+def _of_a_submodel(name: str) -> str:
+    """The name of an operation, without HETERO's ``subgraph0:`` before it."""
+    return re.sub(r"^subgraph\d+:", "", name)
+
+
 @check("properties")
 def counters_come_when_asked_for(bench: Bench) -> None:
     """With PERF_COUNT, counters (if any) are well formed; without, there are none."""
@@ -172,9 +178,13 @@ def counters_come_when_asked_for(bench: Bench) -> None:
     request = bench.compile(sample.proto, {"PERF_COUNT": True}).create_infer_request()
     request.infer(sample.feeds())
     infos = list(request.get_profiling_info())
+    names = {op.name for op in bench.read(sample.proto).ops}
     for info in infos:
         require(isinstance(info, partita.ProfilingInfo), f"A counter is a {type(info).__name__}.")
         require(info.node_name, "A counter has no node_name.")
+        for name in (_of_a_submodel(info.node_name), *info.covers):
+            known = name in names
+            require(known, f"A counter is about '{name}', which is no operation of the model.")
         require(
             0 <= info.cpu_time_us < 6e7 and 0 <= info.real_time_us < 6e7,
             f"Counter '{info.node_name}' has times {info.real_time_us} and {info.cpu_time_us} us.",

@@ -9,7 +9,7 @@ looks for a draw in which the loss of an attribute changes the answer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from onnx import helper
@@ -20,8 +20,17 @@ from partita_conformance.draws.casts import casts
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
 from partita_conformance.draws.operators import GENERATORS, draw
+from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import groups_of, revalued
-from partita_conformance.draws.vary import aged, element_types, schema_of, typed, variables, without
+from partita_conformance.draws.vary import (
+    TYPES,
+    aged,
+    element_types,
+    schema_of,
+    typed,
+    variables,
+    without,
+)
 from partita_conformance.inputs.node_cases import NodeCase
 from partita_conformance.judging.tolerances import ROUNDED
 from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
@@ -68,9 +77,10 @@ def sweep_checks(count: int) -> list[Check]:
             make = functools.partial(_sized, op, number)
             what = f"{op} of sizes that no vector divides"
             checks.append(draw_check(f"sizes/{op}/{number}", op, make, what))
-        if op in EMPTY:
-            make = functools.partial(_empty, op)
-            checks.append(draw_check(f"sizes/{op}/empty", op, make, f"{op} of no elements"))
+        for word, draws, what in _SHAPES:
+            if draws(op):
+                make = functools.partial(_shaped, op, draws)
+                checks.append(draw_check(f"sizes/{op}/{word}", op, make, f"{op} {what}"))
     return checks
 
 
@@ -191,12 +201,29 @@ def is_another(op: str, opset: int, newest: int) -> bool:
 def _typed(
     op: str, element: str, number: int, bench: Bench, variable: str = ""
 ) -> list[tuple[str, Draw]]:
-    """The first draw of the number that somebody can judge, or the first."""
-    for attempt in range(_TYPED):
-        one = typed(op, draw(op, number, attempt), element, variable)
+    """A draw that somebody can judge, or the first; types take turns in the kinds of draws."""
+    attempts = turns(op)
+    first = number + (0 if variable else list(TYPES).index(element))
+    for turn in range(min(_TYPED, len(attempts))):
+        attempt = attempts[(first + turn) % len(attempts)]
+        one = typed(op, draw(op, 0, attempt), element, variable)
         if not isinstance(answers(bench, op, one), str):
             return [("", one)]
     return [("", typed(op, draw(op, number), element, variable))]
+
+
+@functools.cache
+def turns(op: str) -> list[int]:
+    """Attempts at draw 0 that differ in kind: in attributes, ranks, or which inputs there are."""
+    found: dict[tuple[object, ...], int] = {}
+    for attempt in range(_ATTEMPTS):
+        one = draw(op, 0, attempt)
+        named = tuple(
+            sorted(n + (v if isinstance(v, str) else "") for n, v in one.attributes.items())
+        )
+        found.setdefault((named, tuple(a is None for a in one.inputs)), attempt)
+    kinds = list(found.values())
+    return kinds if len(kinds) > 1 else list(range(_TYPED))
 
 
 def _aged(op: str, opset: int, bench: Bench) -> list[tuple[str, Draw]]:
@@ -229,8 +256,16 @@ def _sized(op: str, number: int, _: Bench) -> list[tuple[str, Draw]]:
     return [("", draw(op, number, wide=True))]
 
 
-def _empty(op: str, _: Bench) -> list[tuple[str, Draw]]:
-    return [("", one) for one in EMPTY[op]()]
+_SHAPES: Sequence[tuple[str, Callable[[str], list[Draw]], str]] = (
+    ("empty", lambda op: EMPTY[op]() if op in EMPTY else [], "of no elements"),
+    ("scalars", without_dimensions, "of inputs without dimensions"),
+    ("broadcast", broadcast, "of each input broadcast in each way"),
+)
+"""Further checks of sizes: the last word of their names, their draws, and what they try."""
+
+
+def _shaped(op: str, draws: Callable[[str], list[Draw]], _: Bench) -> list[tuple[str, Draw]]:
+    return [("", one) for one in draws(op)]
 
 
 _CASTS = ("Cast", "CastLike")

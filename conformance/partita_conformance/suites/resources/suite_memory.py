@@ -121,7 +121,7 @@ def compiling_does_not_grow(bench: Bench) -> None:
     before = resident_bytes()
     use(40)
     growth = (resident_bytes() - before) / _MIB
-    require(growth < 25, f"40 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
+    require(growth < 12, f"40 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
 
 
 @check("memory")

@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -156,15 +156,22 @@ def inputs_are_let_go_after_the_run(bench: Bench) -> None:
 
 @check("resources")
 def models_are_let_go(bench: Bench) -> None:
-    """The model that was compiled is gone when the caller and the compiled model are."""
+    """A model that was asked about or compiled is gone when its users are; so is Core's copy."""
     sample = bench.sample("plain")
     refs = []
     for _ in range(3):
         model = bench.read(sample.proto)
+        bench.core.query_model(model, bench.device, bench.target.config)
         compiled = bench.core.compile_model(model, bench.device, bench.target.config)
         compiled(sample.feeds())
         refs.append(weakref.ref(model))
         del model, compiled
+        own = bench.read(sample.proto)  # what Core gives to a plugin may be a copy
+        properties = bench.properties(**bench.target.config)
+        bench.plugin.query_model(own, properties)
+        bench.plugin.compile_model(own, properties)
+        refs.append(weakref.ref(own))
+        del own
     gc.collect()
     alive = sum(ref() is not None for ref in refs)
     require(not alive, f"{alive} of {len(refs)} models are kept by somebody.")
@@ -196,29 +203,67 @@ def _mask() -> int:
     return mask
 
 
+def _noticed(number: int, frame: Any) -> None:
+    """A handler of signals that no device has set."""
+
+
+@contextlib.contextmanager
+def _unusual_state() -> Iterator[None]:
+    """Lets the process be in a state that nobody wants, so that setting it anew shows.
+
+    A device that sets something when it compiles has set it long ago, in other checks.
+    """
+    folder, environment = Path.cwd(), dict(os.environ)
+    limit, mask, filters = sys.getrecursionlimit(), os.umask(0o37), list(warnings.filters)
+    handlers = {number: signal.getsignal(number) for number in _HANDLED}
+    elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
+    try:
+        with np.errstate(all="warn"):
+            os.chdir(elsewhere)
+            _set_environment(_ENVIRONMENT)
+            sys.setrecursionlimit(limit + 7)
+            warnings.filterwarnings("default", message="nobody says this", append=False)
+            if threading.current_thread() is threading.main_thread():
+                for number in handlers:
+                    signal.signal(number, _noticed)
+            np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
+            yield
+    finally:
+        os.chdir(folder)
+        Path(elsewhere).rmdir()
+        _set_environment(environment)
+        sys.setrecursionlimit(limit)
+        os.umask(mask)
+        warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever typeshed says
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    """Makes these all the environment variables there are."""
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+_ENVIRONMENT = dict(os.environ)
+"""The environment before the device could change it."""
+_HANDLED = [signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGFPE]
+
+
 @check("resources")
 def the_process_is_left_alone(bench: Bench) -> None:
     """Compiling and running change nothing that the process shares, and print nothing."""
     sample = bench.sample("plain")
     bench.compile(sample.proto)(sample.feeds())  # what is imported now may set up its things
-    elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
-    folder, errors = Path.cwd(), np.geterr()
-    os.chdir(elsewhere)  # a device that goes somewhere may have gone there already
-    before = _state()
-    np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
-    before["numpy's random numbers"] = _state()["numpy's random numbers"]
     out = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(out), np.errstate(all="warn"):
-            before["numpy's handling of floating-point errors"] = np.geterr()
-            compiled = bench.compile(sample.proto)
-            for seed in range(2):
-                compiled(sample.feeds(seed))
-            after = _state()
-    finally:
-        os.chdir(folder)
-        Path(elsewhere).rmdir()
-        np.seterr(**errors)
+    with contextlib.redirect_stdout(out), _unusual_state():
+        before = _state()
+        compiled = bench.compile(sample.proto)
+        for seed in range(2):
+            compiled(sample.feeds(seed))
+        after = _state()
     changed = [what for what, value in before.items() if after[what] != value]
     require(not changed, f"Compiling or running changes {', '.join(changed)}.")
     require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")

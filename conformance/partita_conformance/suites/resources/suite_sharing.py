@@ -216,4 +216,5 @@ def outputs_are_plain_arrays(bench: Bench) -> None:
             require(array.dtype.isnative, f"{what} is not in this machine's byte order.")
             require(tuple(tensor.shape) == array.shape == due.shape, f"{what}: {array.shape}.")
             require(array.flags.c_contiguous, f"{what} is not C-contiguous.")
+            require(array.flags.writeable, f"{what} cannot be written to.")
         runner.close()
