@@ -61,7 +61,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
         return ["short texts", "long texts"] if op_type in EACH else []
     whole = "int" in element
     if op_type in EACH:
-        groups = _whole_groups(element) if whole else list(_FLOATS)
+        groups = _whole_groups(op_type, element) if whole else list(_FLOATS)
         return [group for group in groups if op_type not in UNTOLD.get(group, ())]
     if whole:
         return ["sums"] if op_type in _FACTORS else []
@@ -155,8 +155,9 @@ def _limits(dtype: np.dtype[Any]) -> Array:
     return np.array(kept, dtype)
 
 
-def _whole_groups(element: str) -> list[str]:
-    return ["limits"] if element in ("int8", "uint8") else ["limits", "neighbours"]
+def _whole_groups(op_type: str, element: str) -> list[str]:
+    few = element in ("int8", "uint8") or op_type == "Pow"  # which overflows
+    return ["limits"] if few else ["limits", "neighbours"]
 
 
 def _neighbours(dtype: np.dtype[Any]) -> Array:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ def exact_answers(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Arra
     if len(proto.graph.node) != 1 or proto.graph.node[0].domain:
         return None
     (node,) = proto.graph.node
+    if len(node.output) != 1:
+        return None
     constants = {one.name: onnx.numpy_helper.to_array(one) for one in proto.graph.initializer}
     inputs = [feeds[name] if name in feeds else constants[name] for name in node.input if name]
     given = {one.name: helper.get_attribute_value(one) for one in node.attribute}
@@ -36,11 +39,21 @@ def exact_answers(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Arra
 def _function(op_type: str, inputs: Sequence[Array], given: Mapping[str, Any]) -> _Function | None:
     """What computes an operator of these inputs, if this module has it."""
     kind = inputs[0].dtype.kind
+    if op_type == "Attention" and not (
+        len(inputs) == 3
+        and given.keys() <= _PLAIN_ATTENTION
+        and given.get("q_num_heads") == given.get("kv_num_heads")
+    ):
+        return None
+    if given.get("training_mode"):
+        return None
     if kind in "fV" and op_type in _ELEMENTWISE:
         return _widened(_ELEMENTWISE[op_type])
     if kind in "iu" and op_type in _OF_INTEGERS:
         whole = all(value == round(value) for value in given.values() if isinstance(value, float))
         return _OF_INTEGERS[op_type] if whole else None
+    if op_type == "Upsample" and kind in "fiu" and given.get("mode") == b"linear":
+        return _upsample if np.isfinite(inputs[0].astype(np.float64)).all() else None
     return _one_hot if op_type == "OneHot" else None
 
 
@@ -139,6 +152,86 @@ def _mean_variance(x: Array, axes: Sequence[int] = (0, 2, 3)) -> Array:
     return np.asarray((x - np.mean(x, axis=along, keepdims=True)) / deviation)
 
 
+def _spread(values: Array, x: Array) -> Array:
+    """One number per channel, in the shape that broadcasts to ``x``."""
+    return values.reshape(-1, *(1,) * (x.ndim - 2))
+
+
+def _batch_normalization(
+    x: Array, scale: Array, bias: Array, mean: Array, var: Array, epsilon: float = 1e-5, **_: Any
+) -> Array:
+    factor = scale / np.sqrt(var + _attribute(epsilon))
+    return np.asarray((x - _spread(mean, x)) * _spread(factor, x) + _spread(bias, x))
+
+
+def _instance_normalization(x: Array, scale: Array, bias: Array, epsilon: float = 1e-5) -> Array:
+    along = tuple(range(2, x.ndim))
+    deviation = np.sqrt(np.var(x, axis=along, keepdims=True) + _attribute(epsilon))
+    centred = x - np.mean(x, axis=along, keepdims=True)
+    return np.asarray(centred / deviation * _spread(scale, x) + _spread(bias, x))
+
+
+def _layer_normalization(
+    x: Array, scale: Array, *bias: Array, axis: int = -1, epsilon: float = 1e-5, **_: Any
+) -> Array:
+    along = tuple(range(axis % x.ndim, x.ndim))
+    deviation = np.sqrt(np.var(x, axis=along, keepdims=True) + _attribute(epsilon))
+    result = (x - np.mean(x, axis=along, keepdims=True)) / deviation * scale
+    return np.asarray(result + bias[0] if bias else result)
+
+
+def _rms_normalization(
+    x: Array, scale: Array, axis: int = -1, epsilon: float = 1e-5, **_: Any
+) -> Array:
+    along = tuple(range(axis % x.ndim, x.ndim))
+    mean = np.mean(x * x, axis=along, keepdims=True)
+    return np.asarray(x / np.sqrt(mean + _attribute(epsilon)) * scale)
+
+
+def _attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: float | None = None,
+    is_causal: int = 0,
+    softcap: float = 0.0,
+    q_num_heads: int = 0,
+    kv_num_heads: int = 0,
+) -> Array:
+    """Of as many heads on each side; of three dimensions, heads lie side by side in the last."""
+    if q.ndim == 3:
+        apart = (
+            each.reshape(*each.shape[:2], q_num_heads, -1).swapaxes(1, 2) for each in (q, k, v)
+        )
+        y = _attention(*apart, scale, is_causal, softcap)
+        return np.ascontiguousarray(y.swapaxes(1, 2)).reshape(*q.shape[:2], -1)
+    factor = 1 / np.sqrt(_WIDE(q.shape[-1])) if scale is None else _attribute(scale)
+    scores = np.einsum("bhqd,bhkd->bhqk", q, k) * factor
+    if softcap:
+        scores = _attribute(softcap) * np.tanh(scores / _attribute(softcap))
+    if is_causal:
+        scores = np.where(np.tri(*scores.shape[-2:]) > 0, scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.asarray(np.einsum("bhqk,bhkd->bhqd", weights, v))
+
+
+def _upsample(x: Array, scales: Any, mode: bytes = b"nearest") -> Array:
+    """Linear interpolation in fractions, of which integers are cut off."""
+    result = np.vectorize(Fraction, [object])(x.astype(object))
+    for axis, factor in enumerate(np.asarray(scales, np.float64).reshape(-1).tolist()):
+        size = result.shape[axis]
+        places = [Fraction(i) / Fraction(factor) for i in range(int(size * factor))]
+        low = [min(int(place), size - 1) for place in places]
+        near = np.take(result, low, axis)
+        far = np.take(result, [min(i + 1, size - 1) for i in low], axis)
+        parts = np.array([place - int(place) for place in places], object)
+        parts = parts.reshape(-1, *(1,) * (x.ndim - axis - 1))
+        result = near + (far - near) * parts
+    whole = np.vectorize(int if x.dtype.kind in "iu" else float, [object])(result)
+    return np.asarray(whole.astype(x.dtype))
+
+
 def _global_lp_pool(x: Array, p: int = 2) -> Array:
     sums = np.sum(np.abs(x) ** p, axis=tuple(range(2, x.ndim)), keepdims=True)
     return np.asarray(sums ** (_WIDE(1) / p))
@@ -150,6 +243,8 @@ def _one_hot(indices: Array, depth: Array, values: Array, axis: int = -1) -> Arr
     chosen = np.where(whole < 0, whole + count, whole)[..., None] == np.arange(count)
     return np.asarray(np.moveaxis(np.where(chosen, values[1], values[0]), -1, axis))
 
+
+_PLAIN_ATTENTION = {"scale", "is_causal", "softcap", "q_num_heads", "kv_num_heads"}
 
 _ELEMENTWISE: Mapping[str, _Function] = {
     **{name: getattr(np, name.lower()) for name in ("Exp", "Log", "Tanh", "Sinh", "Cosh", "Sqrt")},
@@ -170,6 +265,11 @@ _ELEMENTWISE: Mapping[str, _Function] = {
     "Shrink": _shrink,
     "MeanVarianceNormalization": _mean_variance,
     "GlobalLpPool": _global_lp_pool,
+    "BatchNormalization": _batch_normalization,
+    "InstanceNormalization": _instance_normalization,
+    "LayerNormalization": _layer_normalization,
+    "RMSNormalization": _rms_normalization,
+    "Attention": _attention,
     "Mish": lambda x: x * np.tanh(_softplus(x)),
 }
 """Operator to its value in ``longdouble``."""

@@ -20,13 +20,13 @@ from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
     LpNormalization,
-    ReduceLogSumExp,
     widened,
     widened_original,
 )
@@ -61,7 +61,8 @@ class BatchNormalization(BatchNormalization_14):
             )
             return trained
         shape = (-1, *(1,) * (x.ndim - 2))
-        factor = scale / np.sqrt(var + (np.float32(1e-5) if epsilon is None else epsilon))
+        added = np.float64(np.float32(1e-5 if epsilon is None else epsilon))
+        factor = scale / np.sqrt(var + added)  # in float64, whatever the statistics' type
         y = (x - mean.reshape(shape)) * factor.reshape(shape) + bias.reshape(shape)
         return (y.astype(x.dtype),)
 
@@ -253,13 +254,13 @@ CORRECTED: list[type[OpRun]] = [
     PRelu,
     Pad,
     RNN,
-    ReduceLogSumExp,
     Resize,
     Scan,
     Scatter,
     Slice,
     Softmax,
     Unique,
+    *BY_TYPE,
 ]
 
 

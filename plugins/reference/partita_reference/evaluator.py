@@ -86,8 +86,6 @@ def _unread(node: ir.Node) -> str | None:
     if node.op_type == "LpPool" and not node.domain:
         # It weighs windows that reach over the edge by their size.
         return "ceil_mode" if node.attributes.get_int("ceil_mode", 0) else None
-    if node.op_type == "Upsample" and not node.domain:
-        return "mode" if node.attributes.get_string("mode", "nearest") != "nearest" else None
     if node.op_type in ("LSTM", "GRU", "RNN") and not node.domain:
         given = node.attributes.get("activations")
         names = [] if given is None else [name.lower() for name in given.as_strings()]
@@ -149,6 +147,7 @@ class _ReferenceRunner(Runner):
         self._names = [port.name for port in compiled.inputs]
         self._ports = compiled.outputs
         self._count = compiled.properties.PERF_COUNT
+        self._ops = [(op.name, op.op_type) for op in compiled.model.ops] if self._count else []
         self._infos: list[ProfilingInfo] = []
 
     def run(
@@ -169,11 +168,7 @@ class _ReferenceRunner(Runner):
             ) from error
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
-            self._infos = [
-                ProfilingInfo(
-                    "model", "Model", "onnx.reference", real_time_us=elapsed, cpu_time_us=elapsed
-                )
-            ]
+            self._infos = self._as_one_record(elapsed)
         arrays = [_as_output(r, p.dtype) for r, p in zip(results, self._ports, strict=True)]
         for i, array in enumerate(arrays):  # values of one memory, e.g. of Reshape and its input
             if any(np.may_share_memory(array, other) for other in arrays[:i]):
@@ -183,6 +178,23 @@ class _ReferenceRunner(Runner):
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """The whole run as one record: the evaluator does not time its nodes."""
         return self._infos
+
+    def _as_one_record(self, elapsed_us: float) -> list[ProfilingInfo]:
+        """The time of all operations, in the record of the first one."""
+        if not self._ops:
+            return []
+        (first, kind), *others = self._ops
+        covers = tuple(name for name, _ in others)
+        return [
+            ProfilingInfo(
+                first,
+                kind,
+                "onnx.reference",
+                real_time_us=elapsed_us,
+                cpu_time_us=elapsed_us,
+                covers=covers,
+            )
+        ]
 
 
 def _as_output(result: Any, dtype: np.dtype[Any] | None) -> np.ndarray[Any, Any]:

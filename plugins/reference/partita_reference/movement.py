@@ -68,6 +68,8 @@ class Unique(OpRun):
 
     def _run(self, x: Array, axis: int | None = None, sorted: int | None = 1) -> tuple[Array, ...]:
         values = x.reshape(-1) if axis is None else x
+        if values.dtype == np.object_:
+            values = values.astype(np.str_)  # numpy compares no rows of objects
         along = 0 if axis is None else int(axis) % x.ndim
         _, first, inverse, counts = np.unique(
             values, return_index=True, return_inverse=True, return_counts=True, axis=along
@@ -75,7 +77,7 @@ class Unique(OpRun):
         order = np.arange(len(first)) if sorted else np.argsort(first)
         place = np.argsort(order)
         results = (
-            np.take(values, first[order], axis=along),
+            np.take(values, first[order], axis=along).astype(x.dtype),
             first[order].astype(np.int64),
             place[inverse.reshape(-1)].astype(np.int64),
             counts[order].astype(np.int64),

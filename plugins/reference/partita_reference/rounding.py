@@ -12,7 +12,6 @@ import numpy as np
 import onnx.defs
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun, RuntimeContextError
-from onnx.reference.ops._op import OpRunReduceNumpy
 from onnx.reference.ops._op_list import load_op
 
 Array = np.ndarray[Any, Any]
@@ -83,24 +82,3 @@ class LpNormalization(OpRun):
             norm = np.sqrt((x * x).sum(axis=along, keepdims=True, dtype=x.dtype))
         result = np.divide(x, norm, out=np.zeros_like(x), where=norm != 0)
         return (result,)
-
-
-class ReduceLogSumExp(OpRunReduceNumpy):
-    """The original takes the largest element away, also where that is infinite."""
-
-    def _run(
-        self,
-        data: Array,
-        axes: Any = None,
-        keepdims: int | None = 1,
-        noop_with_empty_axes: int | None = 0,
-    ) -> tuple[Array]:
-        if data.dtype.kind in "iu":
-            raise TypeError(f"ReduceLogSumExp of {data.dtype} is not defined; cast it to floats.")
-        along = self.handle_axes(axes, noop_with_empty_axes)  # type: ignore[no-untyped-call]  # onnx
-        keep = keepdims is None or bool(keepdims)
-        largest = np.max(data, axis=along, keepdims=True, initial=-np.inf)
-        shift = np.where(np.isfinite(largest), largest, 0).astype(data.dtype)
-        sums = np.sum(np.exp(data - shift), axis=along, keepdims=True, dtype=data.dtype)
-        result = np.log(sums) + shift
-        return (result if keep else np.squeeze(result, axis=along),)

@@ -13,6 +13,8 @@ from onnx.reference.ops.op_average_pool import AveragePool_19 as OriginalAverage
 from onnx.reference.ops.op_conv_transpose import ConvTranspose as OriginalConvTranspose
 from onnx.reference.ops.op_lp_pool import LpPool as OriginalLpPool
 
+from partita_reference.element_types import lowest
+
 Array = np.ndarray[Any, Any]
 
 
@@ -21,6 +23,9 @@ class ConvTranspose(OriginalConvTranspose):
 
     def _run(self, *inputs: Any, group: int | None = None, **given: Any) -> tuple[Array]:
         x, w, b = (*inputs, None)[:3]
+        if given.get("output_shape"):
+            given |= {"pads": _pads_of(x.shape, w.shape, given), "output_shape": None}
+            given["auto_pad"] = "NOTSET"
         count = group or 1
         slices, weights = np.split(x, count, axis=1), np.split(w, count)
         biases = [None] * count if b is None else np.split(b, count)
@@ -29,6 +34,23 @@ class ConvTranspose(OriginalConvTranspose):
             for part in zip(slices, weights, biases, strict=True)
         ]
         return (np.concatenate(parts, axis=1),)
+
+
+def _pads_of(shape: Sequence[int], kernel: Sequence[int], given: dict[str, Any]) -> list[int]:
+    """The pads that make a transposed convolution's output as large as ``output_shape``."""
+    rank = len(shape) - 2
+    steps, gaps = (given.get(key) or [1] * rank for key in ("strides", "dilations"))
+    more = given.get("output_padding") or [0] * rank
+    sizes = given["output_shape"][-rank:]
+    first, last = [], []
+    for axis in range(rank):
+        extent = (kernel[axis + 2] - 1) * gaps[axis] + 1
+        total = steps[axis] * (shape[axis + 2] - 1) + more[axis] + extent - sizes[axis]
+        less = total // 2
+        upper = given.get("auto_pad") == "SAME_UPPER"
+        first.append(less if upper else total - less)
+        last.append(total - less if upper else less)
+    return first + last
 
 
 def _fitting(shape: Sequence[int], given: dict[str, Any]) -> dict[str, Any]:
@@ -112,8 +134,7 @@ class MaxPool(OpRun):
     ) -> tuple[Array, Array]:
         """The maxima and where they are, one tap of the window after another."""
         spatial = x.shape[2:]
-        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
-        best = np.full((*x.shape[:2], *sizes), lowest, x.dtype)
+        best = np.full((*x.shape[:2], *sizes), lowest(x.dtype), x.dtype)
         where = np.full(best.shape, -1, np.int64)
         places = np.arange(math.prod(spatial)).reshape(spatial, order="F" if column_major else "C")
         images = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *[1] * len(spatial))

@@ -10,19 +10,23 @@ from onnx import TensorProto, helper
 import partita
 
 
-def both(op_type, opset, arrays, output=TensorProto.FLOAT, **attributes):
-    names = [f"i{index}" for index in range(len(arrays))]
+def one_node(op_type, opset, feeds, output, **attributes):
+    """A model of one operator of these inputs."""
     graph = helper.make_graph(
-        [helper.make_node(op_type, names, ["y"], **attributes)],
+        [helper.make_node(op_type, list(feeds), ["y"], **attributes)],
         "one",
         [
             helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
-            for n, a in zip(names, arrays, strict=True)
+            for n, a in feeds.items()
         ],
         [helper.make_tensor_value_info("y", output, None)],
     )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
-    feeds = dict(zip(names, arrays, strict=True))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def both(op_type, opset, arrays, output=TensorProto.FLOAT, **attributes):
+    feeds = {f"i{index}": array for index, array in enumerate(arrays)}
+    proto = one_node(op_type, opset, feeds, output, **attributes)
     found = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
     want = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, feeds)[0]
     return found, want
@@ -104,3 +108,76 @@ def test_windows_that_would_take_forever_are_refused():
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     refusals = partita.Core().query_model(proto, "REFERENCE").reasons
     assert "a window of 2147483647 elements; takes up to 65536" in str(refusals["pool"])
+
+
+@pytest.mark.parametrize("op_type", ["ReduceLogSum", "ReduceLogSumExp"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_logarithms_of_integers_are_cut_off(op_type, dtype):
+    x = np.arange(3, 27, dtype=dtype).reshape(2, 3, 4)
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    proto = one_node(op_type, 17, {"x": x}, element, axes=[1], keepdims=0)
+    terms = x.astype(np.float64) if op_type == "ReduceLogSum" else np.exp(x.astype(np.float64))
+    got = partita.Core().compile_model(proto, "REFERENCE")({"x": x})[0]
+    np.testing.assert_array_equal(got, np.trunc(np.log(terms.sum(axis=1))))
+
+
+def test_mean_of_inputs_that_broadcast():
+    got, want = both("Mean", 13, [floats(4), floats(2, 3, 4, seed=1)])
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("values", [np.array([False, True]), np.array(["off", "on"], object)])
+def test_one_hot_of_values_that_cannot_be_added(values):
+    indices = np.array([[0.0, 2.9], [-1.0, 7.0]], np.float32)  # fractions are cut off
+    element = helper.np_dtype_to_tensor_dtype(values.dtype)
+    feeds = {"i": indices, "d": np.array(4, np.int64), "v": values}
+    proto = one_node("OneHot", 17, feeds, element)
+    got = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
+    places = np.array([[0, 2], [3, -9]])[..., None] == np.arange(4)
+    np.testing.assert_array_equal(got, np.where(places, values[1], values[0]))
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+def test_shrink_of_large_integers(dtype):
+    x = np.array([0, 1, 2, 3, 2**53 + 1, 2**53 + 3, np.iinfo(dtype).max], dtype)
+    element = helper.np_dtype_to_tensor_dtype(x.dtype)
+    proto = one_node("Shrink", 17, {"x": x}, element, lambd=1.0, bias=2.0)
+    want = [n - 2 if n > 1 else 0 for n in x.tolist()]
+    for device in ("REFERENCE", "CPU"):
+        got = partita.Core().compile_model(proto, device)({"x": x})[0]
+        assert got.tolist() == want, device
+
+
+@pytest.mark.parametrize("pads", ["", "SAME_UPPER", "SAME_LOWER"])
+def test_transposed_convolution_of_a_given_size(pads):
+    given = {"auto_pad": pads} if pads else {}
+    arrays = [floats(1, 2, 5, 4), floats(2, 3, 3, 3, seed=1)]
+    got, want = both("ConvTranspose", 11, arrays, strides=[2, 2], output_shape=[10, 8], **given)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_upsample_in_lines():
+    scales = np.array([1, 1, 2, 3], np.float32)
+    got, want = both("Upsample", 9, [floats(1, 2, 3, 4), scales], mode="linear")
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def test_unique_texts_are_objects_in_order():
+    x = np.array(["b", "", "ab", "b"], object)
+    proto = one_node("Unique", 17, {"x": x}, TensorProto.STRING, sorted=1)
+    got = partita.Core().compile_model(proto, "REFERENCE")({"x": x})[0]
+    assert got.tolist() == ["", "ab", "b"]
+
+
+def test_statistics_of_float32_beside_float64():
+    x = floats(2, 3, 4).astype(np.float64)
+    scale, bias, mean = (floats(3, seed=n) for n in (1, 2, 3))
+    var = np.abs(floats(3, seed=4)) + 0.5
+    names = ["x", "s", "b", "m", "v"]
+    feeds = dict(zip(names, (x, scale, bias, mean, var), strict=True))
+    proto = one_node("BatchNormalization", 17, feeds, TensorProto.DOUBLE, epsilon=0.125)
+    wide = [a.astype(np.float64)[:, None] for a in (scale, bias, mean, var)]
+    want = (x - wide[2]) / np.sqrt(wide[3] + 0.125) * wide[0] + wide[1]
+    for device in ("REFERENCE", "CPU"):
+        got = partita.Core().compile_model(proto, device)(feeds)[0]
+        np.testing.assert_allclose(got, want, rtol=1e-13, err_msg=device)

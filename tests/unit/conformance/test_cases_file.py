@@ -8,7 +8,8 @@ import pytest
 from onnx import helper
 
 from partita_conformance.inputs.cases_file import load, save
-from partita_conformance.inputs.node_cases import NodeCase
+from partita_conformance.inputs.node_cases import NodeCase, node_cases
+from partita_conformance.suites.numerics.suite_sweep import case_checks
 
 VALUES = {
     "float": np.array([[1.5, np.nan], [-0.0, np.inf]], np.float32),
@@ -61,3 +62,10 @@ def test_all_else(tmp_path):
     for before, after in zip(given, have.values(), strict=True):
         assert (before.model, before.op, before.rtol) == (after.model, after.op, after.rtol)
         assert (before.form_only, before.values) == (after.form_only, after.values)
+
+
+def test_workers_make_the_same_checks_of_cases(tmp_path):
+    """Scalars of a case are arrays in the file: checks made of them must be known here too."""
+    save(tmp_path / "cases", node_cases())
+    there, here = load(tmp_path / "cases"), node_cases()
+    assert [c.name for c in case_checks(there)] == [c.name for c in case_checks(here)]

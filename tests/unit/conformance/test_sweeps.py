@@ -9,7 +9,9 @@ import pytest
 from onnx import defs
 
 from partita_conformance.bench.bench import Bench, Target
+from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
+from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import groups_of, revalued
 from partita_conformance.draws.vary import aged, converted, element_types, typed, variables, without
 from partita_conformance.judging.exact import exact_answers
@@ -20,6 +22,7 @@ from partita_conformance.suites.numerics.suite_sweep import (
     attributes_of,
     sweep_checks,
     telling,
+    turns,
 )
 
 ATTRIBUTES = [(op, name) for op in GENERATORS for name in attributes_of(op, draw(op, 0).opset)]
@@ -186,3 +189,39 @@ def test_exact_operators_have_no_tolerance():
     assert tolerance("Add", np.float64).rtol < 1e-15
     assert tolerance("MatMul", np.float64).rtol == 1e-12
     assert tolerance("MatMul", np.int64) == (0, 0, 0)
+
+
+def test_types_take_turns_in_the_kinds_of_draws():
+    kinds = {draw("Pad", 0, attempt).attributes["mode"] for attempt in turns("Pad")}
+    assert kinds == {"constant", "edge", "reflect"}
+    assert len({len(draw("Pad", 0, attempt).inputs) for attempt in turns("Pad")}) == 2
+
+
+@pytest.mark.parametrize("op", ["Add", "Where", "Sum", "And", "NonZero", "Reshape"])
+def test_rare_shapes_have_right_answers(judge, op):
+    drawn = [*without_dimensions(op), *broadcast(op)]
+    assert drawn
+    assert not any(isinstance(answers(judge, op, one), str) for one in drawn)
+    assert drawn[0].inputs[-1 if op in ("Add", "Where", "Sum", "And") else 0].shape == ()
+
+
+def test_each_input_is_broadcast_in_each_way():
+    shapes = [tuple(a.shape for a in one.inputs) for one in broadcast("Where")]
+    assert len(set(shapes)) == len(shapes) == 18
+    assert ((3, 1), (2, 3, 4), (2, 3, 4)) in shapes
+
+
+@pytest.mark.parametrize("element", ["int16", "int32", "int64", "uint64"])
+def test_neighbours_are_one_number_in_a_float(element):
+    drawn = revalued("Greater", typed("Greater", draw("Greater", 0), element), "neighbours")
+    values = np.unique(np.concatenate([a.ravel() for a in drawn.inputs]))
+    narrow = {2: np.float16, 4: np.float32, 8: np.float64}[values.dtype.itemsize]
+    with np.errstate(over="ignore"):
+        assert len(np.unique(values.astype(narrow))) < len(values)
+
+
+def test_upsampling_is_judged_in_fractions():
+    x = np.array([[[[0, 3]]]], np.int32)
+    drawn = Draw([x, np.array([1, 1, 1, 3], np.float32)], {"mode": "linear"}, [1], opset=9)
+    proto, feeds = model_of("Upsample", drawn)
+    assert exact_answers(proto, feeds)[0].ravel().tolist() == [0, 1, 2, 3, 3, 3]

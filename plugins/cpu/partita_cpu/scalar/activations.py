@@ -163,6 +163,12 @@ def shrink(x: Any, bias: Any, limit: Any) -> Any:
     return like(x, x - bias) if x > limit else like(x, 0)
 
 
+@register_jitable
+def shrink_unsigned(x: Any, bias: Any, limit: Any) -> Any:
+    """`shrink` of a type that has no numbers below zero."""
+    return like(x, x - bias) if x > limit else like(x, 0)
+
+
 @loop
 def activate(x: Any, code: int, alpha: Any, beta: Any) -> None:
     """Applies an `ActivationCode` in place to a contiguous piece of a fused kernel's result."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -90,15 +91,21 @@ def parametric(b: Builder, node: Node, x: Operand) -> Operand:
 
 
 _shrink = mapped_with(scalar.shrink)
+_shrink_unsigned = mapped_with(scalar.shrink_unsigned)
 
 
 @kernel("Shrink", dtypes=ALL_FLOATS | INTS)
 @through_float32
 def shrink(b: Builder, node: Node, x: Operand) -> Operand:
     """Shrink; its parameters are floats for integers too."""
+    bias, limit = node.number("bias", 0.0), node.number("lambd", 0.5)
+    if x.dtype.kind in "iu" and bias == round(bias) and limit >= 0:
+        wrapped = np.array(round(bias) & (2 ** (8 * x.dtype.itemsize) - 1), f"u{x.dtype.itemsize}")
+        most = min(math.floor(limit), np.iinfo(x.dtype).max)
+        function = _shrink if x.dtype.kind == "i" else _shrink_unsigned
+        return emit_map(b, function, x, None, wrapped.view(x.dtype)[()], x.dtype.type(most))
     number = np.float32 if x.dtype == np.float32 else np.float64
-    bias, limit = number(node.number("bias", 0.0)), number(node.number("lambd", 0.5))
-    return emit_map(b, _shrink, x, None, bias, limit)
+    return emit_map(b, _shrink, x, None, number(bias), number(limit))
 
 
 @register_jitable

@@ -97,12 +97,13 @@ def top_k(b: Builder, node: Node, x: Operand, k: Operand | None = None) -> tuple
 
 @kernel("NonZero", dtypes=ANY)
 def non_zero(b: Builder, node: Node, x: Operand) -> Operand:
-    """Coordinates of the nonzero elements, one row per dimension."""
+    """Coordinates of the nonzero elements, one row per dimension: none of a scalar."""
     return b.dynamic(_coordinates, [x], [np.int64])[0]
 
 
 def _coordinates(x: Array) -> tuple[Array]:
-    return (np.array(np.nonzero(np.atleast_1d(x)), dtype=np.int64).reshape(max(x.ndim, 1), -1),)
+    found = np.array(np.nonzero(np.atleast_1d(x)), dtype=np.int64)
+    return (found if x.ndim else found[:0],)
 
 
 @kernel("Compress", dtypes={0: ANY, 1: BOOL})
