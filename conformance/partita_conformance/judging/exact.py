@@ -200,10 +200,10 @@ def _attention(
 ) -> Array:
     """Of as many heads on each side; of three dimensions, heads lie side by side in the last."""
     if q.ndim == 3:
-        apart = (
+        queries, keys, values = (
             each.reshape(*each.shape[:2], q_num_heads, -1).swapaxes(1, 2) for each in (q, k, v)
         )
-        y = _attention(*apart, scale, is_causal, softcap)
+        y = _attention(queries, keys, values, scale, is_causal, softcap)
         return np.ascontiguousarray(y.swapaxes(1, 2)).reshape(*q.shape[:2], -1)
     factor = 1 / np.sqrt(_WIDE(q.shape[-1])) if scale is None else _attribute(scale)
     scores = np.einsum("bhqd,bhkd->bhqk", q, k) * factor
