@@ -10,6 +10,7 @@ import numpy as np
 from partita.errors import InputError
 from partita.model.model import Port
 from partita.runtime.input_conversion import Array, to_tensor
+from partita.runtime.state_buffers import owner_of
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
@@ -65,6 +66,7 @@ class RequestInputs:
         self.again: BoundCall | None = None
         self._setters: Sequence[InputSetter] = ()
         self._bound: Sequence[Tensor] = ()  # what the bound calls read
+        self._written: Mapping[int, object] = {}  # who owns the memory that they write, by id
         # By input what it was given as: an array that is read as it is, or a tensor.
         self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
         self._taken = False  # whether arrays among the sources are newer than the tensors
@@ -130,6 +132,8 @@ class RequestInputs:
         tensors = self.complete()
         if self.again is not again or not all(map(_is_like, tensors, self._bound)):
             return False
+        if any(id(owner_of(tensor.numpy())) in self._written for tensor in tensors):
+            return False
         bound, setters = self._to_bind(tensors, self._bound)
         if not again.rebind(bound):
             return False
@@ -144,6 +148,8 @@ class RequestInputs:
         tensors = self.complete()
         if not all(isinstance(tensor, HostTensor) for tensor in tensors):
             return
+        owners = [owner_of(result.numpy()) for result in results]
+        self._written = {id(owner): owner for owner in owners}
         bound, setters = self._to_bind(tensors)
         self.again = runner.bind(bound, results)
         if self.again is not None:
@@ -172,7 +178,7 @@ class RequestInputs:
             staged = HostTensor(np.empty_like(tensor.numpy())) if before is None else before[index]
             staged.numpy()[...] = tensor.numpy()
             bound.append(staged)
-            setters.append(_setter_by_copy(staged.numpy()))
+            setters.append(_setter_by_copy(staged.numpy(), self._written))
         return bound, setters
 
     def start_anew(self) -> None:
@@ -278,12 +284,22 @@ class RequestInputs:
         return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
 
 
-def _setter_by_copy(staged: Array) -> InputSetter:
-    """Copies elements to where bound calls read them; of no array that a run would copy first."""
+def _setter_by_copy(staged: Array, written: Mapping[int, object]) -> InputSetter:
+    """Copies elements to where bound calls read them.
+
+    Not those of an array that a run would copy first, or that the calls write to: it would hold
+    other elements after them.
+    """
     dtype, shape = staged.dtype, staged.shape
 
     def bring(array: Array) -> bool:
-        if array.dtype is dtype and array.shape == shape and array.flags.carray:
+        owner = array.base
+        if (
+            array.dtype is dtype
+            and array.shape == shape
+            and array.flags.carray
+            and id(array if owner is None else owner) not in written
+        ):
             staged[...] = array
             return True
         return False

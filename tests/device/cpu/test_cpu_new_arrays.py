@@ -117,6 +117,26 @@ def test_an_output_that_is_fed_back():
         state = running.infer({"x": state, "y": y}, share_outputs=True)["z"]
 
 
+@pytest.mark.parametrize("runs", [1, 3, 6])
+def test_an_input_that_was_an_output_keeps_its_elements(runs):
+    """Whoever runs again without setting inputs gets the same results again."""
+    running = request()
+    ((x, y),) = arrays()
+    running.infer({"x": x, "y": y})
+    wanted = x - y
+    for _ in range(runs):
+        running.set_tensor("x", running.get_output_tensor())
+        wanted = wanted - y
+        for _ in range(3):
+            np.testing.assert_array_equal(running.infer()["z"], wanted)
+    view = running.infer(share_outputs=True)["z"]
+    for _ in range(runs):
+        view = running.infer({"x": view}, share_outputs=True)["z"]
+        wanted = wanted - y
+        for _ in range(3):
+            np.testing.assert_array_equal(running.infer()["z"], wanted)
+
+
 def test_runs_beside_the_thread_read_what_was_taken():
     running = request()
     for x, y in arrays(5):
