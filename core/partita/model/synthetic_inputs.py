@@ -13,17 +13,15 @@ import numpy as np
 
 from partita.errors import InputError
 from partita.model.model import Model, Port, value_shape
+from partita.model.op_traits import Trait, having
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 Array = np.ndarray[Any, Any]
 
-_PASSING = frozenset(
-    {"Cast", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze"}
-    | {"Transpose", "Unsqueeze"}
-)
-"""Operators whose result holds nothing but elements of their first input."""
+_PASSING = having(Trait.SELECTS) | {"Cast"}
+"""Operators whose result holds elements of their first input alone, perhaps of another type."""
 
 _EVERYTHING = np.iinfo(np.int32).max
 """An end of a Slice that leaves nothing out."""

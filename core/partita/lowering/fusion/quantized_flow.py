@@ -7,21 +7,19 @@ import numpy as np
 from partita.lowering.fusion.levels import Levels
 from partita.lowering.fusion.rewriting import Rewriter, origins
 from partita.lowering.graph import Node
-
-_MOVES = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze", "Slice"})
-"""Operators whose result holds nothing but elements of their first input."""
+from partita.model.op_traits import Trait, having
 
 
 def fuse_quantized_flow(rewriter: Rewriter) -> None:
     """``Quantize(Add(Dequantize(a), Dequantize(b)))`` becomes onnxruntime's QLinearAdd.
 
-    MaxPool, Reshape and their like work on levels where both ends have the same scale. To be run
-    with `fuse_quantized`, before constants are folded.
+    Operators that select, as MaxPool and Reshape do, work on levels where both ends have the same
+    scale. To be run with `fuse_quantized`, before constants are folded.
     """
     for node in rewriter.nodes():
         if node.kind == "Add":
             _fuse_sum(rewriter, node)
-        elif node.kind in _MOVES:
+        elif node.kind in having(Trait.SELECTS):
             _fuse_move(rewriter, node)
 
 

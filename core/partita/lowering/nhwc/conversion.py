@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array
+from partita.model.op_traits import Trait, having
 
 DOMAIN = "partita.nhwc"
 """Domain of operators that differ from ONNX's by the layout of their images."""
@@ -31,18 +32,6 @@ _TO_FIRST = (0, 3, 1, 2)
 
 IMAGE_READERS = frozenset({"Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool"})
 """Operators for whose sake it is worth it to have an image with channels last."""
-
-ELEMENTWISE = frozenset(
-    {
-        *("Relu", "Clip", "LeakyRelu", "HardSwish", "HardSigmoid", "Sigmoid", "Tanh", "Elu"),
-        *("Gelu", "Mish", "Softplus", "Softsign", "Selu", "Celu", "PRelu", "ThresholdedRelu"),
-        *("partita::Silu", "partita::HardSwish", "partita::HardSigmoid", "partita::Gelu"),
-        *("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean"),
-        *("Abs", "Neg", "Exp", "Log", "Sqrt", "Erf", "Floor", "Ceil", "Round", "Reciprocal"),
-        "Sign",
-    }
-)
-"""Operators that compute element by element, by numpy's broadcasting rules."""
 
 
 class ChannelsLast:
@@ -83,7 +72,7 @@ class ChannelsLast:
             "GlobalAveragePool": self.follow,
             "GlobalMaxPool": self.follow,
             "Concat": self._concat,
-            **dict.fromkeys(ELEMENTWISE, self._elementwise),
+            **dict.fromkeys(having(Trait.ELEMENTWISE), self._elementwise),
             f"{DOMAIN}::ToChannelsFirst": self._port_in,
             f"{DOMAIN}::ToChannelsLast": self._port_out,
             "Transpose": self._transpose,

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.fusion import Shapes
-from partita.lowering.nhwc.conversion import ELEMENTWISE, SINGLE
+from partita.lowering.nhwc.conversion import SINGLE
+from partita.model.op_traits import Trait, having
 
 _CONVOLUTIONS = ("Conv", "partita::Conv")
 _POOLS = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool")
@@ -70,7 +71,7 @@ class _Widening:
 
     def _follows(self, node: Node) -> bool:
         """Whether a node computes with images as it does with sequences, and reads wide ones."""
-        if node.kind not in ELEMENTWISE and node.kind not in _POOLS:
+        if node.kind not in having(Trait.ELEMENTWISE) and node.kind not in _POOLS:
             return False
         if len(node.outputs) != 1 or not _is_sequence(node.outputs[0], self._shapes):
             return False

@@ -11,21 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from partita.model.op_traits import Trait, having
 from partita_hetero.partition.op_graph import OpGraph
 
-# fmt: off
-LIGHT = frozenset({
-    "Abs", "Add", "And", "BatchNormalization", "Cast", "Ceil", "Clip", "Cos", "CumSum",
-    "DequantizeLinear", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Flatten", "Floor",
-    "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "Max", "Min", "Mish", "Mod",
-    "Mul", "Neg", "Not", "Or", "PRelu", "Pow", "QuantizeLinear", "Reciprocal", "ReduceMax",
-    "ReduceMean", "ReduceSum", "Relu", "Reshape", "Round", "Selu", "Sigmoid", "Sign", "Sin",
-    "Softmax", "Softplus", "Softsign", "Sqrt", "Squeeze", "Sub", "Swish", "Tanh", "Transpose",
-    "Unsqueeze", "Where", "Xor",
-})
-# fmt: on
-"""Operators that cost little next to a product or convolution, and are often fused behind one."""
+_LIGHT = having(Trait.LIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +47,7 @@ def group(wiring: OpGraph, kind: Callable[[int], Hashable]) -> list[Group]:
     for op in range(len(wiring.nodes) - 1, -1, -1):
         if not kept[op]:
             continue
-        weighs = wiring.nodes[op].op_type not in LIGHT
+        weighs = wiring.nodes[op].op_type not in _LIGHT
         readers = [succ for succ in wiring.succs[op] if kept[succ]]
         root = _common_root(readers, home)
         if (
@@ -66,7 +55,7 @@ def group(wiring: OpGraph, kind: Callable[[int], Hashable]) -> list[Group]:
             and op not in outputs
             and kind(op) == kind(root)
             and not (weighs and heavy[root])
-            and all(wiring.nodes[reader].op_type in LIGHT for reader in readers)
+            and all(wiring.nodes[reader].op_type in _LIGHT for reader in readers)
         ):
             home[op] = root
             heavy[root] |= weighs

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from partita.model.model import is_static, value_shape
+from partita.model.op_traits import Trait, having
 from partita.model.value_uses import bodies
 
 if TYPE_CHECKING:
@@ -22,14 +23,7 @@ if TYPE_CHECKING:
 HANDFUL = 64
 """Most integers or truth values of an operation on sizes, indices and flags."""
 
-# fmt: off
-_MOVERS = frozenset({
-    "Cast", "Concat", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather",
-    "GatherElements", "GatherND", "Identity", "Pad", "Reshape", "Shape", "Size", "Slice",
-    "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
-})
-# fmt: on
-"""Operators that only move numbers, or tell their count."""
+_MOVERS = having(Trait.MOVES)
 
 
 def computes_nothing(node: ir.Node) -> bool:
