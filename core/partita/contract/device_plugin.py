@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from partita.contract.identity import identity_of
 from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
@@ -139,9 +140,10 @@ class DevicePlugin(abc.ABC):
 
         Defaults to the plugin's code, the device's name and driver, and the properties.
         """
-        from partita.contract.identity import identity_of
-
-        return identity_of(self, properties)
+        info = self.device_info(properties.DEVICE_ID)
+        settings = properties.model_dump(mode="json", exclude={"CACHE_DIR"})
+        package = type(self).__module__.partition(".")[0]
+        return identity_of(package, [self.device_name, info.full_name, info.driver, settings])
 
     def can_share(self, memory: str, device_id: str = "") -> bool:
         """(optional) Whether runners read tensors of this memory in place (defaults to host)."""

@@ -6,23 +6,20 @@ import functools
 import hashlib
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from partita.contract.device_plugin import DevicePlugin
-    from partita.properties import DeviceProperties
 
 _CODE = frozenset({".py", ".cl", ".ll", ".so", ".pyd"})
 
 
-def identity_of(plugin: DevicePlugin, properties: DeviceProperties) -> str:
-    """What compiled models depend on besides the model: code, device, driver and properties."""
-    info = plugin.device_info(properties.DEVICE_ID)
-    module = type(plugin).__module__.partition(".")[0]
-    settings = properties.model_dump(mode="json", exclude={"CACHE_DIR"})
-    facts = [plugin.device_name, info.full_name, info.driver, settings]
-    return json.dumps([module, code_stamp(module), *facts], sort_keys=True)
+def identity_of(package: str, facts: Sequence[object]) -> str:
+    """The key of what a package's code makes where these facts hold.
+
+    Args:
+        package: The package.
+        facts: What JSON knows.
+    """
+    return json.dumps([package, code_stamp(package), *facts], sort_keys=True)
 
 
 @functools.cache

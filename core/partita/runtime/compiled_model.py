@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
-import numpy as np
-
-from partita.contract.explanation import Explanation
-from partita.contract.identity import stamp
-from partita.model.model import Port, find_port
-from partita.storage import exported_model
-
-if TYPE_CHECKING:
-    from partita.contract.device_model import DeviceModel
-    from partita.runtime.infer_request import InferRequest
-    from partita.runtime.infer_result import InferResult
-
-Array = np.ndarray[Any, Any]
-
-_LOADED = "LOADED_FROM_CACHE"
+from partita.contract.device_model import DeviceModel
+from partita.runtime.compiled_facts import CompiledFacts
+from partita.runtime.infer_request import InferRequest
+from partita.runtime.infer_result import InferResult
 
 
 @final
-class CompiledModel:
+class CompiledModel(CompiledFacts):
     """A model that is ready to run; what ``compile_model`` and ``import_model`` return.
 
     Args:
@@ -48,72 +37,11 @@ class CompiledModel:
         made_by: Callable[[], str] = str,
         loaded_from_cache: bool = False,
     ) -> None:
-        self.device_model = device_model
-        self.model = device_model.model
-        self.properties = device_model.properties
-        self.device = device_model.device
-        self.inputs: tuple[Port, ...] = device_model.inputs
-        self.outputs: tuple[Port, ...] = device_model.outputs
-        self.loaded_from_cache = loaded_from_cache
-        self._made_by = made_by
+        super().__init__(device_model, made_by, loaded_from_cache)
         self._of_thread = threading.local()
-
-    @property
-    def execution_devices(self) -> list[str]:
-        """The devices that take part."""
-        return self.device_model.execution_devices
-
-    @property
-    def optimal_number_of_infer_requests(self) -> int:
-        """How many requests keep the device busy."""
-        return self.device_model.optimal_number_of_infer_requests
-
-    def explain(self) -> Explanation:
-        """Where every operation runs, and why."""
-        return self.device_model.explain()
-
-    def export_model(self) -> bytes:
-        """Everything that ``Core.import_model`` needs.
-
-        Raises:
-            BlobError: The model is too large for one protobuf (2 GiB).
-        """
-        own = self.device_model.export_model()
-        if own is not None:
-            return own
-        return exported_model.pack(
-            device=self.device.partition(".")[0],
-            header={
-                "properties": self.device_model.exported_properties(),
-                "made_by": stamp(self._made_by()),
-            },
-            model=self.model,
-            arrays=self.device_model.export_state(),
-        )
-
-    def get_property(self, name: str) -> Any:
-        """A setting that the model was compiled with, or a fact about it.
-
-        Raises:
-            PropertyError: Unknown name; the message lists the known ones.
-        """
-        if name == _LOADED:
-            return self.loaded_from_cache
-        found = self.device_model.get_property(name)
-        return {**found, _LOADED: "RO"} if name == "SUPPORTED_PROPERTIES" else found
-
-    def input(self, key: int | str | Port = 0) -> Port:
-        """The input port of an index, name or port of the model."""
-        return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
-
-    def output(self, key: int | str | Port = 0) -> Port:
-        """The output port of an index, name or port of the model."""
-        return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
 
     def create_infer_request(self) -> InferRequest:
         """A new request; requests are independent of one another and can run at the same time."""
-        from partita.runtime.infer_request import InferRequest
-
         return InferRequest(self)
 
     def infer_new_request(self, inputs: Any = None) -> InferResult:
@@ -134,6 +62,3 @@ class CompiledModel:
         if request is None:
             request = self._of_thread.request = self.create_infer_request()
         return request.infer(inputs, share_inputs, share_outputs)
-
-    def __repr__(self) -> str:
-        return f"<CompiledModel {self.model.name!r} on {self.device}>"

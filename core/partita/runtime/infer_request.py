@@ -31,7 +31,7 @@ from partita.system.thread_pool import LazyPool
 from partita.tensors.tensor import HostTensor, Tensor
 
 if TYPE_CHECKING:
-    from partita.runtime.compiled_model import CompiledModel
+    from partita.runtime.compiled_facts import CompiledFacts
 
 _pool = LazyPool("partita-infer", 64)
 
@@ -56,7 +56,7 @@ class InferRequest:
     thread, or an :class:`AsyncInferQueue`.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
+    def __init__(self, compiled: CompiledFacts) -> None:
         self.compiled_model = compiled
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
@@ -348,7 +348,7 @@ class InferRequest:
         """Counters of the last run (OpenVINO's spelling)."""
         return self.get_profiling_info()
 
-    def get_compiled_model(self) -> CompiledModel:
+    def get_compiled_model(self) -> CompiledFacts:
         """The compiled model (OpenVINO's spelling)."""
         return self.compiled_model
 

@@ -17,7 +17,7 @@ from partita.tensors.tensor import HOST, HostTensor, Tensor
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
     from partita.contract.runner import Runner
-    from partita.runtime.compiled_model import CompiledModel
+    from partita.runtime.compiled_facts import CompiledFacts
 
 _PATIENCE = 2
 """Runs on the same tensors before a request has calls for them bound."""
@@ -54,7 +54,7 @@ class RequestInputs:
         again: Calls with everything bound, once the same tensors have come some times.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
+    def __init__(self, compiled: CompiledFacts) -> None:
         self._compiled = compiled
         self._ports = compiled.inputs
         self._indices = {port.name: port.index for port in compiled.inputs}

@@ -18,7 +18,7 @@ from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 if TYPE_CHECKING:
-    from partita.runtime.compiled_model import CompiledModel
+    from partita.runtime.compiled_facts import CompiledFacts
 
 
 class RequestOutputs:
@@ -31,7 +31,7 @@ class RequestOutputs:
         results: Of the last run, where the application wants them.
     """
 
-    def __init__(self, compiled: CompiledModel) -> None:
+    def __init__(self, compiled: CompiledFacts) -> None:
         self._compiled = compiled
         self._ports = compiled.outputs
         self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))

@@ -1,0 +1,103 @@
+"""What a compiled model tells of itself: ports, properties, where it runs and why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from partita.contract.device_model import DeviceModel
+from partita.contract.explanation import Explanation
+from partita.contract.identity import stamp
+from partita.model.model import Port, find_port
+from partita.storage import exported_model
+
+_LOADED = "LOADED_FROM_CACHE"
+
+
+class CompiledFacts:
+    """A compiled model without its requests, as these know it.
+
+    Args:
+        device_model: What the device's plugin made of the model.
+        made_by: Says by what code, device and driver, for files that it is exported to.
+        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
+
+    Attributes:
+        model: What was compiled.
+        properties: The validated properties that it was compiled with.
+        device: The device's name, e.g. ``"CPU"`` or ``"OPENCL.0"``.
+        inputs: Its input ports, in order.
+        outputs: Its output ports, in order.
+        device_model: What the device's plugin made of the model.
+        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
+    """
+
+    def __init__(
+        self,
+        device_model: DeviceModel,
+        made_by: Callable[[], str] = str,
+        loaded_from_cache: bool = False,
+    ) -> None:
+        self.device_model = device_model
+        self.model = device_model.model
+        self.properties = device_model.properties
+        self.device = device_model.device
+        self.inputs: tuple[Port, ...] = device_model.inputs
+        self.outputs: tuple[Port, ...] = device_model.outputs
+        self.loaded_from_cache = loaded_from_cache
+        self._made_by = made_by
+
+    @property
+    def execution_devices(self) -> list[str]:
+        """The devices that take part."""
+        return self.device_model.execution_devices
+
+    @property
+    def optimal_number_of_infer_requests(self) -> int:
+        """How many requests keep the device busy."""
+        return self.device_model.optimal_number_of_infer_requests
+
+    def explain(self) -> Explanation:
+        """Where every operation runs, and why."""
+        return self.device_model.explain()
+
+    def export_model(self) -> bytes:
+        """Everything that ``Core.import_model`` needs.
+
+        Raises:
+            BlobError: The model is too large for one protobuf (2 GiB).
+        """
+        own = self.device_model.export_model()
+        if own is not None:
+            return own
+        return exported_model.pack(
+            device=self.device.partition(".")[0],
+            header={
+                "properties": self.device_model.exported_properties(),
+                "made_by": stamp(self._made_by()),
+            },
+            model=self.model,
+            arrays=self.device_model.export_state(),
+        )
+
+    def get_property(self, name: str) -> Any:
+        """A setting that the model was compiled with, or a fact about it.
+
+        Raises:
+            PropertyError: Unknown name; the message lists the known ones.
+        """
+        if name == _LOADED:
+            return self.loaded_from_cache
+        found = self.device_model.get_property(name)
+        return {**found, _LOADED: "RO"} if name == "SUPPORTED_PROPERTIES" else found
+
+    def input(self, key: int | str | Port = 0) -> Port:
+        """The input port of an index, name or port of the model."""
+        return find_port(self.inputs, key, f"Compiled model '{self.model.name}'")
+
+    def output(self, key: int | str | Port = 0) -> Port:
+        """The output port of an index, name or port of the model."""
+        return find_port(self.outputs, key, f"Compiled model '{self.model.name}'")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.model.name!r} on {self.device}>"

@@ -1,0 +1,108 @@
+"""What keeps the house in order: no circles of imports, small folders, short functions.
+
+`lint-imports` checks in which order the folders of a package stand (`pyproject.toml`); here single
+modules are looked at. Imports inside functions and those for type checkers count as all others do.
+"""
+
+import ast
+import graphlib
+from collections import Counter
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "partita": "core",
+    "partita_cpu": "plugins/cpu",
+    "partita_opencl": "plugins/opencl",
+    "partita_hetero": "plugins/hetero",
+    "partita_reference": "plugins/reference",
+    "partita_conformance": "conformance",
+}
+
+MOST_MODULES = 15
+"""In one folder."""
+
+MOST_LINES = 80
+"""Of a function."""
+
+MOST_ARGUMENTS = 10
+"""Of a function."""
+
+TOO_LONG = 18
+"""Functions of more lines that there still are; to become 0, never more."""
+
+TOO_MANY_ARGUMENTS = 47
+"""Functions of more arguments that there still are; to become 0, never more."""
+
+
+def sources():
+    for package, folder in PACKAGES.items():
+        yield from sorted((ROOT / folder / package).rglob("*.py"))
+
+
+def imports_of(packages):
+    graph = grimp.build_graph(*packages, cache_dir=None)
+    return {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+
+def circle_in(imports):
+    """Modules of which each imports the next one, the last the first; empty if there are none."""
+    try:
+        graphlib.TopologicalSorter(imports).prepare()
+    except graphlib.CycleError as error:
+        return error.args[1][::-1]
+    return []
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return imports_of(PACKAGES)
+
+
+def test_a_circle_is_found_where_it_is_closed_late(tmp_path, monkeypatch):
+    package = tmp_path / "roundabout"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from roundabout import two\n")
+    (package / "two.py").write_text("def later():\n    from roundabout import one\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert set(circle_in(imports_of(["roundabout"]))) == {"roundabout.one", "roundabout.two"}
+
+
+def test_modules_import_each_other_in_no_circle(imports):
+    circle = circle_in(imports)
+    assert not circle, " -> ".join(circle)
+
+
+def test_folders_hold_few_modules():
+    modules = Counter(path.parent for path in sources() if path.name != "__init__.py")
+    full = {str(folder): count for folder, count in modules.items() if count > MOST_MODULES}
+    assert not full
+
+
+def functions():
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                where = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                given = node.args
+                arguments = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+                yield where, node.end_lineno - node.lineno + 1, arguments
+
+
+def test_functions_are_short():
+    lines = {where: count for where, count, _ in functions() if count > MOST_LINES}
+    assert len(lines) <= TOO_LONG, table(lines)
+
+
+def test_functions_take_few_arguments():
+    arguments = {where: count for where, _, count in functions() if count > MOST_ARGUMENTS}
+    assert len(arguments) <= TOO_MANY_ARGUMENTS, table(arguments)
+
+
+def table(counts):
+    rows = sorted(counts.items(), key=lambda row: -row[1])
+    return "\n".join(f"{count:5} {where}" for where, count in rows)
