@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
+from partita.devices import device_string
+from partita.devices.registry import Failure, describe, unavailable_beside
 from partita.errors import DeviceError, PluginError, PropertyError
 from partita.properties.values import Config, normalise
-from partita.runtime import device_string
 from partita.runtime.plugin_core import PluginCore, asked
-from partita.runtime.registry import Failure, describe, unavailable_beside
 
 if TYPE_CHECKING:
     from partita.model.model import Model

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from partita.devices import device_string
 from partita.errors import (
     CompileError,
     InferError,
@@ -18,7 +19,6 @@ from partita.model.compare import Difference, difference
 from partita.model.model import Model
 from partita.model.shape_inference import infer_shapes
 from partita.model.value_uses import has_own_source, values_read
-from partita.runtime import device_string
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_model import CompiledModel

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import partita
 from partita.cli import commands
 from partita.cli.output import Output
+from partita.devices.registry import command_modules
 from partita.errors import PartitaError
-from partita.runtime.registry import command_modules
 
 COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
 """Each is a module of `partita.cli.commands` with ``add_parser(commands)`` and

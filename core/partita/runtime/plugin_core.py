@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
+from partita.devices.registry import Registry, describe, join
+from partita.devices.settings import Settings
 from partita.errors import CompileError, DeviceError, PartitaError, PluginError
 from partita.properties.values import Config
-from partita.runtime.registry import Registry, describe, join
-from partita.runtime.settings import Settings
 
 if TYPE_CHECKING:
     import numpy as np

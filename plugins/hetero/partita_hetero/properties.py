@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, field_validator
 
+from partita.devices.device_string import parse_list
 from partita.properties import DeviceProperties
 from partita.properties.hint import PerformanceMode
-from partita.runtime.device_string import parse_list
 from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
 from partita_hetero.options.byte_sizes import parse_bytes
 from partita_hetero.options.pins import PinRule

@@ -11,8 +11,8 @@ import pytest
 import partita
 from partita.cli.arguments import add_command
 from partita.cli.main import main
+from partita.devices.registry import command_modules
 from partita.errors import PluginError
-from partita.runtime.registry import command_modules
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from partita.devices import device_string
+from partita.devices.device_string import DeviceString, parse, parse_list
 from partita.errors import DeviceStringError
-from partita.runtime import device_string
-from partita.runtime.device_string import DeviceString, parse, parse_list
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 import partita
-from partita.runtime.entry_points import plugin_entries
+from partita.devices.entry_points import plugin_entries
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 
 import partita
+from partita.devices.device_string import is_device_name
 from partita.errors import DeviceError
-from partita.runtime.device_string import is_device_name
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare

@@ -14,8 +14,8 @@ from partita.cli import workload
 from partita.cli.arguments import Commands, add_command
 from partita.cli.commands.benchmark import measure_sync
 from partita.cli.output import Output
+from partita.devices.device_string import parse
 from partita.errors import PartitaError, ZooError
-from partita.runtime.device_string import parse
 from partita.tensors.tensor import HOST
 from partita.zoo import builtin, entries
 from partita.zoo.naming import Named, resolve

@@ -21,8 +21,8 @@ from partita.cli.arguments import (
 )
 from partita.cli.feeds import reshape
 from partita.cli.output import Output
+from partita.devices import device_string
 from partita.errors import PlanError
-from partita.runtime import device_string
 from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for

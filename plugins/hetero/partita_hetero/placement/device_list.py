@@ -6,9 +6,9 @@ from typing import Any
 
 from partita.contract.core_api import CoreAPI
 from partita.contract.query import QueryResult, Reason, ReasonCode
+from partita.devices.device_string import parse_list
 from partita.errors import DeviceError, PropertyError
 from partita.model.model import Model
-from partita.runtime.device_string import parse_list
 from partita_hetero.partition import op_graph
 from partita_hetero.placement import by_priority, data_movement
 from partita_hetero.properties import HeteroProperties

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TYPE_CHECKING, Any
 
+from partita.devices.registry import Named, join
 from partita.errors import PropertyError
 from partita.properties.values import Config, merge, normalise
-from partita.runtime.registry import Named, join
 
 if TYPE_CHECKING:
     from partita.contract.device_plugin import DevicePlugin

@@ -17,6 +17,9 @@ import pluggy
 from partita.contract import hookspecs
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.devices import device_string
+from partita.devices.device_string import DeviceString, is_device_id, is_device_name
+from partita.devices.entry_points import plugin_entries
 from partita.errors import (
     DeviceError,
     DeviceNotFoundError,
@@ -25,9 +28,6 @@ from partita.errors import (
     PluginError,
 )
 from partita.properties.deferred import DeferredProperties
-from partita.runtime import device_string
-from partita.runtime.device_string import DeviceString, is_device_id, is_device_name
-from partita.runtime.entry_points import plugin_entries
 
 _log = logging.getLogger(__name__)
 
