@@ -1,42 +1,26 @@
-"""Fusion: passes that replace patterns of nodes by fewer nodes, in place, on lowered graphs."""
+"""Fusion: passes that replace patterns of nodes by fewer nodes, in place, on lowered graphs.
+
+A pass is a function with :func:`~partita.lowering.fusion.rewriting.fusion_pass`, in a module of
+this package: it is found there, and needs no further entry.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 
-from partita.lowering.fusion.attention import fuse_attention
-from partita.lowering.fusion.cleanup import remove_idle
 from partita.lowering.fusion.epilogue import fuse_epilogues
-from partita.lowering.fusion.norm import fuse_batch_normalization, fuse_layer_normalization
-from partita.lowering.fusion.padding import fuse_pads
-from partita.lowering.fusion.pointwise import fuse_gelu, fuse_hard_activations, fuse_silu
-from partita.lowering.fusion.prologue import fuse_prologues
 from partita.lowering.fusion.quantized import fuse_quantized
 from partita.lowering.fusion.quantized_flow import fuse_quantized_flow
-from partita.lowering.fusion.rewriting import Accepts, Rewriter, Shapes
+from partita.lowering.fusion.rewriting import PASSES, Accepts, Pass, Rewriter, Shapes
 from partita.lowering.graph import Graph, Node
-
-Pass = Callable[[Rewriter], None]
-
-PASSES: tuple[Pass, ...] = (
-    remove_idle,
-    fuse_hard_activations,
-    fuse_silu,
-    fuse_gelu,
-    fuse_layer_normalization,
-    fuse_attention,
-    fuse_pads,
-    fuse_batch_normalization,
-    fuse_epilogues,
-    fuse_prologues,
-)
-"""All passes, in the order in which they help one another."""
+from partita.system.modules import import_modules
 
 __all__ = [
-    "PASSES",
     "Accepts",
     "Pass",
     "Shapes",
+    "all_passes",
     "fuse",
     "fuse_quantized",
     "fuse_quantized_flow",
@@ -44,17 +28,26 @@ __all__ = [
 ]
 
 
-def fuse(graph: Graph, passes: Sequence[Pass] = PASSES, accepts: Accepts | None = None) -> None:
+def all_passes() -> list[Pass]:
+    """All passes, in the order in which they help one another."""
+    import_modules(sys.modules[__name__])
+    return sorted(PASSES, key=PASSES.__getitem__)
+
+
+def fuse(
+    graph: Graph, passes: Sequence[Pass] | None = None, accepts: Accepts | None = None
+) -> None:
     """Runs passes over a graph and the bodies in it.
 
     A value that is an output, or that something outside the pattern reads, is never fused away.
 
     Args:
         graph: Changed in place.
-        passes: What to run, in order.
+        passes: What to run, in order; ``None`` stands for all.
         accepts: Whether the back-end has a kernel for a node that fusion wants to make; patterns
             whose result it refuses stay as they are. ``None`` accepts all.
     """
+    passes = all_passes() if passes is None else passes
     for node in graph.nodes:
         for body in node.graphs():
             fuse(body, passes, accepts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partita.lowering.fusion.rewriting import Rewriter, origins, scalar_input
+from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, origins, scalar_input
 from partita.lowering.graph import Node, Value
 
 _HEADS_OUT = [0, 2, 1, 3]
@@ -12,6 +12,7 @@ _HEADS_OUT_TURNED = [0, 2, 3, 1]
 _TURNED = [0, 1, 3, 2]
 
 
+@fusion_pass(60)
 def fuse_attention(rewriter: Rewriter) -> None:
     """``softmax(scale * q @ k.T + mask) @ v`` becomes ``partita::Attention``.
 

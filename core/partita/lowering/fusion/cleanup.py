@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from partita.lowering.fusion.rewriting import Rewriter
+from partita.lowering.fusion.rewriting import Rewriter, fusion_pass
 from partita.lowering.graph import Node, Value
 
 
+@fusion_pass(10)
 def remove_idle(rewriter: Rewriter) -> None:
     """Removes Identity, Dropout in inference, and Cast, Transpose, Pad, Concat that change nothing.
 

@@ -15,6 +15,7 @@ import numpy as np
 from partita.lowering.fusion.activation import Activation, ActivationCode
 from partita.lowering.fusion.rewriting import (
     Rewriter,
+    fusion_pass,
     is_float,
     origins,
     other_input,
@@ -28,6 +29,7 @@ _CONVOLUTIONS = ("Conv", "ConvTranspose")
 _FUSED = (*_CONVOLUTIONS, "MatMul", "Gemm")
 
 
+@fusion_pass(90)
 def fuse_epilogues(rewriter: Rewriter) -> None:
     """Fuses what follows every Conv, ConvTranspose, Gemm and MatMul, and what was fused before."""
     for node in rewriter.nodes():

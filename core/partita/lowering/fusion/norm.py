@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from partita.lowering.fusion.rewriting import (
     Rewriter,
+    fusion_pass,
     is_float,
     is_scalar,
     origins,
@@ -14,6 +15,7 @@ from partita.lowering.fusion.rewriting import (
 from partita.lowering.graph import Node, Value
 
 
+@fusion_pass(50)
 def fuse_layer_normalization(rewriter: Rewriter) -> None:
     """``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + eps) * scale [+ bias]`` over the last axis.
 
@@ -24,6 +26,7 @@ def fuse_layer_normalization(rewriter: Rewriter) -> None:
             _fuse(rewriter, node)
 
 
+@fusion_pass(80)
 def fuse_batch_normalization(rewriter: Rewriter) -> None:
     """Multiplying or adding constants per channel moves into the BatchNormalization before."""
     for node in rewriter.nodes():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from partita.lowering.fusion.rewriting import Rewriter, is_scalar, origins
+from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, is_scalar, origins
 from partita.lowering.graph import Node
 
 
+@fusion_pass(70)
 def fuse_pads(rewriter: Rewriter) -> None:
     """A Pad with zeros along spatial axes, read by one Conv, becomes the Conv's own padding."""
     for node in rewriter.nodes():

@@ -9,6 +9,7 @@ import numpy as np
 
 from partita.lowering.fusion.rewriting import (
     Rewriter,
+    fusion_pass,
     is_scalar,
     origins,
     other_input,
@@ -18,6 +19,7 @@ from partita.lowering.fusion.rewriting import (
 from partita.lowering.graph import Node, Value
 
 
+@fusion_pass(20)
 def fuse_hard_activations(rewriter: Rewriter) -> None:
     """``clip(x + 3, 0, 6) / 6`` becomes HardSigmoid, and that times x HardSwish.
 
@@ -32,6 +34,7 @@ def fuse_hard_activations(rewriter: Rewriter) -> None:
             _fuse_hard_swish(rewriter, node)
 
 
+@fusion_pass(30)
 def fuse_silu(rewriter: Rewriter) -> None:
     """``x * sigmoid(x)`` becomes ``partita::Silu``."""
     for node in rewriter.nodes():
@@ -41,6 +44,7 @@ def fuse_silu(rewriter: Rewriter) -> None:
             rewriter.replace(group, _node("Silu", 1, node.inputs[0], product, group, "partita"))
 
 
+@fusion_pass(40)
 def fuse_gelu(rewriter: Rewriter) -> None:
     """``x / 2 * (1 + erf(x / sqrt(2)))`` and the form with tanh become Gelu."""
     for node in rewriter.nodes():

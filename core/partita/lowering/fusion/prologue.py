@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from partita.lowering.fusion.rewriting import Rewriter, is_float, origins, scalar_input
+from partita.lowering.fusion.rewriting import Rewriter, fusion_pass, is_float, origins, scalar_input
 from partita.lowering.graph import Node, Value
 from partita.lowering.program import Array
 
@@ -19,6 +19,7 @@ SMALLEST = 1e-3
 """A summand that stays is divided by the factor: by none smaller than this."""
 
 
+@fusion_pass(100)
 def fuse_prologues(rewriter: Rewriter) -> None:
     """Moves numbers that an image is multiplied by, and numbers added then, into convolutions."""
     for node in rewriter.nodes():

@@ -16,6 +16,26 @@ Shapes = Mapping[Value, tuple[int, ...]]
 """Concrete shapes of values, where they are known better than the graph knows them."""
 
 
+Pass = Callable[["Rewriter"], None]
+
+PASSES: dict[Pass, int] = {}
+"""Pass to its place in the order in which passes help one another."""
+
+
+def fusion_pass(place: int) -> Callable[[Pass], Pass]:
+    """Enters a pass among those that every graph goes through.
+
+    Args:
+        place: Passes of smaller numbers run before it.
+    """
+
+    def enter(run: Pass) -> Pass:
+        PASSES[run] = place
+        return run
+
+    return enter
+
+
 class Rewriter:
     """What passes see of a graph, kept up to date while they change it.
 
