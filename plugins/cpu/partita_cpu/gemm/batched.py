@@ -6,6 +6,7 @@ The right matrix is packed when it is met; the rows of all products are shared a
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,30 @@ PACKED_BYTES = 4 << 20
 _ROOM = 4096 + 256 + 128
 
 
+class BatchSizes(NamedTuple):
+    """Sizes of products of matrices one behind another.
+
+    Attributes:
+        x_step: Elements from one left matrix to the next; 0 if there is one only.
+        w_step: The same for the right ones.
+        m: Rows.
+        k: Length of sums.
+        n: Columns.
+        most: Rows of a tile.
+        wide: Columns of a tile.
+        thread_bytes: Scratch memory of a thread.
+    """
+
+    x_step: int
+    w_step: int
+    m: int
+    k: int
+    n: int
+    most: int
+    wide: int
+    thread_bytes: int
+
+
 @loop
 def multiply_batches(
     x: Array,
@@ -29,14 +54,7 @@ def multiply_batches(
     scratch: Array,
     offsets: Array,
     kernels: Array,
-    x_step: int,
-    w_step: int,
-    m: int,
-    k: int,
-    n: int,
-    most: int,
-    wide: int,
-    thread_bytes: int,
+    sizes: BatchSizes,
     tid: int,
     nt: int,
 ) -> None:
@@ -49,17 +67,11 @@ def multiply_batches(
         scratch: Bytes; `thread_bytes` for each thread.
         offsets: One zero.
         kernels: `table.tile_kernels` for float32.
-        x_step: Elements from one left matrix to the next; 0 if there is one only.
-        w_step: The same for the right ones.
-        m: Rows.
-        k: Length of sums.
-        n: Columns.
-        most: Rows of a tile.
-        wide: Columns of a tile.
-        thread_bytes: Scratch memory of a thread.
+        sizes: Of the matrices, tiles and memory.
         tid: This thread.
         nt: All threads.
     """
+    x_step, w_step, m, k, n, most, wide, thread_bytes = sizes
     threads = min(nt, scratch.size // thread_bytes)
     if tid >= threads:
         return
@@ -127,14 +139,16 @@ def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
         b.empty((choice.threads * thread_bytes,), "uint8"),
         b.constant(np.zeros(1, np.int64)),
         b.constant(tile_kernels(choice.level, Arithmetic.F32)),
-        m * k if counts[0] > 1 else 0,
-        k * n if counts[1] > 1 else 0,
-        m,
-        k,
-        n,
-        tile_rows(choice.level, Arithmetic.F32),
-        columns,
-        thread_bytes,
+        BatchSizes(
+            m * k if counts[0] > 1 else 0,
+            k * n if counts[1] > 1 else 0,
+            m,
+            k,
+            n,
+            tile_rows(choice.level, Arithmetic.F32),
+            columns,
+            thread_bytes,
+        ),
         work=y.size * k,
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )

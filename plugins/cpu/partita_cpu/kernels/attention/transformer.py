@@ -8,7 +8,7 @@ from partita.lowering import Activation, ActivationCode, Array, Builder, Node, O
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.movement.indexing import checked_index, gathered
-from partita_cpu.kernels.normalization.norms import normalize_rows
+from partita_cpu.kernels.normalization.norms import Normalized, normalize_rows
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
 
 _INT32 = frozenset({np.dtype(np.int32)})
@@ -75,8 +75,9 @@ def embed_layer_normalization(
     means, inverses = b.empty((outer,), y.dtype), b.empty((outer,), y.dtype)
     if y.size:
         epsilon = node.number("epsilon", 1e-12)
-        flat = b.flat(total), b.flat(scale), b.flat(bias), b.flat(y)
-        b.call(normalize_rows, *flat, means, inverses, outer, width, epsilon, 1)
+        flat = b.flat(total), b.flat(scale), b.flat(bias)
+        results = Normalized(b.flat(y), means, inverses)
+        b.call(normalize_rows, *flat, results, outer, width, epsilon, 1)
     counts = b.empty((batch,), np.int32)
     b.call_numpy(_count_words, mask, counts)
     return y, counts, total

@@ -18,12 +18,18 @@ from partita.lowering import (
     Operand,
 )
 from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
-from partita_cpu.kernels.conv.depthwise import MAX_THREADS, depthwise, scratch_elements
+from partita_cpu.kernels.conv.depthwise import (
+    MAX_THREADS,
+    DepthwiseTaps,
+    depthwise,
+    scratch_elements,
+)
 from partita_cpu.kernels.conv.im2col import col2im, im2col
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_ROW, finish
 from partita_cpu.kernels.movement.rearrange import expanded, ints
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INT64, kernel
+from partita_cpu.scalar.activations import ActivationFields
 from partita_cpu.threads import openblas
 
 COLUMN_BYTES = 4 << 20
@@ -138,17 +144,17 @@ def _emit_depthwise(
     b.call(
         depthwise,
         b.flat(x),
-        b.flat(w),
-        b.flat(w if bias is None else bias),
+        DepthwiseTaps(
+            b.flat(w),
+            b.flat(w if bias is None else bias),
+            b.constant(c.window.table),
+            int(bias is not None),
+            c.channels,
+            c.outputs // c.channels,
+        ),
         b.flat(y),
         b.empty((MAX_THREADS * scratch_elements(c.window),), y.dtype),
-        b.constant(c.window.table),
-        int(bias is not None),
-        c.channels,
-        c.outputs // c.channels,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
+        ActivationFields(int(act.code), float(act.alpha), float(act.beta)),
         work=c.work,
     )
 

@@ -7,12 +7,15 @@ is then one long vector over many rows, with a few columns too many, which the l
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
 from partita_cpu.jit.kernel import jit
-from partita_cpu.scalar.activations import activate
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.scalar.activations import ActivationFields, activate
 from partita_cpu.scalar.math import like
 
 MAX_THREADS = 64
@@ -136,20 +139,33 @@ def _sum_taps(
         weight += kw
 
 
+class DepthwiseTaps(NamedTuple):
+    """A depthwise convolution.
+
+    Attributes:
+        w: Weights (outputs, taps), flat.
+        bias: One value per output channel; not read unless has_bias.
+        table: `Window.table`, of depth 1.
+        has_bias: 0 or 1.
+        channels: Input channels.
+        multiplier: Output channels per input channel.
+    """
+
+    w: KernelArray
+    bias: KernelArray
+    table: KernelArray
+    has_bias: int
+    channels: int
+    multiplier: int
+
+
 @jit
 def depthwise(
     x: Array,
-    w: Array,
-    bias: Array,
+    taps: DepthwiseTaps,
     y: Array,
     memory: Array,
-    table: Array,
-    has_bias: int,
-    channels: int,
-    multiplier: int,
-    code: int,
-    alpha: float,
-    beta: float,
+    activation: ActivationFields,
     tid: int,
     nt: int,
 ) -> None:
@@ -157,23 +173,17 @@ def depthwise(
 
     Args:
         x: Input (N, channels, H, W), flat.
-        w: Weights (outputs, taps), flat.
-        bias: One value per output channel; not read unless has_bias.
+        taps: The convolution.
         y: Output (N, outputs, H, W), flat.
         memory: `MAX_THREADS` times `scratch_elements`.
-        table: `Window.table`, of depth 1.
-        has_bias: 0 or 1.
-        channels: Input channels.
-        multiplier: Output channels per input channel.
-        code: `ActivationCode`.
-        alpha: Of the activation.
-        beta: Of the activation.
+        activation: What comes last.
         tid: This thread.
         nt: All threads; they share the input planes.
     """
     threads = min(nt, MAX_THREADS)
     if tid >= threads or y.size == 0:
         return
+    w, bias, table, has_bias, channels, multiplier = taps
     size = memory.size // MAX_THREADS
     scratch = memory[tid * size : (tid + 1) * size]
     kh, kw, sh, sw = table[4], table[5], table[7], table[8]
@@ -181,7 +191,7 @@ def depthwise(
     rows = oh + (kh - 1) * table[10] // sh
     pitch = ow + (kw - 1) * table[11] // sw
     step = max(1, BLOCK // pitch)
-    a, b = like(y[0], alpha), like(y[0], beta)
+    code, a, b = activation.code, like(y[0], activation.alpha), like(y[0], activation.beta)
     planes = y.size // (oh * ow * multiplier)
     for plane in range(planes * tid // threads, planes * (tid + 1) // threads):
         _lay_phases(x, scratch, table, plane * table[1] * table[2], rows, pitch)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
@@ -113,6 +115,22 @@ def _kept_boxes(
     return (np.concatenate(found),)
 
 
+class RoiSampling(NamedTuple):
+    """How regions are sampled.
+
+    Attributes:
+        scale: From region to input coordinates.
+        offset: Subtracted from them; 0.5 where pixels are areas, 0 where they are points.
+        ratio: Samples per cell and dimension; 0 for as many as the cell has pixels.
+        is_max: Whether the largest weighted neighbour is wanted instead of the mean.
+    """
+
+    scale: float
+    offset: float
+    ratio: int
+    is_max: int
+
+
 @jit
 def roi_align_rows(
     x: Array,
@@ -120,10 +138,7 @@ def roi_align_rows(
     batches: Array,
     y: Array,
     sizes: Array,
-    scale: float,
-    offset: float,
-    ratio: int,
-    is_max: int,
+    sampling: RoiSampling,
     tid: int,
     nt: int,
 ) -> None:
@@ -135,14 +150,12 @@ def roi_align_rows(
         batches: The image of each region.
         y: Output (regions, C, out height, out width), flat.
         sizes: C, H, W, out height, out width.
-        scale: From region to input coordinates.
-        offset: Subtracted from them; 0.5 where pixels are areas, 0 where they are points.
-        ratio: Samples per cell and dimension; 0 for as many as the cell has pixels.
-        is_max: Whether the largest weighted neighbour is wanted instead of the mean.
+        sampling: How regions are sampled.
         tid: This thread.
         nt: All threads; they share regions times channels.
     """
     channels, height, width, oh, ow = sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]
+    scale, offset, ratio, is_max = sampling
     kind = x.dtype.type
     planes = rois.shape[0] * channels
     for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
@@ -235,10 +248,12 @@ def roi_align(b: Builder, node: Node, x: Operand, rois: Operand, batches: Operan
             images,
             b.flat(y),
             b.constant(np.array([*x.shape[1:], oh, ow], np.int64)),
-            float(attrs.get("spatial_scale", 1.0)),
-            offset,
-            int(attrs.get("sampling_ratio", 0)),
-            int(attrs.get("mode", "avg") == "max"),
+            RoiSampling(
+                float(attrs.get("spatial_scale", 1.0)),
+                offset,
+                int(attrs.get("sampling_ratio", 0)),
+                int(attrs.get("mode", "avg") == "max"),
+            ),
             work=y.size * 16,
         )
     return y

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,21 +24,34 @@ SUB_BYTE = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 """Least and largest value of the types of which several share a byte."""
 
 
+class Extents(NamedTuple):
+    """Sizes of a tensor about an axis: before it, along it, behind it."""
+
+    outer: int
+    channels: int
+    n: int
+
+
+class Levels(NamedTuple):
+    """The least and the largest level of a quantized type, as float32."""
+
+    low: Any
+    high: Any
+
+
+def levels_of_type(dtype: np.dtype[Any]) -> Levels:
+    """Those of an integer type."""
+    limits = np.iinfo(dtype)
+    return Levels(np.float32(limits.min), np.float32(limits.max))
+
+
 @loop
 def quantize(
-    x: Any,
-    scales: Any,
-    zeros: Any,
-    y: Any,
-    outer: int,
-    channels: int,
-    n: int,
-    low: Any,
-    high: Any,
-    tid: int,
-    nt: int,
+    x: Any, scales: Any, zeros: Any, y: Any, extents: Extents, levels: Levels, tid: int, nt: int
 ) -> None:
     """``y = round(x / scale) + zero``, saturated; one scale per channel of n elements."""
+    outer, channels, n = extents
+    low, high = levels
     if n == 1:
         for o in range(outer * tid // nt, outer * (tid + 1) // nt):
             source = x[o * channels : (o + 1) * channels]
@@ -167,11 +180,9 @@ def emit_quantize(
     extents: tuple[int, int, int],
 ) -> None:
     """Records `quantize` of float32 to 8 or 16 bits."""
-    limits = np.iinfo(y.dtype)
-    low, high = np.float32(limits.min), np.float32(limits.max)
     if y.size:
         args = (b.flat(x), b.flat(scales), b.flat(zeros), b.flat(y))
-        b.call(quantize, *args, *extents, low, high)
+        b.call(quantize, *args, Extents(*extents), levels_of_type(y.dtype))
 
 
 def emit_dequantize(

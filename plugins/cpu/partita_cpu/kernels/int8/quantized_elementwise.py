@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.conv.pooling import average_pool
 from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import (
@@ -20,7 +21,12 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
     mapped,
     mapped_with,
 )
-from partita_cpu.kernels.int8.quantization import emit_dequantize, emit_quantize
+from partita_cpu.kernels.int8.quantization import (
+    Levels,
+    emit_dequantize,
+    emit_quantize,
+    levels_of_type,
+)
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.movement.rearrange import concat
 from partita_cpu.kernels.operator_table import F32, kernel
@@ -49,23 +55,24 @@ _TINY, _HUGE = np.float32(1e-20), np.float32(1e20)
 """Between these a quotient's error can be computed without overflow."""
 
 
+class Quantizations(NamedTuple):
+    """Scales and zero points of two inputs and the result, each of one element."""
+
+    x_scale: KernelArray
+    w_scale: KernelArray
+    y_scale: KernelArray
+    x_zero: KernelArray
+    w_zero: KernelArray
+    y_zero: KernelArray
+
+
 @loop
 def add_levels(
-    x: Any,
-    w: Any,
-    x_scale: Any,
-    w_scale: Any,
-    y_scale: Any,
-    x_zero: Any,
-    w_zero: Any,
-    y_zero: Any,
-    y: Any,
-    low: Any,
-    high: Any,
-    tid: int,
-    nt: int,
+    x: Any, w: Any, numbers: Quantizations, y: Any, levels: Levels, tid: int, nt: int
 ) -> None:
     """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``."""
+    x_scale, w_scale, y_scale, x_zero, w_zero, y_zero = numbers
+    low, high = levels
     wide_vectors()
     begin, end = x.size * tid // nt, x.size * (tid + 1) // nt
     left, right, target = x[begin:end], w[begin:end], y[begin:end]
@@ -112,10 +119,9 @@ def quantized_binary(
         zeros = [
             b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
         ]
-        numbers = (x_scale, w_scale, y_scale, *zeros)
-        limits = np.iinfo(x.dtype)
-        args = (b.flat(operand) for operand in (x, w, *numbers, y))
-        b.call(add_levels, *args, np.float32(limits.min), np.float32(limits.max))
+        numbers = Quantizations(*map(b.flat, (x_scale, w_scale, y_scale, *zeros)))
+        args = b.flat(x), b.flat(w), numbers, b.flat(y), levels_of_type(x.dtype)
+        b.call(add_levels, *args)
         return y
     left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)
     result = b.empty(broadcast_shape(b, [left, right]), np.float32)

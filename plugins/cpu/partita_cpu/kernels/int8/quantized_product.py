@@ -24,7 +24,12 @@ from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.int8.convolution_windows import emit_byte_convolution
 from partita_cpu.kernels.int8.product import Kind, Result, as_is, emit_byte_product, emit_rows
-from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
+from partita_cpu.kernels.int8.quantization import (
+    Extents,
+    Levels,
+    emit_dynamic_quantize,
+    levels_of_type,
+)
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
@@ -235,15 +240,14 @@ def requantize(
     scales: Any,
     zero: Any,
     y: Any,
-    outer: int,
-    channels: int,
-    n: int,
-    low: Any,
-    high: Any,
+    extents: Extents,
+    levels: Levels,
     tid: int,
     nt: int,
 ) -> None:
     """``y = round((x + bias) * scale) + zero``, saturated; bias and scale per channel of n."""
+    outer, channels, n = extents
+    low, high = levels
     planes = outer * channels
     for plane in range(planes * tid // nt, planes * (tid + 1) // nt):
         channel = plane % channels
@@ -303,10 +307,8 @@ def _requantized(
     factor = factors_of(b, scales)
     channels = extents[1]
     terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)
-    limits = np.iinfo(zero.dtype)
-    low, high = np.float32(limits.min), np.float32(limits.max)
     args = (b.flat(sums), terms, factor, b.flat(zero), b.flat(y))
-    b.call(requantize, *args, *extents, low, high)
+    b.call(requantize, *args, Extents(*extents), levels_of_type(zero.dtype))
     return y
 
 

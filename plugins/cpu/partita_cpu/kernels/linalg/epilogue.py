@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import NO_ACTIVATION, Activation, Array, Builder, Operand
 from partita_cpu.jit.kernel import jit
-from partita_cpu.scalar.activations import activate
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.scalar.activations import ActivationFields, activate
 from partita_cpu.scalar.math import like
 
 BIAS_PER_ROW = 1
 BIAS_PER_COLUMN = 2
 
 
-@jit
-def finish_rows(
-    y: Array,
-    bias: Array,
-    residual: Array,
-    bias_mode: int,
-    has_residual: int,
-    channels: int,
-    inner: int,
-    code: int,
-    alpha: float,
-    beta: float,
-    tid: int,
-    nt: int,
-) -> None:
-    """``y = activation(y + bias + residual)`` for y of (rows, inner) elements; threads share rows.
+class RowEpilogue(NamedTuple):
+    """What is added to rows.
 
-    Args:
-        y: The result so far, flat; overwritten.
+    Attributes:
         bias: One value per channel or per column; not read with mode 0.
         residual: As many elements as y; not read unless has_residual.
         bias_mode: 0 for none, `BIAS_PER_ROW` (of channel row % channels) or `BIAS_PER_COLUMN`.
         has_residual: 0 or 1.
         channels: Rows after which the bias repeats.
+    """
+
+    bias: KernelArray
+    residual: KernelArray
+    bias_mode: int
+    has_residual: int
+    channels: int
+
+
+@jit
+def finish_rows(
+    y: Array, terms: RowEpilogue, inner: int, activation: ActivationFields, tid: int, nt: int
+) -> None:
+    """``y = activation(y + bias + residual)`` for y of (rows, inner) elements; threads share rows.
+
+    Args:
+        y: The result so far, flat; overwritten.
+        terms: Bias and residual.
         inner: Length of a row.
-        code: `ActivationCode`.
-        alpha: Of the activation.
-        beta: Of the activation.
+        activation: What comes last.
         tid: This thread.
         nt: All threads.
     """
-    a, b = like(y[0], alpha), like(y[0], beta)
+    bias, residual, bias_mode, has_residual, channels = terms
+    code, a, b = activation.code, like(y[0], activation.alpha), like(y[0], activation.beta)
     rows = y.size // inner
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         start = row * inner
@@ -87,16 +92,12 @@ def finish(
     if y.size == 0 or (not mode and residual is None and not act.code):
         return
     flat = b.flat(y)
-    b.call(
-        finish_rows,
-        flat,
+    terms = RowEpilogue(
         flat if bias is None else b.flat(bias),
         flat if residual is None else b.flat(residual),
         mode,
         int(residual is not None),
         1 if bias is None else bias.size,
-        inner,
-        int(act.code),
-        float(act.alpha),
-        float(act.beta),
     )
+    fields = ActivationFields(int(act.code), float(act.alpha), float(act.beta))
+    b.call(finish_rows, flat, terms, inner, fields)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.deferred_numba import register_jitable
@@ -20,6 +20,15 @@ DEVIATION_FLOOR = 1e-9
 """What MeanVarianceNormalization adds to the deviation."""
 
 
+class LocalResponse(NamedTuple):
+    """How many channels around are added up, and what becomes of the sum."""
+
+    size: int
+    alpha: Any
+    beta: Any
+    offset: Any
+
+
 @loop
 def normalize_window(
     x: Any,
@@ -27,14 +36,12 @@ def normalize_window(
     outer: int,
     channels: int,
     inner: int,
-    size: int,
-    alpha: Any,
-    beta: Any,
-    offset: Any,
+    response: LocalResponse,
     tid: int,
     nt: int,
 ) -> None:
     """``x / (offset + alpha * sum of squares of the channels around) ** beta``."""
+    size, alpha, beta, offset = response
     begin, end, pieces = share_of_lanes(outer * channels, inner, tid, nt)
     for task in range(begin, end):
         plane = task // pieces
@@ -76,10 +83,12 @@ def local_response_normalization(b: Builder, node: Node, x: Operand) -> Operand:
         x.shape[0],
         x.shape[1],
         math.prod(x.shape[2:]),
-        size,
-        number(node.number("alpha", 1e-4) / size),
-        number(node.number("beta", 0.75)),
-        number(node.number("bias", 1.0)),
+        LocalResponse(
+            size,
+            number(node.number("alpha", 1e-4) / size),
+            number(node.number("beta", 0.75)),
+            number(node.number("bias", 1.0)),
+        ),
         work=x.nbytes * size,
     )
     return y

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import float32_of, narrow, through_float32
@@ -44,14 +45,20 @@ def _inverse_deviation(square: Any, rest: Any, epsilon: Any) -> Any:
     return 1 / np.sqrt(variance + epsilon)
 
 
+class Normalized(NamedTuple):
+    """The result, and what rows were moved and multiplied by."""
+
+    y: KernelArray
+    means: KernelArray
+    inverses: KernelArray
+
+
 @loop
 def normalize_rows(
     x: Any,
     scale: Any,
     bias: Any,
-    y: Any,
-    means: Any,
-    inverses: Any,
+    results: Normalized,
     outer: int,
     n: int,
     epsilon: float,
@@ -64,6 +71,7 @@ def normalize_rows(
     A mean far from 0 has no room for its last digits in the type of x. So what is taken off each
     element is about the mean first, which leaves small numbers, then what was missing.
     """
+    y, means, inverses = results
     for o in range(outer * tid // nt, outer * (tid + 1) // nt):
         source, target = x[o * n : (o + 1) * n], y[o * n : (o + 1) * n]
         center = like(y[0], sum_of_row(source) / n) if centered else like(y[0], 0)
@@ -77,24 +85,24 @@ def normalize_rows(
             target[i] = muladd(((source[i] - center) - missing) * inverse, scale[i], bias[i])
 
 
+class GroupSizes(NamedTuple):
+    """Images, groups of each, planes of a group, elements of a plane."""
+
+    outer: int
+    groups: int
+    planes: int
+    n: int
+
+
 @loop
 def normalize_planes(
-    x: Any,
-    scale: Any,
-    bias: Any,
-    y: Any,
-    outer: int,
-    groups: int,
-    planes: int,
-    n: int,
-    epsilon: float,
-    tid: int,
-    nt: int,
+    x: Any, scale: Any, bias: Any, y: Any, sizes: GroupSizes, epsilon: float, tid: int, nt: int
 ) -> None:
     """Groups of neighbouring planes to mean 0 and variance 1, then scale and bias per plane.
 
     See `normalize_rows`.
     """
+    outer, groups, planes, n = sizes
     rows = outer * groups
     length = planes * n
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
@@ -161,9 +169,7 @@ def _emit_rows(
         b.flat(x),
         factors,
         terms,
-        b.flat(y),
-        b.flat(means),
-        b.flat(inverses),
+        Normalized(b.flat(y), b.flat(means), b.flat(inverses)),
         outer,
         n,
         float(epsilon),
@@ -283,10 +289,7 @@ def _emit_planes(
             b.flat(scale),
             b.flat(bias),
             b.flat(y),
-            outer,
-            groups,
-            channels // groups,
-            n,
+            GroupSizes(outer, groups, channels // groups, n),
             node.number("epsilon", 1e-5),
         )
     return y

@@ -7,35 +7,65 @@ ends as the final one. Threads share these rows: they are independent of each ot
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.kernels.recurrent.gates import apply_activation, find_places, give_output
-from partita_cpu.kernels.recurrent.products import add_byte_products, add_products, quantize_rows
+from partita_cpu.kernels.recurrent.products import (
+    ByteColumns,
+    GatePanels,
+    QuantizedState,
+    add_byte_products,
+    add_products,
+    quantize_rows,
+)
 from partita_cpu.scalar.math import copy_row, like
+
+
+class CellFields(NamedTuple):
+    """What all cells take.
+
+    Attributes:
+        shape: Sizes; see `recurrent.Cells`.
+        reverse: For each direction whether it begins at the end.
+        codes: Of the activations.
+        parameters: Of the activations.
+        clip: Largest absolute value of what activations get, or 0 for any.
+    """
+
+    shape: KernelArray
+    reverse: KernelArray
+    codes: KernelArray
+    parameters: KernelArray
+    clip: Any
+
+
+class LstmState(NamedTuple):
+    """Peepholes and lengths of sequences, state, cell, and scratch for a place per row."""
+
+    peepholes: KernelArray
+    lengths: KernelArray
+    h: KernelArray
+    c: KernelArray
+    places: KernelArray
 
 
 @loop
 def lstm_loop(
     x: Any,
     weights: Any,
-    peepholes: Any,
-    lengths: Any,
-    h: Any,
-    c: Any,
-    places: Any,
+    memory: LstmState,
     y: Any,
-    shape: Any,
-    reverse: Any,
-    codes: Any,
-    parameters: Any,
-    clip: Any,
+    cell: CellFields,
     input_forget: int,
     tid: int,
     nt: int,
 ) -> None:
-    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten. ``places``: scratch, one per row."""
+    """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten."""
+    peepholes, lengths, h, c, places = memory
+    shape, reverse, codes, parameters, clip = cell
     batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
     while first < last:
@@ -43,7 +73,8 @@ def lstm_loop(
         stop = min((d + 1) * batch, last)
         for step in range(shape[1]):
             find_places(places, lengths, shape, step, reverse[d], first, stop)
-            add_products(h, n, weights, d * n * width, x, places, 0, first, stop, n, width // PANEL)
+            panels = GatePanels(weights, d * n * width, n, width // PANEL)
+            add_products(h, n, panels, x, places, 0, first, stop)
             for row in range(first, stop):
                 at = places[row]
                 state = h[row * n : (row + 1) * n]
@@ -62,43 +93,42 @@ def lstm_loop(
         first = stop
 
 
+class ByteScratch(NamedTuple):
+    """Rows of whole quads of levels, a panel of sums per direction, and `byte_kernels`."""
+
+    levels: KernelArray
+    sums: KernelArray
+    kernels: KernelArray
+
+
 @loop
 def lstm_bytes_loop(
     x: Any,
     weights: Any,
-    scales: Any,
-    zeros: Any,
-    totals: Any,
-    peepholes: Any,
-    lengths: Any,
-    h: Any,
-    c: Any,
-    places: Any,
-    levels: Any,
-    sums: Any,
-    kernels: Any,
+    of_columns: ByteColumns,
+    memory: LstmState,
+    scratch: ByteScratch,
     y: Any,
-    shape: Any,
-    reverse: Any,
-    codes: Any,
-    parameters: Any,
-    clip: Any,
+    cell: CellFields,
     input_forget: int,
     tid: int,
     nt: int,
 ) -> None:
     """LSTM on panels of int8; every state is quantized by its range, all rows of a direction alike.
 
-    ``scales``, ``zeros`` and ``totals`` are for the columns of the weights; ``levels`` (rows of
-    whole quads) and ``sums`` (a panel per direction) are scratch; ``kernels`` are
-    `table.byte_kernels`. Threads share directions only.
+    Threads share directions only.
     """
+    scales, zeros, totals = of_columns
+    peepholes, lengths, h, c, places = memory
+    levels, sums, kernels = scratch
+    shape, reverse, codes, parameters, clip = cell
     batch, n, width = shape[2], shape[3], shape[10]
     quads = (n + QUAD - 1) // QUAD
     for d in range(shape[0] * tid // nt, shape[0] * (tid + 1) // nt):
         first, stop = d * batch, (d + 1) * batch
         columns = slice(d * 4 * n, (d + 1) * 4 * n)
         room = sums[d * PANEL : (d + 1) * PANEL]
+        own_columns = ByteColumns(scales[columns], zeros[columns], totals[columns])
         for step in range(shape[1]):
             find_places(places, lengths, shape, step, reverse[d], first, stop)
             own = levels[first * quads * QUAD : stop * quads * QUAD]
@@ -107,22 +137,12 @@ def lstm_bytes_loop(
                 at = places[row]
                 state = h[row * n : (row + 1) * n]
                 if at >= 0:
+                    quantized = QuantizedState(
+                        levels[row * quads * QUAD : (row + 1) * quads * QUAD], scale, zero
+                    )
+                    w_at, gates = d * width * quads * QUAD, x[at : at + 4 * n]
                     add_byte_products(
-                        levels[row * quads * QUAD : (row + 1) * quads * QUAD],
-                        scale,
-                        zero,
-                        weights,
-                        d * width * quads * QUAD,
-                        scales[columns],
-                        zeros[columns],
-                        totals[columns],
-                        x,
-                        at,
-                        room,
-                        kernels,
-                        n,
-                        quads,
-                        4 * n,
+                        quantized, weights, w_at, own_columns, gates, room, kernels, n
                     )
                     _lstm_cell(
                         x[at : at + 4 * n],
@@ -171,22 +191,27 @@ def _lstm_cell(
         state[i] *= leave[i]
 
 
+class GruState(NamedTuple):
+    """Lengths of sequences, state, and scratch: a row of whole panels per row of the state.
+
+    Then the place of each row's gates, and that of each row of scratch.
+    """
+
+    lengths: KernelArray
+    h: KernelArray
+    rooms: KernelArray
+    places: KernelArray
+    room_places: KernelArray
+
+
 @loop
 def gru_loop(
     x: Any,
     weights: Any,
     late_bias: Any,
-    lengths: Any,
-    h: Any,
-    rooms: Any,
-    places: Any,
-    room_places: Any,
+    memory: GruState,
     y: Any,
-    shape: Any,
-    reverse: Any,
-    codes: Any,
-    parameters: Any,
-    clip: Any,
+    cell: CellFields,
     early: int,
     reset_after: int,
     tid: int,
@@ -194,10 +219,11 @@ def gru_loop(
 ) -> None:
     """GRU. ``x``: rows of z and r, then from ``early`` on h; overwritten.
 
-    ``weights`` holds per direction the panels for z and r, then those for h. ``rooms`` is scratch:
-    a row of whole panels per row of the state. With ``reset_after`` (linear_before_reset)
-    ``late_bias`` is added to the recurrent product before the reset gate.
+    ``weights`` holds per direction the panels for z and r, then those for h. With ``reset_after``
+    (linear_before_reset) ``late_bias`` is added to the recurrent product before the reset gate.
     """
+    lengths, h, rooms, places, room_places = memory
+    shape, reverse, codes, parameters, clip = cell
     batch, n, width = shape[2], shape[3], shape[10]
     late = width - early
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
@@ -208,7 +234,8 @@ def gru_loop(
         w_at = d * n * width
         for step in range(shape[1]):
             find_places(places, lengths, shape, step, reverse[d], first, stop)
-            add_products(h, n, weights, w_at, x, places, 0, first, stop, n, early // PANEL)
+            panels = GatePanels(weights, w_at, n, early // PANEL)
+            add_products(h, n, panels, x, places, 0, first, stop)
             for row in range(first, stop):
                 at = places[row]
                 room = rooms[row * late : row * late + n]
@@ -219,13 +246,11 @@ def gru_loop(
                             room[i] = x[at + n + i] * h[row * n + i]
                 if reset_after:
                     copy_row(late_bias[d * n : (d + 1) * n], room)
-            w_late = w_at + n * early
+            panels = GatePanels(weights, w_at + n * early, n, late // PANEL)
             if reset_after:
-                panels = late // PANEL
-                add_products(h, n, weights, w_late, rooms, room_places, 0, first, stop, n, panels)
+                add_products(h, n, panels, rooms, room_places, 0, first, stop)
             else:
-                panels = late // PANEL
-                add_products(rooms, late, weights, w_late, x, places, early, first, stop, n, panels)
+                add_products(rooms, late, panels, x, places, early, first, stop)
             for row in range(first, stop):
                 at = places[row]
                 state = h[row * n : (row + 1) * n]
@@ -251,15 +276,12 @@ def rnn_loop(
     h: Any,
     places: Any,
     y: Any,
-    shape: Any,
-    reverse: Any,
-    codes: Any,
-    parameters: Any,
-    clip: Any,
+    cell: CellFields,
     tid: int,
     nt: int,
 ) -> None:
     """RNN. ``x``: rows of the one gate; overwritten."""
+    shape, reverse, codes, parameters, clip = cell
     batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
     while first < last:
@@ -267,7 +289,8 @@ def rnn_loop(
         stop = min((d + 1) * batch, last)
         for step in range(shape[1]):
             find_places(places, lengths, shape, step, reverse[d], first, stop)
-            add_products(h, n, weights, d * n * width, x, places, 0, first, stop, n, width // PANEL)
+            panels = GatePanels(weights, d * n * width, n, width // PANEL)
+            add_products(h, n, panels, x, places, 0, first, stop)
             for row in range(first, stop):
                 at = places[row]
                 state = h[row * n : (row + 1) * n]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita_cpu.gemm.tile_kernels import DOTS, MOST_DOTS
 from partita_cpu.jit.intrinsics.address_call import address, call_bytes
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
     PANEL,
     QUAD,
@@ -62,35 +63,46 @@ def input_products(
                 row += 1
 
 
+class GatePanels(NamedTuple):
+    """Weights from the state to gates.
+
+    Attributes:
+        weights: Panels of 64 gates, one behind another; rows of gates are as long.
+        first: Where they start.
+        terms: Elements of a state.
+        panels: How many panels.
+    """
+
+    weights: KernelArray
+    first: int
+    terms: int
+    panels: int
+
+
 @loop
 def add_products(
     state: Any,
     s_step: int,
-    weights: Any,
-    w_at: int,
+    weights: GatePanels,
     gates: Any,
     places: Any,
     offset: int,
     row: int,
     stop: int,
-    terms: int,
-    panels: int,
 ) -> None:
     """``gates += state @ weights`` for the rows from ``row`` to ``stop``.
 
     Args:
         state: Row k starts at ``k * s_step``.
         s_step: Elements from one row of the state to the next.
-        weights: Panels, from ``w_at`` on.
-        w_at: Where they start.
+        weights: From the state to gates.
         gates: Row k starts at ``places[k] + offset``.
         places: Places of the gates of each row; below 0 for rows that rest.
         offset: Added to them.
         row: First row.
         stop: Behind the last row.
-        terms: Elements of a state.
-        panels: Panels of 64 gates; rows of gates are as long.
     """
+    w_at, terms, panels = weights.first, weights.terms, weights.panels
     while row < stop:
         at = places[row]
         if row + ROWS <= stop and at >= 0:
@@ -98,13 +110,15 @@ def add_products(
             if step > 0 and places[row + 2] - at == 2 * step and places[row + 3] - at == 3 * step:
                 for panel in range(panels):
                     w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
-                    multiply_rows(state, row * s_step, s_step, weights, w, gates, c, step, terms)
+                    multiply_rows(
+                        state, row * s_step, s_step, weights.weights, w, gates, c, step, terms
+                    )
                 row += ROWS
                 continue
         if at >= 0:
             for panel in range(panels):
                 w, c = w_at + panel * terms * PANEL, at + offset + panel * PANEL
-                multiply_row(state, row * s_step, 0, weights, w, gates, c, 0, terms)
+                multiply_row(state, row * s_step, 0, weights.weights, w, gates, c, 0, terms)
         row += 1
 
 
@@ -134,29 +148,41 @@ def _column(total: Any, zero: Any, factor: Any, level: Any, weights: Any, scale:
     return np.float32(np.int32(total + rest)) * scale
 
 
+class QuantizedState(NamedTuple):
+    """A row of levels, whole quads of them, with their scale and zero point."""
+
+    levels: KernelArray
+    scale: Any
+    zero: int
+
+
+class ByteColumns(NamedTuple):
+    """What belongs to the columns of quantized weights: scales, zero points, sums of a column."""
+
+    scales: KernelArray
+    zeros: KernelArray
+    totals: KernelArray
+
+
 @loop
 def add_byte_products(
-    levels: Any,
-    scale: Any,
-    zero: int,
+    state: QuantizedState,
     weights: Any,
     w_at: int,
-    scales: Any,
-    zeros: Any,
-    totals: Any,
+    of_columns: ByteColumns,
     gates: Any,
-    at: int,
     sums: Any,
     kernels: Any,
     n: int,
-    quads: int,
-    columns: int,
 ) -> None:
-    """``gates += state @ weights`` for one row, both quantized.
+    """``gates += state @ weights`` for one row of n elements, both quantized.
 
-    ``scales``, ``zeros`` and ``totals`` belong to the columns of the weights; ``kernels`` are
-    `table.byte_kernels`.
+    ``weights`` are panels of int8 from ``w_at`` on, ``sums`` room for a panel and ``kernels``
+    `tile_kernels.byte_kernels`.
     """
+    levels, scale, zero = state
+    scales, zeros, totals = of_columns
+    quads, columns = levels.size // QUAD, gates.size
     whole = np.int32(0)
     for i in range(quads * QUAD):
         whole = np.int32(whole + np.int32(levels[i]))
@@ -173,6 +199,6 @@ def add_byte_products(
             multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)
         start, end = panel * PANEL, min(panel * PANEL + PANEL, columns)
         of_column, total, step = zeros[start:end], totals[start:end], scales[start:end]
-        target = gates[at + start : at + end]
+        target = gates[start:end]
         for i in range(target.size):
             target[i] += _column(sums[i], of_column[i], factor, level, total[i], scale * step[i])

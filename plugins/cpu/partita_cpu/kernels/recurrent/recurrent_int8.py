@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,22 @@ from partita_cpu.kernels.recurrent.recurrent import (
 )
 
 
+class RowsOfDirection(NamedTuple):
+    """Products of one direction, and the rows that they go to.
+
+    Attributes:
+        rows: How many.
+        columns: Products of a row.
+        width: Length of a row of the result.
+        first: The first row of the result.
+    """
+
+    rows: int
+    columns: int
+    width: int
+    first: int
+
+
 @loop
 def scale_products(
     x: Any,
@@ -34,17 +50,12 @@ def scale_products(
     scales: Any,
     bias: Any,
     y: Any,
-    rows: int,
-    columns: int,
-    width: int,
-    first: int,
+    place: RowsOfDirection,
     tid: int,
     nt: int,
 ) -> None:
-    """int32 products of one direction as float32, with scales and bias.
-
-    Rows of y are ``width`` long; those of this direction begin with row ``first``.
-    """
+    """int32 products of one direction as float32, with scales and bias."""
+    rows, columns, width, first = place
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         source = x[row * columns : (row + 1) * columns]
         at = (first + row) * width
@@ -97,7 +108,8 @@ def _emit_input(
         )
         sums = emit_byte_product(b, levels, matrix, x_zero, zero)
         tensors = (b.flat(sums), b.flat(x_scale), b.flat(scale), b.flat(term), b.flat(out))
-        b.call(scale_products, *tensors, rows, columns, c.width, direction * rows)
+        place = RowsOfDirection(rows, columns, c.width, direction * rows)
+        b.call(scale_products, *tensors, place)
     return out
 
 
