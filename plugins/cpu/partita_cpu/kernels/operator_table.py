@@ -29,10 +29,13 @@ and compared with onnxruntime (graph optimizations off).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from partita.errors import CompileError
-from partita.lowering import Node, Operand
+from partita.lowering import Builder, Node, Operand
 from partita.lowering.kernel_table import (
     ALL_FLOATS,
     BOOL,
@@ -67,6 +70,7 @@ __all__ = [
     "emitter_for",
     "find",
     "kernel",
+    "with_inputs",
 ]
 
 NUMBERS: DTypes = FLOATS | INTS
@@ -75,6 +79,25 @@ ANY: DTypes = ALL_FLOATS | INTS | BOOL
 TABLE = KernelTable("partita_cpu.kernels")
 kernel = TABLE.register
 find = TABLE.find
+
+
+def with_inputs(record: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Lets an emitter take an operator's many inputs as one named tuple.
+
+    Its fields are the inputs in ONNX's order, those with defaults optional ones.
+    """
+
+    def wrap(emit: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(emit)
+        def with_record(b: Builder, node: Node, *operands: Operand | None) -> Any:
+            return emit(b, node, record(*operands))
+
+        first = [*inspect.signature(emit).parameters.values()][:2]
+        inputs = inspect.signature(record).parameters.values()
+        with_record.__signature__ = inspect.Signature([*first, *inputs])  # type: ignore[attr-defined]
+        return with_record
+
+    return wrap
 
 
 def emitter_for(node: Node, operands: Sequence[Operand | None]) -> Entry:

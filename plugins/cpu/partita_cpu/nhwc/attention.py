@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_tile
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.levels import Level
 from partita_cpu.scalar.math import (
     add_in_any_order,
@@ -71,12 +73,18 @@ COLUMNS: of a tile.
 """
 
 
+class AttentionInputs(NamedTuple):
+    """Queries, keys, values and mask, flat; the mask is not read unless the table says so."""
+
+    q: KernelArray
+    k: KernelArray
+    v: KernelArray
+    mask: KernelArray
+
+
 @loop
 def attend_heads(
-    q: Array,
-    k: Array,
-    v: Array,
-    mask: Array,
+    inputs: AttentionInputs,
     y: Array,
     scratch: Array,
     offsets: Array,
@@ -89,10 +97,7 @@ def attend_heads(
     """``y = softmax(scale * q @ k.T + mask) @ v`` for every batch and head.
 
     Args:
-        q: Queries, flat.
-        k: Keys, flat.
-        v: Values, flat.
-        mask: Added to the scores, flat; not read unless the table says so.
+        inputs: Queries, keys, values and mask.
         y: The result, flat.
         scratch: Floats; as many for each thread as the table says.
         offsets: One zero.
@@ -121,7 +126,7 @@ def attend_heads(
     zeros = scratch[start : start + wide]
     zeros[:] = 0
     tile = address(scratch) + 4 * (start + wide)
-    factor = like(q[0], scale)
+    factor = like(inputs.q[0], scale)
     low, high = np.float32(-np.inf), np.float32(np.inf)
     tiles = -(-queries // most)
     units = p[BATCHES] * heads * tiles
@@ -133,14 +138,14 @@ def attend_heads(
             packed = head
             of_keys = number // p[SHARING]
             at = batch * p[K_BATCH] + of_keys * p[K_HEAD]
-            _pack_keys(k, at, p[K_STEP], keys, depth, wide, factor, packed_keys)
+            _pack_keys(inputs.k, at, p[K_STEP], keys, depth, wide, factor, packed_keys)
             at = batch * p[V_BATCH] + of_keys * p[V_HEAD]
-            _pack_values(v, at, p[V_STEP], keys, outputs, wide, packed_values)
+            _pack_values(inputs.v, at, p[V_STEP], keys, outputs, wide, packed_values)
         t = unit - head * tiles
         first = queries * t // tiles
         rows = queries * (t + 1) // tiles - first
         place = batch * p[Q_BATCH] + number * p[Q_HEAD] + first * p[Q_STEP]
-        a = address(q) + 4 * place
+        a = address(inputs.q) + 4 * place
         for block in range(across):
             b = address(packed_keys) + 4 * block * depth * wide
             to = address(scores) + 4 * block * wide
@@ -150,29 +155,8 @@ def attend_heads(
                 (a, 4 * p[Q_STEP], address(offsets), 1, depth, b, 0, rows, 0, b, *finish),
             )
         for r in range(rows):
-            line = scores[r * pitch : r * pitch + keys]
-            if p[MASKED]:
-                at = batch * p[MASK_BATCH] + number * p[MASK_HEAD] + (first + r) * p[MASK_QUERY]
-                if p[MASK_KEY]:
-                    terms = mask[at : at + keys]
-                    for j in range(line.size):
-                        line[j] += terms[j]
-                else:
-                    term = mask[at]
-                    for j in range(line.size):
-                        line[j] += term
-            top = row_maximum(line)
-            if p[CLOSED_IS_ZERO] and top == low:
-                line[:] = 0
-                continue
-            total = like(top, 0)
-            for j in range(line.size):
-                value = exp_below_zero(line[j] - top)
-                line[j] = value
-                total = add_in_any_order(total, value)
-            share = like(top, 1) / total
-            for j in range(line.size):
-                line[j] *= share
+            at = batch * p[MASK_BATCH] + number * p[MASK_HEAD] + (first + r) * p[MASK_QUERY]
+            _softmax_row(scores[r * pitch : r * pitch + keys], inputs.mask, at, p)
         for block in range(beyond):
             b = address(packed_values) + 4 * block * keys * wide
             place = batch * p[Y_BATCH] + number * p[Y_HEAD] + first * p[Y_STEP]
@@ -183,6 +167,32 @@ def attend_heads(
                 kernels[rows],
                 (address(scores), 4 * pitch, address(offsets), 1, keys, b, 0, rows, 0, b, *finish),
             )
+
+
+@loop
+def _softmax_row(line: Array, mask: Array, at: int, p: Array) -> None:
+    """The softmax of the scores of a query, after what the mask has from place `at` on."""
+    if p[MASKED]:
+        if p[MASK_KEY]:
+            terms = mask[at : at + line.size]
+            for j in range(line.size):
+                line[j] += terms[j]
+        else:
+            term = mask[at]
+            for j in range(line.size):
+                line[j] += term
+    top = row_maximum(line)
+    if p[CLOSED_IS_ZERO] and top == np.float32(-np.inf):
+        line[:] = 0
+        return
+    total = like(top, 0)
+    for j in range(line.size):
+        value = exp_below_zero(line[j] - top)
+        line[j] = value
+        total = add_in_any_order(total, value)
+    share = like(top, 1) / total
+    for j in range(line.size):
+        line[j] *= share
 
 
 @loop
@@ -251,10 +261,7 @@ def emit_attention(
     q, k, v, y = (b.flat(x) for x in tensors)
     b.call(
         attend_heads,
-        q,
-        k,
-        v,
-        q if mask is None else b.flat(mask),
+        AttentionInputs(q, k, v, q if mask is None else b.flat(mask)),
         y,
         b.empty((choice.threads * int(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.jit.intrinsics.address_call import address, call_weigh_bytes
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 
 LOW, HIGH, CHANNELS = 0, 1, 2
 """Places in the numbers that `slide_bytes` takes."""
 
 
+class ByteTaps(NamedTuple):
+    """A depthwise convolution of levels.
+
+    Attributes:
+        w: Weights (taps down, taps across, channels) less their level of 0, flat; float32.
+        bias: One per channel, float32.
+        factors: From sums to levels, one per channel.
+        x_zero: The level of x that is 0.
+        y_zero: The level of y that is 0.
+    """
+
+    w: KernelArray
+    bias: KernelArray
+    factors: KernelArray
+    x_zero: KernelArray
+    y_zero: KernelArray
+
+
 @loop
 def slide_bytes(
     x: Array,
-    w: Array,
-    bias: Array,
-    factors: Array,
-    x_zero: Array,
-    y_zero: Array,
+    taps: ByteTaps,
     y: Array,
     kernels: Array,
     table: Array,
@@ -33,11 +48,7 @@ def slide_bytes(
 
     Args:
         x: Input (N, H, W, channels), flat; int8 or uint8.
-        w: Weights (taps down, taps across, channels) less their level of 0, flat; float32.
-        bias: One per channel, float32.
-        factors: From sums to levels, one per channel.
-        x_zero: The level of x that is 0.
-        y_zero: The level of y that is 0.
+        taps: The convolution.
         y: Output, flat.
         kernels: `table.byte_window_kernels`.
         table: `Window.table`, of depth 1.
@@ -45,6 +56,7 @@ def slide_bytes(
         tid: This thread.
         nt: All threads; they share the output's rows.
     """
+    w, bias, factors, x_zero, y_zero = taps
     height, width = table[1], table[2]
     down, across = table[4], table[5]
     sh, sw, dh, dw = table[7], table[8], table[10], table[11]

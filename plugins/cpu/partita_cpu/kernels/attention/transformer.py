@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
@@ -9,7 +11,7 @@ from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.linalg.epilogue import BIAS_PER_COLUMN, finish
 from partita_cpu.kernels.movement.indexing import checked_index, gathered
 from partita_cpu.kernels.normalization.norms import Normalized, normalize_rows
-from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
+from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel, with_inputs
 
 _INT32 = frozenset({np.dtype(np.int32)})
 
@@ -24,6 +26,20 @@ def bias_gelu(b: Builder, node: Node, x: Operand, bias: Operand | None = None) -
     inner = x.shape[-1] if x.ndim else 1
     finish(b, y, inner, bias, BIAS_PER_COLUMN, None, Activation(code))
     return y
+
+
+class EmbeddingInputs(NamedTuple):
+    """Inputs of EmbedLayerNormalization."""
+
+    words: Operand
+    segments: Operand | None
+    word_table: Operand
+    position_table: Operand
+    segment_table: Operand | None
+    scale: Operand
+    bias: Operand
+    mask: Operand | None = None
+    positions: Operand | None = None
 
 
 @kernel(
@@ -42,20 +58,13 @@ def bias_gelu(b: Builder, node: Node, x: Operand, bias: Operand | None = None) -
     },
 )
 @through_float32
+@with_inputs(EmbeddingInputs)
 def embed_layer_normalization(
-    b: Builder,
-    node: Node,
-    words: Operand,
-    segments: Operand | None,
-    word_table: Operand,
-    position_table: Operand,
-    segment_table: Operand | None,
-    scale: Operand,
-    bias: Operand,
-    mask: Operand | None = None,
-    positions: Operand | None = None,
+    b: Builder, node: Node, inputs: EmbeddingInputs
 ) -> tuple[Operand, Operand, Operand]:
     """The sum of up to three embeddings, normalized; unmasked words per sentence; the sum."""
+    words, segments, word_table, position_table, segment_table, scale, bias, *rest = inputs
+    mask, positions = rest
     batch, length = words.shape
     width = word_table.shape[1]
     if positions is None:

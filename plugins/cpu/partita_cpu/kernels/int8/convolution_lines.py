@@ -7,7 +7,7 @@ What tiles compute between the end of a line and the beginning of the next one i
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_plain,
 )
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.int8.product import BLOCK_STEPS, CHUNK, TILE, TOGETHER, Kind, Result
 from partita_cpu.kernels.linalg.register_tiles import PANEL
 from partita_cpu.llvm.tiles.amx_int8 import STEP
@@ -58,16 +59,32 @@ that are computed together, whether threads share columns and not lines, and the
 _LEVELS = int(Kind.LEVELS)
 
 
+class LineProduct(NamedTuple):
+    """What lines are multiplied by, and what sums become.
+
+    Attributes:
+        zero: The level of x that is 0.
+        panels: Weights by panels, int8; terms are (down, across, channels).
+        totals: Sum of each of their columns.
+        scale: See `product.Result`; so are the next three.
+        factors: One per column.
+        bias: One per column.
+        level: One.
+    """
+
+    zero: KernelArray
+    panels: KernelArray
+    totals: KernelArray
+    scale: KernelArray
+    factors: KernelArray
+    bias: KernelArray
+    level: KernelArray
+
+
 @loop
 def convolve_lines(
     x: Any,
-    zero: Any,
-    panels: Any,
-    totals: Any,
-    scale: Any,
-    factors: Any,
-    bias: Any,
-    level: Any,
+    product: LineProduct,
     y: Any,
     sums: Any,
     memory: Any,
@@ -80,13 +97,7 @@ def convolve_lines(
 
     Args:
         x: Input (N, H, W, channels), flat; int8 or uint8.
-        zero: The level of x that is 0.
-        panels: Weights by panels, int8; terms are (down, across, channels).
-        totals: Sum of each of their columns.
-        scale: See `byte_product.Result`; so are the next three.
-        factors: One per column.
-        bias: One per column.
-        level: One.
+        product: Weights, and what sums become.
         y: Output, flat.
         sums: int32; `TOGETHER` tiles for each thread.
         memory: Bytes, as many for each thread as the table says.
@@ -116,25 +127,9 @@ def convolve_lines(
         image = line // p[OUT_HEIGHT]
         first = line - image * p[OUT_HEIGHT]
         count = min(min(end - line, p[OUT_HEIGHT] - first), p[BAND])
-        _lay_lines(x, np.uint8(np.int32(zero[0]) + p[SHIFT]), band, p, image, first, count)
+        _lay_lines(x, np.uint8(np.int32(product.zero[0]) + p[SHIFT]), band, p, image, first, count)
         for panel in range(first_panel, last_panel):
-            _multiply_lines(
-                band,
-                zero,
-                panels,
-                totals,
-                scale,
-                factors,
-                bias,
-                level,
-                y,
-                tiles,
-                kernels,
-                p,
-                panel,
-                line,
-                count,
-            )
+            _multiply_lines(band, product, y, tiles, kernels, p, panel, line, count)
         line += count
     call_plain(kernels[RELEASE], (0,))
 
@@ -162,13 +157,7 @@ def _lay_lines(x: Any, blank: Any, band: Any, p: Any, image: int, first: int, co
 @loop
 def _multiply_lines(
     band: Any,
-    zero: Any,
-    panels: Any,
-    totals: Any,
-    scale: Any,
-    factors: Any,
-    bias: Any,
-    level: Any,
+    product: LineProduct,
     y: Any,
     tiles: Any,
     kernels: Any,
@@ -178,6 +167,7 @@ def _multiply_lines(
     count: int,
 ) -> None:
     """Some output lines of one panel."""
+    zero, panels, totals, scale, factors, bias, level = product
     channels, columns, width = p[CHANNELS], p[COLUMNS], p[OUT_WIDTH]
     pitch = width + p[ACROSS] - 1
     length = (count - 1) * pitch + width
@@ -283,12 +273,7 @@ def emit_lines(
     b.call(
         convolve_lines,
         b.flat(x),
-        zero,
-        *packed,
-        b.flat(result.scale),
-        b.flat(factors),
-        b.flat(result.bias),
-        b.flat(result.zero),
+        LineProduct(zero, *packed, *map(b.flat, (result.scale, factors, result.bias, result.zero))),
         b.flat(y),
         b.empty((threads * TOGETHER * TILE,), np.int32),
         b.empty((threads * thread_bytes,), np.uint8),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,26 @@ def _copy_run(x: Any, start: int, n: int, packed: Any, at: int, shift: int) -> N
         packed[np.uint64(at + i)] = np.uint8(x[np.uint64(start + i)]) ^ flipped
 
 
+class GatheredRows(NamedTuple):
+    """Sizes of rows that hold windows.
+
+    Attributes:
+        images: How many.
+        channels: Of the input.
+        length: Of a row; it is filled up with zeros.
+        shift: What makes the input uint8: 128, or 0.
+        counted: Whether rows are added up.
+        copy: Address of a kernel that copies runs, or 0.
+    """
+
+    images: int
+    channels: int
+    length: int
+    shift: int
+    counted: int
+    copy: int
+
+
 @loop
 def gather_windows(
     x: Any,
@@ -44,21 +64,15 @@ def gather_windows(
     packed: Any,
     totals: Any,
     table: Any,
-    images: int,
-    channels: int,
-    length: int,
-    shift: int,
-    counted: int,
-    copy: int,
+    rows: GatheredRows,
     tid: int,
     nt: int,
 ) -> None:
     """The windows of pixels with channels last as rows of uint8, and the rows' sums.
 
-    Rows are filled up with zeros to `length`; padding is the zero point. ``table`` is that of
-    the window. Sums are left out unless ``counted``. ``copy`` is the address of a kernel that
-    copies runs, or 0.
+    Padding is the zero point. ``table`` is that of the window.
     """
+    images, channels, length, shift, counted, copy = rows
     out_d, out_h, out_w = table[15], table[16], table[17]
     across, stride, left = table[5], table[8], table[14]
     terms = table[3] * table[4] * across * channels
@@ -71,9 +85,7 @@ def gather_windows(
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):
         row = line * out_w
         if inner_end > inner:
-            _gather_line(
-                x, zero, packed, table, channels, length, shift, copy, line, inner, inner_end
-            )
+            _gather_line(x, zero, packed, table, rows, line, inner, inner_end)
         for column in range(out_w):
             if not inner <= column < inner_end:
                 _gather_pixel(x, zero, packed, table, channels, length, shift, line, column)
@@ -93,15 +105,13 @@ def _gather_line(
     zero: Any,
     packed: Any,
     table: Any,
-    channels: int,
-    length: int,
-    shift: int,
-    copy: int,
+    rows: GatheredRows,
     line: int,
     inner: int,
     inner_end: int,
 ) -> None:
     """Windows of neighbouring output pixels, one row of the kernel after another."""
+    channels, length, shift = rows.channels, rows.length, rows.shift
     depth, height, width = table[0], table[1], table[2]
     out_d, out_h, out_w = table[15], table[16], table[17]
     image, od, oh = line // (out_d * out_h), line // out_h % out_d, line % out_h
@@ -118,7 +128,7 @@ def _gather_line(
                 pixel = ((image * depth + d) * height + h) * width + first
                 places = (address(x) + pixel * channels, table[8] * channels)
                 to = (address(packed) + at, length)
-                call_runs(copy, (*places, *to, inner_end - inner, run, shift))
+                call_runs(rows.copy, (*places, *to, inner_end - inner, run, shift))
             else:
                 for column in range(inner_end - inner):
                     begin = at + column * length
@@ -226,8 +236,8 @@ def emit_windows(
     totals = row_totals_of(b, rows, w, w_zero)
     counted = int(needs_row_totals(w, w_zero))
     shift = shift_of(x)
-    sizes = (images, channels, row_bytes(b, terms), shift, counted, _runs(b))
-    b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), *sizes)
+    sizes = GatheredRows(images, channels, row_bytes(b, terms), shift, counted, _runs(b))
+    b.call(gather_windows, b.flat(last), zero, packed, totals, b.constant(window.table), sizes)
     y = emit_packed_product(b, packed, totals, shift, w, taps_first, terms, x_zero, w_zero, result)
     return b.view(y, shape)
 

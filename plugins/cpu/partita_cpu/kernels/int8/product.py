@@ -11,7 +11,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_plain,
 )
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
     PANEL,
     QUAD,
@@ -141,18 +142,44 @@ def pack_rows(
             totals[row] = total
 
 
+class ZeroPoints(NamedTuple):
+    """What takes the zero points of both sides off sums.
+
+    Attributes:
+        row_totals: Sum of each row.
+        column_totals: Sum of each column.
+        row_zeros: Zero point of all rows, or of each.
+        column_zeros: Zero point of all columns, or of each.
+    """
+
+    row_totals: KernelArray
+    column_totals: KernelArray
+    row_zeros: KernelArray
+    column_zeros: KernelArray
+
+
+class SumScaling(NamedTuple):
+    """By what sums become a result; see `Result`.
+
+    Attributes:
+        scale: One factor.
+        factors: One, or one per column.
+        bias: One per column.
+        zero: One.
+    """
+
+    scale: KernelArray
+    factors: KernelArray
+    bias: KernelArray
+    zero: KernelArray
+
+
 @loop
 def multiply_bytes(
     packed: Any,
     panels: Any,
-    row_totals: Any,
-    column_totals: Any,
-    row_zeros: Any,
-    column_zeros: Any,
-    scale: Any,
-    factors: Any,
-    bias: Any,
-    zero: Any,
+    zeros: ZeroPoints,
+    scaling: SumScaling,
     y: Any,
     scratch: Any,
     kernels: Any,
@@ -165,14 +192,8 @@ def multiply_bytes(
     Args:
         packed: Rows of uint8, as many as fill tiles where kernels are native.
         panels: Weights by panels, int8.
-        row_totals: Sum of each row.
-        column_totals: Sum of each column.
-        row_zeros: Zero point of all rows, or of each.
-        column_zeros: Zero point of all columns, or of each.
-        scale: See `Result`; so are the next three.
-        factors: One, or one per column.
-        bias: One per column.
-        zero: One.
+        zeros: Zero points of both sides.
+        scaling: What sums become.
         y: The result, (rows, columns).
         scratch: int32; `TOGETHER` tiles for each thread.
         kernels: `table.byte_kernels`.
@@ -180,7 +201,7 @@ def multiply_bytes(
         tid: This thread.
         nt: All threads.
     """
-    rows, columns, quads = row_totals.size, p[COLUMNS], p[QUADS]
+    rows, columns, quads = zeros.row_totals.size, p[COLUMNS], p[QUADS]
     threads = min(nt, scratch.size // (TOGETHER * TILE))
     chunks, first_chunk = (rows + CHUNK - 1) // CHUNK, 0
     panels_there = (columns + PANEL - 1) // PANEL
@@ -235,46 +256,46 @@ def multiply_bytes(
             continue
         sums = tile[(row - first) * PANEL :]
         if p[PLAIN] and end_kernel and p[KIND] != _SUMS:
-            column, level = panel * PANEL, np.int64(zero[0])
-            bounds = np.float32(p[LOW] - level), np.float32(p[HIGH] - level)
-            target = address(y) + y.itemsize * (row * p[COLUMNS] + column)
-            call_finish_bytes(
-                end_kernel,
-                (
-                    address(sums),
-                    count,
-                    min(PANEL, p[COLUMNS] - column),
-                    address(column_totals) + 4 * column,
-                    np.int64(row_zeros[0]) + p[ROW_SHIFT],
-                    address(bias) + 4 * column,
-                    address(factors) + 4 * column,
-                    scale[0],
-                    target,
-                    y.itemsize * p[COLUMNS],
-                    bounds[0],
-                    bounds[1],
-                    level,
-                ),
-            )
-            continue
-        _finish_tile(
-            sums,
-            row_totals,
-            column_totals,
-            row_zeros,
-            column_zeros,
-            scale,
-            factors,
-            bias,
-            zero,
-            y,
-            p,
-            row,
-            count,
-            panel * PANEL,
-        )
+            target = address(y) + y.itemsize * (row * p[COLUMNS] + panel * PANEL)
+            to = target, y.itemsize * p[COLUMNS]
+            _finish_natively(end_kernel, sums, zeros, scaling, to, p, count, panel * PANEL)
+        else:
+            _finish_tile(sums, zeros, scaling, y, p, row, count, panel * PANEL)
     if native:
         call_plain(kernels[RELEASE], (0,))
+
+
+@loop(inline=True)
+def _finish_natively(
+    kernel: int,
+    sums: Any,
+    zeros: ZeroPoints,
+    scaling: SumScaling,
+    to: Any,
+    p: Any,
+    count: int,
+    column: int,
+) -> None:
+    """Finishes rows of sums by a kernel; `to`: address, and bytes from row to row."""
+    level = np.int64(scaling.zero[0])
+    call_finish_bytes(
+        kernel,
+        (
+            address(sums),
+            count,
+            min(PANEL, p[COLUMNS] - column),
+            address(zeros.column_totals) + 4 * column,
+            np.int64(zeros.row_zeros[0]) + p[ROW_SHIFT],
+            address(scaling.bias) + 4 * column,
+            address(scaling.factors) + 4 * column,
+            scaling.scale[0],
+            to[0],
+            to[1],
+            np.float32(p[LOW] - level),
+            np.float32(p[HIGH] - level),
+            level,
+        ),
+    )
 
 
 @loop
@@ -308,14 +329,8 @@ def _fill_tile(
 @loop
 def _finish_tile(
     tile: Any,
-    row_totals: Any,
-    column_totals: Any,
-    row_zeros: Any,
-    column_zeros: Any,
-    scale: Any,
-    factors: Any,
-    bias: Any,
-    zero: Any,
+    points: ZeroPoints,
+    scaling: SumScaling,
     y: Any,
     p: Any,
     first_row: int,
@@ -323,6 +338,8 @@ def _finish_tile(
     column: int,
 ) -> None:
     """Takes the zero points off, and writes what the sums become."""
+    row_totals, column_totals, row_zeros, column_zeros = points
+    scale, factors, bias, zero = scaling
     exist = min(PANEL, p[COLUMNS] - column)
     totals = column_totals[column : column + exist]
     one_zero, one_factor = column_zeros.size == 1, factors.size == 1
@@ -533,10 +550,8 @@ def emit_packed_product(
         multiply_bytes,
         packed,
         panels,
-        row_totals,
-        totals,
-        *zeros,
-        *(b.flat(operand) for operand in finish),
+        ZeroPoints(row_totals, totals, *zeros),
+        SumScaling(*map(b.flat, finish)),
         b.flat(y),
         b.empty((_threads(b) * TOGETHER * TILE,), np.int32),
         b.constant(byte_kernels(level, steps[1])),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from partita_cpu.kernels.int8.quantization import (
 )
 from partita_cpu.kernels.linalg.matmul import product
 from partita_cpu.kernels.movement.rearrange import expanded
-from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
+from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel, with_inputs
 from partita_cpu.scalar.math import round_even
 from partita_cpu.threads import openblas
 
@@ -382,21 +382,25 @@ def conv_integer(
 QUANTIZED_CONV = {**_QUANTIZED_PAIR, 8: frozenset({np.dtype(np.int32)})}
 
 
+class QuantizedConvInputs(NamedTuple):
+    """Inputs of QLinearConv."""
+
+    x: Operand
+    x_scale: Operand
+    x_zero: Operand
+    w: Operand
+    w_scale: Operand
+    w_zero: Operand
+    y_scale: Operand
+    y_zero: Operand
+    bias: Operand | None = None
+
+
 @kernel("QLinearConv", dtypes=QUANTIZED_CONV)
-def quantized_conv(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand,
-    w: Operand,
-    w_scale: Operand,
-    w_zero: Operand,
-    y_scale: Operand,
-    y_zero: Operand,
-    bias: Operand | None = None,
-) -> Operand:
+@with_inputs(QuantizedConvInputs)
+def quantized_conv(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     """The convolution of quantized tensors, quantized again."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
     scales = x_scale, w_scale, y_scale
     if _is_one_group(node, x, w) and w_scale.size in (1, w.shape[0]):
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
@@ -420,26 +424,30 @@ def columns_of(weights: Array) -> Array:
     return weights.T
 
 
+class QuantizedGemmInputs(NamedTuple):
+    """Inputs of QGemm."""
+
+    x: Operand
+    x_scale: Operand
+    x_zero: Operand
+    w: Operand
+    w_scale: Operand
+    w_zero: Operand
+    bias: Operand | None = None
+    y_scale: Operand | None = None
+    y_zero: Operand | None = None
+
+
 @kernel(
     "QGemm",
     domain="com.microsoft",
     dtypes={**_GEMM, 6: frozenset({np.dtype(np.int32)})},
     check=_check_gemm,
 )
-def quantized_gemm(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand,
-    w: Operand,
-    w_scale: Operand,
-    w_zero: Operand,
-    bias: Operand | None = None,
-    y_scale: Operand | None = None,
-    y_zero: Operand | None = None,
-) -> Operand:
+@with_inputs(QuantizedGemmInputs)
+def quantized_gemm(b: Builder, node: Node, inputs: QuantizedGemmInputs) -> Operand:
     """The product of quantized matrices and a bias, quantized again or in float32."""
+    x, x_scale, x_zero, w, w_scale, w_zero, bias, y_scale, y_zero = inputs
     turned = bool(node.attrs.get("transB", 0))
     columns, terms = w.shape if turned else w.shape[::-1]
     if bias is not None and bias.size != columns:

@@ -10,10 +10,16 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.tile_kernels import byte_window_kernels
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
-from partita_cpu.kernels.int8.quantized_product import BYTES, QUANTIZED_CONV, factors_of, levels_of
+from partita_cpu.kernels.int8.quantized_product import (
+    BYTES,
+    QUANTIZED_CONV,
+    QuantizedConvInputs,
+    factors_of,
+    levels_of,
+)
 from partita_cpu.kernels.nhwc.placement import DOMAIN, choice_of
-from partita_cpu.kernels.operator_table import kernel
-from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
+from partita_cpu.kernels.operator_table import kernel, with_inputs
+from partita_cpu.nhwc.window_int8 import ByteTaps, largest_bytes, slide_bytes
 
 LARGEST_SUM = 1 << 24
 """Whole numbers that float32 holds exactly."""
@@ -34,20 +40,10 @@ def fits_depthwise(node: Node) -> bool:
 
 
 @kernel("QLinearConv", domain=DOMAIN, dtypes=QUANTIZED_CONV)
-def convolution(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    x_scale: Operand,
-    x_zero: Operand,
-    w: Operand,
-    w_scale: Operand,
-    w_zero: Operand,
-    y_scale: Operand,
-    y_zero: Operand,
-    bias: Operand | None = None,
-) -> Operand:
+@with_inputs(QuantizedConvInputs)
+def convolution(b: Builder, node: Node, inputs: QuantizedConvInputs) -> Operand:
     """The convolution of quantized images, quantized again; of one group, or depthwise."""
+    x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, bias = inputs
     scales = x_scale, w_scale, y_scale
     if int(node.attrs.get("group", 1)) == 1:
         result = levels_of(b, w.shape[0], scales, bias, y_zero)
@@ -69,11 +65,13 @@ def convolution(
     b.call(
         slide_bytes,
         b.flat(x),
-        b.prepack(w, ("taps", zeros.tobytes().hex()), taps_first),
-        b.constant(terms.astype(np.float32)),
-        b.constant(factors),
-        b.flat(x_zero),
-        b.flat(y_zero),
+        ByteTaps(
+            b.prepack(w, ("taps", zeros.tobytes().hex()), taps_first),
+            b.constant(terms.astype(np.float32)),
+            b.constant(factors),
+            b.flat(x_zero),
+            b.flat(y_zero),
+        ),
         b.flat(y),
         b.constant(byte_window_kernels(choice_of(b).level, x.dtype.name)),
         b.constant(window.table),

@@ -13,7 +13,7 @@ from partita_cpu.kernels.int8.product import SHIFT, emit_byte_product, level_of,
 from partita_cpu.kernels.int8.quantization import emit_dynamic_quantize
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
-from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.kernels.operator_table import F32, kernel, with_inputs
 from partita_cpu.kernels.recurrent.cells import lstm_bytes_loop
 from partita_cpu.kernels.recurrent.recurrent import (
     LENGTHS,
@@ -122,45 +122,56 @@ def _of_direction(b: Builder, c: Cells, x: Operand, direction: int) -> Operand:
     return packed(b, x, f"direction {direction}", cut, x.shape[1:])
 
 
+class DynamicQuantizeLstmInputs(NamedTuple):
+    """Inputs of DynamicQuantizeLSTM."""
+
+    x: Operand
+    w: Operand
+    r: Operand
+    bias: Operand | None
+    lengths: Operand | None
+    initial_h: Operand | None
+    initial_c: Operand | None
+    peepholes: Operand | None
+    w_scale: Operand
+    w_zero: Operand
+    r_scale: Operand
+    r_zero: Operand
+
+
 @kernel(
     "DynamicQuantizeLSTM",
     domain="com.microsoft",
     dtypes={1: BYTES, 2: BYTES, 4: LENGTHS, **dict.fromkeys((0, 3, 5, 6, 7, 8, 10), F32)},
     check=known_activations,
 )
+@with_inputs(DynamicQuantizeLstmInputs)
 def dynamic_quantize_lstm(
-    b: Builder,
-    node: Node,
-    x: Operand,
-    w: Operand,
-    r: Operand,
-    bias: Operand | None,
-    lengths: Operand | None,
-    initial_h: Operand | None,
-    initial_c: Operand | None,
-    peepholes: Operand | None,
-    w_scale: Operand,
-    w_zero: Operand,
-    r_scale: Operand,
-    r_zero: Operand,
+    b: Builder, node: Node, inputs: DynamicQuantizeLstmInputs
 ) -> tuple[Operand, ...]:
     """An LSTM whose input and states are quantized by their range, on weights of 8 bits."""
+    x, w, r, bias = inputs.x, inputs.w, inputs.r, inputs.bias
     c = cells(node, x, w.shape[0], r.shape[1], (4,))
     columns = (c.directions, 4 * c.hidden)
     if bias is None:
         joined = b.constant(np.zeros(columns, np.float32))
     else:
         joined = packed(b, bias, "joined", joined_bias, columns)
-    scales, zeros = _per_column(b, c, w_scale, np.float32), _per_column(b, c, w_zero, w.dtype)
+    scales, zeros = (
+        _per_column(b, c, inputs.w_scale, np.float32),
+        _per_column(b, c, inputs.w_zero, w.dtype),
+    )
     products = _emit_input(b, c, x, w, scales, zeros, joined)
     quads = -(-c.hidden // QUAD)
     size = c.directions * c.width * quads * QUAD
     panels = packed(b, r, "byte panels", direction_panels, (size,), np.int8)
     totals = packed(b, r, "byte totals", column_totals, columns, np.int32)
-    r_scales = _per_column(b, c, r_scale, np.float32)
-    r_zeros = _per_column(b, c, r_zero, np.int32, -SHIFT if r.dtype == np.uint8 else 0)
+    r_scales = _per_column(b, c, inputs.r_scale, np.float32)
+    r_zeros = _per_column(b, c, inputs.r_zero, np.int32, -SHIFT if r.dtype == np.uint8 else 0)
     dtype = np.dtype(np.float32)
-    others = lstm_tensors(b, c, lengths, initial_h, initial_c, peepholes, dtype)
+    others = lstm_tensors(
+        b, c, inputs.lengths, inputs.initial_h, inputs.initial_c, inputs.peepholes, dtype
+    )
     levels = b.empty((c.directions * c.batch * quads * QUAD,), np.uint8)
     sums = b.empty((c.directions * PANEL,), np.int32)
     kernels = b.constant(byte_kernels(level_of(b)))
