@@ -114,7 +114,7 @@ class RequestOutputs:
             copy: Copies of them, instead of what the next run overwrites.
         """
         arrays = [
-            np.array(tensor.numpy()) if copy and tensor.memory == HOST else tensor.numpy()
+            tensor.numpy().copy() if copy and tensor.memory == HOST else tensor.numpy()
             for tensor in self.results
         ]
         return InferResult(self._ports, arrays)

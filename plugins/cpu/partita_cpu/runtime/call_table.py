@@ -119,12 +119,7 @@ class Walker:
             keep: What holds the arrays.
         """
         return [
-            NativeStretch(
-                self._crew,
-                part.rows,
-                self.explain,
-                keep,
-            )
+            NativeStretch(self._crew, part.rows, self.explain, keep)
             if part.rows is not None
             else functools.partial(calls[part.first][0], *calls[part.first][1])
             for part in self._parts
