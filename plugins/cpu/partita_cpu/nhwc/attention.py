@@ -137,10 +137,7 @@ def attend_heads(
         if head != packed:
             packed = head
             of_keys = number // p[SHARING]
-            at = batch * p[K_BATCH] + of_keys * p[K_HEAD]
-            _pack_keys(inputs.k, at, p[K_STEP], keys, depth, wide, factor, packed_keys)
-            at = batch * p[V_BATCH] + of_keys * p[V_HEAD]
-            _pack_values(inputs.v, at, p[V_STEP], keys, outputs, wide, packed_values)
+            _pack_head(inputs, p, batch, of_keys, factor, packed_keys, packed_values)
         t = unit - head * tiles
         first = queries * t // tiles
         rows = queries * (t + 1) // tiles - first
@@ -167,6 +164,24 @@ def attend_heads(
                 kernels[rows],
                 (address(scores), 4 * pitch, address(offsets), 1, keys, b, 0, rows, 0, b, *finish),
             )
+
+
+@loop
+def _pack_head(
+    inputs: AttentionInputs,
+    p: Array,
+    batch: int,
+    head: int,
+    factor: float,
+    packed_keys: Array,
+    packed_values: Array,
+) -> None:
+    """Packs keys, times the factor, and values of one head."""
+    keys, wide = p[KEYS], p[COLUMNS]
+    at = batch * p[K_BATCH] + head * p[K_HEAD]
+    _pack_keys(inputs.k, at, p[K_STEP], keys, p[DEPTH], wide, factor, packed_keys)
+    at = batch * p[V_BATCH] + head * p[V_HEAD]
+    _pack_values(inputs.v, at, p[V_STEP], keys, p[OUTPUTS], wide, packed_values)
 
 
 @loop

@@ -91,21 +91,28 @@ def softmax_scores(
         line[high:] = least
         if stage == 2:
             copy_row(line, shown)
-        top = least
-        for j in range(low, high):
-            top = line[j] if line[j] > top else top
-        total = like(top, 0)
-        for j in range(low, high):
-            value = exp(line[j] - top)
-            line[j] = value
-            total += value
-        share = like(top, 1) / total if is_open and total != 0 else like(top, 0)
-        line[:low] = like(top, 0)
-        line[high:] = like(top, 0)
-        for j in range(low, high):
-            line[j] = line[j] * share if is_open else like(top, 0)
+        _softmax_open(line, low, high, is_open)
         if stage == 3:
             copy_row(line, shown)
+
+
+@loop(inline=True)
+def _softmax_open(line: Array, low: int, high: int, is_open: bool) -> None:
+    """The softmax of the keys from `low` to `high`, 0 for all others."""
+    zero = like(line[0], 0)
+    top = like(line[0], -math.inf)
+    for j in range(low, high):
+        top = line[j] if line[j] > top else top
+    total = zero
+    for j in range(low, high):
+        value = exp(line[j] - top)
+        line[j] = value
+        total += value
+    share = like(top, 1) / total if is_open and total != 0 else zero
+    line[:low] = zero
+    line[high:] = zero
+    for j in range(low, high):
+        line[j] = line[j] * share if is_open else zero
 
 
 @dataclass(frozen=True)

@@ -201,22 +201,11 @@ def multiply_bytes(
         tid: This thread.
         nt: All threads.
     """
-    rows, columns, quads = zeros.row_totals.size, p[COLUMNS], p[QUADS]
+    rows, quads = zeros.row_totals.size, p[QUADS]
     threads = min(nt, scratch.size // (TOGETHER * TILE))
-    chunks, first_chunk = (rows + CHUNK - 1) // CHUNK, 0
-    panels_there = (columns + PANEL - 1) // PANEL
     if tid >= threads:
         return
-    # Threads share rows where these are more than the weights, so that what they computed before
-    # is in their caches; else columns.
-    by_rows = rows * (quads * QUAD + columns) > quads * QUAD * columns and chunks >= 2 * threads
-    if by_rows:
-        first_chunk = chunks * tid // threads
-        chunks = chunks * (tid + 1) // threads - first_chunk
-    tasks = chunks * panels_there
-    begin, end = tasks * tid // threads, tasks * (tid + 1) // threads
-    if by_rows:
-        begin, end = 0, tasks
+    first_chunk, chunks, begin, end = _tasks_of(rows, p, tid, threads)
     if begin == end:
         return
     native, width = kernels[1] != 0, quads * QUAD
@@ -263,6 +252,21 @@ def multiply_bytes(
             _finish_tile(sums, zeros, scaling, y, p, row, count, panel * PANEL)
     if native:
         call_plain(kernels[RELEASE], (0,))
+
+
+@loop(inline=True)
+def _tasks_of(rows: int, p: Any, tid: int, threads: int) -> Any:
+    """A thread's first tile down, how many there are, and its first and last tile of all."""
+    columns, width = p[COLUMNS], p[QUADS] * QUAD
+    chunks, panels = (rows + CHUNK - 1) // CHUNK, (columns + PANEL - 1) // PANEL
+    # Threads share rows where these are more than the weights, so that what they computed before
+    # is in their caches; else columns.
+    if rows * (width + columns) > width * columns and chunks >= 2 * threads:
+        first = chunks * tid // threads
+        count = chunks * (tid + 1) // threads - first
+        return first, count, 0, count * panels
+    tasks = chunks * panels
+    return 0, chunks, tasks * tid // threads, tasks * (tid + 1) // threads
 
 
 @loop(inline=True)
