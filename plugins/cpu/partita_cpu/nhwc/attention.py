@@ -136,13 +136,12 @@ def attend_heads(
         batch, number = head // heads, head % heads
         if head != packed:
             packed = head
-            of_keys = number // p[SHARING]
-            _pack_head(inputs, p, batch, of_keys, factor, packed_keys, packed_values)
+            shared = number // p[SHARING]
+            _pack_head(inputs, p, batch, shared, factor, packed_keys, packed_values)
         t = unit - head * tiles
         first = queries * t // tiles
         rows = queries * (t + 1) // tiles - first
-        place = batch * p[Q_BATCH] + number * p[Q_HEAD] + first * p[Q_STEP]
-        a = address(inputs.q) + 4 * place
+        a = address(inputs.q) + 4 * (batch * p[Q_BATCH] + number * p[Q_HEAD] + first * p[Q_STEP])
         for block in range(across):
             b = address(packed_keys) + 4 * block * depth * wide
             to = address(scores) + 4 * block * wide
