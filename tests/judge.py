@@ -31,7 +31,7 @@ def onnxruntime_results(
     """What onnxruntime computes, with graph optimizations off unless they are wanted."""
     content = model if isinstance(model, bytes) else model.SerializeToString()
     if os.environ.get(VARIABLE):
-        return _other().ask(content, feeds, optimized)
+        return other_runtime().ask(content, feeds, optimized)
     return _run(content, dict(feeds), optimized)
 
 
@@ -71,7 +71,7 @@ class JudgeError(Exception):
 
 
 @functools.cache
-def _other() -> Judge:
+def other_runtime() -> Judge:
     return Judge(os.environ[VARIABLE])
 
 

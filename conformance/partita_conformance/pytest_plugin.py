@@ -62,8 +62,8 @@ def session_of(config: pytest.Config) -> Session:
     from partita_conformance.runs.collect import Selection, model_names
     from partita_conformance.session import Session
 
-    if _KEY in config.stash:
-        return config.stash[_KEY]
+    if SESSION_KEY in config.stash:
+        return config.stash[SESSION_KEY]
     device = config.getoption("--device", default=None)
     if not device:
         raise pytest.UsageError(f"{_NAME} needs --device NAME, the device to test")
@@ -84,7 +84,7 @@ def session_of(config: pytest.Config) -> Session:
         isolate=not config.getoption("--in-process"),
         timeout_s=config.getoption("--check-timeout"),
     )
-    config.stash[_KEY] = session
+    config.stash[SESSION_KEY] = session
     return session
 
 
@@ -103,7 +103,7 @@ def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Tells which operators and element types the device took and nobody could judge."""
-    session = config.stash.get(_KEY, None)
+    session = config.stash.get(SESSION_KEY, None)
     if session is None or not session.outcomes:
         return
     from partita_conformance.reports.claims import claims_of
@@ -114,4 +114,4 @@ def pytest_terminal_summary(
         terminalreporter.write_line(line)
 
 
-_KEY: pytest.StashKey[Session] = pytest.StashKey()
+SESSION_KEY: pytest.StashKey[Session] = pytest.StashKey()

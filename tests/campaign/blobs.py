@@ -46,17 +46,17 @@ def guarded_core():
 
 def taken_apart(data):
     """Header and body of a blob, as JSON and bytes."""
-    size = blobs._PREFIX.size
-    head_size = blobs._PREFIX.unpack_from(data)[2]
+    size = blobs.PREFIX.size
+    head_size = blobs.PREFIX.unpack_from(data)[2]
     return json.loads(data[size : size + head_size]), bytearray(data[size + head_size :])
 
 
 def put_together(content, body):
     """A blob with a checksum that fits."""
     head = content if isinstance(content, bytes) else json.dumps(content).encode()
-    head += b" " * (-(blobs._PREFIX.size + len(head)) % 64)
+    head += b" " * (-(blobs.PREFIX.size + len(head)) % 64)
     digest = fingerprint(head + fingerprint(bytes(body)))
-    prefix = blobs._PREFIX.pack(blobs._MAGIC, blobs._FORMAT, len(head), digest, len(body))
+    prefix = blobs.PREFIX.pack(blobs.MAGIC, blobs.FORMAT, len(head), digest, len(body))
     return prefix + head + bytes(body)
 
 

@@ -74,7 +74,7 @@ class EmulationError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    given, extra = _split(arguments)
+    given, extra = split_arguments(arguments)
     options = _parser().parse_intermixed_args(given)
     names = [name for name in options.what if name in PROCESSORS]
     tests = [name for name in options.what if name not in PROCESSORS]
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str]) -> int:
             began = time.monotonic()
             python = Python(name, folder)
             python.prepare()
-            status = _run(python, tests, extra, options)
+            status = run_tests(python, tests, extra, options)
             if status:
                 failed.append(name)
             verdict = f"failed ({status})" if status else "passed"
@@ -103,7 +103,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The arguments for this script, and those behind ``--`` or ``--command``."""
     given = list(arguments)
     for mark, kept in (("--command", 1), ("--", 0)):
@@ -142,7 +142,7 @@ def _check(tests: Iterable[str]) -> None:
         )
 
 
-def _run(python: Python, tests: Sequence[str], extra: Sequence[str], options: object) -> int:
+def run_tests(python: Python, tests: Sequence[str], extra: Sequence[str], options: object) -> int:
     """Runs what is asked for; 0 if all is well."""
     if options.command:  # type: ignore[attr-defined]
         return python.run(*extra)
@@ -224,9 +224,9 @@ class Python:
         (self._home / "pyvenv.cfg").write_text(settings)
         found = [*(ROOT / package for package in FOLDERS), *places]
         (site / "places.pth").write_text("".join(f"{place}\n" for place in found))
-        _write_entry_points(site)
-        qemu = _qemu(self.processor.machine, self._shared)
-        model = _model(qemu, self.processor.model, base, options)
+        write_entry_points(site)
+        qemu = find_qemu(self.processor.machine, self._shared)
+        model = run_model(qemu, self.processor.model, base, options)
         words = [qemu, "-cpu", model, *options, "-0", '"$0"', base, '"$@"']
         emulated = f"exec {' '.join(map(str, words))}\n"
         python.write_text(f"#!/bin/sh\n{emulated}")
@@ -278,7 +278,7 @@ class Foreign:
         self.root.mkdir(parents=True)
         say(f"== fetching Debian's Python for {self._debian}")
         for package in _download(self._home / "apt", self._debian, DEBIAN):
-            _do("dpkg", "-x", package, self.root)
+            run_machine("dpkg", "-x", package, self.root)
         say(f"== fetching wheels for {self.machine}")
         version = self.python.name.removeprefix("python")
         platforms = [f"manylinux_2_{n}_{self.machine}" for n in range(NEWEST_GLIBC, 16, -1)]
@@ -286,7 +286,7 @@ class Foreign:
         named += ["--platform", f"manylinux2014_{self.machine}"]
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile"]
         pip += ["--python-version", version, "--implementation", "cp", "--only-binary=:all:"]
-        _do(*pip, *named, "--target", self.site, *_requirements())
+        run_machine(*pip, *named, "--target", self.site, *_requirements())
         stamp.write_text(found)
 
 
@@ -301,7 +301,7 @@ def _requirements() -> list[str]:
     return [*project["dependencies"], *tools]
 
 
-def _write_entry_points(site: Path) -> None:
+def write_entry_points(site: Path) -> None:
     """Lets the project be found as an installed one; its sources are used where they stand."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     info = site / f"{project['name']}-{project['version']}.dist-info"
@@ -315,7 +315,7 @@ def _write_entry_points(site: Path) -> None:
     (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
 
 
-def _qemu(machine: str, folder: Path) -> Path:
+def find_qemu(machine: str, folder: Path) -> Path:
     """The emulator: the system's, or Debian's, unpacked."""
     for name in (f"qemu-{machine}", f"qemu-{machine}-static"):
         if found := shutil.which(name):
@@ -327,11 +327,11 @@ def _qemu(machine: str, folder: Path) -> Path:
         own = {"aarch64": "arm64", "x86_64": "amd64"}[platform.machine()]
         for package in _download(folder / "apt-qemu", own, ["qemu-user-static"]):
             if package.name.startswith("qemu-user-static"):
-                _do("dpkg", "-x", package, home)
+                run_machine("dpkg", "-x", package, home)
     return found
 
 
-def _model(qemu: Path, model: str, base: Path, options: Sequence[str]) -> str:
+def run_model(qemu: Path, model: str, base: Path, options: Sequence[str]) -> str:
     """A processor without the features that qemu would complain about in every process."""
     command = [qemu, "-cpu", model, *options, base, "-c", "pass"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -357,12 +357,12 @@ def _download(folder: Path, architecture: str, packages: Sequence[str]) -> list[
         "APT::Sandbox::User": "",
     }
     apt = ["apt-get", "-qq", *(f"-o{key}={value}" for key, value in settings.items())]
-    _do(*apt, "update")
-    _do(*apt, "--download-only", "-y", "--no-install-recommends", "install", *packages)
+    run_machine(*apt, "update")
+    run_machine(*apt, "--download-only", "-y", "--no-install-recommends", "install", *packages)
     return sorted((folder / "cache" / "archives").glob("*.deb"))
 
 
-def _do(*command: str | Path) -> None:
+def run_machine(*command: str | Path) -> None:
     ended = subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False)
     if ended.returncode:
         raise EmulationError(f"this failed: {' '.join(map(str, command))}")

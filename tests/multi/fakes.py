@@ -11,7 +11,7 @@ import partita
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.errors import CompileError, InferError
 from partita.properties import DeviceProperties
-from partita_reference.evaluator import ReferenceModel, _ReferenceRunner
+from partita_reference.evaluator import ReferenceModel, ReferenceRunner
 
 
 class FakeProperties(DeviceProperties):
@@ -107,7 +107,7 @@ class FakeCompiled(ReferenceModel):
         return FakeRunner(self)
 
 
-class FakeRunner(_ReferenceRunner):
+class FakeRunner(ReferenceRunner):
     def __init__(self, compiled):
         super().__init__(compiled)
         self.plugin = compiled.plugin

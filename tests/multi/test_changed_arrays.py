@@ -198,13 +198,13 @@ def test_unaligned_arrays_are_copied(where):
 
 def spied(request):
     """Notes all arrays that the runner is handed."""
-    seen, run = [], request._runner.run
+    seen, run = [], request.runner.run
 
     def look(inputs, outputs=None):
         seen.extend(tensor.numpy() for tensor in [*inputs, *(outputs or ())] if tensor is not None)
         return run(inputs, outputs)
 
-    request._runner.run = look
+    request.runner.run = look
     return seen
 
 

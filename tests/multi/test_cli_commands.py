@@ -371,9 +371,9 @@ def test_demo_uses_all_devices_of_this_machine(ok):
 
 
 def test_demo_fails_if_the_answer_is_wrong(failing, monkeypatch):
-    task, make, natural = builtin._MODELS["digits"]
+    task, make, natural = builtin.MODELS["digits"]
     wrong = dataclasses.replace(natural(), answer=lambda infer: Answer("reads 1", correct=False))
-    monkeypatch.setitem(builtin._MODELS, "digits", (task, make, lambda: wrong))
+    monkeypatch.setitem(builtin.MODELS, "digits", (task, make, lambda: wrong))
     line = failing("demo", "--model", "digits", "-d", "REFERENCE")
     assert "the model should have answered: 27182818" in line
 

@@ -151,7 +151,7 @@ def test_compiled_submodels_that_failures_leave_behind_are_bounded():
     for _ in range(100):
         compiled({"x": X})
         compiled.device_model.enable_device("A")
-    assert len(compiled.device_model.compilation.compiler._done) <= 70
+    assert len(compiled.device_model.compilation.compiler.compiled_before) <= 70
 
 
 def test_devices_that_fail_at_the_same_time_are_both_blamed():

@@ -175,7 +175,7 @@ def test_cpu_takes_packed_weights_from_the_cache(tmp_path, monkeypatch, device):
 
     assert not compile_and_check().loaded_from_cache
     packed = []
-    restore = Prepacked._restore
+    restore = Prepacked.restore
 
     def watched(self, array, key, form):
         found = restore(self, array, key, form)
@@ -183,7 +183,7 @@ def test_cpu_takes_packed_weights_from_the_cache(tmp_path, monkeypatch, device):
             packed.append(found is not None)
         return found
 
-    monkeypatch.setattr(Prepacked, "_restore", watched)
+    monkeypatch.setattr(Prepacked, "restore", watched)
     assert compile_and_check().loaded_from_cache
     assert packed
     assert all(packed), "every large weight was found"

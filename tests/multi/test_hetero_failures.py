@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
+import weakref
+
 import numpy as np
 import pytest
 
@@ -12,6 +16,7 @@ from partita.errors import (
     InferError,
     UnsupportedOpError,
 )
+from partita.tensors.tensor import HostTensor
 
 from .fakes import FakeDevice, core_with, evaluate
 from .graphs import CHAIN, X, devices_of, model_of, node, run
@@ -140,12 +145,27 @@ def test_a_constant_that_crossed_and_then_follows_changes_its_reader():
     assert not any("failed to run" in note for note in compiled.explain().notes)
 
 
+def chain_of(error):
+    """An error and those that it comes from."""
+    found, left = [], [error]
+    while left:
+        error = left.pop()
+        if error is not None and error not in found:
+            found.append(error)
+            left += [error.__cause__, error.__context__]
+    return found
+
+
 def test_a_failed_run_does_not_keep_the_inputs():
 
     core = core_with(FakeDevice("A", fails_at_run=range(1, 99)))
-    request = core.compile_model(CHAIN, "HETERO:A").create_infer_request()
+    runner = core.compile_model(CHAIN, "HETERO:A").device_model.create_runner()
     x = X.copy()
-    with pytest.raises(InferError):
-        request.infer({"x": x})
-    bound = request._runner._bound
-    assert all(slot is None for slot in bound._slots[:1])
+    with pytest.raises(InferError) as caught:
+        runner.run([HostTensor(x)])
+    for error in chain_of(caught.value):  # frames hold the inputs as long as it lives
+        traceback.clear_frames(error.__traceback__)
+    kept = weakref.ref(x)
+    del x
+    gc.collect()
+    assert kept() is None

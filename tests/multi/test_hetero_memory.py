@@ -233,7 +233,7 @@ def test_random_placements_keep_their_limits(case):
         return place(wiring, list("ABC"), {}, lambda d: everything, bool, excluded, False)
 
     found = enforce(counter, limits, lambda op, device: False, wiring.names(), placed_under)
-    weights = counter._weights
+    weights = counter.weights
     for device, limit in limits.items():
         mine = [op for op, home in enumerate(found.device) if home == device]
         if mine:

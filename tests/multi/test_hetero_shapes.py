@@ -93,9 +93,9 @@ def test_a_new_shape_at_every_call_keeps_a_bounded_number_of_plans():
     rng = np.random.default_rng(2)
     for length in range(1, 81):
         expect(compiled, proto, {"x": rng.standard_normal((1, length, 8), dtype=np.float32)})
-    kept = [len(part.specialiser._programs) for part in compiled.device_model.assembly.compiled]
+    kept = [len(part.specialiser.programs) for part in compiled.device_model.assembly.compiled]
     assert max(kept) <= 32
-    assert len(compiled.device_model.failover.due_shapes._known) <= 16
+    assert len(compiled.device_model.failover.due_shapes.known) <= 16
 
 
 @pytest.mark.parametrize("devices", [DEVICES[:2], ["CPU", "REFERENCE"], ["REFERENCE", "CPU"]])

@@ -37,7 +37,7 @@ def test_children_of_an_emulated_python_are_emulated(tmp_path, monkeypatch, capf
     emulator, log = tmp_path / "qemu", tmp_path / "log"
     emulator.write_text(EMULATOR.format(log=log))
     emulator.chmod(0o755)
-    monkeypatch.setattr(run, "_qemu", lambda machine, folder: emulator)
+    monkeypatch.setattr(run, "find_qemu", lambda machine, folder: emulator)
     monkeypatch.setattr(run.platform, "machine", lambda: "x86_64")
     python = run.Python("haswell", tmp_path)
     python.prepare()
@@ -75,7 +75,7 @@ assert disk_cache.machine() == "foreign"
 signature = tuple(map(kernel_definition.type_of, ("<f4 1", "<f4 1", *["int"] * 4)))
 code, _ = codegen.object_of(softmax_rows, signature)
 print(int.from_bytes(code[18:20], "little"))
-print(int.from_bytes(llvm_kernel._object("", llvm_kernel.level_machine(NEON))[18:20], "little"))
+print(int.from_bytes(llvm_kernel.object_code("", llvm_kernel.level_machine(NEON))[18:20], "little"))
 """
 
 
@@ -88,7 +88,7 @@ def test_kernels_are_compiled_for_another_processor():
 
 
 def test_the_project_is_found_as_an_installed_one(tmp_path):
-    run._write_entry_points(tmp_path)
+    run.write_entry_points(tmp_path)
     (found,) = importlib.metadata.distributions(path=[str(tmp_path)])
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (found.name, found.version) == (project["name"], project["version"])
@@ -112,18 +112,20 @@ def test_what_is_chosen_and_left_out_exists():
 
 
 def test_arguments_behind_marks_are_not_its_own():
-    assert run._split(["arm64", "--", "-x"]) == (["arm64"], ["-x"])
-    assert run._split(["arm64", "--command", "-c", "pass"]) == (
+    assert run.split_arguments(["arm64", "--", "-x"]) == (["arm64"], ["-x"])
+    assert run.split_arguments(["arm64", "--command", "-c", "pass"]) == (
         ["arm64", "--command"],
         ["-c", "pass"],
     )
-    assert run._split(["arm64", "--full"]) == (["arm64", "--full"], [])
+    assert run.split_arguments(["arm64", "--full"]) == (["arm64", "--full"], [])
 
 
 def test_tests_are_named_before_and_behind_options(monkeypatch, tmp_path):
     ran = []
     monkeypatch.setattr(run.Python, "prepare", lambda self: None)
-    monkeypatch.setattr(run, "_run", lambda python, tests, *rest: ran.append((python.name, tests)))
+    monkeypatch.setattr(
+        run, "run_tests", lambda python, tests, *rest: ran.append((python.name, tests))
+    )
     assert run.main(["haswell", "--folder", str(tmp_path), __file__]) == 0
     assert ran == [("haswell", [__file__])]
 
@@ -161,7 +163,7 @@ def test_a_system_without_debians_tools_is_refused(monkeypatch, tmp_path):
 
 def test_a_command_that_fails_is_named(tmp_path):
     with pytest.raises(run.EmulationError, match=r"this failed: false \[some\]"):
-        run._do("false", "[some]")
+        run.run_machine("false", "[some]")
 
 
 def test_an_emulator_that_cannot_run_it_says_why(tmp_path):
@@ -169,4 +171,4 @@ def test_an_emulator_that_cannot_run_it_says_why(tmp_path):
     broken.write_text("#!/bin/sh\necho unknown CPU >&2\nexit 1\n")
     broken.chmod(0o755)
     with pytest.raises(run.EmulationError, match="as Pentium: unknown CPU"):
-        run._model(broken, "Pentium", Path(sys.executable), [])
+        run.run_model(broken, "Pentium", Path(sys.executable), [])

@@ -73,6 +73,6 @@ def test_it_is_asked_where_the_environment_names_it(monkeypatch):
             return ["said"]
 
     monkeypatch.setenv(judge.VARIABLE, "some python")
-    monkeypatch.setattr(judge, "_other", Asked)
+    monkeypatch.setattr(judge, "other_runtime", Asked)
     assert judge.onnxruntime_results(b"a model", {"x": 1}) == ["said"]
     assert asked == [(b"a model", {"x": 1}, False)]

@@ -137,10 +137,10 @@ class Bench:
         model = self.read(proto)
         answer = self.core.query_model(model, self.device, self.target.config)
         refused = [op for op in model.ops if op.name not in answer]
-        self._require_the_same_answer(proto, {op.name for op in refused})
+        self.require_the_same_answer(proto, {op.name for op in refused})
         return [f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}" for op in refused]
 
-    def _require_the_same_answer(self, proto: onnx.ModelProto, refused: set[str]) -> None:
+    def require_the_same_answer(self, proto: onnx.ModelProto, refused: set[str]) -> None:
         """Remembers which operations of a model were refused.
 
         Raises:

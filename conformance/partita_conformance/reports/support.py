@@ -23,7 +23,7 @@ NONE = "–"
 
 _MADE = (PASSED, XFAILED, *BAD)
 _USUAL = ("float", "float16", "bfloat16", "double", "int64", "int32", "int16", "int8")
-_HEAD = """\
+HEAD = """\
 # Which device computes which operators
 
 Made by `python -m partita_conformance.reports.support` out of reports of the conformance kit
@@ -58,7 +58,7 @@ def support_table(reports: Sequence[Mapping[str, Any]]) -> str:
     lines += [_row(["all", *(_total(report["checks"]) for report in reports)])]
     lines += [_row([op, *(column.get(op, NONE) for column in columns)]) for op in operators]
     runs = "\n".join(_run(report) for report in reports)
-    return "\n".join([_HEAD.format(none=NONE) + runs, "", *lines, ""])
+    return "\n".join([HEAD.format(none=NONE) + runs, "", *lines, ""])
 
 
 def _run(report: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ from partita.errors import CompileError
 if TYPE_CHECKING:
     from partita.model.model import Model, Op
 
-_MOST = 4096
+MOST_ELEMENTS = 4096
 
 
 class Probe:
@@ -69,7 +69,7 @@ class Probe:
             reason = Reason(ReasonCode.UNSUPPORTED_OP, str(error)[:200])
         with self._lock:
             self._answers[key] = reason
-            while len(self._answers) > _MOST:
+            while len(self._answers) > MOST_ELEMENTS:
                 self._answers.popitem(last=False)
         return reason
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.contract.execution import Execution
 from partita.errors import BoundCallEndedError
 
 if TYPE_CHECKING:
@@ -68,6 +69,10 @@ class Runner(abc.ABC):
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""
         return ()
+
+    def explain_execution(self) -> Execution:
+        """(optional) How the last run was executed, as data (defaults to nothing)."""
+        return Execution()
 
     def cancel(self) -> None:  # noqa: B027  # optional
         """(optional) Asks a running ``run`` to stop soon (defaults to letting it finish).

@@ -128,7 +128,7 @@ class KernelTable:
 
     def __init__(self, package: str) -> None:
         self._package = package
-        self._entries: dict[tuple[str, str], list[Entry]] = {}
+        self.entries: dict[tuple[str, str], list[Entry]] = {}
         self._lock = threading.Lock()
         self._loaded = False
 
@@ -171,7 +171,7 @@ class KernelTable:
                     outputs,
                     arity,
                 )
-                self._entries.setdefault((domain, op_type), []).append(entry)
+                self.entries.setdefault((domain, op_type), []).append(entry)
             return emit
 
         return add
@@ -179,7 +179,7 @@ class KernelTable:
     def find(self, domain: str, op_type: str, version: int) -> Entry | None:
         """The entry for an operator of an opset version, or ``None``."""
         self.load()
-        for entry in self._entries.get((domain, op_type), ()):
+        for entry in self.entries.get((domain, op_type), ()):
             if entry.since <= version and (entry.until is None or version <= entry.until):
                 return entry
         return None
@@ -187,7 +187,7 @@ class KernelTable:
     def missing(self, node: Node) -> Reason:
         """Why :meth:`find` found nothing for a node: no such operator, or not of this opset."""
         self.load()
-        known = self._entries.get((node.domain, node.op_type), ())
+        known = self.entries.get((node.domain, node.op_type), ())
         if not known:
             return Reason(ReasonCode.UNSUPPORTED_OP, f"no kernel for {node.kind}")
         ranges = ", ".join(f"{entry.since} to {entry.until or 'latest'}" for entry in known)

@@ -57,7 +57,7 @@ class Specialiser:
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
         self.derives = derive_value_inputs
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
+        self.programs: OrderedDict[Any, Program] = OrderedDict()
         self._lock = threading.RLock()
 
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
@@ -72,14 +72,14 @@ class Specialiser:
         """
         key = self.key(specs, value_of)
         with self._lock:
-            found = self._programs.get(key)
+            found = self.programs.get(key)
             if found is not None:
-                self._programs.move_to_end(key)
+                self.programs.move_to_end(key)
                 return found
-            if len(self._programs) >= PROGRAMS:
+            if len(self.programs) >= PROGRAMS:
                 self._make_room()
             made = self._build(specs, value_of)
-            self._programs[self.key(specs, value_of)] = made
+            self.programs[self.key(specs, value_of)] = made
             return made
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
@@ -114,9 +114,9 @@ class Specialiser:
         if self.value_inputs != self._fixed_value_inputs and self.target.allow_split:
             self.value_inputs = self._fixed_value_inputs
             self.derives = False
-            self._programs.clear()
+            self.programs.clear()
         else:
-            self._programs.popitem(last=False)
+            self.programs.popitem(last=False)
 
     def _build(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         while True:

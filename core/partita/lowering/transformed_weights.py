@@ -76,7 +76,7 @@ class Prepacked:
         full_key = (array.ctypes.data, array.shape, array.dtype, key)
         found = self._made.get(full_key)
         if found is None:
-            result = None if form is None else self._restore(array, full_key, form)
+            result = None if form is None else self.restore(array, full_key, form)
             if result is None:
                 source = array if anywhere and may_wait(array) else plain(array)
                 result = plain(np.asarray(fn(source)))
@@ -99,7 +99,8 @@ class Prepacked:
             and _can_be_named(full_key[3])
         }
 
-    def _restore(self, array: Array, full_key: Any, form: Form) -> Array | None:
+    def restore(self, array: Array, full_key: Any, form: Form) -> Array | None:
+        """The transformed array that an exported model brought, if it has the right form."""
         if not self._restored or array.dtype.hasobject or not _can_be_named(full_key[3]):
             return None
         found = self._restored.get(self._name(array, full_key))

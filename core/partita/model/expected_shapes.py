@@ -29,7 +29,7 @@ class DueShapes:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._known: OrderedDict[InputShapes, dict[str, Shape]] = OrderedDict()
+        self.known: OrderedDict[InputShapes, dict[str, Shape]] = OrderedDict()
         self._lock = threading.Lock()
         self.symbols = tuple(
             (index, axis, dim)
@@ -51,11 +51,11 @@ class DueShapes:
         """The shape of a value, or ``None`` where inference does not find it."""
         key = tuple(shapes)
         with self._lock:
-            found = self._known.get(key)
+            found = self.known.get(key)
             if found is None:
-                found = self._known[key] = _infer_all(self._model, key)
-                if len(self._known) > _KEPT:
-                    self._known.popitem(last=False)
+                found = self.known[key] = _infer_all(self._model, key)
+                if len(self.known) > _KEPT:
+                    self.known.popitem(last=False)
             return found.get(name)
 
 

@@ -30,7 +30,7 @@ def inferred_apart(model: bytes, data_prop: bool) -> bytes:
         ModelFormatError: Inference ended its process, or took too long.
     """
     home = str(Path(__file__).parents[2])
-    command = [sys.executable, "-c", _CODE, home, str(int(data_prop))]
+    command = [sys.executable, "-c", CHILD_CODE, home, str(int(data_prop))]
     try:
         done = subprocess.run(
             command, input=model, capture_output=True, timeout=SECONDS, check=False
@@ -69,7 +69,7 @@ def main(data_prop: bool) -> None:
     sys.stdout.buffer.write(result.SerializeToString())
 
 
-_CODE = (
+CHILD_CODE = (
     "import sys; sys.path.append(sys.argv[1]); from partita.model.inference_process import main; "
     "main(sys.argv[2] == '1')"
 )

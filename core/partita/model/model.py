@@ -25,7 +25,7 @@ Dim = int | str | None
 
 _RT_INFO_PREFIX = "partita."
 
-_PROTOBUF_BYTES = 2**31 - 2**24
+PROTOBUF_BYTES = 2**31 - 2**24
 """Most bytes of weights that are saved in one protobuf, which ends at 2 GiB with all the rest."""
 
 
@@ -293,7 +293,7 @@ class Model:
     @property
     def fits_protobuf(self) -> bool:
         """Whether :meth:`to_onnx` can be serialized, which ends at 2 GiB."""
-        return self.weight_bytes <= _PROTOBUF_BYTES
+        return self.weight_bytes <= PROTOBUF_BYTES
 
     def to_onnx(self) -> onnx.ModelProto:
         """The model as a protobuf, for plugins that hand it to another engine.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.errors import (
     BoundCallEndedError,
@@ -33,7 +34,7 @@ from partita.tensors.tensor import HostTensor, Tensor
 if TYPE_CHECKING:
     from partita.runtime.compiled_facts import CompiledFacts
 
-_pool = LazyPool("partita-infer", 64)
+request_pool = LazyPool("partita-infer", 64)
 
 Result = TypeVar("Result")
 
@@ -54,6 +55,9 @@ class InferRequest:
 
     Make it with :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per
     thread, or an :class:`AsyncInferQueue`.
+
+    Attributes:
+        runner: The device's half of the request, for tools that look into it; not to be run.
     """
 
     def __init__(self, compiled: CompiledFacts) -> None:
@@ -61,7 +65,7 @@ class InferRequest:
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
         self._inputs = RequestInputs(compiled)
-        self._runner = compiled.device_model.create_runner()
+        self.runner = compiled.device_model.create_runner()
         self._outputs = RequestOutputs(compiled)
         self._has_results = False
         self._busy = threading.Lock()
@@ -141,7 +145,7 @@ class InferRequest:
             if userdata is not None:
                 self._userdata = userdata
             self._async = _AsyncRun()
-            _pool.submit(self._work, self._async, ended)
+            request_pool.submit(self._work, self._async, ended)
         except BaseException:
             self._async = before
             self._busy.release()
@@ -202,7 +206,7 @@ class InferRequest:
         run = self._async
         if run is not None and not run.end.done():
             run.cancelled = True
-            self._runner.cancel()
+            self.runner.cancel()
 
     def set_callback(self, callback: Callable[[Any], None] | None, userdata: Any = None) -> None:
         """Sets what is called as ``callback(userdata)`` after each asynchronous run.
@@ -341,7 +345,11 @@ class InferRequest:
 
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
-        return self._runner.profiling_info()
+        return self.runner.profiling_info()
+
+    def explain_execution(self) -> Execution:
+        """How the last run was executed: kernels, bound calls, transfers and their memory."""
+        return self.runner.explain_execution()
 
     @property
     def profiling_info(self) -> Sequence[ProfilingInfo]:
@@ -376,7 +384,7 @@ class InferRequest:
                 inputs.start_anew()
                 again, tensors = None, inputs.complete()
         if again is None and (run is None or not run.cancelled):
-            results = self._guarded(self._runner.run, tensors, outputs.targets(tensors))
+            results = self._guarded(self.runner.run, tensors, outputs.targets(tensors))
             written = outputs.take(results, tensors)
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
@@ -384,7 +392,7 @@ class InferRequest:
         self._has_results = True
         if again is None:
             if self._state is None:
-                inputs.repeat_from_now_on(self._runner, written)
+                inputs.repeat_from_now_on(self.runner, written)
             else:
                 self._state.advance(outputs.results)
 

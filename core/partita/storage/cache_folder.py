@@ -22,7 +22,7 @@ CACHE_VARIABLE = "PARTITA_CACHE_DIR"
 """Environment variable: the folder that holds Partita's caches; set to nothing, none are kept."""
 
 _log = logging.getLogger("partita")
-_told: set[str] = set()
+warned_of: set[str] = set()
 _checked: dict[tuple[Path, str], Path] = {}
 """Folders that no other user can put anything into: only this user could change that, so that each
 is looked at once. Loading a model's kernels asks a hundred times."""
@@ -259,6 +259,6 @@ def _is_folder(path: Path) -> bool:
 
 
 def _warn_once(message: str) -> None:
-    if message not in _told:
-        _told.add(message)
+    if message not in warned_of:
+        warned_of.add(message)
         _log.warning("%s", message)

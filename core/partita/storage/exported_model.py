@@ -18,9 +18,9 @@ from partita.storage.content_hash import fingerprint
 if TYPE_CHECKING:
     from partita.model.model import Model
 
-_MAGIC = b"PARTITA\x00"
-_FORMAT = 2
-_PREFIX = struct.Struct("<8sII32sQ")  # magic, format, header bytes, fingerprint, bytes that follow
+MAGIC = b"PARTITA\x00"
+FORMAT = 2
+PREFIX = struct.Struct("<8sII32sQ")  # magic, format, header bytes, fingerprint, bytes that follow
 _ALIGNMENT = 64
 
 Array = np.ndarray[Any, Any]
@@ -70,11 +70,11 @@ def pack(
         size += _padded(flat.nbytes)
     content = {"model": len(parts[0]), "arrays": directory, "code": code_stamp("partita")}
     head = json.dumps({"header": {**header, "device": device}, **content}).encode()
-    head += b" " * (-(_PREFIX.size + len(head)) % _ALIGNMENT)  # so that arrays are aligned in files
+    head += b" " * (-(PREFIX.size + len(head)) % _ALIGNMENT)  # so that arrays are aligned in files
     padding = [b"\0" * (_padded(len(part)) - len(part)) for part in parts]
     body = b"".join(piece for pair in zip(parts, padding, strict=True) for piece in pair)
     digest = fingerprint(head + fingerprint(body))
-    return b"".join([_PREFIX.pack(_MAGIC, _FORMAT, len(head), digest, len(body)), head, body])
+    return b"".join([PREFIX.pack(MAGIC, FORMAT, len(head), digest, len(body)), head, body])
 
 
 def unpack(blob: Any, device: str) -> Blob:
@@ -92,17 +92,17 @@ def unpack(blob: Any, device: str) -> Blob:
     if not isinstance(blob, (bytes, bytearray, memoryview)):
         raise BlobError(f"An exported model is bytes; found {type(blob).__name__}.")
     data = memoryview(blob).cast("B")
-    if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
+    if len(data) < PREFIX.size or data[: len(MAGIC)] != MAGIC:
         raise BlobError("These bytes are no exported Partita model.")
-    _, version, head_size, digest, body_size = _PREFIX.unpack_from(data)
-    if version != _FORMAT:
+    _, version, head_size, digest, body_size = PREFIX.unpack_from(data)
+    if version != FORMAT:
         raise BlobError(
-            f"The exported model has format {version}; this version reads {_FORMAT}. Export it "
+            f"The exported model has format {version}; this version reads {FORMAT}. Export it "
             "again."
         )
-    if len(data) != _PREFIX.size + head_size + body_size:
+    if len(data) != PREFIX.size + head_size + body_size:
         raise BlobError("The exported model is cut short or has bytes too many.")
-    head, body = data[_PREFIX.size :][:head_size], data[_PREFIX.size + head_size :]
+    head, body = data[PREFIX.size :][:head_size], data[PREFIX.size + head_size :]
     if fingerprint(bytes(head) + fingerprint(body)) != digest:
         raise BlobError("The exported model is damaged: its checksum does not match.")
     try:

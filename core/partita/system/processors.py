@@ -52,13 +52,13 @@ def allowed_processors() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     if sys.platform == "win32":
-        mask = _affinity_of_windows()
+        mask = affinity_of_windows()
         if mask:  # it is 0 for a process in several groups of 64 processors
             return [number for number in range(mask.bit_length()) if mask >> number & 1]
     return list(range(os.cpu_count() or 1))
 
 
-def _affinity_of_windows() -> int:
+def affinity_of_windows() -> int:
     """The processors of the process's group that it may run on, one bit each."""
     import ctypes
 

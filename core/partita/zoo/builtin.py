@@ -192,7 +192,7 @@ def _pitch_sample() -> Sample:
 
 # ------------------------------------------------------------------------------------------
 
-_MODELS: Mapping[str, tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sample]]] = {
+MODELS: Mapping[str, tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sample]]] = {
     "digits": ("reads a number from a noisy picture", _digits_model, _digits_sample),
     "pitch": ("names the note that sounds", _pitch_model, _pitch_sample),
 }
@@ -200,7 +200,7 @@ _MODELS: Mapping[str, tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sam
 
 def names() -> list[str]:
     """The names of the built-in models."""
-    return list(_MODELS)
+    return list(MODELS)
 
 
 def task(name: str) -> str:
@@ -229,9 +229,9 @@ def sample(name: str) -> Sample:
 def _find(
     name: str,
 ) -> tuple[str, Callable[[], onnx.ModelProto], Callable[[], Sample]]:
-    if name not in _MODELS:
-        raise ZooError(f"There is no built-in model '{name}'; there are {', '.join(_MODELS)}.")
-    return _MODELS[name]
+    if name not in MODELS:
+        raise ZooError(f"There is no built-in model '{name}'; there are {', '.join(MODELS)}.")
+    return MODELS[name]
 
 
 def _model(graph: onnx.GraphProto) -> onnx.ModelProto:

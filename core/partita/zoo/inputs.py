@@ -271,7 +271,7 @@ def _sentences(metadata: Metadata, files: Files) -> Sample:
     )
 
 
-_PHRASE = "بسم الله الرحمن الرحيم"
+PHRASE = "بسم الله الرحمن الرحيم"
 _LETTERS = "ءآأؤإئابةتثجحخدذرزسشصضطظعغـفقكلمنهوي .,،؛:؟!()-\"'\n"
 _FATHA, _DAMMA, _KASRA, _SUKUN, _SHADDA = "\u064e", "\u064f", "\u0650", "\u0652", "\u0651"
 _DOUBLED = ("\u064b", "\u064c", "\u064d")
@@ -283,16 +283,16 @@ _MARKS = (
 
 
 def _diacritics(metadata: Metadata, files: Files) -> Sample:
-    ids = np.array([[4 + _LETTERS.index(letter) for letter in _PHRASE]], np.int64)
+    ids = np.array([[4 + _LETTERS.index(letter) for letter in PHRASE]], np.int64)
 
     def judge(logits: Array) -> Answer:
         marks = [_MARKS[best] for best in logits[0].argmax(axis=1)]
-        text = "".join(letter + mark for letter, mark in zip(_PHRASE, marks, strict=True))
-        doubled = marks[_PHRASE.index("الله") + 2]
+        text = "".join(letter + mark for letter, mark in zip(PHRASE, marks, strict=True))
+        doubled = marks[PHRASE.index("الله") + 2]
         return Answer(f"writes {text}", doubled == _SHADDA + _FATHA)
 
     return _simple(
-        f"the phrase {_PHRASE}",
+        f"the phrase {PHRASE}",
         "vowel marks, a doubled l in the word for God among them",
         {"input_ids": ids},
         judge,

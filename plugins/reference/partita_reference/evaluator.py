@@ -138,10 +138,12 @@ class ReferenceModel(DeviceModel):
 
     def create_runner(self) -> Runner:
         """A runner; the evaluator keeps no state between runs."""
-        return _ReferenceRunner(self)
+        return ReferenceRunner(self)
 
 
-class _ReferenceRunner(Runner):
+class ReferenceRunner(Runner):
+    """Evaluates the model with the inputs of each run."""
+
     def __init__(self, compiled: ReferenceModel) -> None:
         self._evaluator = compiled.evaluator
         self._names = [port.name for port in compiled.inputs]

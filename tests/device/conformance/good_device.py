@@ -14,7 +14,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.errors import CompileError
 from partita.properties import DeviceProperties, read_only
 from partita.tensors.sequence_values import boxed, unboxed
-from partita_reference.evaluator import ReferenceModel, _ReferenceRunner, missing
+from partita_reference.evaluator import ReferenceModel, ReferenceRunner, missing
 
 
 class GoodProperties(DeviceProperties):
@@ -25,7 +25,7 @@ class GoodProperties(DeviceProperties):
     RELEASE: str = read_only("1.0", "A fact.")
 
 
-class GoodRunner(_ReferenceRunner):
+class GoodRunner(ReferenceRunner):
     """Computes, and hands on what the device's hooks make of it."""
 
     def __init__(self, compiled):

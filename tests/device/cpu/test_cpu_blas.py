@@ -17,7 +17,7 @@ class Slow:
         self.began, self.may_end = threading.Event(), threading.Event()
 
     def __call__(self):
-        with openblas._gate:
+        with openblas.gate:
             self.began.set()
             assert self.may_end.wait(30)
 
@@ -36,7 +36,7 @@ def test_a_fork_waits_for_products_and_products_for_it():
     product.start()
     assert slow.began.wait(30)
     closed = threading.Event()
-    fork = threading.Thread(target=lambda: (openblas._gate.close(), closed.set()))
+    fork = threading.Thread(target=lambda: (openblas.gate.close(), closed.set()))
     fork.start()
     assert not closed.wait(0.2)
     slow.may_end.set()
@@ -46,7 +46,7 @@ def test_a_fork_waits_for_products_and_products_for_it():
     later = threading.Thread(target=second)
     later.start()
     assert not second.began.wait(0.2)
-    openblas._gate.open()
+    openblas.gate.open()
     assert second.began.wait(30)
     for thread in (product, fork, later):
         thread.join()
@@ -54,10 +54,10 @@ def test_a_fork_waits_for_products_and_products_for_it():
 
 def test_a_fork_inside_of_a_product_goes_on(monkeypatch):
     """As a signal handler's would."""
-    monkeypatch.setattr(openblas, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(openblas, "PATIENCE_S", 0.1)
     start = time.monotonic()
-    with openblas._gate:
-        openblas._gate.close()
-        openblas._gate.open()
+    with openblas.gate:
+        openblas.gate.close()
+        openblas.gate.open()
     assert time.monotonic() - start < 30
     np.testing.assert_array_equal(openblas.matmul(np.eye(2), np.eye(2)), np.eye(2))

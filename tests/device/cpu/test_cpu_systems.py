@@ -95,13 +95,13 @@ def test_a_folder_for_each_processor_where_the_system_tells_nothing(monkeypatch)
         monkeypatch.setattr(binding, "get_host_cpu_name", lambda name=name: name)
         monkeypatch.setattr(binding, "get_host_cpu_features", lambda features=features: features)
         disk_cache.machine.cache_clear()
-        disk_cache._processor.cache_clear()
+        disk_cache.processor_name.cache_clear()
         try:
             names.add(disk_cache.machine())
             assert not disk_cache.knows_processor()
         finally:
             disk_cache.machine.cache_clear()
-            disk_cache._processor.cache_clear()
+            disk_cache.processor_name.cache_clear()
     assert len(names) == 4
 
 

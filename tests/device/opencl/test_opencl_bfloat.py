@@ -23,8 +23,7 @@ def check(model, feeds, bound=BOUND, tilings=TILINGS):
         for found, one in zip(request.infer(feeds).to_tuple(), wanted, strict=True):
             assert np.array(found).dtype == one.dtype
             assert np.linalg.norm(found - one) <= bound * np.linalg.norm(one)
-    [plan] = (bound.plan for bound in request._runner._bound.values())
-    return [name for step in plan.steps for name, _ in step.fn.program.options]
+    return [name for step in request.explain_execution().steps for name in step.options]
 
 
 SINGLES = [

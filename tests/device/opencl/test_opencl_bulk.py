@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 import partita
 from partita_opencl.device.device import find_device
-from partita_opencl.emitters.gemm.bulk_copies import _slabs
+from partita_opencl.emitters.gemm.bulk_copies import slab_count
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.runtime import device_model as compiled_module
 from partita_opencl.trials import matrix_unit_checks
@@ -37,7 +37,7 @@ def copy_engine(monkeypatch):
     monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), **able))
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
-    monkeypatch.setattr(product_tiles, "_CPU_STREAM_TILES", (TILE, OTHER))
+    monkeypatch.setattr(product_tiles, "CPU_STREAM_TILES", (TILE, OTHER))
 
 
 HOW = {"INFERENCE_PRECISION_HINT": "f16", "TILING": "LOCAL", "PERF_COUNT": True}
@@ -97,8 +97,8 @@ def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch):
     monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
     model = product(40, 64, 64)
     built = compiled(model, **HOW)
-    assert built._tuning.warpgroups
-    assert not built._tuning.copy_engine
+    assert built.device_model.tuning.warpgroups
+    assert not built.device_model.tuning.copy_engine
     request = built.create_infer_request()
     request.infer({"x": floats(40, 64)})
     assert "product_stream (stepped back: no such instruction)" in kernels(request)
@@ -120,4 +120,4 @@ def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
     [(4, 0, 1), (4, 4096, 2), (4, 10_000, 2), (6, 20_000, 3), (1, 0, 1)],
 )
 def test_slabs_divide_the_parts(parts, room, wanted):
-    assert _slabs(TILE, parts, TILE.local_bytes + room) == wanted
+    assert slab_count(TILE, parts, TILE.local_bytes + room) == wanted

@@ -33,7 +33,7 @@ def own_cache(monkeypatch, tmp_path):
 
 
 def test_a_driver_that_works_passes_and_its_versions_are_known():
-    verdict = driver_trial._verdict(find_device("").driver)
+    verdict = driver_trial.driver_verdict(find_device("").driver)
     assert verdict.good
     version = " ".join(find_device("").handle.platform.version.split())
     assert version in verdict.facts["versions"]
@@ -41,20 +41,20 @@ def test_a_driver_that_works_passes_and_its_versions_are_known():
 
 
 def test_a_driver_that_aborts_while_it_is_loaded(tmp_path):
-    verdict = driver_trial._verdict(library_that(tmp_path, "aborts"))
+    verdict = driver_trial.driver_verdict(library_that(tmp_path, "aborts"))
     assert verdict.reason.endswith("while it was loaded")
     assert "ended by SIG" in verdict.reason  # SIGILL or SIGTRAP
 
 
 def test_a_driver_that_hangs_while_it_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "SECONDS", 10.0)
-    verdict = driver_trial._verdict(library_that(tmp_path, "hangs"))
+    verdict = driver_trial.driver_verdict(library_that(tmp_path, "hangs"))
     assert verdict.reason == "it said nothing for 10 s, while it was loaded"
 
 
 @needs_pocl_of_pypi
 def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
-    verdict = driver_trial._verdict(broken_pocl(tmp_path, ABORT))
+    verdict = driver_trial.driver_verdict(broken_pocl(tmp_path, ABORT))
     assert "ended by SIGABRT" in verdict.reason
     assert "llvm_fatal_error" in verdict.reason  # what it said last
     assert verdict.reason.endswith("while its devices built and ran a small kernel")
@@ -63,25 +63,25 @@ def test_a_driver_that_aborts_while_it_builds_a_kernel(tmp_path):
 @needs_pocl_of_pypi
 def test_a_driver_that_hangs_while_it_builds_a_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "SECONDS", 15.0)
-    verdict = driver_trial._verdict(broken_pocl(tmp_path, hanging_include(tmp_path)))
+    verdict = driver_trial.driver_verdict(broken_pocl(tmp_path, hanging_include(tmp_path)))
     assert verdict.reason.endswith("for 15 s, while its devices built and ran a small kernel")
 
 
 @needs_pocl_of_pypi
 def test_a_driver_that_computes_wrongly(tmp_path):
-    verdict = driver_trial._verdict(broken_pocl(tmp_path, WRONG))
+    verdict = driver_trial.driver_verdict(broken_pocl(tmp_path, WRONG))
     assert "computes wrongly: a small kernel is" in verdict.reason
 
 
 def test_a_driver_that_cannot_be_opened(tmp_path):
-    verdict = driver_trial._verdict(Driver("gone.icd", str(tmp_path / "gone.so"), "gone.icd"))
+    verdict = driver_trial.driver_verdict(Driver("gone.icd", str(tmp_path / "gone.so"), "gone.icd"))
     assert verdict.reason.startswith("no platform of it can be listed")
 
 
 @needs_pocl_of_pypi
 def test_a_driver_that_lacks_vectors_of_16_is_loaded_and_its_other_forms_are_tried(tmp_path):
     header = f"#ifdef VECTORS\n{ABORT}\n#endif"
-    tried = driver_trial._judge(broken_pocl(tmp_path, header))
+    tried = driver_trial.judge_driver(broken_pocl(tmp_path, header))
     assert tried.verdict.good
     assert "SIGABRT" in tried.verdict.facts["vectors"]
     folder = cache_folder.cache_folder(verdicts.KIND)
@@ -99,7 +99,7 @@ def test_a_form_of_pocl_with_other_built_in_functions_is_a_driver_of_its_own(tmp
     data = library.parent.parent.parent / "pocl_binary_distribution/.libs/share/pocl"
     (high,) = data.glob("kernel-*-avx512.bc")
     assert high.resolve().name.endswith("-avx2.bc")
-    verdict = driver_trial._verdict(view)
+    verdict = driver_trial.driver_verdict(view)
     assert verdict.facts["versions"]
     assert verdict.good or verdict.reason.endswith("while its devices built and ran a small kernel")
     assert list(Path(view.cache).iterdir())  # programs of another form are kept apart
@@ -112,23 +112,23 @@ def test_other_drivers_have_no_other_forms(tmp_path):
 
 def test_a_verdict_is_read_from_disk_the_second_time(tmp_path, monkeypatch):
     driver = library_that(tmp_path, "aborts")
-    first = driver_trial._verdict(driver)
+    first = driver_trial.driver_verdict(driver)
     assert first.file.is_file()
-    monkeypatch.setattr(driver_trial, "_try", None)  # a second trial would fail
-    assert driver_trial._verdict(driver) == first
+    monkeypatch.setattr(driver_trial, "try_driver", None)  # a second trial would fail
+    assert driver_trial.driver_verdict(driver) == first
 
 
 def test_another_library_is_tried_anew(tmp_path):
     driver = library_that(tmp_path, "aborts")
-    first = driver_trial._verdict(driver)
+    first = driver_trial.driver_verdict(driver)
     Path(driver.binary).write_bytes(b"no library at all")
-    assert driver_trial._verdict(driver).reason != first.reason
+    assert driver_trial.driver_verdict(driver).reason != first.reason
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "binary", "foreign"])
 def test_damaged_verdicts_are_no_verdicts(tmp_path, monkeypatch, damage):
     driver = library_that(tmp_path, "aborts")
-    first = driver_trial._verdict(driver)
+    first = driver_trial.driver_verdict(driver)
     good = first.file.read_bytes()
     bad = {
         "cut": good[:40],
@@ -139,21 +139,23 @@ def test_damaged_verdicts_are_no_verdicts(tmp_path, monkeypatch, damage):
     }
     first.file.write_bytes(bad[damage])
     again = Verdict("tried again")
-    monkeypatch.setattr(driver_trial, "_try", lambda *_, **__: (again, True))
-    assert driver_trial._verdict(driver).reason == "tried again"
-    assert driver_trial._verdict(driver).reason == "tried again"  # it took the damaged one's place
+    monkeypatch.setattr(driver_trial, "try_driver", lambda *_, **__: (again, True))
+    assert driver_trial.driver_verdict(driver).reason == "tried again"
+    assert (
+        driver_trial.driver_verdict(driver).reason == "tried again"
+    )  # it took the damaged one's place
 
 
 def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
     chance = Verdict("the process that tried it ended by SIGKILL")
-    monkeypatch.setattr(driver_trial, "_try", lambda *_, **__: (chance, False))
-    assert driver_trial._verdict(library_that(tmp_path, "aborts")).reason == chance.reason
+    monkeypatch.setattr(driver_trial, "try_driver", lambda *_, **__: (chance, False))
+    assert driver_trial.driver_verdict(library_that(tmp_path, "aborts")).reason == chance.reason
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
 
 
 def test_without_a_cache_folder_drivers_are_tried_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setenv(cache_folder.CACHE_VARIABLE, "")
-    verdict = driver_trial._verdict(library_that(tmp_path, "aborts"))
+    verdict = driver_trial.driver_verdict(library_that(tmp_path, "aborts"))
     assert verdict.reason
     assert verdict.file is None
 
@@ -203,7 +205,7 @@ def test_a_program_goes_on_with_no_driver_but_a_broken_one(tmp_path):
 
 def test_the_environment_is_as_it_was():
     before = dict(os.environ)
-    with installed_drivers._environment({"OCL_ICD_VENDORS": "/x", "PATH": None}):
+    with installed_drivers.changed_environment({"OCL_ICD_VENDORS": "/x", "PATH": None}):
         assert os.environ["OCL_ICD_VENDORS"] == "/x"
         assert "PATH" not in os.environ
     assert dict(os.environ) == before
@@ -261,4 +263,6 @@ def test_contexts_are_left_at_exit():
     ordinary = cl.Context([first.handle])
     holder = [ordinary]
     del ordinary
-    assert sys.getrefcount(device._context) == sys.getrefcount(holder[0]) + 1
+    kept = [device.context]
+    del device
+    assert sys.getrefcount(kept[0]) == sys.getrefcount(holder[0]) + 1

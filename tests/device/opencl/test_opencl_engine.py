@@ -54,7 +54,7 @@ def test_a_network_with_branches():
 def test_slots_take_less_than_the_sum_of_the_tensors():
     model, _ = residual_network(blocks=6)
     built = compiled(model)
-    plan = next(iter(built.device_model._plans.values()))
+    plan = next(iter(built.device_model.plans.values()))
     assert 0 < plan.nbytes < sum(operand.nbytes for operand in plan.slots) / 2
 
 
@@ -223,7 +223,7 @@ def test_a_device_that_does_not_exist():
 def test_no_device_says_what_cures_it(monkeypatch):
     from partita.errors import DeviceUnavailableError
 
-    monkeypatch.setattr(devices, "_search", lambda: ((), {"X": "platform 'X' fails (boom)"}))
+    monkeypatch.setattr(devices, "search_devices", lambda: ((), {"X": "platform 'X' fails (boom)"}))
     with pytest.raises(DeviceUnavailableError, match=r"platform 'X' fails \(boom\)") as caught:
         all_devices()
     assert CURE in str(caught.value)
@@ -236,7 +236,7 @@ def test_missing_pyopencl_says_what_cures_it(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "pyopencl", None)
     with pytest.raises(DeviceUnavailableError, match="pyopencl cannot be imported") as caught:
-        devices._search.__wrapped__()
+        devices.search_devices.__wrapped__()
     assert CURE in str(caught.value)
 
 
@@ -253,7 +253,7 @@ def test_a_broken_platform_costs_only_itself(monkeypatch):
             raise cl.LogicError("clGetDeviceIDs failed")
 
     monkeypatch.setattr(cl, "get_platforms", lambda: [Broken(), *good])
-    found, failures = devices._search.__wrapped__()
+    found, failures = devices.search_devices.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "platform 'Broken' fails" in failures["OpenCL platform Broken"]
 
@@ -272,7 +272,7 @@ def test_a_platform_of_no_driver_that_was_tried_is_left_alone(monkeypatch):
 
     monkeypatch.setattr(cl, "get_platforms", lambda: [*good, Stranger()])
     monkeypatch.setattr(devices.installed_drivers, "platforms", lambda _: cl.get_platforms())
-    found, failures = devices._search.__wrapped__()
+    found, failures = devices.search_devices.__wrapped__()
     assert [device.id for device in found] == OpenClPlugin().device_ids()
     assert "has passed no trial" in failures["OpenCL platform Stranger"]
 
@@ -315,7 +315,7 @@ def test_buffers_are_used_again():
 
 def test_tensors_that_live_at_the_same_time_never_share_a_slot():
     model, _ = residual_network(blocks=6)
-    plan = next(iter(compiled(model).device_model._plans.values()))
+    plan = next(iter(compiled(model).device_model.plans.values()))
     lives = {}
     for number, step in enumerate(plan.steps):
         for arg in step.args:
@@ -354,7 +354,7 @@ def test_programs_are_kept_on_disk(monkeypatch, tmp_path):
     fresh_cache().get([KEY])
     files = list((tmp_path / "opencl").iterdir())
     assert len(files) == 1
-    monkeypatch.setattr(ProgramCache, "_build", None)  # a second build would fail
+    monkeypatch.setattr(ProgramCache, "build", None)  # a second build would fail
     assert fresh_cache().get([KEY])[KEY] is not None
 
 
@@ -386,7 +386,7 @@ def test_programs_in_memory_are_bounded(monkeypatch):
     keys = [ProgramKey("move.cl", (("T", k), ("DIMS", 2))) for k in ("uint", "uchar", "ushort")]
     assert set(cache.get(keys)) == set(keys)
     assert set(cache.get(keys[:2])) == set(keys[:2])
-    assert len(cache._programs) == 2
+    assert len(cache.programs) == 2
 
 
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):

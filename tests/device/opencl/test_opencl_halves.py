@@ -210,17 +210,17 @@ def test_a_network_on_matrix_units():
 def untried(monkeypatch, tmp_path):
     """No verdict on matrix units is known, and a folder to keep one in."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    kernel_trial._objection.cache_clear()
+    kernel_trial.unit_objection.cache_clear()
     yield
-    kernel_trial._objection.cache_clear()
+    kernel_trial.unit_objection.cache_clear()
 
 
 @pytest.mark.usefixtures("untried")
 def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch):
     device = find_device("")
     assert kernel_trial.objection(device) == ""
-    kernel_trial._objection.cache_clear()
-    monkeypatch.setattr(kernel_trial, "_try", None)  # a second trial would fail
+    kernel_trial.unit_objection.cache_clear()
+    monkeypatch.setattr(kernel_trial, "try_kernels", None)  # a second trial would fail
     assert kernel_trial.objection(device) == ""
 
 
@@ -238,16 +238,16 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     start = f"print('{{{{\"ready\": true}}}}')\n{code}"
     with monkeypatch.context() as patch:
-        patch.setattr(trial_process, "_START", start)
+        patch.setattr(trial_process, "START", start)
         assert reason in kernel_trial.objection(device)
     model, feeds = residual_network()
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
-    assert not built._tuning.matrix_units
+    assert not built.device_model.tuning.matrix_units
     check_half(model, feeds)
 
 
 def test_a_product_that_is_wrong_fails_the_trial(monkeypatch):
-    monkeypatch.setattr(matrix_unit_checks, "_error", lambda *_, **__: float("nan"))
+    monkeypatch.setattr(matrix_unit_checks, "error_of", lambda *_, **__: float("nan"))
     tiles = matrix_unit_checks.tiling.STREAM_TILES
     monkeypatch.setattr(matrix_unit_checks.tiling, "STREAM_TILES", tiles)  # changed by it
     assert matrix_unit_checks.fault("0", Units.MATRIX).endswith("is off by nan")

@@ -72,9 +72,8 @@ def test_nothing_is_copied_and_addresses_stay(copies):
         np.testing.assert_allclose(y, np.exp(-x), rtol=1e-5)
     if shares():
         assert copies == []
-        (bound,) = runner._bound.values()
-        arrays = [array.ctypes.data for array, _ in bound._host._made.values()]
-        assert sorted(arrays) == sorted([x.ctypes.data, y.ctypes.data])
+        addresses = [memory.address for memory in runner.explain_execution().shared]
+        assert sorted(addresses) == sorted([x.ctypes.data, y.ctypes.data])
     else:
         assert len(copies) == 6
 

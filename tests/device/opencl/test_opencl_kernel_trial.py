@@ -296,7 +296,7 @@ def test_every_form_computes_the_same(monkeypatch, form, op_type, shapes, consta
     arrays = [floats(*shape, seed=n) for n, shape in enumerate(shapes)]
     check_single(op_type, arrays, constant=constant)
     model, _ = single(op_type, arrays, constant=constant)
-    plan = next(iter(compiled(model, TILING="REGISTERS").device_model._plans.values()))
+    plan = next(iter(compiled(model, TILING="REGISTERS").device_model.plans.values()))
     options = dict(next(key for key in plan.programs if key.file == "product_lanes.cl").options)
     assert ("PLAIN" in options) == (form is not Form.USUAL)
     assert ("NARROW" in options) == (form is Form.NARROW)

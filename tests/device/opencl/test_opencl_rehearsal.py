@@ -176,7 +176,7 @@ def scripted(monkeypatch, tmp_path):
 
 def steps():
     """Three launches of the network."""
-    plan = next(iter(compiled(network()).device_model._plans.values()))
+    plan = next(iter(compiled(network()).device_model.plans.values()))
     assert len(plan.steps) == 3
     return plan.steps
 
@@ -246,7 +246,7 @@ def test_an_operation_that_fails_in_every_form_is_refused_by_name(scripted):
 def test_a_chain_that_fails_is_computed_by_a_kernel_per_operation(scripted):
     scripted(lambda launch: "wrong" if "t1 = " in launch["program"]["generated"] else "")
     built = compiled(network())
-    assert not built.fuse_chains
+    assert not built.device_model.fuse_chains
     results = built({"x": X})
     for name, array in wanted().items():
         np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6)
@@ -258,25 +258,25 @@ def test_the_process_waits_for_the_next_model_and_a_new_one_is_started_after_it(
     monkeypatch.setattr(rehearsal.verdicts, "read", lambda *_: None)
     rehearsal.forget()
     rehearsal.require(device, launches[:1])
-    stage = rehearsal._stage(device.id)
-    first = stage._process
+    stage = rehearsal.stage_of(device.id)
+    first = stage.process
     rehearsal.require(device, launches[1:2])
-    assert stage._process is first
-    first._process.kill()
-    first._process.wait()
+    assert stage.process is first
+    first.process.kill()
+    first.process.wait()
     rehearsal.require(device, launches[2:])
-    assert stage._process is not first
-    assert not stage._process.has_ended
+    assert stage.process is not first
+    assert not stage.process.has_ended
 
 
 def test_a_fault_of_the_driver_is_told_and_not_that_memory_is_short(monkeypatch):
     device = find_device("")
     launch = rehearsed_launch.told(steps()[0])
-    assert rehearsed_launch._make(device, launch) == {"fault": "", "lasts": True}
+    assert rehearsed_launch.make_launch(device, launch) == {"fault": "", "lasts": True}
     missing = {**launch, "kernel": "no_such_kernel"}
-    assert "INVALID_KERNEL_NAME" in rehearsed_launch._make(device, missing)["fault"]
+    assert "INVALID_KERNEL_NAME" in rehearsed_launch.make_launch(device, missing)["fault"]
     large = {**launch, "buffers": [{"bytes": 1 << 60}] * len(launch["buffers"])}
-    assert rehearsed_launch._make(device, large) == {"fault": "", "lasts": False}
+    assert rehearsed_launch.make_launch(device, large) == {"fault": "", "lasts": False}
 
 
 def test_a_model_runs_after_its_launches_were_made():

@@ -18,7 +18,7 @@ from .comparison import build, compiled, expected, floats
 def joined(monkeypatch):
     """Runs are joined wherever they can; a processor's device holds one group for certain."""
     device = find_device("")
-    monkeypatch.setattr(persistent_kernel, "_LAUNCH", 1e6)
+    monkeypatch.setattr(persistent_kernel, "LAUNCH_US", 1e6)
     if not device.limits.is_nvidia:
         limits = replace(device.limits, matrix_units=True, resident_groups=1)
         monkeypatch.setattr(device, "limits", limits)
@@ -66,8 +66,7 @@ def check(network, feeds, outputs, bound=2e-3):
         for found, one in zip(request.infer(feeds).to_tuple(), wanted, strict=True):
             assert found.shape == one.shape
             assert np.linalg.norm(found - one) <= bound * np.linalg.norm(one)
-    plan = next(iter(request._runner._bound.values())).plan
-    return [plan.launch(step).kernel for step in plan.steps]
+    return [step.how for step in request.explain_execution().steps]
 
 
 def test_residual_blocks_are_one_kernel():
@@ -90,15 +89,18 @@ def test_sums_are_cut_in_parts():
     device = find_device("")
     groups = max(device.limits.resident_groups, 12)
     tile = run_tile(device.limits)
-    cuts = [persistent_kernel._cut(tile, groups, 20, 64, depth).splits for depth in (9 * 192, 64)]
+    cuts = [
+        persistent_kernel.cut_products(tile, groups, 20, 64, depth).splits
+        for depth in (9 * 192, 64)
+    ]
     assert cuts[0] > 1
     assert cuts[1] == 1
-    whole = persistent_kernel._cut
-    persistent_kernel._cut = lambda tile, _, *sizes: whole(tile, groups, *sizes)
+    whole = persistent_kernel.cut_products
+    persistent_kernel.cut_products = lambda tile, _, *sizes: whole(tile, groups, *sizes)
     try:
         kernels = check(network, {"x": floats(1, 192, 4, 5)}, ["e"])
     finally:
-        persistent_kernel._cut = whole
+        persistent_kernel.cut_products = whole
     assert "product_run" in kernels
 
 
@@ -142,15 +144,15 @@ def test_profiles_tell_products_apart():
 
 
 def test_groups_that_wait_in_vain_cost_one_run(monkeypatch, caplog):
-    records = persistent_kernel._Table._records
+    records = persistent_kernel.RunTable.records
 
     def one_tile_more(table):
         """Records whose groups wait for a tile that nobody computes."""
         made = records(table)
-        made[:, persistent_kernel._FIELDS.index("tiles_a")] += 1
+        made[:, persistent_kernel.FIELDS.index("tiles_a")] += 1
         return made
 
-    monkeypatch.setattr(persistent_kernel._Table, "_records", one_tile_more)
+    monkeypatch.setattr(persistent_kernel.RunTable, "records", one_tile_more)
     network = Network()
     network.block("x", "p", 64, 64, 128)
     network.block("p", "q", 128, 64, 128)

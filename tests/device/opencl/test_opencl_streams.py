@@ -142,7 +142,7 @@ TILES = [
 @pytest.mark.parametrize("tile", TILES)
 def test_tiles_of_other_shapes(monkeypatch, tile):
     """A warpgroup's tile too: its sums lie in the same fragments, its copies run further ahead."""
-    monkeypatch.setattr(product_tiles, "_CPU_STREAM_TILES", (tile,))
+    monkeypatch.setattr(product_tiles, "CPU_STREAM_TILES", (tile,))
     monkeypatch.setattr(product_tiles, "STREAM_TILES", (tile,))
     of = Tuning.of
     able = find_device("").limits.warpgroups or not find_device("").limits.is_nvidia
@@ -298,8 +298,7 @@ def test_sums_that_layers_add_to_stay_single(width, tokens):
     check(model, feeds, bound=2e-3)
     request = request_of(model)
     request.infer(feeds)
-    [bound] = request._runner._bound.values()
-    options = [name for step in bound.plan.steps for name, _ in step.fn.program.options]
+    options = [name for step in request.explain_execution().steps for name in step.options]
     assert options.count("ADDS_SINGLE") == 2
     assert options.count("SINGLE_ROWS") == 3
     assert options.count("SINGLE_NORMAL") + options.count("BOTH") == 2
@@ -354,8 +353,8 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     model = build(nodes, feeds, ["y"], weights(w=(64, 16)))
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
-    assert built._tuning.matrix_units
-    assert not built._tuning.warpgroups
+    assert built.device_model.tuning.matrix_units
+    assert not built.device_model.tuning.warpgroups
     request = request_of(model)
     request.infer(feeds)
     [info, *_] = [i for i in request.get_profiling_info() if i.node_type == "MatMul"]

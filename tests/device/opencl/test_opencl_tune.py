@@ -19,9 +19,9 @@ from .comparison import compiled, expected, floats, single
 def folder(monkeypatch, tmp_path):
     """A database of its own."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    database._load.cache_clear()
+    database.load_database.cache_clear()
     yield tmp_path
-    database._load.cache_clear()
+    database.load_database.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def test_the_first_choice_stands_unless_another_was_measured():
 def test_a_damaged_database_is_told_and_not_used(caplog):
     path = database.keep("gpu", {"key": "c"})
     path.write_text("{]")
-    database._load.cache_clear()
+    database.load_database.cache_clear()
     assert database.choose("gpu", "op", "key", RANKED).name == "a"
     assert "cannot be read" in caplog.text
 
@@ -62,14 +62,14 @@ def test_trials_take_what_they_are_told_and_note_it():
 
 def test_winners_beat_the_first_choice_clearly():
     times = {"clear": {"a": 10.0, "b": 5.0}, "noise": {"a": 10.0, "b": 9.9}, "first": {"a": 1.0}}
-    assert command._winners(times) == ({"clear": "b"}, 21.0, 16.0)
+    assert command.winners_of(times) == ({"clear": "b"}, 21.0, 16.0)
 
 
 def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_path, capsys):
     tiles = (Tile(16, 64, 16, (4, 4), 1.0, 1.0), Tile(32, 32, 16, (4, 4), 1.0, 1.0))
-    monkeypatch.setattr(product_tiles, "_CPU_TILES", tiles)
+    monkeypatch.setattr(product_tiles, "CPU_TILES", tiles)
     monkeypatch.setattr(product_tiles, "TILES", tiles)
-    monkeypatch.setattr(command, "_GAIN", 1e9)  # any winner will do
+    monkeypatch.setattr(command, "GAIN", 1e9)  # any winner will do
     model, feeds = single("MatMul", [floats(40, 64), floats(64, 72, seed=1)], constant=(1,))
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
@@ -78,7 +78,7 @@ def test_tuning_a_model_keeps_choices_that_later_models_use(monkeypatch, tmp_pat
     told = json.loads(capsys.readouterr().out)
     assert told["products"] == 1
     [(key, name)] = told["choices"].items()
-    assert database._load(find_device("").identity) == {key: name}
+    assert database.load_database(find_device("").identity) == {key: name}
     asked = []
     monkeypatch.setattr(
         "partita_opencl.launches.emitter_kit.choose",

@@ -295,7 +295,7 @@ def test_pytest_tells_what_was_taken_and_never_tried():
         Outcome(Check("values/Abs/int8", id, op="Abs", dtype="int8"), DECLINED),
     ]
     session = SimpleNamespace(outcomes=outcomes, target=Target("TOY"))
-    config = SimpleNamespace(stash={pytest_plugin._KEY: session})
+    config = SimpleNamespace(stash={pytest_plugin.SESSION_KEY: session})
     pytest_plugin.pytest_terminal_summary(reporter, config)
     assert lines == [
         "conformance of TOY",
@@ -310,9 +310,9 @@ def test_a_question_that_gets_two_answers_is_a_failure():
     bench = Bench(Target("REFERENCE"))
     proto, _ = model_of("Relu", draw("Relu", 0))
     assert bench.refusals(proto) == []
-    bench._require_the_same_answer(proto, set())
+    bench.require_the_same_answer(proto, set())
     with pytest.raises(ConformanceError, match="another answer to a question asked before"):
-        bench._require_the_same_answer(proto, {"relu"})
+        bench.require_the_same_answer(proto, {"relu"})
 
 
 def test_casts_stay_within_what_onnx_says():

@@ -79,7 +79,7 @@ def test_page_in_the_documentation_is_in_step():
     head, _, total, *rows = rows_of(PAGE.read_text())
     assert head == ["", "CPU", "OPENCL", "REFERENCE"]
     assert total[0] == "all"
-    assert PAGE.read_text().startswith(support._HEAD.format(none=support.NONE))
+    assert PAGE.read_text().startswith(support.HEAD.format(none=support.NONE))
     operators = {case.op for case in node_cases().values()} | set(GENERATORS)
     assert [row[0] for row in rows] == sorted(operators)
     cell = re.compile(r"–|\d+/\d+( [a-z0-9]+(, [a-z0-9]+)*)?")

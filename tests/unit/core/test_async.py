@@ -74,7 +74,7 @@ def test_arrays_are_copied_before_the_call_returns_unless_shared(gate, gated):
     np.testing.assert_array_equal(request.results[0], -X)
     request.start_async({"x": x}, share_inputs=True)
     request.wait()
-    assert request._runner.inputs[0].numpy().base is x
+    assert request.runner.inputs[0].numpy().base is x
 
 
 def test_a_busy_request(gate, gated):
@@ -220,7 +220,7 @@ def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
     from partita.system.thread_pool import LazyPool
 
     pool = LazyPool("narrow", 1)
-    monkeypatch.setattr("partita.runtime.infer_request._pool", pool)
+    monkeypatch.setattr("partita.runtime.infer_request.request_pool", pool)
     plugin = ToyDevice(gate=gate)
     compiled = core_with(plugin).compile_model(neg(), "TOY")
     first, second = compiled.create_infer_request(), compiled.create_infer_request()
@@ -231,7 +231,7 @@ def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
     first.wait()
     with pytest.raises(InferCancelledError):
         second.wait()
-    assert second._runner.inputs == []
+    assert second.runner.inputs == []
     pool.close()
 
 
@@ -524,19 +524,21 @@ def test_many_threads_on_one_compiled_model(device):
 
 def test_threads_have_requests_of_their_own():
     compiled = core_with(ToyDevice()).compile_model(neg(), "TOY")
+    create, makers = compiled.device_model.create_runner, []
+
+    def noted():
+        makers.append(threading.get_ident())
+        return create()
+
+    compiled.device_model.create_runner = noted
     compiled(X)
-    mine, others = compiled._of_thread.request, []
-
-    def work():
-        compiled(X)
-        others.append(compiled._of_thread.request)
-
-    thread = threading.Thread(target=work)
+    compiled(X)
+    assert makers == [threading.get_ident()]
+    thread = threading.Thread(target=compiled, args=(X,))
     thread.start()
     thread.join()
     compiled(X)
-    assert compiled._of_thread.request is mine
-    assert others != [mine]
+    assert makers == [threading.get_ident(), thread.ident]
 
 
 # ---------------------------------------------------------------------------- processes

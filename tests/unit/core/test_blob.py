@@ -37,7 +37,7 @@ def forge(head, payload=b"", version=2, arrays=()):
         head = json.dumps(content).encode()
     digest = fingerprint(head + fingerprint(payload))
     return (
-        exported_model._PREFIX.pack(exported_model._MAGIC, version, len(head), digest, len(payload))
+        exported_model.PREFIX.pack(exported_model.MAGIC, version, len(head), digest, len(payload))
         + head
         + payload
     )
@@ -120,7 +120,7 @@ def test_a_blob_without_properties_has_the_defaults():
 
 
 def test_a_model_too_large_for_a_blob(monkeypatch):
-    monkeypatch.setattr("partita.model.model._PROTOBUF_BYTES", 59)
+    monkeypatch.setattr("partita.model.model.PROTOBUF_BYTES", 59)
     with pytest.raises(BlobError, match=r"Model 'affine' cannot be exported: it has 0.0 GiB of w"):
         exported_model.pack("TOY", {}, read_model(affine()))
     assert read_model(affine()).weight_bytes == 60

@@ -283,7 +283,7 @@ def test_a_full_disk_is_a_warning_and_leaves_nothing(device, tmp_path, caplog, m
 
 
 def test_a_model_too_large_for_a_blob_is_a_warning(device, tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("partita.model.model._PROTOBUF_BYTES", 59)
+    monkeypatch.setattr("partita.model.model.PROTOBUF_BYTES", 59)
     assert not compile_twice(device, tmp_path).loaded_from_cache
     assert "cannot be exported: it has" in caplog.text
 

@@ -25,7 +25,7 @@ OTHER = 12345
 @pytest.fixture
 def root(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_told", set())
+    monkeypatch.setattr(module, "warned_of", set())
     return tmp_path / "cache"
 
 

@@ -189,15 +189,15 @@ def test_another_process_infers_the_same():
 
 
 def test_what_cannot_be_inferred_there_stays_unknown_as_here(monkeypatch, caplog):
-    code = inference_process._CODE.rpartition("main(")[0] + "sys.exit(3)"
-    monkeypatch.setattr(inference_process, "_CODE", code)
+    code = inference_process.CHILD_CODE.rpartition("main(")[0] + "sys.exit(3)"
+    monkeypatch.setattr(inference_process, "CHILD_CODE", code)
     assert read_model(neg().SerializeToString(), isolate=True).outputs[0].shape is None
     assert "could not be inferred" in caplog.text
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX's")
 def test_inference_that_ends_its_process_ends_no_other(monkeypatch):
-    monkeypatch.setattr(inference_process, "_CODE", "import os; os.abort()")
+    monkeypatch.setattr(inference_process, "CHILD_CODE", "import os; os.abort()")
     with pytest.raises(ModelFormatError, match=r"ended its process with code -\d+"):
         read_model(neg().SerializeToString(), isolate=True)
 

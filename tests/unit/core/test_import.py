@@ -12,6 +12,7 @@ import partita
 import partita.properties
 from partita.errors import PluginError, PropertyError
 from partita.properties.deferred import deferred_properties
+from partita_reference.plugin import ReferencePlugin
 
 HEAVY = [
     "concurrent.futures",
@@ -103,8 +104,9 @@ def test_deferred_properties_that_are_none(place, said):
 
 def test_a_plugin_whose_properties_do_not_load_costs_only_itself(monkeypatch):
     core = partita.Core()
-    plugin = type(core.device_api.registry.plugin("REFERENCE"))
-    monkeypatch.setattr(plugin, "properties_type", deferred_properties("partita_absent:Any"))
+    monkeypatch.setattr(
+        ReferencePlugin, "properties_type", deferred_properties("partita_absent:Any")
+    )
     core.set_property("CPU", {"PERF_COUNT": True})
     assert core.get_property("CPU", "PERF_COUNT") is True
     with pytest.raises(PluginError, match="properties of 'ReferencePlugin' at"):

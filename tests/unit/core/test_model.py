@@ -200,7 +200,7 @@ def test_weights_too_large_for_one_protobuf_go_beside_it(tmp_path, monkeypatch):
         [node("MatMul", ["x", "w"], "y")], [value("x", [2, 4])], ["y"], [weight("w", w)]
     )
     path = tmp_path / "m.onnx"
-    monkeypatch.setattr("partita.model.model._PROTOBUF_BYTES", 1000)
+    monkeypatch.setattr("partita.model.model.PROTOBUF_BYTES", 1000)
     read_model(proto).save(path)
     assert (tmp_path / "m.onnx.data").stat().st_size == w.nbytes
     model = read_model(path)

@@ -74,10 +74,10 @@ def test_explanations_and_counters(core):
 
 
 def test_dot_files(core, tmp_path, monkeypatch):
-    from partita_hetero.reports.graphviz import _quote
+    from partita_hetero.reports.graphviz import quote
 
-    assert _quote(f"{EVIL}\nb").count("\n") == 0
-    assert not ACTS.search(_quote(EVIL))
+    assert quote(f"{EVIL}\nb").count("\n") == 0
+    assert not ACTS.search(quote(EVIL))
 
 
 @pytest.mark.parametrize("command", [["query", "-d", "CPU"], ["query", "-d", "CPU", "--json"]])

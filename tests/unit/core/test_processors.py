@@ -144,7 +144,7 @@ def test_a_mask_of_windows(monkeypatch, mask, numbers):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(processors, "_affinity_of_windows", lambda: mask)
+    monkeypatch.setattr(processors, "affinity_of_windows", lambda: mask)
     assert allowed_processors() == numbers
 
 

@@ -99,7 +99,7 @@ def test_forms_of_inputs(form, by):
         data = np.asarray(data, np.float32)  # a list on its own is a list of inputs
     inputs = {keys[by]: data} if by in keys else [data] if by == "list" else data
     np.testing.assert_array_equal(request.infer(inputs)[0], -X)
-    (tensor,) = request._runner.inputs
+    (tensor,) = request.runner.inputs
     if tensor.memory == "host":
         assert tensor.numpy().flags.c_contiguous
         assert tensor.dtype == np.float32
@@ -110,7 +110,7 @@ def test_forms_of_inputs(form, by):
 
 def test_arrays_that_fit_are_not_copied(request_of_one):
     request_of_one.infer(X)
-    assert request_of_one._runner.inputs[0].numpy().base is X
+    assert request_of_one.runner.inputs[0].numpy().base is X
 
 
 def test_none_is_no_input_even_behind_one_that_was_converted(request_of_one):

@@ -43,7 +43,7 @@ def made(monkeypatch):
         bound.append(Bound(inputs[0], outputs[0]))
         return bound[-1]
 
-    monkeypatch.setattr(request._runner, "bind", bind)
+    monkeypatch.setattr(request.runner, "bind", bind)
     return request, bound
 
 

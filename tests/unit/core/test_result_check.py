@@ -19,7 +19,7 @@ X = np.ones((2, 3), np.float32)
 def answering(results, model=None):
     """A request on a device that returns this, whatever it is asked."""
     request = core_with(ToyDevice()).compile_model(model or neg(), "TOY").create_infer_request()
-    request._runner.run = lambda inputs, outputs=None: results
+    request.runner.run = lambda inputs, outputs=None: results
     return request
 
 

@@ -141,17 +141,17 @@ def test_a_running_request_keeps_its_variables():
     (state,) = request.query_state()
     refused = []
 
-    def callback(_):
-        request._busy.acquire()  # as a run does
+    run = request.runner.run
+
+    def changing(inputs, outputs=None):
         for change in (state.reset, request.reset_state, lambda: setattr(state, "state", ONES)):
             with pytest.raises(RequestBusyError):
                 change()
             refused.append(change)
-        request._busy.release()
+        return run(inputs, outputs)
 
-    request.set_callback(callback)
-    request.start_async({"x": ONES})
-    request.wait()
+    request.runner.run = changing
+    request.infer({"x": ONES})
     assert len(refused) == 3
 
 

@@ -184,9 +184,9 @@ def test_diacritics_are_put_on_the_letters(make):
     sample = make("tashkeel-int8")
     logits = np.zeros((1, 22, 15), np.float32)
     plain = sample.answer(lambda feeds: {"logits": logits})
-    assert plain.text == f"writes {inputs._PHRASE}"
+    assert plain.text == f"writes {inputs.PHRASE}"
     assert not plain.correct
-    logits[0, inputs._PHRASE.index("الله") + 2, 9] = 1
+    logits[0, inputs.PHRASE.index("الله") + 2, 9] = 1
     marked = sample.answer(lambda feeds: {"logits": logits})
     assert marked.correct
     assert "ل\u0651\u064e" in marked.text

@@ -148,7 +148,7 @@ def _run(threads: int, w: Array, out: Array, table: Array) -> int:
         np.empty((threads, 3 * _TILE), np.uint16),
     )
     args = (out.view(np.float32), out, places, floats, parts, found, table)
-    _shared(threads, _pack_blocks, w.ctypes.data, *args)
+    _shared(threads, pack_blocks, w.ctypes.data, *args)
     return int(found.max())
 
 
@@ -167,7 +167,7 @@ def _aligned(count: int) -> Array:
 
 
 @loop
-def _pack_blocks(
+def pack_blocks(
     w: int,
     whole: Array,
     halves: Array,
@@ -368,5 +368,5 @@ def _like(kind: type, ndim: int) -> Array:
 _FLAT = _like(np.int64, 1)
 _PLACE = 0, _like(np.float32, 1), _like(np.uint16, 1), _like(np.int64, 2)
 _ROOM = _like(np.float32, 2), _like(np.uint16, 2)
-CALLS = (_pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)), (_largest, (0, 0, _FLAT))
+CALLS = (pack_blocks, (*_PLACE, *_ROOM, _FLAT, _FLAT)), (_largest, (0, 0, _FLAT))
 """What is compiled here, and arguments like those that it is called with."""

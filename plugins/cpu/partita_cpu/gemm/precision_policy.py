@@ -178,9 +178,9 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
         PropertyError: PARTITA_CPU_ISA names no level.
     """
     level = isa()
-    note = _lacking(properties.INFERENCE_PRECISION_HINT, level, detected())
+    note = lacking_bfloat16(properties.INFERENCE_PRECISION_HINT, level, detected())
     if note:
-        _tell(note)
+        tell_once(note)
     arithmetic = Arithmetic.F32
     if level.native and properties.INFERENCE_PRECISION_HINT == "f16":
         arithmetic = Arithmetic.F16
@@ -193,7 +193,7 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     return Choice(level, arithmetic, threads, note)
 
 
-def _lacking(wanted: str, level: Level, machine: Level) -> str:
+def lacking_bfloat16(wanted: str, level: Level, machine: Level) -> str:
     """Why a level computes f32 where something else is asked for; empty if it does not."""
     able = {"f16": lambda a: a.native, "bf16": lambda a: a.dots_bfloat16}.get(wanted)
     if able is None or able(level):
@@ -212,7 +212,7 @@ _NAMES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 @functools.cache
-def _tell(note: str) -> None:
+def tell_once(note: str) -> None:
     """Writes to the log, each note once."""
     _log.warning("%s", note)
 

@@ -24,17 +24,17 @@ def fingerprint(function: Any) -> str:
     It covers constants, and all functions of this package that the function names, those that it
     names by what it calls included. Lines and file names do not count.
     """
-    return _read(function).digest()
+    return read_code(function).digest()
 
 
 def extent(function: Any) -> int:
     """How much code that is: about how long it takes to compile."""
-    return _read(function).size
+    return read_code(function).size
 
 
 def units_of(function: Any) -> list[KernelDefinition]:
     """The kernels it calls that are compiled apart."""
-    return _read(function).units
+    return read_code(function).units
 
 
 def is_ours(function: Any) -> bool:
@@ -43,7 +43,8 @@ def is_ours(function: Any) -> bool:
 
 
 @functools.cache
-def _read(function: Any) -> _Reader:
+def read_code(function: Any) -> _Reader:
+    """What a function consists of, read once."""
     reader = _Reader(_package(function))
     reader.add(function)
     return reader

@@ -65,7 +65,7 @@ Report = Callable[[int], None]
 def order(jobs: Sequence[Job]) -> None:
     """Has files made, the first ones first; does not wait. Those under way are not made twice."""
     global _staff
-    if not jobs or not _possible():
+    if not jobs or not workers_possible():
         return
     with _lock:
         if _staff is not None and _staff.there():
@@ -196,7 +196,7 @@ class _Staff:
         self._socket.close()
 
 
-def _possible() -> bool:
+def workers_possible() -> bool:
     """Whether there is an interpreter to start, and a folder where it can leave files."""
     if not this_system().walks_programs:
         return False  # machine code could not be loaded, and the processes are made as Linux does

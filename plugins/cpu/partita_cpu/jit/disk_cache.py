@@ -71,7 +71,7 @@ def _path(file: str) -> Path | None:
 @functools.cache
 def machine() -> str:
     """A name for all that machine code depends on besides its source: compilers and processor."""
-    parts = [sys.version, _processor()]
+    parts = [sys.version, processor_name()]
     for package in ("numba", "llvmlite"):
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin:
@@ -86,7 +86,7 @@ def knows_processor() -> bool:
 
 
 @functools.cache
-def _processor() -> str:
+def processor_name() -> str:
     """What tells processors apart that do not run each other's code.
 
     A home folder may be shared by machines of different processors, so there must be something.

@@ -102,15 +102,15 @@ def order(calls: Iterable[tuple[Any, Sequence[Any]]]) -> list[str]:
         kinds = kinds_of(args) if isinstance(kernel, KernelDefinition) else None
         if kinds is not None and kinds not in kernel.entries:
             wanted.append((kernel, kinds))
-    return _order(wanted)
+    return compile_order(wanted)
 
 
-def _order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]:
+def compile_order(wanted: Iterable[tuple[KernelDefinition, Kinds]]) -> list[str]:
     """Orders kernels, and those compiled apart that they call, the largest first."""
     jobs: dict[str, tuple[int, Job]] = {}
     for kernel, kinds in wanted:
         for part, its in ((kernel, kinds), *((unit, unit.apart) for unit in units_of(kernel))):
-            file = disk_cache.file_name(*_place(part, its))
+            file = disk_cache.file_name(*file_and_entry(part, its))
             if is_ours(part) and file not in jobs and not disk_cache.there(file):
                 job = Job(file, {"kernel": part.__qualname__, "kinds": its})
                 jobs[file] = extent(part), job
@@ -131,7 +131,7 @@ def make_for(file: str, kernel_name: str, kinds: Kinds) -> None:
 
     for kernel in list(kernels):
         if kernel.__qualname__ == kernel_name:
-            place = _place(kernel, kinds)
+            place = file_and_entry(kernel, kinds)
             if disk_cache.file_name(*place) == file:
                 disk_cache.write(*place, _made(kernel, kinds, object_of))
                 return
@@ -144,10 +144,10 @@ def _entry(kernel: KernelDefinition, kinds: Kinds) -> Entry | None:
 
 def _address(kernel: KernelDefinition, kinds: Kinds) -> int | None:
     """Where a kernel is in memory: from disk, if need be after it was put there."""
-    place = _place(kernel, kinds)
+    place = file_and_entry(kernel, kinds)
     kept = disk_cache.read(*place)
     if kept is None:
-        compile_pool.wait(_order([(kernel, kinds)]))
+        compile_pool.wait(compile_order([(kernel, kinds)]))
         kept = disk_cache.read(*place)
     if kept is None:
         kept = _made(kernel, kinds, _object_of)
@@ -166,7 +166,7 @@ def _unit(symbol: str) -> int:
     return _address(kernel, kernel.apart) or 0
 
 
-def _place(kernel: KernelDefinition, kinds: Kinds) -> tuple[str, str]:
+def file_and_entry(kernel: KernelDefinition, kinds: Kinds) -> tuple[str, str]:
     """Name and key of a compiled kernel on disk."""
     return kernel.__qualname__, f"{FORMAT} {fingerprint(kernel)} {kinds}"
 

@@ -83,7 +83,7 @@ def available() -> tuple[Level, ...]:
             this_system().walks_programs
             and level.kernels
             and level.features <= host_features()
-            and (not level.tiles or _tiles_granted())
+            and (not level.tiles or tiles_granted())
         )
     )
 
@@ -143,7 +143,7 @@ def arm_features(words: Mapping[int, int]) -> frozenset[str]:
     )
 
 
-def _tiles_granted() -> bool:
+def tiles_granted() -> bool:
     """Asks Linux for the tile registers, once for all threads of the process."""
     if not sys.platform.startswith("linux"):
         return False

@@ -29,11 +29,16 @@ def addresses(level: Level, part: str = "") -> dict[str, int]:
         CompileError: This machine does not have the level.
     """
     with _lock:
-        return _addresses(level, part)
+        return code_addresses(level, part)
 
 
 @functools.cache
-def _addresses(level: Level, part: str) -> dict[str, int]:
+def code_addresses(level: Level, part: str) -> dict[str, int]:
+    """The addresses of the functions of one part of the kernels, compiled for a level.
+
+    Raises:
+        CompileError: This machine does not have the level.
+    """
     if not level.native or level not in available():
         raise CompileError(
             f"There are no native kernels of level {level.name}: this machine has "
@@ -44,7 +49,7 @@ def _addresses(level: Level, part: str) -> dict[str, int]:
 
 def level_image(level: Level, part: str = "") -> Image:
     """The kernels of a level: those on disk if they are there and whole, else new ones."""
-    name, key = _file(level, part)
+    name, key = object_file(level, part)
     found = disk_cache.read(name, key)
     if found is None:
         job = level_job(level, part)
@@ -57,17 +62,17 @@ def level_image(level: Level, part: str = "") -> Image:
 def make_level(level: Level, part: str) -> Image:
     """Compiles the kernels of a level, and keeps them on disk."""
     names = [function.name for function in module.functions(level, part)]
-    image = image_of(_object(module.text(level, part), level_machine(level)), names)
-    disk_cache.write(*_file(level, part), image.pack())
+    image = image_of(object_code(module.text(level, part), level_machine(level)), names)
+    disk_cache.write(*object_file(level, part), image.pack())
     return image
 
 
 def level_job(level: Level, part: str = "") -> Job:
     """What another process is told to let it make them."""
-    return Job(disk_cache.file_name(*_file(level, part)), {"level": level.name, "part": part})
+    return Job(disk_cache.file_name(*object_file(level, part)), {"level": level.name, "part": part})
 
 
-def _file(level: Level, part: str) -> tuple[str, str]:
+def object_file(level: Level, part: str) -> tuple[str, str]:
     """Name and key of a level's kernels on disk."""
     key = f"{FORMAT} {fingerprint(module.text)} {level} {level.processor} {sorted(level.features)}"
     return f"{level.name}{part}", key
@@ -78,14 +83,15 @@ def function_address(name: str, text: str) -> int:
     key = f"{FORMAT} {text}"
     found = disk_cache.read(name, key)
     if found is None:
-        image = image_of(_object(text, _target()), [name])
+        image = image_of(object_code(text, target_machine()), [name])
         disk_cache.write(name, key, image.pack())
     else:
         image = Image.unpack(found)
     return load(image)[name]
 
 
-def _object(text: str, machine: Any) -> bytes:
+def object_code(text: str, machine: Any) -> bytes:
+    """The machine code of LLVM's text, as an object file."""
     from llvmlite import binding
 
     parsed = binding.parse_assembly(text)
@@ -109,7 +115,7 @@ def level_machine(level: Level, triple: str = "") -> Any:
         *(f"+{name}" for name in sorted(level.features)),
         *_WHOLE_VECTORS[level.architecture],
     ]
-    return _target(triple, cpu=_BASE[level.architecture], features=",".join(features), opt=3)
+    return target_machine(triple, cpu=_BASE[level.architecture], features=",".join(features), opt=3)
 
 
 _BASE = {X86_64: "x86-64", AARCH64: "generic"}
@@ -119,7 +125,7 @@ _WHOLE_VECTORS = {X86_64: ("-prefer-256-bit",), AARCH64: ()}
 """Undoes what comes with the processor that is scheduled for."""
 
 
-def _target(triple: str = "", **options: Any) -> Any:
+def target_machine(triple: str = "", **options: Any) -> Any:
     """A target whose code calls and reads by whole addresses, as images need it."""
     from llvmlite import binding
 

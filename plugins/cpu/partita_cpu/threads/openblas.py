@@ -23,7 +23,7 @@ _SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_")
 
 _current = 0
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 """A fork waits no longer: a signal handler that forks may have interrupted a product."""
 
 
@@ -49,7 +49,7 @@ class _Gate:
 
     def close(self) -> None:
         """Waits until no product runs; none begins until :meth:`open`."""
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + PATIENCE_S
         with self._changed:
             self._forking = True
             while self._running and (left := until - time.monotonic()) > 0:
@@ -62,24 +62,24 @@ class _Gate:
             self._changed.notify_all()
 
 
-_gate = _Gate()
+gate = _Gate()
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """The product of two matrices, or stacks of them, as ``numpy.matmul`` computes it."""
-    with _gate:
+    with gate:
         product: Array = np.matmul(a, b, out=out)
     return product
 
 
 def _in_child() -> None:
-    _gate.__init__()  # type: ignore[misc]  # its lock may be another thread's, which is not here
+    gate.__init__()  # type: ignore[misc]  # its lock may be another thread's, which is not here
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=lambda: _gate.close(),
-        after_in_parent=lambda: _gate.open(),
+        before=lambda: gate.close(),
+        after_in_parent=lambda: gate.open(),
         after_in_child=_in_child,
     )
 

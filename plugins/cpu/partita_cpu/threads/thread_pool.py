@@ -35,7 +35,7 @@ from partita_cpu.system import this_system
 from partita_cpu.system.linux import calls, set_bytes
 
 # Words of the shared memory; each on a cache line of its own.
-_GENERATION, _TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
+_GENERATION, TICKET, _DONE, _SLEEPING = 0, 64, 128, 192
 _TABLE, _FIRST_TICKET, _STATUS, _SYSCALL, _QUIT = 256, 264, 320, 328, 336
 _WHERE, _AVOIDED, _MOVING, _HELPERS, _SET_BYTES = 344, 352, 360, 368, 376
 WORDS = 64
@@ -70,10 +70,10 @@ USAGE_BYTES = 144
 # by those who help and by the caller, 14 bits each. A thread that helps may draw twice in vain, at
 # the end of a ticket and, if it comes late, of the next one; so three times as many are drawn as
 # there are shares and threads. Numbers begin anew after the last one: nothing waits so long.
-_NUMBER, _SHARES, _HELPED = 40, 28, 14
-_NUMBERS, _MOST_SHARES, _MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
+NUMBER, SHARES, HELPED = 40, 28, 14
+NUMBERS, MOST_SHARES, MOST_DRAWN = (1 << 24) - 1, (1 << 12) - 1, (1 << 14) - 1
 
-MOST_THREADS = _MOST_SHARES
+MOST_THREADS = MOST_SHARES
 """Of a crew, so that its tickets hold."""
 
 _FUTEX, _YIELD, _SET_AFFINITY, _GET_AFFINITY, _USAGE = calls
@@ -96,15 +96,15 @@ def _draw(sync: int, helps: int) -> None:
     a thread tends to find in its caches what it has computed itself.
     """
     while True:
-        drawn = add(sync + _TICKET, 1 << _HELPED if helps else 1)
-        share, helped = drawn & _MOST_DRAWN, (drawn >> _HELPED) & _MOST_DRAWN
-        shares = (drawn >> _SHARES) & _MOST_SHARES
+        drawn = add(sync + TICKET, 1 << HELPED if helps else 1)
+        share, helped = drawn & MOST_DRAWN, (drawn >> HELPED) & MOST_DRAWN
+        shares = (drawn >> SHARES) & MOST_SHARES
         if share + helped >= shares:
             return
         if helps:
             share = shares - 1 - helped
         # Only who holds a share may look at the table: it stays until all shares are done.
-        row = ((drawn >> _NUMBER) - load(sync + _FIRST_TICKET)) & _NUMBERS
+        row = ((drawn >> NUMBER) - load(sync + _FIRST_TICKET)) & NUMBERS
         place = load(sync + _TABLE) + 8 * ROW * row
         _compute(sync, place, share, shares)
         add(sync + _DONE, 1)
@@ -119,13 +119,13 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
     calm = 0
     put_aside = 0
     while load(sync + _QUIT) == 0:
-        ticket = load(sync + _TICKET)
-        number = ticket >> _NUMBER
+        ticket = load(sync + TICKET)
+        number = ticket >> NUMBER
         if number != seen:
             seen = number
             looks = 0
             most = LOOKS
-            if (ticket >> _SHARES) & _MOST_SHARES == 0:  # a run is over
+            if (ticket >> SHARES) & MOST_SHARES == 0:  # a run is over
                 call_system(load(sync + _SYSCALL), (_USAGE, _OF_THREAD, usage, 0, 0, 0))
                 before, put_aside = put_aside, load(usage + USAGE_BYTES - 8)
                 calm = calm + 1 if put_aside == before else 0
@@ -139,7 +139,7 @@ def _serve(sync: int, usage: int, tid: int, nt: int) -> None:
             looks = 0
             generation = load(sync + _GENERATION)
             add(sync + _SLEEPING, 1)
-            if load(sync + _TICKET) >> _NUMBER == seen and load(sync + _QUIT) == 0:
+            if load(sync + TICKET) >> NUMBER == seen and load(sync + _QUIT) == 0:
                 call = (_FUTEX, sync, _WAIT_PRIVATE, generation & 0xFFFFFFFF, 0, 0)
                 call_system(load(sync + _SYSCALL), call)
             add(sync + _SLEEPING, -1)
@@ -181,7 +181,7 @@ def _stand_aside(sync: int) -> None:
 def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, nt: int) -> None:
     """Runs rows of a table, with help if `shared`; the status tells which one failed, from 1."""
     store(sync + _STATUS, 0)
-    number = (load(sync + _TICKET) >> _NUMBER) + 1
+    number = (load(sync + TICKET) >> NUMBER) + 1
     if shared:
         _stand_aside(sync)
         # Row r of this run has number + r.
@@ -197,7 +197,7 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
                 break
             continue
         store(sync + _DONE, 0)
-        store(sync + _TICKET, ((number - first + row) << _NUMBER) | (shares << _SHARES))
+        store(sync + TICKET, ((number - first + row) << NUMBER) | (shares << SHARES))
         _wake(sync)
         _draw(sync, 0)
         looks = 0
@@ -212,7 +212,7 @@ def _lead(sync: int, table: int, first: int, last: int, shared: int, tid: int, n
             store(sync + _STATUS, row + 1)
             break
     if shared:
-        store(sync + _TICKET, (number - first + last) << _NUMBER)
+        store(sync + TICKET, (number - first + last) << NUMBER)
 
 
 _LEADING = _lead, (0,) * 5
@@ -237,26 +237,26 @@ class Rows:
             raise CompileError("Device CPU cannot compile what walks its programs.")
         self.shared = shared
         self.trampoline = lead.trampoline
-        self._memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
-        start = self._memory.ctypes.data
+        self.memory = np.zeros(WORDS + 8 + 2 * lead.slots, np.int64)
+        start = self.memory.ctypes.data
         block = start + -start % 64
-        self._words = self._memory.data
+        self.words = self.memory.data
         self._status = (block - start + _STATUS) // 8
         alone, together = (WORDS + 8 + n * lead.slots for n in (0, 1))
         for at, sync in ((alone, block), (together, 0)):
-            slots = self._memory[at : at + lead.slots]
+            slots = self.memory[at : at + lead.slots]
             fill(slots, lead, (sync, table, first, last, int(at == together)))
         self.alone, self.together = start + 8 * alone, start + 8 * together
-        self._sync = together + 1
+        self.sync_word = together + 1
 
     def lead_in(self, sync: int) -> int:
         """Where the arguments are for a run with the threads that share a memory."""
-        self._words[self._sync] = sync
+        self.words[self.sync_word] = sync
         return self.together
 
     def failed(self) -> int:
         """Which row failed in the last run by one thread, counted from 1, or 0."""
-        return self._words[self._status]
+        return self.words[self._status]
 
 
 class Crew:
@@ -277,15 +277,15 @@ class Crew:
         self._processors = processors
         self._busy = threading.Lock()
         self._pid = 0
-        self._memory = np.zeros(WORDS + 8, np.int64)
-        self._words = self._memory.data
-        self._threads: list[threading.Thread] = []
+        self.memory = np.zeros(WORDS + 8, np.int64)
+        self.words = self.memory.data
+        self.threads: list[threading.Thread] = []
         self._helpers = np.zeros(set_bytes() // 8 + size - 1, np.int64)
         self._syscall, self._where = map(function_address, ("syscall", "sched_getcpu"))
-        self._sync = 0
+        self.sync_word = 0
         self._status = 0
         self._invoke = invoke()
-        atexit.register(self._stop)
+        atexit.register(self.stop)
 
     def run(self, rows: Rows, explain: Callable[[int], None] | None = None) -> None:
         """Runs rows of a table; on the calling thread alone if the crew is busy.
@@ -300,8 +300,8 @@ class Crew:
         if rows.shared and self.size > 1 and self._busy.acquire(blocking=False):
             try:
                 self._ready()
-                self._invoke(rows.trampoline, rows.lead_in(self._sync), 0, 1)
-                failed = self._words[self._status]
+                self._invoke(rows.trampoline, rows.lead_in(self.sync_word), 0, 1)
+                failed = self.words[self._status]
             finally:
                 self._busy.release()
         else:
@@ -314,14 +314,14 @@ class Crew:
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
-        self._memory = np.zeros(WORDS + 8, np.int64)
-        self._words = self._memory.data
-        start = self._memory.ctypes.data
+        self.memory = np.zeros(WORDS + 8, np.int64)
+        self.words = self.memory.data
+        start = self.memory.ctypes.data
         block = start + -start % 64
         words = {_SYSCALL: self._syscall, _WHERE: self._where, _AVOIDED: -1}
         words[_HELPERS], words[_SET_BYTES] = self._helpers.ctypes.data, set_bytes()
         for place, word in words.items():
-            self._words[(block - start + place) // 8] = word
+            self.words[(block - start + place) // 8] = word
         self._status = (block - start + _STATUS) // 8
         return block
 
@@ -331,26 +331,26 @@ class Crew:
             return
         entry_of(*_SERVING)  # compiled once, before all threads ask for it
         self._pid = os.getpid()
-        self._sync = self._block()
+        self.sync_word = self._block()
         homes: Sequence[int | None] = self._processors or [None] * (self.size - 1)
-        self._threads = [
-            threading.Thread(target=_live, args=(self._sync, home), name="partita", daemon=True)
+        self.threads = [
+            threading.Thread(target=_live, args=(self.sync_word, home), name="partita", daemon=True)
             for home in homes
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
         if not self._processors:
-            self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self._threads]
-            self._words[self._status + (_MOVING - _STATUS) // 8] = len(self._threads)
+            self._helpers[set_bytes() // 8 :] = [thread.native_id or 0 for thread in self.threads]
+            self.words[self._status + (_MOVING - _STATUS) // 8] = len(self.threads)
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Ends the threads while the code they run is still there."""
         if self._pid != os.getpid() or not self._busy.acquire(timeout=1):
             return
-        self._memory[(self._sync - self._memory.ctypes.data + _QUIT) // 8] = 1
-        _lead(self._sync, 0, 0, 0, 1, 0, 1)
-        _rouse(self._sync, 0, 1)
-        for thread in self._threads:
+        self.memory[(self.sync_word - self.memory.ctypes.data + _QUIT) // 8] = 1
+        _lead(self.sync_word, 0, 0, 0, 1, 0, 1)
+        _rouse(self.sync_word, 0, 1)
+        for thread in self.threads:
             thread.join(1)
 
 

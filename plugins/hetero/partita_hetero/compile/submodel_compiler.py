@@ -36,7 +36,7 @@ class SubmodelCompiler:
 
     def __init__(self, model: Model, wiring: OpGraph, devices: DeviceList) -> None:
         self._model, self._wiring, self._devices = model, wiring, devices
-        self._done: dict[Any, DeviceModel] = {}
+        self.compiled_before: dict[Any, DeviceModel] = {}
         self._memories: dict[str, str] = {}
         self.states: Mapping[str, Mapping[str, Any]] = {}
 
@@ -49,12 +49,12 @@ class SubmodelCompiler:
             pieces: The submodels.
             counted: Let devices measure every operation.
         """
-        waiting = [piece for piece in pieces if (piece.key, counted) not in self._done]
+        waiting = [piece for piece in pieces if (piece.key, counted) not in self.compiled_before]
         models = [submodels.cut(self._model, self._wiring, piece) for piece in waiting]
 
         def compile_one(index: int) -> PartitaError | None:
             try:
-                self._done[waiting[index].key, counted] = self._compile(
+                self.compiled_before[waiting[index].key, counted] = self._compile(
                     waiting[index], models[index], counted
                 )
             except PartitaError as error:
@@ -71,7 +71,7 @@ class SubmodelCompiler:
 
     def compiled(self, pieces: Sequence[Submodel], counted: bool) -> list[DeviceModel]:
         """The compiled model of each, after :meth:`compile`."""
-        return [self._done[piece.key, counted] for piece in pieces]
+        return [self.compiled_before[piece.key, counted] for piece in pieces]
 
     def memory_of(self, device: str) -> str:
         """The memory that a device's outputs lie in, once something was compiled for it."""
@@ -87,14 +87,15 @@ class SubmodelCompiler:
 
     def forget_device(self, device: str) -> None:
         """Forgets what was compiled for a device, whose properties have changed."""
-        self._done = {key: done for key, done in self._done.items() if key[0][0] != device}
+        kept = {key: done for key, done in self.compiled_before.items() if key[0][0] != device}
+        self.compiled_before = kept
 
     def forget_old(self, pieces: Sequence[Submodel]) -> None:
         """Bounds what failures leave behind; submodels in use are held by their assembly."""
         for piece in pieces:
-            self._done[piece.key, False] = self._done.pop((piece.key, False))
-        for key in list(self._done)[: -2 * len(pieces) - SPARE_SUBMODELS]:
-            del self._done[key]
+            self.compiled_before[piece.key, False] = self.compiled_before.pop((piece.key, False))
+        for key in list(self.compiled_before)[: -2 * len(pieces) - SPARE_SUBMODELS]:
+            del self.compiled_before[key]
 
     def _compile(self, piece: Submodel, model: Model, counted: bool) -> DeviceModel:
         core, device = self._devices.core, piece.device

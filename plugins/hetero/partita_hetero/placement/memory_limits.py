@@ -61,6 +61,9 @@ class MemoryModel:
         sizes: Bytes of values; of others their known dimensions count.
         on_host: Whether a device works in host memory.
         objective: How it will run; ``PARALLEL`` holds more values at a time.
+
+    Attributes:
+        weights: By operation, the weights that it reads: name to bytes.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class MemoryModel:
         self._sizes = {**_least_sizes(wiring), **sizes}
         self._ask_host = on_host
         self._objective = objective
-        self._weights = [wiring.weights_of(op, self._sizes) for op in range(len(wiring.nodes))]
+        self.weights = [wiring.weights_of(op, self._sizes) for op in range(len(wiring.nodes))]
 
     def use(self, device: str, homes: Sequence[str | None]) -> MemoryUse:
         """What a device holds under a placement: device of each operation, or ``None``."""
@@ -106,14 +109,14 @@ class MemoryModel:
         """What one operation needs: weights, and all that it reads and writes."""
         names = {*self._wiring.reads[op], *self._wiring.writes[op]}
         values = {name: self._sizes.get(name) or 0 for name in names}
-        return sum({**values, **self._weights[op]}.values())
+        return sum({**values, **self.weights[op]}.values())
 
     def _kept(self, op: int, placed: Callable[[int], bool]) -> dict[str, int]:
         """Its weights; a constant that is computed in a place of its own is a value there."""
         producer = self._wiring.producer
         return {
             name: nbytes
-            for name, nbytes in self._weights[op].items()
+            for name, nbytes in self.weights[op].items()
             if name not in producer or not placed(producer[name])
         }
 

@@ -56,7 +56,7 @@ def affinity_graph(graph: OpGraph, why: Explanation) -> str:
     lines = ["digraph affinity {", "  rankdir=TB; node [shape=box, style=filled];"]
     for index, op in enumerate(why.ops):
         where = op.device if op.subgraph is None else f"{op.device}, subgraph {op.subgraph}"
-        label = _quote(f"{op.name}\n{op.op_type}\n{where}")
+        label = quote(f"{op.name}\n{op.op_type}\n{where}")
         lines.append(f'  op{index} [label={label}, fillcolor="{colour[op.device]}"];')
     for index, preds in enumerate(graph.preds):
         lines += [f"  op{pred} -> op{index};" for pred in preds]
@@ -68,7 +68,7 @@ def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
     colour = _colours([submodel.device for submodel in submodels])
     lines = ["digraph subgraphs {", "  rankdir=TB; node [shape=box, style=filled];"]
     for submodel in submodels:
-        label = _quote(f"subgraph {submodel.number}\n{submodel.device}\n{len(submodel.ops)} ops")
+        label = quote(f"subgraph {submodel.number}\n{submodel.device}\n{len(submodel.ops)} ops")
         lines.append(
             f'  s{submodel.number} [label={label}, fillcolor="{colour[submodel.device]}"];'
         )
@@ -78,7 +78,7 @@ def subgraph_graph(submodels: Sequence[Submodel], why: Explanation) -> str:
         size = "" if edge.nbytes is None else f"\n{edge.nbytes} bytes"
         how = ", ".join([edge.how, *([edge.layout] if edge.layout else []), *edge.casts])
         lines.append(
-            f"  {source} -> {target} [label={_quote(f'{edge.value}{size}{chr(10)}{how}')}];"
+            f"  {source} -> {target} [label={quote(f'{edge.value}{size}{chr(10)}{how}')}];"
         )
     return "\n".join([*lines, "}", ""])
 
@@ -87,6 +87,7 @@ def _colours(devices: Sequence[str]) -> dict[str, str]:
     return {d: _COLOURS[i % len(_COLOURS)] for i, d in enumerate(dict.fromkeys(devices))}
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
+    """A text as Graphviz reads it: printable, in quotes."""
     lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
     return '"' + "\\n".join(lines) + '"'

@@ -11,6 +11,7 @@ import numpy as np
 
 from partita.contract.bound_call import BoundCall
 from partita.contract.device_model import DeviceModel
+from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError
@@ -203,6 +204,25 @@ class BoundRequest:
         copied = self._slots[step.writes[0]] if isinstance(step, PermuteStep) else None
         if self.times is not None:
             self.times.note(index, start, end, 0 if copied is None else copied.nbytes)
+
+    def explain_execution(self) -> Execution:
+        """What each step is executed by, where host tensors lie, and how each runner works."""
+        steps = []
+        for index, step in enumerate(self._steps):
+            tensors = [self._slots[slot] for slot in step.writes]
+            writes = tuple(
+                MemoryRange(tensor.numpy().ctypes.data, tensor.nbytes)
+                for tensor in tensors
+                if isinstance(tensor, HostTensor)
+            )
+            if isinstance(step, RunStep):
+                name = f"subgraph{step.submodel}"
+                how = "bound call" if index in self._calls else "run"
+            else:
+                name, how = step.name, step.kind
+            steps.append(ExecutedStep(name, how, writes=writes))
+        parts = {number: runner.explain_execution() for number, runner in self._runners.items()}
+        return Execution(tuple(steps), parts=parts)
 
     def _step(self, index: int) -> None:
         step = self._steps[index]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from partita.contract.bound_call import BoundCall
+from partita.contract.execution import Execution
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, PartitaError
@@ -182,6 +183,10 @@ class HeteroRunner(Runner):
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of all submodels that keep any, and of the Permute steps if HETERO counts."""
         return () if self._bound is None else self._bound.profiling_info()
+
+    def explain_execution(self) -> Execution:
+        """The steps of the last run, and how the submodels' runners work."""
+        return Execution() if self._bound is None else self._bound.explain_execution()
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""

@@ -160,12 +160,12 @@ class Contest:
         self._inputs = samples.tensors()
         self._made_up = samples.made_up
         self._entries: dict[tuple[str | None, ...], Entry] = {}
-        self._scales: dict[tuple[int, str], float] = {}
+        self.scales: dict[tuple[int, str], float] = {}
         self._overhead = 0.0
 
     def problem(self) -> Problem:
         """The placement problem, with all that was learned so far."""
-        return self._table.problem(self._scales, self._overhead)
+        return self._table.problem(self.scales, self._overhead)
 
     def enter_device(self, device: DeviceCosts) -> None:
         """Everything on one device that it takes, the rest by priority; fills in its costs."""
@@ -177,14 +177,14 @@ class Contest:
         if unmeasured:
             counters = self._counters(entry.placement)
             self._profile.learn(device, entry.trial.assembly.submodels, entry.run, counters)
-        self._correct(entry)
+        self.correct_entry(entry)
 
     def enter_plan(self, plan: Plan) -> bool:
         """What the planner found; whether that is new, so that another round may find more."""
         wishes = self._wishes(plan.assignment)
         entry = self._enter(PLAN, lambda: self._compilation.placer.place(self._out, wishes))
         if entry is not None:
-            self._correct(entry)
+            self.correct_entry(entry)
         return entry is not None
 
     def note(self, text: str) -> None:
@@ -229,7 +229,7 @@ class Contest:
 
     def _corrected(self, chosen: Entry) -> Problem:
         """The problem with costs as the chosen placement's runs corrected them."""
-        return self._table.problem({**self._scales, **chosen.scales}, chosen.overhead)
+        return self._table.problem({**self.scales, **chosen.scales}, chosen.overhead)
 
     def _choice(self, chosen: Entry, decision: Decision) -> Choice:
         """The kept placement, with a reason for each operation and the run that is foreseen."""
@@ -294,7 +294,7 @@ class Contest:
         finally:
             trial.close()
 
-    def _correct(self, entry: Entry) -> None:
+    def correct_entry(self, entry: Entry) -> None:
         """Scales costs so that the entry's submodels take what they took."""
         if entry.trial is None or entry.run is None:
             return
@@ -303,7 +303,7 @@ class Contest:
         expected = self._value(self._table.problem(entry.scales, 0.0), entry.placement)
         if self._objective != "THROUGHPUT" and pieces:
             entry.overhead = max(0.0, entry.run.seconds - expected * 1e-6) / len(pieces)
-        self._scales |= entry.scales
+        self.scales |= entry.scales
         if len(pieces) > 1:  # of one submodel it is the request's own, and noise
             self._overhead = entry.overhead
         entry.predicted_us = self._value(
@@ -352,7 +352,7 @@ class Contest:
             entry.run = entry.trial.measure()
         except Exception as error:  # noqa: BLE001  # whatever a broken device raises
             _log.info("%s is not timed again: %s", entry.name, error)
-        self._correct(entry)
+        self.correct_entry(entry)
 
     def _once(self, entry: Entry) -> float:
         if entry.trial is None:

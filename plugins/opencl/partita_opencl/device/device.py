@@ -184,7 +184,7 @@ def all_devices() -> tuple[Device, ...]:
             forked after drivers were used.
     """
     refuse_after_fork()
-    devices, failures = _search()
+    devices, failures = search_devices()
     if devices:
         return devices
     causes = "; ".join(failures.values()) or "no platform lists a device"
@@ -196,11 +196,11 @@ def all_devices() -> tuple[Device, ...]:
 
 def unavailable() -> Mapping[str, str]:
     """Drivers, platforms and devices that cannot be used, with the reason and what to do."""
-    return _search()[1]
+    return search_devices()[1]
 
 
 @functools.cache
-def _search() -> tuple[tuple[Device, ...], Mapping[str, str]]:
+def search_devices() -> tuple[tuple[Device, ...], Mapping[str, str]]:
     """All devices, and what went wrong on the way; a broken driver costs only its own devices."""
     try:
         import pyopencl as cl

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.execution import MemoryRange
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.device import Device
@@ -67,6 +68,11 @@ class HostBuffers:
         made = buffer_over(self._device.context, array, read_only=read_only)
         self._made[place] = array, made
         return made
+
+    def shared(self) -> tuple[MemoryRange, ...]:
+        """The host arrays that buffers lie over now."""
+        arrays = [array for array, _ in self._made.values()]
+        return tuple(MemoryRange(array.ctypes.data, array.nbytes) for array in arrays)
 
     def new(self, nbytes: int) -> Any:
         """A buffer over an array of its own.

@@ -97,16 +97,16 @@ def tried() -> tuple[Tried, ...]:
         return _adopted
     drivers = installed()
     with ThreadPoolExecutor(max(1, min(len(drivers), 4))) as pool:
-        return tuple(pool.map(_judge, drivers))
+        return tuple(pool.map(judge_driver, drivers))
 
 
-def _judge(driver: Driver) -> Tried:
+def judge_driver(driver: Driver) -> Tried:
     """The verdict on a driver: on the form of it that computes vectors, if there is one."""
-    verdict = _verdict(driver)
+    verdict = driver_verdict(driver)
     if not _lacks_vectors(verdict):
         return Tried(driver, verdict)
     for view in driver_view.views(driver):
-        other = _verdict(view)
+        other = driver_verdict(view)
         if other.good and not _lacks_vectors(other):
             _log.info("%s: %s; with %s it does", driver.name, verdict.facts["vectors"], view.form)
             return Tried(view, other)
@@ -117,17 +117,18 @@ def _lacks_vectors(verdict: Verdict) -> bool:
     return bool(verdict.facts.get("vectors"))
 
 
-def _verdict(driver: Driver) -> Verdict:
+def driver_verdict(driver: Driver) -> Verdict:
+    """What a driver's trial said, tried now if no verdict is kept."""
     subject = f"OpenCL driver {driver.name}{f' with {driver.form}' if driver.form else ''}"
     marks = [*driver.marks(), _PROGRAM.source()]
     found = verdicts.read(subject, marks)
     if found is not None:
         return found
-    verdict, lasts = _try(driver, vectors=True)
+    verdict, lasts = try_driver(driver, vectors=True)
     lists = "versions" in verdict.facts
     if verdict.reason and lists and not verdict.facts.get("hangs") and not driver.form:
         # It lists its devices: perhaps it computes what has no vectors of 16.
-        plain, plain_lasts = _try(driver, vectors=False)
+        plain, plain_lasts = try_driver(driver, vectors=False)
         if plain.good:
             facts = {**plain.facts, "vectors": verdict.reason}
             verdict, lasts = Verdict(facts=facts), lasts and plain_lasts
@@ -136,7 +137,7 @@ def _verdict(driver: Driver) -> Verdict:
     return verdicts.write(subject, marks, verdict) if lasts else verdict
 
 
-def _try(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
+def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
     """The verdict of a trial, and whether another trial would say the same."""
     stages = list(_DOING)
     facts: Json = {}

@@ -120,7 +120,7 @@ def platforms(drivers: Sequence[Driver]) -> list[Any]:
         }
         if caches:
             changes["POCL_CACHE_DIR"] = caches[0]
-        with _environment(changes):
+        with changed_environment(changes):
             found = list(cl.get_platforms())
             for one in found if caches else ():
                 with contextlib.suppress(cl.Error):  # asked again, where it is told
@@ -197,7 +197,7 @@ def _version(package: str) -> str:
 
 
 @contextlib.contextmanager
-def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+def changed_environment(changes: Mapping[str, str | None]) -> Iterator[None]:
     """Environment variables as they are to be while the block runs; ``None`` takes one away."""
     before = {name: os.environ.get(name) for name in changes}
     _set(changes)

@@ -84,7 +84,7 @@ class ProgramCache:
         self._context = context
         self._handle = handle
         self._identity = identity
-        self._programs: OrderedDict[ProgramKey, Any] = OrderedDict()
+        self.programs: OrderedDict[ProgramKey, Any] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, keys: Iterable[ProgramKey]) -> dict[ProgramKey, Any]:
@@ -95,7 +95,7 @@ class ProgramCache:
         """
         wanted = dict.fromkeys(keys)
         with self._lock:
-            missing = [key for key in wanted if key not in self._programs]
+            missing = [key for key in wanted if key not in self.programs]
         if len(missing) > 1:
             with ThreadPoolExecutor(min(len(missing), usable_processors())) as pool:
                 built = list(pool.map(self._make, missing))
@@ -104,10 +104,10 @@ class ProgramCache:
         with self._lock:
             found = dict(zip(missing, built, strict=True))
             for key in wanted:
-                program = self._programs.pop(key, None) or found.get(key) or self._make(key)
-                self._programs[key] = found[key] = program
-            while len(self._programs) > PROGRAMS:
-                self._programs.popitem(last=False)
+                program = self.programs.pop(key, None) or found.get(key) or self._make(key)
+                self.programs[key] = found[key] = program
+            while len(self.programs) > PROGRAMS:
+                self.programs.popitem(last=False)
             return {key: found[key] for key in wanted}
 
     def _make(self, key: ProgramKey) -> Any:
@@ -115,12 +115,17 @@ class ProgramCache:
         path = self._path(source, options)
         program = None if path is None else self._load(path)
         if program is None:
-            program = self._build(key.file, source, options)
+            program = self.build(key.file, source, options)
             if path is not None:
                 self._store(path, program)
         return program
 
-    def _build(self, file: str, source: str, options: list[str]) -> Any:
+    def build(self, file: str, source: str, options: list[str]) -> Any:
+        """Has the driver compile a source.
+
+        Raises:
+            CompileError: It refuses; the message holds its log.
+        """
         import pyopencl as cl
 
         try:

@@ -53,8 +53,8 @@ class TrialProcess:
         self._last_words = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
         try:
-            self._process = subprocess.Popen(
-                [*_python(), _START.format(path=sys.path, module=module)],
+            self.process = subprocess.Popen(
+                [*_python(), START.format(path=sys.path, module=module)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
@@ -72,7 +72,7 @@ class TrialProcess:
             request: What its ``main`` gets.
             last: Whether it ends once it has answered.
         """
-        stream = self._process.stdin
+        stream = self.process.stdin
         if stream is None:
             raise ValueError("the process has no standard input")
         with contextlib.suppress(BrokenPipeError):  # it has died: its end says why
@@ -84,7 +84,7 @@ class TrialProcess:
 
     def answers(self) -> Iterator[Json]:
         """What it tells, as it tells it; ends when it has ended, or has been silent too long."""
-        stream = self._process.stdout
+        stream = self.process.stdout
         if stream is None:
             raise ValueError("the process has no standard output")
         while True:
@@ -96,7 +96,7 @@ class TrialProcess:
             finally:
                 timer.cancel()
             if not line:
-                self._process.wait()
+                self.process.wait()
                 return
             with contextlib.suppress(ValueError):  # half a line, of a process that died
                 yield json.loads(line)
@@ -104,13 +104,13 @@ class TrialProcess:
     @property
     def has_ended(self) -> bool:
         """Whether the process has ended by itself."""
-        return self._process.poll() is not None
+        return self.process.poll() is not None
 
     def close(self) -> None:
         """Ends it, if it has not ended."""
         self._kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
@@ -120,7 +120,7 @@ class TrialProcess:
     @property
     def fault(self) -> str:
         """How it failed, in words, once it is closed; empty if it ended as it should."""
-        code = self._process.returncode
+        code = self.process.returncode
         if self.hangs:
             return f"it said nothing for {self._seconds:.0f} s"
         if code == 0:
@@ -132,7 +132,7 @@ class TrialProcess:
     @property
     def by_chance(self) -> bool:
         """Whether the same trial may go well another time."""
-        return not self.hangs and _signal_name(self._process.returncode) in _BY_CHANCE
+        return not self.hangs and _signal_name(self.process.returncode) in _BY_CHANCE
 
     def _read_last_words(self) -> str:
         self._errors.seek(0, os.SEEK_END)
@@ -145,13 +145,13 @@ class TrialProcess:
         self._kill()
 
     def _kill(self) -> None:
-        if self._process.poll() is not None:
+        if self.process.poll() is not None:
             return
         if os.name == "posix":
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)  # with linkers that it started
+                os.killpg(self.process.pid, signal.SIGKILL)  # with linkers that it started
         else:
-            self._process.kill()
+            self.process.kill()
 
     def __enter__(self) -> TrialProcess:
         return self
@@ -185,7 +185,7 @@ def _own_output() -> Iterator[TextIO]:
         yield stream
 
 
-_START = """\
+START = """\
 import sys
 sys.path[:] = {path!r}
 from partita_opencl.drivers import trial_process

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.execution import ExecutedStep, Execution
 from partita.errors import InputError
 from partita.lowering import Operand, OpRecord
 from partita.tensors.tensor import HostTensor, Tensor
@@ -75,6 +76,15 @@ class BoundPlan:
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._launches = [self._kernel(number) for number in range(len(plan.steps))]
         self._sequence = KernelSequence(self._launches)
+
+    def explain_execution(self) -> Execution:
+        """The kernels, in order, and the host memory that they work in."""
+        steps = []
+        for step in self.plan.steps:
+            launch = self.plan.launch(step)
+            options = tuple(name for name, _ in launch.program.options)
+            steps.append(ExecutedStep(step.op.name, launch.kernel, options))
+        return Execution(tuple(steps), () if self._host is None else self._host.shared())
 
     def run(
         self,

@@ -74,20 +74,20 @@ class OpenClModel(DeviceModel):
         triples = precision is Precision.BF16X3
         tuning = Tuning.of(self.target.limits, properties.TILING, half=half)
         bfloat = precision is Precision.BF16 and not own_halves
-        self._tuning = replace(tuning, device=self.target.identity, bfloat=bfloat, triples=triples)
+        self.tuning = replace(tuning, device=self.target.identity, bfloat=bfloat, triples=triples)
         self.objection = ""
         halves = half or own_halves
         if halves or triples:
-            self._tuning, self.objection = _tried(self._tuning, self.target)
+            self.tuning, self.objection = _tried(self.tuning, self.target)
         if not halves or properties.PERF_COUNT:
             # Of a kernel that computes many operations, no clock tells how long each takes.
-            self._tuning = replace(self._tuning, resident_groups=0)
-        self._merger = Merger() if half and self._tuning.matrix_units else None
+            self.tuning = replace(self.tuning, resident_groups=0)
+        self._merger = Merger() if half and self.tuning.matrix_units else None
         self._mode = mode_of(self.target, properties, graph)
         reasons = refusals(graph, lambda _, families: fitness(self.target, self._mode, families))
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
-        self._refines = halves and self._tuning.matrix_units
+        self._refines = halves and self.tuning.matrix_units
         toolkit = self._toolkit()
         fold_constants(graph, toolkit)
         fuse(graph, accepts=self._accepts)
@@ -96,7 +96,7 @@ class OpenClModel(DeviceModel):
         self.laid_out: Mapping[Port, Layout] = {}
         self.specialiser = self._specialiser(toolkit)
         self._weights = Constants(self.target)
-        self._plans: OrderedDict[int, Plan] = OrderedDict()
+        self.plans: OrderedDict[int, Plan] = OrderedDict()
         self._lock = threading.Lock()
         self._prepare()
 
@@ -109,7 +109,7 @@ class OpenClModel(DeviceModel):
         """Halves, where the model is computed in them."""
         return (
             half_ports(self._graph, self.inputs, self.outputs)
-            if self._half and not self._tuning.bfloat
+            if self._half and not self.tuning.bfloat
             else {}
         )
 
@@ -119,16 +119,16 @@ class OpenClModel(DeviceModel):
         DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
         other.specialiser = other._specialiser(self.specialiser.target)
-        other._plans = OrderedDict()
+        other.plans = OrderedDict()
         other._lock = threading.Lock()
         other._prepare()
         return other
 
     def _toolkit(self) -> Target:
         """How the graph becomes launches on this device."""
-        self._tuning = replace(self._tuning, form=self._fitness("elementwise").form)
+        self.tuning = replace(self.tuning, form=self._fitness("elementwise").form)
         return Target(
-            emitter_for(self._tuning, self.device, self._fitness),
+            emitter_for(self.tuning, self.device, self._fitness),
             allow_split=False,
             fold=fold,
             refine=self._refine if self._refines else None,
@@ -186,14 +186,14 @@ class OpenClModel(DeviceModel):
     def _plan(self, program: Program) -> Plan:
         with self._lock:
             # A plan holds its program, so that no other program can have the same id.
-            found = self._plans.get(id(program))
+            found = self.plans.get(id(program))
             if found is None:
                 self._require_chains(program)
-                found = Plan(program, self.target, self._tuning, self._weights, self.fuse_chains)
-                self._plans[id(program)] = found
-                if len(self._plans) > _PLANS:
-                    self._plans.popitem(last=False)
-            self._plans.move_to_end(id(program))
+                found = Plan(program, self.target, self.tuning, self._weights, self.fuse_chains)
+                self.plans[id(program)] = found
+                if len(self.plans) > _PLANS:
+                    self.plans.popitem(last=False)
+            self.plans.move_to_end(id(program))
             return found
 
     def _step_back(self, failing: Mapping[str, str]) -> bool:
@@ -210,7 +210,7 @@ class OpenClModel(DeviceModel):
         text = "Model '%s' is computed with %s, since the driver fails at %s as usual: %s"
         _log.warning(text, self.model.name, instead, names, next(iter(failing.values())))
         self.specialiser = self._specialiser(self._toolkit())
-        self._plans.clear()
+        self.plans.clear()
         return True
 
     def _refuse(self, failing: Mapping[str, str]) -> None:
@@ -243,15 +243,15 @@ class OpenClModel(DeviceModel):
             self.model.name,
         )
         with self._lock:
-            self._tuning = replace(self._tuning, resident_groups=0)
-            self._plans.clear()
+            self.tuning = replace(self.tuning, resident_groups=0)
+            self.plans.clear()
 
     def _refine(self, graph: Graph, shapes: Shapes) -> None:
         """What is done to the graph when its shapes are known."""
         fuse_residuals(graph, shapes, self._accepts)
         if self._merger is not None:
             self._merger.run(graph, shapes, self._accepts)
-        channels_last(graph, shapes, narrowed=self._tuning.half)
+        channels_last(graph, shapes, narrowed=self.tuning.half)
 
     def _accepts(self, node: Node) -> bool:
         """Whether there is a kernel for a node that fusion wants to make."""

@@ -39,7 +39,7 @@ _FEWEST = 4
 _MOST_ELEMENTS = 2**31 - 1
 """Elements of a run's weights, and of its intermediate memory, that are addressed by an int."""
 
-_FIELDS = (
+FIELDS = (
     *("units", "first_group", "wait_a", "tiles_a", "wait_b", "tiles_b", "rows", "columns", "depth"),
     *("image_x", "image_y", "pitch", "channels", "out_x", "out_y", "taps_x", "dilation_x"),
     *("dilation_y", "stride_x", "stride_y", "pad_x", "pad_y", "steps_per_split", "splits", "tiles"),
@@ -53,7 +53,7 @@ _LINE = 32
 _ALIGNED = 128
 """Elements of which the place of a tensor is a multiple."""
 
-_LAUNCH = 5.5
+LAUNCH_US = 5.5
 _WAIT = 1.0
 """Microseconds that the host takes for a launch, and that a group takes to hear of another."""
 
@@ -135,16 +135,16 @@ def _joined(run: Sequence[Step], tuning: Tuning) -> list[Step]:
         stream = _product(step).stream
         sizes = (stream.rows, stream.columns, stream.depth)
         best = cut(limits, tiles, *sizes, 1)
-        cuts.append(_cut(run_tile(limits), tuning.resident_groups, *sizes))
-        apart += max(_LAUNCH, best.time(limits))
+        cuts.append(cut_products(run_tile(limits), tuning.resident_groups, *sizes))
+        apart += max(LAUNCH_US, best.time(limits))
         together += cuts[-1].time(limits) - _WAIT
     if together > apart:
         return list(run)
-    table = _Table(run, cuts, tuning.resident_groups)
+    table = RunTable(run, cuts, tuning.resident_groups)
     return [table.step()] if table.is_small else list(run)
 
 
-def _cut(tile: StreamTile, groups: int, rows: int, columns: int, depth: int) -> Cut:
+def cut_products(tile: StreamTile, groups: int, rows: int, columns: int, depth: int) -> Cut:
     """As many parts as groups have work for; few and long ones, since to hand over takes time."""
     tiles = tile.count(rows, columns, 1)
     steps = depth // STREAM_DEEP
@@ -178,7 +178,7 @@ def _place(regions: list[_Region], size: int, users: set[int], done: set[int]) -
     return found
 
 
-class _Table:
+class RunTable:
     """The records of a run, and the memory that it takes.
 
     Args:
@@ -234,7 +234,8 @@ class _Table:
             starts.append(starts[-1] + math.ceil(region.size / _ALIGNED) * _ALIGNED)
         return [starts[i] for i in of_tensor], starts[-1]
 
-    def _records(self) -> np.ndarray[Any, Any]:
+    def records(self) -> np.ndarray[Any, Any]:
+        """One row per product, as ``product_run.cl`` reads them."""
         table = np.zeros((len(self._run), _RECORD), np.int32)
         units = 0
         counter = (len(self._run) + 1) * _LINE
@@ -261,7 +262,7 @@ class _Table:
             }
             units += how.tiles * how.splits
             counter += how.tiles
-            table[number, : len(_FIELDS)] = [fields[name] for name in _FIELDS]
+            table[number, : len(FIELDS)] = [fields[name] for name in FIELDS]
         self._counters = counter
         return table
 
@@ -311,7 +312,7 @@ class _Table:
         options |= {
             name: value for name, value in first.program.options if name in ("NVIDIA", "BFLOAT")
         }
-        records = self._records()
+        records = self.records()
         args = (
             Operand(records.shape, records.dtype, records),
             i32(len(records)),

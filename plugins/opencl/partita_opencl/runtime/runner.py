@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from partita import DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
+from partita.contract.execution import Execution
 from partita.contract.profiling import Status
 from partita.errors import InferError
 from partita.lowering import Array, Graph, OpRecord
@@ -145,6 +146,12 @@ class OpenClRunner(Runner):
                 layout = self._compiled.laid_out.get(port)
                 agreed.append(as_agreed(tensor, port.dtype, layout))
         return agreed
+
+    def explain_execution(self) -> Execution:
+        """The kernels for the shapes of the last run."""
+        if not self._bound:
+            return Execution()
+        return next(reversed(self._bound.values())).explain_execution()
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model: kernel time on the device, by its own clock.

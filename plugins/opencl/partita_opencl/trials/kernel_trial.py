@@ -127,7 +127,7 @@ def forget() -> None:
     """Lets verdicts be read again from disk."""
     with _lock:
         _known.clear()
-        _objection.cache_clear()
+        unit_objection.cache_clear()
 
 
 def _key(device: Device, mode: Mode, family: str) -> tuple[str, Mode, str]:
@@ -191,7 +191,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
 
         with ThreadPoolExecutor(count) as pool:
             parts = [missing[n::count] for n in range(count)]
-            for results in pool.map(lambda part: _try(device, mode, part, told), parts):
+            for results in pool.map(lambda part: try_kernels(device, mode, part, told), parts):
                 for task, (verdict, lasts) in results.items():
                     subject = _subject(device, mode, task)
                     found[task] = verdicts.write(*subject, verdict) if lasts else verdict
@@ -225,7 +225,7 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _try(
+def try_kernels(
     device: Device, mode: Mode, tasks: Sequence[_Task], told: Callable[[_Task], None]
 ) -> dict[_Task, tuple[Verdict, bool]]:
     """The verdicts of trials, and whether other trials would say the same.
@@ -286,11 +286,12 @@ def objection(device: Device, units: Units = Units.MATRIX) -> str:
     """Why the device's matrix units are not used; empty if they are."""
     if _forced is not None:
         return "" if _forced.family in list(Units) else _UNTRIED
-    return _objection(device, units)
+    return unit_objection(device, units)
 
 
 @functools.cache
-def _objection(device: Device, units: Units) -> str:
+def unit_objection(device: Device, units: Units) -> str:
+    """What the trial of some units said against them, told once in the log."""
     task = _Task(units, Form.USUAL)
     verdict = _verdicts(device, Mode(local_tiles=True, precision=Precision.F16), [task])[task]
     if verdict.reason:

@@ -57,12 +57,12 @@ def _products_fault(device_id: str, *, warpgroup: bool) -> str:
         # One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
         product_tiles.STREAM_TILES = (tile,)
         for rows, depth, columns in _SHAPES:
-            error = _error(device_id, rows, depth, columns, constant=True)
+            error = error_of(device_id, rows, depth, columns, constant=True)
             if rows == _SHAPES[0][0]:
                 # Of bfloat16, whose rounding errors are eight times as large.
-                error = max(error, _error(device_id, rows, depth, columns, "bf16") / 8)
+                error = max(error, error_of(device_id, rows, depth, columns, "bf16") / 8)
             if tile is tiles[0] and not warpgroup:
-                error = max(error, _error(device_id, rows, depth, columns, constant=False))
+                error = max(error, error_of(device_id, rows, depth, columns, constant=False))
             if rows == _SHAPES[0][0]:
                 error = max(error, _normalized_error(device_id))
             if not error < 2e-3:
@@ -83,7 +83,7 @@ def _copy_engine_fault(device_id: str) -> str:
     return ""
 
 
-def _error(
+def error_of(
     device_id: str,
     rows: int,
     depth: int,

@@ -59,7 +59,7 @@ def require(device: Device, steps: Sequence[Step]) -> None:
     if driver_trial.has_adopted():
         return  # this process is itself one that tries
     digests = [_digest(step) for step in steps]
-    found = _stage(device.id).verdicts(device, dict(zip(digests, steps, strict=True)))
+    found = stage_of(device.id).verdicts(device, dict(zip(digests, steps, strict=True)))
     reasons = {
         name: found[digest].reason
         for digest, step in zip(digests, steps, strict=True)
@@ -74,7 +74,8 @@ _stages: dict[str, _Stage] = {}
 """By the device's id."""
 
 
-def _stage(device_id: str) -> _Stage:
+def stage_of(device_id: str) -> _Stage:
+    """Where a device's launches are rehearsed; each device has one."""
     return _stages.setdefault(device_id, _Stage())
 
 
@@ -92,7 +93,7 @@ class _Stage:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, Verdict] = {}
-        self._process: TrialProcess | None = None
+        self.process: TrialProcess | None = None
 
     def verdicts(self, device: Device, steps: Mapping[str, Step]) -> Mapping[str, Verdict]:
         """The verdict on each launch; those without one are made now."""
@@ -128,13 +129,13 @@ class _Stage:
         with progress("trying the OpenCL driver with this model, once", len(launches)) as advance:
             while len(found) < len(launches):
                 try:
-                    if self._process is None or self._process.has_ended:
+                    if self.process is None or self.process.has_ended:
                         self.close()
-                        self._process = _open(device)
+                        self.process = _open(device)
                 except _NoProcessError as error:
                     fault = f"no process can be started to try it ({error})"
                     return found + [(Verdict(fault), False)] * (len(launches) - len(found))
-                answers = self._ask(self._process, launches[len(found) :], side_by_side)
+                answers = self._ask(self.process, launches[len(found) :], side_by_side)
                 found += [(Verdict(str(a["fault"])), bool(a["lasts"])) for a in answers]
                 advance(len(found))
                 side_by_side = False
@@ -162,7 +163,7 @@ class _Stage:
 
     def close(self) -> None:
         """Ends the process, if there is one."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is not None:
             process.close()
 

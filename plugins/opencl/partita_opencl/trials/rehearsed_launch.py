@@ -125,7 +125,7 @@ def _perform(device: Device, launches: Sequence[Json], side_by_side: bool, answe
                 answer({"again": True})
                 return
     for launch in launches:
-        answer(_make(device, launch))
+        answer(make_launch(device, launch))
 
 
 def _programs(launch: Json) -> list[ProgramKey]:
@@ -138,7 +138,7 @@ def _key(program: Json) -> ProgramKey:
     return ProgramKey(program["file"], options, program["generated"])
 
 
-def _make(device: Device, launch: Json) -> Json:
+def make_launch(device: Device, launch: Json) -> Json:
     """Makes one launch: why it failed, and whether it would do so another time."""
     import pyopencl as cl
 

@@ -21,7 +21,7 @@ from partita.cli.output import Output
 from partita.errors import PropertyError
 
 _RUNS = 7
-_GAIN = 0.97
+GAIN = 0.97
 """A choice is noted if it takes at most this part of the time of the cost model's choice."""
 
 
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     work = workload.load(args, core, out)
     properties = {**properties_of(args), "PERF_COUNT": True}
     times = _measure(core, work, args.device, properties, args.candidates, out)
-    better, before, after = _winners(times)
+    better, before, after = winners_of(times)
     path = keep(find_device(number).identity, better)
     facts = {
         "device": args.device,
@@ -116,14 +116,14 @@ def _measure(
     return times
 
 
-def _winners(times: Times) -> tuple[dict[str, str], float, float]:
+def winners_of(times: Times) -> tuple[dict[str, str], float, float]:
     """Choices that beat the first ones, and the sums of times with those and with the winners."""
     better: dict[str, str] = {}
     before = after = 0.0
     for key, of_key in times.items():
         first, best = next(iter(of_key.values())), min(of_key, key=of_key.__getitem__)
         before += first
-        if of_key[best] <= _GAIN * first:
+        if of_key[best] <= GAIN * first:
             better[key] = best
             after += of_key[best]
         else:

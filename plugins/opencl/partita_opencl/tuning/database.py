@@ -80,7 +80,7 @@ def choose(device: str, operation: str, key: str, ranked: Sequence[C]) -> C:
         choice = ranked[min(trial.rank, len(ranked) - 1)]
         trial.taken[operation] = key, choice.name
         return choice
-    name = _load(device).get(key)
+    name = load_database(device).get(key)
     return next((choice for choice in ranked if choice.name == name), ranked[0])
 
 
@@ -89,9 +89,9 @@ def keep(device: str, found: Mapping[str, str]) -> Path | None:
     path = _path(device)
     if path is None:
         return None
-    content = {"device": device, "choices": {**_load(device), **found}}
+    content = {"device": device, "choices": {**load_database(device), **found}}
     write_private(path, json.dumps(content, indent=1, sort_keys=True).encode())
-    _load.cache_clear()
+    load_database.cache_clear()
     return path
 
 
@@ -102,7 +102,8 @@ def _path(device: str) -> Path | None:
 
 
 @functools.cache
-def _load(device: str) -> Mapping[str, str]:
+def load_database(device: str) -> Mapping[str, str]:
+    """The choices that were measured on a device; none if there is no file or it is damaged."""
     path = _path(device)
     try:
         known = None if path is None else read_private(path)

@@ -194,9 +194,9 @@ STREAM_TILES: tuple[StreamTile, ...] = (
 )
 """Tiles of halves that stream through matrix units."""
 
-_CPU_STREAM_TILES = (StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 3, False, 3.414, 0.278),)
+CPU_STREAM_TILES = (StreamTile(32, 32, 64, (2, 2), 0.155, 0.104, 3, False, 3.414, 0.278),)
 
-_CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
+CPU_TILES = (Tile(32, 32, DEEP, (4, 4), 0.531, 0.155),)
 """One for CPUs, where only tests cut work by tiles: a driver there takes seconds per program."""
 
 _MOST_SPLITS = 32
@@ -255,7 +255,7 @@ def tiles_for(
     """
     tiles: Sequence[Tile] = TILES
     if warpgroups is not None:
-        tiles = _CPU_STREAM_TILES if limits.is_cpu else STREAM_TILES
+        tiles = CPU_STREAM_TILES if limits.is_cpu else STREAM_TILES
         tiles = [
             tile
             for tile in tiles
@@ -266,7 +266,7 @@ def tiles_for(
     elif matrix:
         tiles = MATRIX_TILES[:1] if limits.is_cpu else MATRIX_TILES
     elif limits.is_cpu:
-        tiles = _CPU_TILES
+        tiles = CPU_TILES
     return [
         tile
         for tile in tiles
@@ -276,7 +276,7 @@ def tiles_for(
 
 def run_tile(limits: Limits) -> StreamTile:
     """The tile of products that one kernel computes one after another."""
-    return _CPU_STREAM_TILES[0] if limits.is_cpu else _RUN_TILE
+    return CPU_STREAM_TILES[0] if limits.is_cpu else _RUN_TILE
 
 
 def ranked(

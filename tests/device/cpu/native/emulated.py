@@ -163,7 +163,7 @@ def addresses(level, part=""):
     found = disk_cache.read(name, made)
     if found is None:
         machine = llvm_kernel.level_machine(isa.available()[1])
-        image = image_of(llvm_kernel._object(made, machine), names)
+        image = image_of(llvm_kernel.object_code(made, machine), names)
         disk_cache.write(name, made, image.pack())
     else:
         image = Image.unpack(found)
@@ -181,13 +181,13 @@ def install(patch, *levels):
     lacking = [level for level in levels if level not in there]
     chain = isa.CHAINS[isa.architecture()]
     found = tuple(level for level in chain if level in there or level in lacking)
-    real = llvm_kernel._addresses
+    real = llvm_kernel.code_addresses
 
     def chosen(level, part):
         return addresses(level, part) if level in lacking else real(level, part)
 
     patch.setattr(isa, "available", lambda: found)
-    patch.setattr(llvm_kernel, "_addresses", chosen)
+    patch.setattr(llvm_kernel, "code_addresses", chosen)
 
 
 def install_named(patch):

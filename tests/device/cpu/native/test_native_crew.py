@@ -119,7 +119,7 @@ def test_a_step_that_fails_says_why_and_no_later_one_runs():
 def places(crew):
     """Processors that each thread of a crew may run on after a run of no rows."""
     crew.run(Rows(0, 0, 0, True))
-    return [os.sched_getaffinity(thread.native_id) for thread in crew._threads]
+    return [os.sched_getaffinity(thread.native_id) for thread in crew.threads]
 
 
 def test_helpers_stay_off_the_processor_of_the_caller():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from llvmlite import binding
 
-from partita_cpu.gemm.packing import _pack_blocks
+from partita_cpu.gemm.packing import pack_blocks
 from partita_cpu.jit import dispatch, llvm_kernel
 from partita_cpu.jit.loader import aarch64_relocations
 from partita_cpu.jit.loader import elf_image as images
@@ -21,10 +21,10 @@ LEVELS = [NEON, NEON_DOTPROD, NEON_I8MM]
 
 
 def compiled_for_arm(text, model="jitdefault"):
-    target = llvm_kernel._target(ARM_LINUX)
+    target = llvm_kernel.target_machine(ARM_LINUX)
     if model != "jitdefault":
         target = binding.Target.from_triple(ARM_LINUX).create_target_machine(codemodel=model)
-    return llvm_kernel._object(text, target)
+    return llvm_kernel.object_code(text, target)
 
 
 def loaded_at(image, base, **outside):
@@ -33,7 +33,7 @@ def loaded_at(image, base, **outside):
     rows = [image.inner + np.array((0, 0, base))]
     for name, places in image.outer.items():
         rows.append(np.array([(*place, outside[name]) for place in places], np.int64))
-    images._fill_in(view, np.concatenate(rows))
+    images.fill_in(view, np.concatenate(rows))
     return view.tobytes()
 
 
@@ -102,7 +102,7 @@ MODELS = ["jitdefault", "small"]
 @pytest.fixture
 def anything(monkeypatch):
     """Lets images name what no library here has."""
-    monkeypatch.setattr(images, "_comes_later", lambda name: True)
+    monkeypatch.setattr(images, "comes_later", lambda name: True)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -172,7 +172,7 @@ def test_distances_that_no_instruction_holds(kind, target, reason):
 @pytest.mark.parametrize("part", module.PARTS)
 @pytest.mark.parametrize("level", LEVELS, ids=str)
 def test_kernels_for_arm_become_images(level, part):
-    code = llvm_kernel._object(
+    code = llvm_kernel.object_code(
         module.text(level, part), llvm_kernel.level_machine(level, ARM_LINUX)
     )
     names = [function.name for function in module.functions(level, part)]
@@ -182,8 +182,8 @@ def test_kernels_for_arm_become_images(level, part):
 
 
 def test_images_of_another_format_are_not_read(monkeypatch):
-    before = llvm_kernel._file(LEVELS[0], ""), dispatch._place(_pack_blocks, ())
+    before = llvm_kernel.object_file(LEVELS[0], ""), dispatch.file_and_entry(pack_blocks, ())
     for user in (llvm_kernel, dispatch):
         monkeypatch.setattr(user, "FORMAT", 0)
-    after = llvm_kernel._file(LEVELS[0], ""), dispatch._place(_pack_blocks, ())
+    after = llvm_kernel.object_file(LEVELS[0], ""), dispatch.file_and_entry(pack_blocks, ())
     assert all(one != two for one, two in zip(before, after, strict=True))

@@ -44,7 +44,7 @@ def machine(monkeypatch):
         isa_module.available.cache_clear()
         monkeypatch.setattr(isa_module, "architecture", lambda: architecture)
         monkeypatch.setattr(isa_module, "host_features", lambda: frozenset(features))
-        monkeypatch.setattr(isa_module, "_tiles_granted", lambda: tiles)
+        monkeypatch.setattr(isa_module, "tiles_granted", lambda: tiles)
 
     yield pretend
     isa_module.available.cache_clear()

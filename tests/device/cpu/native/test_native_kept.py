@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_written_does_no_harm(folder, monkeypatch):
 @pytest.mark.parametrize("level", LEVELS[:1])
 def test_a_level_is_compiled_once(folder, level, monkeypatch):
     first = llvm_kernel.level_image(level)
-    monkeypatch.setattr(llvm_kernel, "_object", None)
+    monkeypatch.setattr(llvm_kernel, "object_code", None)
     again = llvm_kernel.level_image(level)
     assert again.content == first.content
     assert again.functions == first.functions
@@ -248,7 +248,7 @@ def plain_function(body):
     f = Function("tried", "i64 %x", "i64")
     body(f)
     declared = "declare i64 @labs(i64)\ndeclare i64 @nowhere(i64)\n"
-    return llvm_kernel._object(f.text() + declared, llvm_kernel._target())
+    return llvm_kernel.object_code(f.text() + declared, llvm_kernel.target_machine())
 
 
 def test_an_image_goes_through_bytes():

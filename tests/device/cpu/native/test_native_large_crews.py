@@ -52,8 +52,8 @@ def test_every_share_is_computed_once_by_any_number_of_threads(size, runs):
     for _ in range(runs):
         crew.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, runs)
-    assert len(crew._threads) == size - 1
-    crew._stop()
+    assert len(crew.threads) == size - 1
+    crew.stop()
 
 
 @walked
@@ -61,20 +61,20 @@ def test_every_share_is_computed_once_by_any_number_of_threads(size, runs):
 def test_numbers_of_tickets_begin_anew(number):
     crew, counted = Crew(3), Counted(3, 7)
     crew.run(Rows(0, 0, 0, True))
-    crew._words[(crew._sync - crew._memory.ctypes.data + crews._TICKET) // 8] = number << 40
+    crew.words[(crew.sync_word - crew.memory.ctypes.data + crews.TICKET) // 8] = number << 40
     for _ in range(4):
         crew.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, 4)
-    crew._stop()
+    crew.stop()
 
 
 @walked
 def test_helpers_end_with_their_crew():
     crew, counted = Crew(5), Counted(5, 1)
     crew.run(counted.rows)
-    threads = crew._threads
+    threads = crew.threads
     assert all(thread.is_alive() for thread in threads)
-    crew._stop()
+    crew.stop()
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -92,12 +92,12 @@ def test_fields_of_a_ticket_do_not_touch(number, shares, data):
     helpers = shares - 1
     by_helpers = data.draw(st.integers(0, shares + 2 * helpers))
     by_caller = data.draw(st.integers(0, shares + 1))
-    ticket = word((number << crews._NUMBER) | (shares << crews._SHARES))
-    ticket = word(ticket + (by_helpers << crews._HELPED) + by_caller)
-    assert ticket >> crews._NUMBER == number
-    assert (ticket >> crews._SHARES) & crews._MOST_SHARES == shares
-    assert (ticket >> crews._HELPED) & crews._MOST_DRAWN == by_helpers
-    assert ticket & crews._MOST_DRAWN == by_caller
+    ticket = word((number << crews.NUMBER) | (shares << crews.SHARES))
+    ticket = word(ticket + (by_helpers << crews.HELPED) + by_caller)
+    assert ticket >> crews.NUMBER == number
+    assert (ticket >> crews.SHARES) & crews.MOST_SHARES == shares
+    assert (ticket >> crews.HELPED) & crews.MOST_DRAWN == by_helpers
+    assert ticket & crews.MOST_DRAWN == by_caller
 
 
 @given(
@@ -106,13 +106,13 @@ def test_fields_of_a_ticket_do_not_touch(number, shares, data):
     number=st.integers(-(1 << 23), (1 << 23) - 1),
 )
 def test_the_row_of_a_ticket_even_where_numbers_begin_anew(first, row, number):
-    ticket = word((number - first + first + row) << crews._NUMBER)
-    assert ((ticket >> crews._NUMBER) - (number - first)) & crews._NUMBERS == first + row
+    ticket = word((number - first + first + row) << crews.NUMBER)
+    assert ((ticket >> crews.NUMBER) - (number - first)) & crews.NUMBERS == first + row
 
 
 def test_no_more_threads_than_fit():
     assert MOST_ALLOWED <= MOST_THREADS
-    assert 3 * MOST_THREADS <= crews._MOST_DRAWN
+    assert 3 * MOST_THREADS <= crews.MOST_DRAWN
     with pytest.raises(ValueError, match="A crew of 4096 threads is too large; at most 4095"):
         Crew(MOST_THREADS + 1)
 
@@ -126,10 +126,10 @@ def test_sets_of_more_than_1024_processors(monkeypatch, size):
     for _ in range(3):
         crew.run(counted.rows)
     np.testing.assert_array_equal(counted.cells, 3)
-    allowed = [linux.os.sched_getaffinity(thread.native_id) for thread in crew._threads]
+    allowed = [linux.os.sched_getaffinity(thread.native_id) for thread in crew.threads]
     there = linux.os.sched_getaffinity(0)
     assert all(found <= there and len(found) == max(1, len(there) - 1) for found in allowed)
-    crew._stop()
+    crew.stop()
 
 
 def test_a_set_is_as_large_as_the_system_asks_for(monkeypatch):

@@ -47,7 +47,9 @@ def kernels(level):
             mine = name.rpartition(".neon.")[2].replace(".", "_")
             text = text.replace(name, mine) + instruction(mine, extension)
     found = load(
-        image_of(llvm_kernel._object(text, llvm_kernel._target()), [f"dots_{n}" for n in rows])
+        image_of(
+            llvm_kernel.object_code(text, llvm_kernel.target_machine()), [f"dots_{n}" for n in rows]
+        )
     )
     return dict(zip(rows, found.values(), strict=True))
 

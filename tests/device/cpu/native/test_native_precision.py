@@ -62,20 +62,20 @@ def test_a_note_says_why_it_is_another(level, precision, device):
 
 def test_the_note_says_what_would_help():
     avx2, amx = EVERY["avx2"], EVERY["amx"]
-    assert "levels that have them: avx512_bf16, amx" in precision_policy._lacking(
+    assert "levels that have them: avx512_bf16, amx" in precision_policy.lacking_bfloat16(
         "bf16", avx2, avx2
     ) or (detected() not in CHAINS[X86_64])
-    assert "set PARTITA_CPU_ISA to 'amx'" in precision_policy._lacking("bf16", avx2, amx)
+    assert "set PARTITA_CPU_ISA to 'amx'" in precision_policy.lacking_bfloat16("bf16", avx2, amx)
     assert (
-        precision_policy._lacking("f32", avx2, avx2)
-        == precision_policy._lacking("bf16", amx, amx)
+        precision_policy.lacking_bfloat16("f32", avx2, avx2)
+        == precision_policy.lacking_bfloat16("bf16", amx, amx)
         == ""
     )
 
 
 def test_the_log_says_it_once(caplog, monkeypatch):
     monkeypatch.setenv("PARTITA_CPU_ISA", "portable")
-    precision_policy._tell.cache_clear()
+    precision_policy.tell_once.cache_clear()
     with caplog.at_level(logging.WARNING, "partita_cpu"):
         made("bf16")
         made("bf16")

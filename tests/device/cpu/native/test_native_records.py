@@ -8,7 +8,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.program import flattened
-from partita_cpu.jit.code_hash import _read
+from partita_cpu.jit.code_hash import read_code
 from partita_cpu.jit.kernel import Kernel, jit
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import described, grouped, records_of
@@ -73,7 +73,7 @@ def test_fields_are_grouped_as_they_were_flattened():
 
 def test_kernels_are_compiled_anew_for_other_fields(monkeypatch):
     def digest() -> str:
-        return _read.__wrapped__(Kernel(clip_all.py_func, {}, True)).digest()
+        return read_code.__wrapped__(Kernel(clip_all.py_func, {}, True)).digest()
 
     before = digest()
     assert described(clip_all.py_func) == "Clipping(x , bounds Bounds(low , high ), times )"

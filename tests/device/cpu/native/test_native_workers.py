@@ -88,9 +88,9 @@ def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
 
 def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    assert compile_pool._possible()
+    assert compile_pool.workers_possible()
     monkeypatch.setattr(sys, "frozen", True, raising=False)
-    assert not compile_pool._possible()
+    assert not compile_pool.workers_possible()
 
 
 def test_others_that_find_no_package(tmp_path):
@@ -109,7 +109,7 @@ def test_others_that_are_killed(tmp_path, others):
     code = f"""
         dispatch.order([(softmax_rows, ARGS)])
         os.killpg(compile_pool._staff._group, signal.SIGKILL)
-        compile_pool._possible = lambda: {others}
+        compile_pool.workers_possible = lambda: {others}
         print(softmax(), {others} or compiled_here())
         """
     assert python(code, tmp_path) == "True True"
@@ -221,7 +221,7 @@ def test_nothing_is_imported_from_the_working_folder(tmp_path, monkeypatch):
         from partita_cpu.kernels.reduction.softmax import softmax_rows
 
         kinds = ("<f8 1", "<f8 1", "int", "int")
-        (file,) = dispatch._order([(softmax_rows, kinds)])
+        (file,) = dispatch.compile_order([(softmax_rows, kinds)])
         compile_pool.wait([file])
     finally:
         compile_pool.dismiss()
@@ -248,7 +248,7 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
 
         kinds = ("<f4 1", "<u2 1", *["<f4 1"] * 5, "|u1 1", *["<i8 1"] * 3)
         kinds += ("float", "float", "int", "float", "float", "int", "int", "float", "float")
-        files = dispatch._order([(multiply_tiles, kinds)])
+        files = dispatch.compile_order([(multiply_tiles, kinds)])
         signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' jobs begin without it
         try:
             print(compile_pool._staff._group, flush=True)

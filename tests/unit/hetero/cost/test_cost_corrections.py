@@ -53,7 +53,7 @@ def learn(contest, places, parts, whole):
     trial = SimpleNamespace(assembly=SimpleNamespace(submodels=pieces))
     entry = Entry("tried", SimpleNamespace(device=list(places)), trial)
     entry.run = Run(whole, dict(enumerate(parts, 1)), Timeline(()), 3)
-    contest._correct(entry)
+    contest.correct_entry(entry)
     problem = contest.problem()
     costs = [[cost.us for cost in task.costs] for task in problem.tasks]
     return costs, [device.launch_us for device in problem.devices]
@@ -81,7 +81,7 @@ def test_nothing_is_learned_of_what_a_device_refuses():
     contest = contest_of({"A": "one", "B": "one"}, {1: {"B": no}})
     costs, _ = learn(contest, "AAA", [6e-3], 6e-3)
     assert costs[1][1] is None
-    assert contest._scales.keys() == {(0, "A"), (1, "A"), (2, "A"), (0, "B"), (2, "B")}
+    assert contest.scales.keys() == {(0, "A"), (1, "A"), (2, "A"), (0, "B"), (2, "B")}
 
 
 def test_what_submodels_take_on_top_shows_only_where_there_are_several():

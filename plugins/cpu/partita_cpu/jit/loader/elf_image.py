@@ -156,7 +156,7 @@ class _Reader:
 
         def tell(place: int, what: int, symbol: _Symbol, addend: int) -> None:
             if symbol.section == _UNDEFINED:
-                if addend or not _comes_later(symbol.name):
+                if addend or not comes_later(symbol.name):
                     raise ImageError(f"there is no {symbol.name} outside")
                 outer.setdefault(symbol.name, []).append((place, what))
             else:
@@ -329,7 +329,7 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
         if not target:
             raise ImageError(f"there is no {name} outside")
         rows.append(np.array([(*place, target) for place in found], np.int64))
-    _fill_in(view, np.concatenate(rows))
+    fill_in(view, np.concatenate(rows))
     forget_instructions(base, image.fixed)
     if _libc().mprotect(ctypes.c_void_p(base), ctypes.c_size_t(image.fixed), 5):
         raise ImageError("the system does not let this process execute memory that it wrote")
@@ -340,7 +340,7 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
 _kept: list[object] = []
 
 
-def _fill_in(view: Array, rows: Array) -> None:
+def fill_in(view: Array, rows: Array) -> None:
     """Writes addresses; rows are of (place, part, address)."""
     words = rows[rows[:, 1] == _WORD]
     view[words[:, :1] + np.arange(8)] = words[:, 2].astype("<i8").view(np.uint8).reshape(-1, 8)
@@ -357,7 +357,7 @@ def is_unit(name: str) -> bool:
     return ":" in name
 
 
-def _comes_later(name: str) -> bool:
+def comes_later(name: str) -> bool:
     """Whether there will be a function of this name when the image is loaded."""
     return is_unit(name) or name in _NEVER_CALLED or bool(outside(name))
 

@@ -16,7 +16,7 @@ _SLAB_ROWS = 16
 _SLAB_BYTES = _SLAB_ROWS * 128
 
 
-def _slabs(tile: StreamTile, parts: int, room: int) -> int:
+def slab_count(tile: StreamTile, parts: int, room: int) -> int:
     """Parts of a warp's results that are in local memory at a time; a divisor of all."""
     fitting = 1 + (room - tile.local_bytes) // (tile.items // 32 * _SLAB_BYTES)
     return max(n for n in range(1, parts + 1) if parts % n == 0 and n <= max(1, fitting))
@@ -56,7 +56,7 @@ def bulk_product(
     options = {name: value for name, value in tile.options().items() if name != "BULK"}
     options |= {"ACTIVATION": int(activation.code), "STAGES": tile.stages}
     together = max(1, limits.kernel_local_bytes // tile.local_bytes)
-    options["SLABS"] = _slabs(tile, parts, limits.kernel_local_bytes // together)
+    options["SLABS"] = slab_count(tile, parts, limits.kernel_local_bytes // together)
     flags = {"RESIDUAL": residual is not None, "SINGLE": size == 2}
     names = ("HALF", "NVIDIA") if limits.is_nvidia else ("HALF",)
     describer = ProgramKey("tensor_map.cl", tuple((name, None) for name in names))

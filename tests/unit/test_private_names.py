@@ -1,0 +1,76 @@
+"""Tests use public names alone: what they need to see or replace is part of a module's face."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+OF_OTHERS = ("os._exit", "cl._cl", "size._obj")
+"""Names of Python, pyopencl and ctypes that have no public counterpart."""
+BY_NAME = {"getattr", "setattr", "delattr", "hasattr", "setitem", "delitem", "patch", "object"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__") and name != "_"
+
+
+def private_names(source: str) -> Iterator[str]:
+    """Private names of others that a source reads, imports or replaces; its own are its own."""
+    tree = ast.parse(source)
+    within = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith(OF_OTHERS)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and id(node) not in within:
+            owner = node.value
+            own = isinstance(owner, ast.Name) and owner.id in ("self", "cls")
+            if is_private(node.attr) and not own:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            for name in node.names:
+                yield from filter(is_private, name.name.split("."))
+        elif isinstance(node, ast.Call):
+            called = node.func
+            name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+            others = node.args and ast.unparse(node.args[0]).startswith(OF_OTHERS)
+            for given in node.args[:2] if name in BY_NAME and not others else ():
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    yield from filter(is_private, given.value.split(".")[-1:])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "request.runner._bound",
+        "from partita.core import _registry",
+        "import partita._core",
+        "monkeypatch.setattr(module, '_limit', 1)",
+        "monkeypatch.setattr('partita.core._limit', 1)",
+        "getattr(runner, '_queue')",
+    ],
+)
+def test_an_access_is_seen(source):
+    assert list(private_names(source))
+
+
+@pytest.mark.parametrize(
+    "source", ["self._made", "model.__class__", "os._exit(0)", "cl._cl._Program", "x, _ = f()"]
+)
+def test_what_is_ones_own_or_of_others_is_left_alone(source):
+    assert not list(private_names(source))
+
+
+def test_no_test_uses_a_private_name():
+    found = {
+        str(path.relative_to(TESTS)): names
+        for path in TESTS.rglob("*.py")
+        if (names := list(private_names(path.read_text(encoding="utf-8"))))
+    }
+    assert found == {}
