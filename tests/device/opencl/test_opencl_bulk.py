@@ -84,7 +84,9 @@ def test_matrices_that_lie_elsewhere_are_described_anew():
     model = product(40, 64, 64)
     runner = compiled(model, **HOW).device_model.create_runner()
     arrays = [floats(40, 64, seed=seed).astype(np.float32) for seed in range(3)]
-    tensors = [core().transfer_to("OPENCL", partita.HostTensor(array)) for array in arrays]
+    tensors = [
+        core().device_api.transfer_to("OPENCL", partita.HostTensor(array)) for array in arrays
+    ]
     for i in (0, 1, 0, 2, 2, 1):
         [found] = runner.run([tensors[i]])
         [wanted] = expected(model, {"x": arrays[i]})

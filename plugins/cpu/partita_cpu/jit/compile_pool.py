@@ -64,18 +64,18 @@ Report = Callable[[int], None]
 
 def order(jobs: Sequence[Job]) -> None:
     """Has files made, the first ones first; does not wait. Those under way are not made twice."""
-    global _staff
+    global current_staff
     if not jobs or not workers_possible():
         return
     with _lock:
-        if _staff is not None and _staff.there():
-            _staff.send(jobs)
+        if current_staff is not None and current_staff.there():
+            current_staff.send(jobs)
             return
-        if _staff is not None:
-            _staff.leave()
-        _staff = None
+        if current_staff is not None:
+            current_staff.leave()
+        current_staff = None
         with contextlib.suppress(OSError):
-            _staff = _Staff(jobs)
+            current_staff = _Staff(jobs)
 
 
 def wait(files: Collection[str], report: Report | None = None) -> None:
@@ -84,7 +84,7 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
     last = spent = -1
     while True:
         with _lock:
-            staff = _staff
+            staff = current_staff
             left = 0 if staff is None else staff.listen(files)
         if report is not None:
             report(len(files) - left)
@@ -107,11 +107,11 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
 
 def dismiss() -> None:
     """Ends the processes, whatever they are doing."""
-    global _staff
+    global current_staff
     with _lock:
-        if _staff is not None and _staff.pid == os.getpid():
-            _staff.end()
-        _staff = None
+        if current_staff is not None and current_staff.pid == os.getpid():
+            current_staff.end()
+        current_staff = None
 
 
 class _Staff:
@@ -130,20 +130,20 @@ class _Staff:
             starter = subprocess.Popen(
                 [*_python(), str(theirs.fileno()), str(copies), told],
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=child_environment(),
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
-        self._group = starter.pid
+        self.group = starter.pid
         starter.wait()  # it leaves others of its group behind
         self._open.update(job.file for job in first)
         self.send(jobs)
 
     def there(self) -> bool:
         """Whether they still work, and for this process: after a fork they do for another one."""
-        return self.pid == os.getpid() and self.listen(()) == 0 and self._group != 0
+        return self.pid == os.getpid() and self.listen(()) == 0 and self.group != 0
 
     def send(self, jobs: Sequence[Job]) -> None:
         """Adds jobs that are not under way."""
@@ -158,7 +158,7 @@ class _Staff:
     def listen(self, files: Collection[str]) -> int:
         """Takes in what is done; returns how many of some files are under way."""
         with contextlib.suppress(BlockingIOError):
-            while self._group:
+            while self.group:
                 try:
                     answer = self._socket.recv(1 << 10)
                 except ConnectionError:
@@ -180,18 +180,18 @@ class _Staff:
 
     def processor_time(self) -> int:
         """What they have computed so far; it changes while one of them computes."""
-        return processor_time(self._group)
+        return processor_time(self.group)
 
     def end(self) -> None:
         """Ends them."""
-        if self._group:
+        if self.group:
             with contextlib.suppress(OSError):
-                os.killpg(self._group, signal.SIGKILL)
+                os.killpg(self.group, signal.SIGKILL)
         self.leave()
 
     def leave(self) -> None:
         """Asks nothing of them any more."""
-        self._group = 0
+        self.group = 0
         self._open.clear()
         self._socket.close()
 
@@ -217,7 +217,7 @@ def _python() -> list[str]:
     ]
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """So that the same packages are found, and no folder that this process does not search."""
     homes = [Path(package.__path__[0]).parent for package in (partita, partita_cpu)]
     places = [place for place in sys.path if Path(place).is_absolute()]
@@ -225,6 +225,6 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(places), "OPENBLAS_NUM_THREADS": "1"}
 
 
-_staff: _Staff | None = None
+current_staff: _Staff | None = None
 _lock = threading.RLock()
 atexit.register(dismiss)

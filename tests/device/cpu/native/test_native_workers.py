@@ -15,6 +15,7 @@ import pytest
 from partita_cpu.gemm import packing
 from partita_cpu.jit import compile_pool, disk_cache, dispatch
 from partita_cpu.jit.isa import detected
+from partita_cpu.jit.kernel import Kernel
 from partita_cpu.kernels.elementwise.broadcast_loops import mapped
 from partita_cpu.scalar.activations import relu
 from partita_cpu.threads import thread_pool
@@ -81,7 +82,7 @@ def test_without_an_interpreter_to_start(tmp_path, executable):
 
 def test_a_folder_that_cannot_be_written_is_not_worked_for(tmp_path):
     (tmp_path / "file").write_text("")
-    code = "print(softmax(), compiled_here(), workers._staff)"
+    code = "print(softmax(), compiled_here(), compile_pool.current_staff)"
     complaint = "Not a directory. Mend that, or set PARTITA_CACHE_DIR"
     assert python(code, tmp_path / "file", complaint) == "True True None"
 
@@ -95,7 +96,7 @@ def test_a_frozen_program_starts_no_others(monkeypatch, tmp_path):
 
 def test_others_that_find_no_package(tmp_path):
     code = """
-        compile_pool._environment = lambda: {"PATH": os.environ["PATH"]}
+        compile_pool.child_environment = lambda: {"PATH": os.environ["PATH"]}
         print(softmax(), compiled_here())
         """
     outside = tmp_path / "empty"
@@ -108,7 +109,7 @@ def test_others_that_find_no_package(tmp_path):
 def test_others_that_are_killed(tmp_path, others):
     code = f"""
         dispatch.order([(softmax_rows, ARGS)])
-        os.killpg(compile_pool._staff._group, signal.SIGKILL)
+        os.killpg(compile_pool.current_staff.group, signal.SIGKILL)
         compile_pool.workers_possible = lambda: {others}
         print(softmax(), {others} or compiled_here())
         """
@@ -126,7 +127,7 @@ def test_one_that_is_killed_at_its_job(tmp_path):
                     fields = (folder / "stat").read_text().rpartition(")")[2].split()
                 except OSError:
                     continue
-                if int(fields[2]) == compile_pool._staff._group:
+                if int(fields[2]) == compile_pool.current_staff.group:
                     found.append((int(folder.name), int(fields[1])))
             return found
 
@@ -159,9 +160,9 @@ def test_others_that_are_slow_are_waited_for(tmp_path):
 def test_others_that_do_nothing_are_not_waited_for(tmp_path):
     code = """
         dispatch.order([(softmax_rows, ARGS)])
-        os.killpg(compile_pool._staff._group, signal.SIGSTOP)
+        os.killpg(compile_pool.current_staff.group, signal.SIGSTOP)
         compile_pool.PATIENCE_S = 0.5
-        print(softmax(), compiled_here(), compile_pool._staff)
+        print(softmax(), compiled_here(), compile_pool.current_staff)
         """
     assert python(code, tmp_path) == "True True None"
 
@@ -190,9 +191,9 @@ def test_a_child_asks_others_of_its_own(tmp_path):
         if os.fork():
             print(os.waitstatus_to_exitcode(os.wait()[1]))
         else:
-            group = compile_pool._staff._group
+            group = compile_pool.current_staff.group
             entries = [dispatch.entry_of(kernel, args) is not None for kernel, args in CALLS]
-            os._exit(0 if all(entries) and compile_pool._staff._group != group else 1)
+            os._exit(0 if all(entries) and compile_pool.current_staff.group != group else 1)
         """
     assert python(code, tmp_path) == "True\n0"
 
@@ -251,7 +252,7 @@ def test_others_end_with_whom_they_work_for(tmp_path, sent):
         files = dispatch.compile_order([(multiply_tiles, kinds)])
         signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' jobs begin without it
         try:
-            print(compile_pool._staff._group, flush=True)
+            print(compile_pool.current_staff.group, flush=True)
             compile_pool.wait(files)
         except KeyboardInterrupt:
             print("given up", flush=True)
@@ -278,7 +279,7 @@ def test_only_kernels_of_this_package_are_ordered(monkeypatch, tmp_path):
     def body(x, tid, nt):
         x[0] = 1
 
-    own = dispatch.Kernel(body, {}, True)
+    own = Kernel(body, {}, True)
     theirs = mapped(relu)
     assert dispatch.order([(own, [1]), (theirs, [1, 2]), (theirs, ["text"]), (print, [])])
     assert [job.what for job in ordered] == [{"kernel": "map1_relu", "kinds": ("int", "int")}]
