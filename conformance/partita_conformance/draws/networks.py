@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.draw import Draw, Rng, floats, random_shape, size
+from partita_conformance.draws.draw import Array, Draw, Rng, floats, random_shape, size
 
 
 def _windows(rng: Rng, spatial: Sequence[int]) -> dict[str, Any]:
@@ -83,7 +83,8 @@ def max_pool(rng: Rng) -> Draw:
         attributes["ceil_mode"] = 1
     if rng.random() < 0.5:
         attributes["storage_order"] = 1
-    return Draw([floats(rng, [1, 3, *spatial])], attributes, outputs=int(rng.integers(1, 3)))
+    batch = int(rng.integers(1, 3))
+    return Draw([floats(rng, [batch, 3, *spatial])], attributes, outputs=int(rng.integers(1, 3)))
 
 
 def average_pool(rng: Rng) -> Draw:
@@ -187,7 +188,13 @@ def einsum(rng: Rng) -> Draw:
         ("bij,bjk->bik", ([2, i, j], [2, j, k])),
         ("ij,ij->i", ([i, j], [i, j])),
         ("ij->ji", ([i, j],)),
-    )[int(rng.integers(4))]
+        ("bj,ai", ([i, j], [k, i])),  # letters of the result in the order of the alphabet
+        ("jk,ij", ([j, k], [i, j])),
+        ("ii->i", ([i, i],)),
+        ("ij,jk,kl->il", ([i, j], [j, k], [k, 2])),
+        ("...ij,...jk->...ik", ([2, 3, i, j], [3, j, k])),
+        ("ij,ij->", ([i, j], [i, j])),
+    )[int(rng.integers(10))]
     return Draw([floats(rng, shape) for shape in shapes], {"equation": equation})
 
 
@@ -210,4 +217,10 @@ def lstm(rng: Rng) -> Draw:
     elif rare == 3:
         given["activations"] = ["HardSigmoid", "LeakyRelu", "Tanh"] * d
         given["activation_alpha"], given["activation_beta"] = [0.3, 0.2] * d, [0.4] * d
-    return Draw([x, w, r, b], given, [1, 2, 3], 3)
+    inputs: list[Array | None] = [x, w, r, b]
+    if rng.random() < 0.5:
+        lengths = np.asarray(rng.integers(1, steps + 1, batch), np.int32)
+        state = floats(rng, [d, batch, hidden])
+        peepholes = floats(rng, [d, 3 * hidden])
+        inputs += [lengths, state, floats(rng, state.shape), peepholes][: int(rng.integers(1, 5))]
+    return Draw(inputs, given, [1, 2, 3], 3)

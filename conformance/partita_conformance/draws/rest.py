@@ -148,8 +148,14 @@ def gather_nd(rng: Rng) -> Draw:
 
 def scatter_elements(rng: Rng) -> Draw:
     """Draws ScatterElements, with repeated places where they add up."""
-    x = floats(rng, [3, 4])
+    given: dict[str, Any]
     how = one_of(rng, "none", "add", "mul", "max", "min")
+    if how != "none" and rng.random() < 0.4:  # of one dimension, or of three
+        x = floats(rng, one_of(rng, [5], [2, 3, 4]))
+        indices = integers(rng, -2, 2, *(min(n, 3) for n in x.shape))
+        given = {"axis": one_of(rng, 0, -1), "reduction": how}
+        return Draw([x, indices, floats(rng, indices.shape)], given, opset=18)
+    x = floats(rng, [3, 4])
     axis = int(rng.integers(-2, 2))
     if how == "none":  # which of several writes to one place wins is not said
         order = np.stack([rng.permutation(x.shape[axis]) for _ in range(x.shape[1 - axis % 2])])
@@ -157,7 +163,7 @@ def scatter_elements(rng: Rng) -> Draw:
         indices = np.where(rng.random(indices.shape) < 0.5, indices, indices - x.shape[axis])
     else:
         indices = integers(rng, -x.shape[axis], x.shape[axis], 2, 3)
-    given: dict[str, Any] = {"axis": axis, "reduction": how}
+    given = {"axis": axis, "reduction": how}
     return Draw([x, indices, floats(rng, indices.shape)], given, opset=18)
 
 
@@ -208,7 +214,11 @@ def recurrent(gates: int, functions: Sequence[str], **choices: Sequence[Any]) ->
         w = floats(rng, [d, gates * hidden, size])
         r, b = floats(rng, [d, gates * hidden, hidden]), floats(rng, [d, 2 * gates * hidden])
         given |= {"hidden_size": hidden, "direction": direction}
-        return Draw([x, w, r, b], given, [1, 2, 3], 2)
+        inputs: list[Array | None] = [x, w, r, b]
+        if rare != 2 and rng.random() < 0.5:
+            lengths = np.asarray(rng.integers(1, steps + 1, batch), np.int32)
+            inputs += [lengths, floats(rng, [d, batch, hidden])][: int(rng.integers(1, 3))]
+        return Draw(inputs, given, [1, 2, 3], 2)
 
     return generate
 

@@ -36,7 +36,7 @@ _EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
 """Operators that must not overflow where their results do not."""
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
-_LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ")
+_LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ", "end\0", "a\0b")
 _FACTORS = {"ReduceL1": 1, "ReduceSum": 1, "CumSum": 1, "ReduceSumSquare": 2, "ReduceProd": 2}
 _FACTORS |= {"MatMul": 2, "Einsum": 2}
 """Operators of integers that add up, by how many elements a term is the product of."""
@@ -67,7 +67,10 @@ def groups_of(op_type: str, element: str) -> list[str]:
         return ["sums"] if op_type in _FACTORS else []
     sums = ["few special"] if op_type in _SUMS | CENTRED else []
     centred = ["offset"] if op_type in CENTRED and element in ("float", "double") else []
-    return sums + centred + (["spread"] if op_type in _EXPONENTIAL else [])
+    halves = ["tall"] if op_type in CENTRED and element == "float16" else []
+    weights = ["infinite weights"] if op_type in ("MatMul", "Gemm") else []
+    spread = ["spread"] if op_type in _EXPONENTIAL else []
+    return sums + centred + halves + weights + spread
 
 
 _DIVISORS = {("Div", 1), ("Mod", 1)}
@@ -133,6 +136,10 @@ def _values(
         return _with_few(rng, array, (np.nan, np.inf, -np.inf) if i == 0 else ())
     if group == "offset":
         return np.asarray(array + np.asarray(300 if i == 0 else 0, array.dtype))
+    if group == "tall":  # squares of halves beyond 256 are infinite
+        return np.asarray(array * np.asarray(300 if i == 0 else 1, array.dtype))
+    if group == "infinite weights":
+        return _with_few(rng, array, (0.0, 0.0, 0.0) if i == 0 else (np.inf,) if i == 1 else ())
     if group == "spread":
         return _filled(rng, array, np.array(_SPREAD).astype(array.dtype))
     pool = np.array(_FLOATS[group])

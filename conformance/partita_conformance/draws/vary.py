@@ -210,6 +210,8 @@ def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
         default = helper.get_attribute_value(given)
         return bool((default.decode() if isinstance(default, bytes) else default) == value)
 
+    if op_type == "Resize" and opset == 10:
+        return _resized_by_scales(draw)
     for before, names in _ATTRIBUTES_BEFORE.get(op_type, ()):
         if opset < before <= draw.opset:
             for name, array in zip(names, inputs[1:], strict=False):
@@ -233,6 +235,15 @@ def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
         if array is not None and not _allowed(formal_input(schema, i), array.dtype):
             return None
     return dataclasses.replace(draw, inputs=inputs, attributes=attributes, opset=opset)
+
+
+def _resized_by_scales(draw: Draw) -> Draw | None:
+    """Resize of opset 10, which has the scales for its second input and names no way to round."""
+    mode = draw.attributes["mode"]
+    scaled = len(draw.inputs) == 3 and mode in ("nearest", "linear")
+    if not scaled:
+        return None
+    return Draw([draw.inputs[0], draw.inputs[2]], {"mode": mode}, [1], opset=10)
 
 
 def _ones(array: Array | None) -> bool:

@@ -202,12 +202,18 @@ class PRelu(OriginalPRelu):
 
 
 class Resize(OriginalResize):
-    """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer."""
+    """The original cuts off 2.9999999, which rounding makes of 3, where the type is an integer.
+
+    Of opset 10, whose second input are the scales, it reads them as a region.
+    """
 
     def _run(  # type: ignore[override]  # onnx names each of them
         self, x: np.ndarray[Any, Any], *others: Any, **given: Any
     ) -> tuple[Any]:
         original: Any = super()._run
+        if self.run_params["opsets"].get("", 11) < 11:
+            others = (None, *others)
+            given |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
         if x.dtype.kind not in "iu" or given.get("mode") == "nearest":
             return (original(x, *others, **given)[0],)
         wide = original(x.astype(np.float64), *others, **given)[0]

@@ -181,3 +181,10 @@ def test_statistics_of_float32_beside_float64():
     for device in ("REFERENCE", "CPU"):
         got = partita.Core().compile_model(proto, device)(feeds)[0]
         np.testing.assert_allclose(got, want, rtol=1e-13, err_msg=device)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resize_of_opset_10(mode):
+    scales = np.array([1, 1, 2, 1.5], np.float32)
+    got, want = both("Resize", 10, [floats(1, 2, 3, 4), scales], mode=mode)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)

@@ -187,12 +187,14 @@ def _inputs(compiled: partita.DeviceModel, feeds: Mapping[str, Array]) -> list[p
     return [partita.HostTensor(feeds[port.name].copy()) for port in compiled.inputs]
 
 
+_BLOCKS = (64, 4096, 1 << 20, 1001, 3, 1)
+"""Bytes of host memory that are asked for; not all are whole words."""
+
+
 @check("boundary")
 def offers_host_memory_that_lasts(bench: Bench) -> None:
     """host_memory() gives bytes that can be written, that copies use, and that stay."""
-    blocks = [
-        bench.core.device_api.host_memory(bench.device, nbytes) for nbytes in (64, 4096, 1 << 20)
-    ]
+    blocks = [bench.core.device_api.host_memory(bench.device, nbytes) for nbytes in _BLOCKS]
     if all(block is None for block in blocks):
         raise NotApplicableError("the device offers no host memory")
     for number, block in enumerate(blocks):
@@ -202,7 +204,7 @@ def offers_host_memory_that_lasts(bench: Bench) -> None:
             isinstance(block, np.ndarray) and block.dtype == np.uint8 and block.ndim == 1,
             f"host_memory gives {block!r}, no row of bytes.",
         )
-        require(block.nbytes == (64, 4096, 1 << 20)[number], f"It has {block.nbytes} bytes.")
+        require(block.nbytes == _BLOCKS[number], f"It has {block.nbytes} bytes.")
         require(block.flags.writeable, "It cannot be written.")
         block[:] = number + 1
     gc.collect()

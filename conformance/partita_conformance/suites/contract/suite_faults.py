@@ -60,7 +60,7 @@ def a_missing_input_is_named(bench: Bench) -> None:
 
 def _require_typed(compiled: Any, bad: dict[str, Array], what: str) -> None:
     """Fails the check unless the runner itself says with a typed error what cannot be computed."""
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     try:
         runner.run([partita.HostTensor(bad[port.name]) for port in compiled.inputs])
     except PartitaError as error:

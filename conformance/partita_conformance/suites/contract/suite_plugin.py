@@ -113,6 +113,16 @@ def takes_tensors_into_its_memory(bench: Bench) -> None:
 
 
 @check("plugin")
+def transferred_tensors_last(bench: Bench) -> None:
+    """What was transferred stays as it is when others of its shape and type are transferred."""
+    arrays = [np.full((3, 4), number, np.float32) for number in range(3)]
+    tensors = [
+        bench.plugin.transfer_to(partita.HostTensor(array), bench.device_id) for array in arrays
+    ]
+    compare([tensor.numpy() for tensor in tensors], arrays, "tensors transferred one by one")
+
+
+@check("plugin")
 def is_cheap_to_find(bench: Bench) -> None:
     """Its entry point names a module of the group 'partita' that can be imported again."""
     if bench.target.plugin:

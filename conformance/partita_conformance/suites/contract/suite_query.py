@@ -130,6 +130,26 @@ def the_same_question_has_one_answer(bench: Bench) -> None:
 
 
 @check("query")
+def operations_are_not_known_by_name(bench: Bench) -> None:
+    """Of two models whose operations have the same names, each is answered for itself."""
+    proto = bench.sample("plain").proto
+    stranger = type(proto)()
+    stranger.CopyFrom(proto)
+    for node in stranger.graph.node:
+        node.domain, node.op_type = "com.nobody", "Transmogrify"
+    stranger.opset_import.add(domain="com.nobody", version=1)
+    for model, taken in ((stranger, False), (proto, True), (stranger, False)):
+        named = type(proto)()
+        named.CopyFrom(model)
+        for number, node in enumerate(named.graph.node):
+            node.name = f"the_same_name_{number}"
+        answer = bench.core.query_model(bench.read(named), bench.device, bench.target.config)
+        for node in named.graph.node:
+            have = node.name in answer
+            require(have == taken, f"'{node.op_type}' is answered as another of its name was.")
+
+
+@check("query")
 def refusals_to_compile_say_why(bench: Bench) -> None:
     """The error of a compile that is refused has words."""
     for op, kind in (

@@ -35,7 +35,7 @@ from partita_conformance.inputs.node_cases import NodeCase
 from partita_conformance.judging.tolerances import ROUNDED
 from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
 
-OPSETS = (7, 9, 11, 13)
+OPSETS = (7, 9, 10, 11, 13)
 _ATTEMPTS = 60
 _TYPED = 6  # attempts at a draw of a type that can be judged
 

@@ -23,6 +23,7 @@ import numpy as np
 import partita
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import parse
 from partita_conformance.judging.requirements import NotApplicableError, require
 
 _FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
@@ -137,6 +138,25 @@ def arrays_are_let_go(bench: Bench) -> None:
 
 
 @check("resources")
+def failed_runs_let_go(bench: Bench) -> None:
+    """A run that cannot be computed keeps none of its inputs."""
+    proto = parse("g (float[N] a, float[M] b) => (float[K] y) { y = Add(a, b) }")
+    if bench.refusals(proto):
+        raise NotApplicableError("the device does not take Add of any sizes")
+    runner = bench.compile(proto).device_model.create_runner()
+    for count in (3, 5):
+        arrays = [np.ones(count, np.float32), np.ones(count + 4, np.float32)]
+        refs = [weakref.ref(array) for array in arrays]
+        with contextlib.suppress(Exception):  # of which type, suite faults asks
+            runner.run([partita.HostTensor(array) for array in arrays])
+        del arrays
+        gc.collect()
+        kept = sum(ref() is not None for ref in refs)
+        require(not kept, f"After a run that failed, {kept} of its inputs are kept.")
+    runner.close()
+
+
+@check("resources")
 def inputs_are_let_go_after_the_run(bench: Bench) -> None:
     """A runner holds its inputs no longer than the run."""
     sample = bench.sample("plain")
@@ -194,7 +214,17 @@ def _state() -> dict[str, Any]:
         "the mask of new files": _mask(),
         "the search path of modules": list(sys.path),
         "the tracer": sys.gettrace(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "the processors to run on": _processors(),
+        "how small floats are computed": float(np.float32(1e-40) * np.float32(0.5)),
+        "the interval of thread switches": sys.getswitchinterval(),
     }
+
+
+def _processors() -> frozenset[int]:
+    """The processors that this thread may run on; none where the system does not tell."""
+    told = getattr(os, "sched_getaffinity", None)
+    return frozenset(told(0)) if told else frozenset()
 
 
 def _mask() -> int:
@@ -226,6 +256,9 @@ def _unusual_state() -> Iterator[None]:
             if threading.current_thread() is threading.main_thread():
                 for number in handlers:
                     signal.signal(number, _noticed)
+            if _PROCESSORS:
+                os.sched_setaffinity(0, _PROCESSORS)
+            gc.enable()
             np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
             yield
     finally:
@@ -249,6 +282,8 @@ def _set_environment(variables: Mapping[str, str]) -> None:
 
 _ENVIRONMENT = dict(os.environ)
 """The environment before the device could change it."""
+_PROCESSORS = _processors()
+"""The processors before the device could change them."""
 _HANDLED = [signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGFPE]
 
 
