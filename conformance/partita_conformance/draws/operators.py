@@ -133,6 +133,7 @@ GENERATORS: dict[str, Generator] = {
     "AveragePool": networks.average_pool,
     "GlobalAveragePool": networks.global_pool,
     "GlobalMaxPool": networks.global_pool,
+    "GlobalLpPool": rest.global_lp_pool,
     "MatMul": networks.matmul,
     "Gemm": networks.gemm,
     "Einsum": networks.einsum,

@@ -243,6 +243,11 @@ def lp_pool(rng: Rng) -> Draw:
     return Draw([floats(rng, [1, 2, 5, 8])], {**given, **more}, opset=18)
 
 
+def global_lp_pool(rng: Rng) -> Draw:
+    """Draws GlobalLpPool."""
+    return Draw([floats(rng, [2, 3, *random_shape(rng, 1, 3)])], {"p": one_of(rng, 1, 2, 3)})
+
+
 def mean_variance(rng: Rng) -> Draw:
     """Draws MeanVarianceNormalization."""
     return Draw([floats(rng, [2, 3, 4, 5])], {"axes": one_of(rng, [0, 2, 3], [1, 2], [2, 3], [3])})
