@@ -46,7 +46,7 @@ for _pair in (
     "MaxPool.storage_order",
     "AveragePool.dilations",
     "LpPool.p",
-    "GlobalLpPool.p",
+    "LpPool.dilations",
     "LpNormalization.p",
     "LpNormalization.axis",
     "Gemm.alpha",
