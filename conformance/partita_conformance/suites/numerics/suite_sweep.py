@@ -8,6 +8,7 @@ looks for a draw in which the loss of an attribute changes the answer.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 
@@ -96,7 +97,8 @@ def case_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
                 make = functools.partial(_typed_case, case, element)
                 what = f"node case {case.name} in {element}"
                 name = f"operators/{case.name}/{element}"
-                checks.append(draw_check(name, case.op, make, what, element))
+                made = draw_check(name, case.op, make, what, element)
+                checks.append(dataclasses.replace(made, values=case.values))
     return checks
 
 
