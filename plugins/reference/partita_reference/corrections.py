@@ -30,7 +30,7 @@ from partita_reference.rounding import (
     widened,
     widened_original,
 )
-from partita_reference.windows import AveragePool, ConvTranspose, LpPool, MaxPool
+from partita_reference.windows import AveragePool, ConvTranspose, GlobalLpPool, LpPool, MaxPool
 
 
 class GlobalMaxPool(OpRun):
@@ -246,6 +246,7 @@ CORRECTED: list[type[OpRun]] = [
     Flatten,
     GRU,
     GatherElements,
+    GlobalLpPool,
     GlobalMaxPool,
     Hardmax,
     LSTM,

@@ -87,6 +87,15 @@ class LpPool(OriginalLpPool):
         return super()._run(*inputs, **_fitting(inputs[0].shape, given))  # type: ignore[no-untyped-call]  # onnx
 
 
+class GlobalLpPool(OpRun):
+    """The original is missing."""
+
+    def _run(self, x: Array, p: int | None = 2) -> tuple[Array]:
+        power = 2 if p is None else p
+        sums = np.sum(np.abs(x) ** power, axis=tuple(range(2, x.ndim)), keepdims=True)
+        return ((sums ** (1 / power)).astype(x.dtype),)
+
+
 class MaxPool(OpRun):
     """The original fails on some uneven paddings, and counts no window larger than the input."""
 

@@ -70,7 +70,7 @@ CAUGHT = {
     ("unseen_values", "ResizesDoublesInSingles"): ["types/Resize/double/*"],
     ("unseen_values", "FindsLargestIntegerAsDouble"): ["values/ArgMax/int64"],
     ("unseen_attributes", "PicksOldNeighbours"): ["opsets/Upsample/*"],
-    ("unseen_attributes", "IgnoresLpPoolDilations"): ["attributes/LpPool/*"],
+    ("unseen_attributes", "IgnoresGlobalLpPoolP"): ["attributes/GlobalLpPool/*"],
     ("unseen_attributes", "IgnoresLSTMClip"): ["attributes/LSTM/clip"],
     ("unseen_attributes", "IgnoresLSTMActivationAlpha"): ["attributes/LSTM/*"],
 }

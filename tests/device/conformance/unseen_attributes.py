@@ -46,7 +46,7 @@ for _pair in (
     "MaxPool.storage_order",
     "AveragePool.dilations",
     "LpPool.p",
-    "LpPool.dilations",
+    "GlobalLpPool.p",
     "LpNormalization.p",
     "LpNormalization.axis",
     "Gemm.alpha",

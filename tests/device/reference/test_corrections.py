@@ -188,3 +188,9 @@ def test_resize_of_opset_10(mode):
     scales = np.array([1, 1, 2, 1.5], np.float32)
     got, want = both("Resize", 10, [floats(1, 2, 3, 4), scales], mode=mode)
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_global_lp_pool(p):
+    got, want = both("GlobalLpPool", 13, [floats(2, 3, 4, 5)], p=p)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
