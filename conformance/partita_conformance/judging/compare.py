@@ -83,7 +83,7 @@ def _compare_arrays(
         high += of_largest * largest(want)
         if want.dtype.kind in "iu" and rtol is None:
             low, high = 0.0, 0.0
-        relative = low if rtol is None else rtol
+        relative = low if rtol is None else max(rtol, low if want.dtype.name == "bfloat16" else 0)
         kind: type[Any] = np.complex128 if want.dtype.kind == "c" else np.float64
         if want.dtype.kind in "iu" and want.dtype.itemsize == 8:
             kind = np.longdouble  # float64 does not hold all of them
