@@ -54,7 +54,7 @@ _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """What ONNX defines besides its main operators; its inference trusts these as well."""
 
 _LENIENT = frozenset({"Resize"})
-"""Operators whose inputs exporters leave out though a version of ONNX calls for them."""
+"""Operators whose inputs but the first exporters leave out though a version of ONNX calls for them."""
 
 _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
@@ -84,10 +84,10 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
     """
     for node in nodes:
         version = _version(node, versions)
-        if version is None or node.op_type in _LENIENT:
+        if version is None:
             continue
         required, repeated = _required(str(node.op_type), version, str(node.domain))
-        for position, name in required:
+        for position, name in required[:1] if node.op_type in _LENIENT else required:
             if position >= len(node.inputs) or node.inputs[position] is None:
                 raise _refusal(node, f"lacks its input {position}, '{name}'")
         if repeated and None in node.inputs:
@@ -167,8 +167,12 @@ def _required(op_type: str, version: int, domain: str) -> tuple[tuple[tuple[int,
     """
     import onnx
 
+    place = "" if domain == "ai.onnx" else domain
     try:
-        schema = onnx.defs.get_schema(op_type, version, "" if domain == "ai.onnx" else domain)
+        if onnx.defs.has(op_type, version, place):
+            schema = onnx.defs.get_schema(op_type, version, place)
+        else:  # younger than the version that the model names: engines take it all the same
+            schema = onnx.defs.get_schema(op_type, domain=place)
     except onnx.defs.SchemaError:
         return (), ""
     single = onnx.defs.OpSchema.FormalParameterOption.Single

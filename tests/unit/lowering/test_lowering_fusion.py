@@ -249,7 +249,7 @@ ACTIVATIONS = {
     "Clip(c, , high)": Activation(ActivationCode.CLIP, -math.inf, 1.5),
     "LeakyRelu <alpha = 0.2> (c)": Activation(ActivationCode.LEAKY_RELU, np.float32(0.2)),
     "HardSwish(c)": Activation(ActivationCode.HARD_SWISH),
-    "HardSigmoid(c)": Activation(ActivationCode.HARD_SIGMOID, 0.2, 0.5),
+    "HardSigmoid(c)": Activation(ActivationCode.HARD_SIGMOID, np.float32(0.2), 0.5),
     "Sigmoid(c)": Activation(ActivationCode.SIGMOID),
     "Tanh(c)": Activation(ActivationCode.TANH),
     "Mish(c)": Activation(ActivationCode.MISH),
