@@ -39,7 +39,7 @@ def fold_constants(graph: Graph, target: Target) -> None:
 def _taken(node: Node) -> list[Node]:
     """The nodes of the branch that an If on a constant takes, and names for their outputs."""
     condition = node.inputs[0]
-    if condition is None or condition.const is None:
+    if condition is None or condition.const is None or condition.const.size != 1:
         return [node]
     taken = bool(condition.const.reshape(-1)[0])
     branch: Graph = node.attrs["then_branch" if taken else "else_branch"]

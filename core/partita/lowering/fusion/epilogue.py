@@ -253,7 +253,9 @@ def _clip(node: Node) -> Activation | None:
 def _gemm(node: Node) -> tuple[Value, Value | None] | None:
     """Weights and bias that make a Gemm ``a @ b + bias``; ``None`` if it has another form."""
     attrs, weight, bias = node.attrs, node.inputs[1], node.input(2)
-    if attrs.get("transA") or weight is None or weight.const is None or not is_float(weight.const):
+    if attrs.get("transA") or weight is None or weight.const is None or weight.const.ndim != 2:
+        return None
+    if not is_float(weight.const):
         return None
     matrix = _transposed(weight.const) if attrs.get("transB") else weight.const
     alpha, beta = attrs.get("alpha", 1.0), attrs.get("beta", 1.0)

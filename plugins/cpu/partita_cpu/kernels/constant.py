@@ -39,7 +39,7 @@ def constant(b: Builder, node: Node) -> Operand:
 def constant_of_shape(b: Builder, node: Node, shape: Operand) -> Operand:
     """A tensor full of one value, 0 of float32 by default."""
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
-    dims = tuple(int(n) for n in b.value(shape))
+    dims = tuple(int(n) for n in b.value(shape).reshape(-1))
     return b.constant(np.full(dims, value.ravel()[0], value.dtype))
 
 

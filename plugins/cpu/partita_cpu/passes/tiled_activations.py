@@ -39,7 +39,7 @@ def keep_tiles(graph: Graph, shapes: Shapes, choice: Choice) -> None:
 
 def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None:
     """What a product is computed in, if it is one that is laid out as tiles."""
-    x, w, bias = node.inputs[0], node.input(1), node.input(2)
+    x, w, bias = node.input(0), node.input(1), node.input(2)
     if node.op_type != "MatMul" or x is None or w is None or w.const is None:
         return None
     if w.const.ndim != 2 or w.const.dtype != np.float32 or x.dtype != np.float32:

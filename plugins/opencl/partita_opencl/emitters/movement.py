@@ -259,7 +259,7 @@ def split(k: Kit, node: Node, x: Operand, sizes: Operand | None = None) -> tuple
     """Cuts a tensor along an axis."""
     axis = axis_of(node, x.ndim)
     if sizes is not None:
-        parts = [int(n) for n in k.value(sizes)]
+        parts = [int(n) for n in k.value(sizes).reshape(-1)]
     elif node.attrs.get("split"):
         parts = list(node.attrs["split"])
     else:

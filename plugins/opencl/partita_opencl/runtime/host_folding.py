@@ -25,7 +25,7 @@ def fold(node: Node, arrays: Sequence[Array | None]) -> Sequence[Array]:
 
 def _constant_of_shape(node: Node, shape: Array) -> Array:
     value = np.asarray(node.attrs.get("value", np.zeros(1, np.float32)))
-    return np.full(tuple(int(n) for n in shape), value.reshape(-1)[0], value.dtype)
+    return np.full(tuple(int(n) for n in shape.reshape(-1)), value.reshape(-1)[0], value.dtype)
 
 
 def _shape(node: Node, x: Array) -> Array:
