@@ -54,7 +54,7 @@ _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """What ONNX defines besides its main operators; its inference trusts these as well."""
 
 _LENIENT = frozenset({"Resize"})
-"""Operators whose inputs but the first exporters leave out though a version of ONNX calls for them."""
+"""Operators of which exporters leave out inputs, but the first, that a version of ONNX asks for."""
 
 _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
