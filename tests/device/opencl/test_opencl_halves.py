@@ -248,6 +248,6 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
 
 def test_a_product_that_is_wrong_fails_the_trial(monkeypatch):
     monkeypatch.setattr(matrix_unit_checks, "error_of", lambda *_, **__: float("nan"))
-    tiles = matrix_unit_checks.tiling.STREAM_TILES
-    monkeypatch.setattr(matrix_unit_checks.tiling, "STREAM_TILES", tiles)  # changed by it
+    tiles = matrix_unit_checks.product_tiles.STREAM_TILES
+    monkeypatch.setattr(matrix_unit_checks.product_tiles, "STREAM_TILES", tiles)  # changed by it
     assert matrix_unit_checks.fault("0", Units.MATRIX).endswith("is off by nan")

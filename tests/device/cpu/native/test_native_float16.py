@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from sampling import examples
 from partita_cpu.gemm.blocking import Images, Source, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import llvm_kernel
+from partita_cpu.jit.deferred_numba import compiler
 from partita_cpu.jit.intrinsics.address_call import call_narrow, call_round
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm import module
@@ -23,6 +23,7 @@ __all__ = ["level"]  # the fixture: every level in turn
 
 F16 = {"INFERENCE_PRECISION_HINT": "f16"}
 LEVELS = list(available()[1:])
+numba = compiler()  # which knows what the imports above have registered
 
 
 @numba.njit
