@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pkgutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering.graph import Node
+from partita.system.modules import import_modules
 
 DTypes = frozenset[np.dtype[Any]]
 
@@ -201,8 +201,5 @@ class KernelTable:
             return
         with self._lock:
             if not self._loaded:
-                package = importlib.import_module(self._package)
-                found = pkgutil.walk_packages(package.__path__, f"{self._package}.")
-                for module in sorted(m.name for m in found):
-                    importlib.import_module(module)
+                import_modules(importlib.import_module(self._package))
                 self._loaded = True

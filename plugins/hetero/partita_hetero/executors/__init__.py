@@ -7,9 +7,9 @@ To add one, put a module here whose ``EXECUTOR`` is an
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import sys
 
+from partita.system.modules import import_modules
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep
 from partita_hetero.executors.linear import EXECUTOR as DEFAULT
 from partita_hetero.executors.schedule import Schedule
@@ -18,9 +18,7 @@ __all__ = ["DEFAULT", "EXECUTORS", "Cancelled", "Executor", "RunStep", "Schedule
 
 
 def _found() -> dict[str, Executor]:
-    modules = [
-        importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)
-    ]
+    modules = import_modules(sys.modules[__name__])
     found: list[Executor] = [m.EXECUTOR for m in modules if hasattr(m, "EXECUTOR")]
     return {one.name: one for one in (DEFAULT, *found)}
 
