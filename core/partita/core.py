@@ -12,7 +12,7 @@ from partita.devices import device_string
 from partita.devices.registry import Failure, describe, unavailable_beside
 from partita.errors import DeviceError, PluginError, PropertyError
 from partita.properties.values import Config, normalise
-from partita.runtime.plugin_core import PluginCore, asked
+from partita.runtime.plugin_core import PluginCore, query_with
 
 if TYPE_CHECKING:
     from partita.model.model import Model
@@ -97,7 +97,7 @@ class Core:
             A dict from operation name to device, with a reason for every other operation.
         """
         plugin, properties = self._devices.target(device_name, config)
-        return asked(plugin, properties, self.read_model(model))
+        return query_with(plugin, properties, self.read_model(model))
 
     def compile_model(
         self, model: Any, device_name: str | None = None, config: Config = None

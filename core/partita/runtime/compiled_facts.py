@@ -17,19 +17,7 @@ _LOADED = "LOADED_FROM_CACHE"
 class CompiledFacts:
     """A compiled model without its requests, as these know it.
 
-    Args:
-        device_model: What the device's plugin made of the model.
-        made_by: Says by what code, device and driver, for files that it is exported to.
-        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
-
-    Attributes:
-        model: What was compiled.
-        properties: The validated properties that it was compiled with.
-        device: The device's name, e.g. ``"CPU"`` or ``"OPENCL.0"``.
-        inputs: Its input ports, in order.
-        outputs: Its output ports, in order.
-        device_model: What the device's plugin made of the model.
-        loaded_from_cache: Whether it comes out of ``CACHE_DIR``.
+    Arguments and attributes are those of :class:`~partita.CompiledModel`.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from partita.model.model import Model
 from partita.properties.schema import validate
 from partita.properties.values import normalise
 from partita.runtime.compiled_model import CompiledModel
-from partita.runtime.plugin_core import made_by
+from partita.runtime.plugin_core import compile_with
 from partita.storage import exported_model
 from partita.storage.model_cache import ModelCache, key_of
 
@@ -54,7 +54,7 @@ def compiled(
 
 def _compiled(plugin: DevicePlugin, properties: DeviceProperties, source: Any) -> CompiledModel:
     own = source.clone() if isinstance(source, Model) else read_model(source)
-    made = made_by(plugin, own.name, lambda: plugin.compile_model(own, properties))
+    made = compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
     return CompiledModel(made, lambda: plugin.identity(properties))
 
 
@@ -73,7 +73,7 @@ def imported(
         BlobError: Not a blob, damaged, of another version or device.
     """
     if type(plugin).import_model is not DevicePlugin.import_model:
-        made = made_by(plugin, "", lambda: plugin.import_model(data, properties))
+        made = compile_with(plugin, "", lambda: plugin.import_model(data, properties))
         return CompiledModel(made, lambda: plugin.identity(properties), from_cache)
     blob = exported_model.unpack(data, plugin.device_name)
     header, model = blob.header, blob.model
@@ -86,5 +86,5 @@ def imported(
     )
     same = header.get("made_by") == stamp(plugin.identity(merged))
     state = blob.arrays if same else {}
-    made = made_by(plugin, model.name, lambda: plugin.restore_model(model, merged, state))
+    made = compile_with(plugin, model.name, lambda: plugin.restore_model(model, merged, state))
     return CompiledModel(made, lambda: plugin.identity(merged), from_cache)

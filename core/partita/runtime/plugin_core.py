@@ -57,7 +57,7 @@ class PluginCore:
     def query_model(self, model: Model, device_name: str, config: Config = None) -> QueryResult:
         """Asks one device which operations it takes."""
         plugin, properties = self.target(device_name, config)
-        return asked(plugin, properties, model)
+        return query_with(plugin, properties, model)
 
     def compile_model(self, model: Model, device_name: str, config: Config = None) -> DeviceModel:
         """Compiles a copy of a model, which shares its weights, for one device.
@@ -67,18 +67,19 @@ class PluginCore:
         """
         plugin, properties = self.target(device_name, config)
         own = model.clone()
-        return made_by(plugin, own.name, lambda: plugin.compile_model(own, properties))
+        return compile_with(plugin, own.name, lambda: plugin.compile_model(own, properties))
 
     def restore_model(
         self, model: Model, device_name: str, config: Config, state: Mapping[str, Any]
     ) -> DeviceModel:
         """Compiles a model by the state that ``DeviceModel.export_state`` gave earlier.
 
-        The state must come from the same model and the
-        same version of the device's plugin.
+        The state must come from the same model and the same version of the device's plugin.
         """
         plugin, properties = self.target(device_name, config)
-        return made_by(plugin, model.name, lambda: plugin.restore_model(model, properties, state))
+        return compile_with(
+            plugin, model.name, lambda: plugin.restore_model(model, properties, state)
+        )
 
     def identity(self, device_name: str, config: Config = None) -> str:
         """What compiled models of a device depend on besides the model, as a key for caches."""
@@ -143,7 +144,7 @@ class PluginCore:
         return named.plugin.host_memory(nbytes, named.ids[0])
 
 
-def asked(plugin: DevicePlugin, properties: DeviceProperties, model: Model) -> QueryResult:
+def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model) -> QueryResult:
     """What a plugin answers to ``query_model``.
 
     Raises:
@@ -166,7 +167,7 @@ def asked(plugin: DevicePlugin, properties: DeviceProperties, model: Model) -> Q
     return result
 
 
-def made_by(plugin: DevicePlugin, model: str, make: Callable[[], DeviceModel]) -> DeviceModel:
+def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceModel]) -> DeviceModel:
     """Calls a plugin's compile or import, and blames it for what it should not do.
 
     Args:
