@@ -11,7 +11,7 @@ from partita.contract.query import QueryResult
 from partita.devices import device_string
 from partita.devices.registry import Failure, describe, unavailable_beside
 from partita.errors import DeviceError, PluginError, PropertyError
-from partita.properties.values import Config, normalise
+from partita.properties.values import Config, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 
 if TYPE_CHECKING:
@@ -231,13 +231,13 @@ class Core:
         if not isinstance(device_name, str):
             from partita.properties.schema import CoreProperties, validate
 
-            values = normalise(device_name)
+            values = normalize(device_name)
             self._own_set = validate(CoreProperties, values, "Core", self._own_set)
             _log.setLevel(self._own_set.LOG_LEVEL)
             return
         known = self._devices.registry.property_names()
         self._devices.settings.set(
-            self._devices.registry.resolve(device_name), normalise(properties), known
+            self._devices.registry.resolve(device_name), normalize(properties), known
         )
 
     def get_property(self, device_name: str, name: str | None = None) -> Any:

@@ -93,7 +93,7 @@ def test_a_new_shape_at_every_call_keeps_a_bounded_number_of_plans():
     rng = np.random.default_rng(2)
     for length in range(1, 81):
         expect(compiled, proto, {"x": rng.standard_normal((1, length, 8), dtype=np.float32)})
-    kept = [len(part.specialiser.programs) for part in compiled.device_model.assembly.compiled]
+    kept = [len(part.specializer.programs) for part in compiled.device_model.assembly.compiled]
     assert max(kept) <= 32
     assert len(compiled.device_model.failover.due_shapes.known) <= 16
 

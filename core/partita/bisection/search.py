@@ -30,7 +30,7 @@ from partita.core import Core
 from partita.errors import CompileError, InferError
 from partita.model.compare import Difference
 from partita.model.model import Model
-from partita.properties import Config, normalise
+from partita.properties import Config, normalize
 
 Array = np.ndarray[Any, Any]
 
@@ -95,7 +95,7 @@ def bisect(
     """
     core = core or Core()
     search = _Search(
-        core, core.read_model(model), device, inputs, against, normalise(config), rtol, atol
+        core, core.read_model(model), device, inputs, against, normalize(config), rtol, atol
     )
     result, piece = search.run(progress or (lambda what, share: None))
     if output is not None and piece is not None and result.finding is not None:

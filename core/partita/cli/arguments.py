@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from partita.errors import DeviceStringError
-from partita.properties import normalise
+from partita.properties import normalize
 
 Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns (its type is private to argparse)."""
@@ -112,7 +112,7 @@ def properties_of(args: argparse.Namespace) -> dict[str, Any]:
             f"--pin and --lock place operations over several devices, but '{args.device}' is one; "
             f"write e.g. -d HETERO:{args.device},REFERENCE."
         )
-    properties = normalise(args.properties)
+    properties = normalize(args.properties)
     if getattr(args, "pins", None):
         properties["HETERO_PINS"] = args.pins
     if getattr(args, "lock", None):

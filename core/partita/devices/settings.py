@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from partita.devices.registry import Named, join
 from partita.errors import PropertyError
-from partita.properties.values import Config, merge, normalise
+from partita.properties.values import Config, merge, normalize
 
 if TYPE_CHECKING:
     from partita.contract.device_plugin import DevicePlugin
@@ -47,7 +47,7 @@ class Settings:
         Each overrides the ones before: what is set for the plugin, what is set for the device, the
         configuration of the call, the device string itself.
         """
-        call = _own_keys(named.plugin, merge(normalise(config), named.settings))
+        call = _own_keys(named.plugin, merge(normalize(config), named.settings))
         common = self._stored(named.name)
         device_id = _device_id(named, merge(common, call) if not named.explicit else call)
         values = merge(common, self._stored(join(named.name, device_id)), call)

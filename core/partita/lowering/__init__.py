@@ -10,7 +10,7 @@ from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, Activa
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
 from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
-from partita.lowering.specialize import Specialiser
+from partita.lowering.specialize import Specializer
 from partita.lowering.target import Target
 from partita.lowering.transformed_weights import Form, Prepacked
 
@@ -31,7 +31,7 @@ __all__ = [
     "Prepacked",
     "Program",
     "ProgramMaker",
-    "Specialiser",
+    "Specializer",
     "Step",
     "Subgraph",
     "Target",

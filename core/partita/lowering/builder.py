@@ -47,7 +47,7 @@ class Emitter(Protocol):
         """Whether constants fold."""
 
 
-class NeedsValue(Exception):  # noqa: N818 - a signal to the specialiser, not an error
+class NeedsValue(Exception):  # noqa: N818 - a signal to the specializer, not an error
     """An emitter needs the elements of an operand that is only known at run time."""
 
     def __init__(self, operand: Operand) -> None:
@@ -63,13 +63,13 @@ class Subgraph:
     a callable that takes arrays (the body's inputs, then ``captures``) and returns arrays.
 
     Attributes:
-        specialiser: Makes the body's programs.
+        specializer: Makes the body's programs.
         inputs: Number of the body's own inputs.
         captures: Operands of the surrounding program that the body reads; to be passed after the
             body's own inputs.
     """
 
-    specialiser: ProgramMaker
+    specializer: ProgramMaker
     inputs: int
     captures: tuple[Operand, ...]
 
@@ -160,7 +160,7 @@ class Builder:
                 that are packed later need not be copied now.
 
         Raises:
-            NeedsValue: They are only known at run time. Emitters let it pass: the specialiser
+            NeedsValue: They are only known at run time. Emitters let it pass: the specializer
                 calls them again when they are known.
         """
         if x.const is None:
@@ -270,11 +270,11 @@ class Builder:
             for value in graph.captures()
             if (operand := self._operand_of(value)).const is None
         ]
-        specialiser = self._body(graph, [value for value, _ in captured])
-        return Subgraph(specialiser, len(graph.inputs), tuple(operand for _, operand in captured))
+        specializer = self._body(graph, [value for value, _ in captured])
+        return Subgraph(specializer, len(graph.inputs), tuple(operand for _, operand in captured))
 
     def begin(self, node: Node, folding: bool) -> None:
-        """Starts a node; what follows belongs to it. Called by the specialiser."""
+        """Starts a node; what follows belongs to it. Called by the specializer."""
         self.node = node
         self._folding = folding
         self._most = 0

@@ -130,7 +130,7 @@ class Step:
 
 
 class ProgramMaker(Protocol):
-    """Makes the programs of one graph; :class:`partita.lowering.Specialiser` is one."""
+    """Makes the programs of one graph; :class:`partita.lowering.Specializer` is one."""
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
@@ -148,12 +148,12 @@ class Rest:
     """What remains to be computed after a program, because it depends on values of that run.
 
     Attributes:
-        specialiser: Makes the program that goes on, from the arrays of ``inputs``.
+        specializer: Makes the program that goes on, from the arrays of ``inputs``.
         inputs: Operands of the finished program that the rest reads, in the rest's input order.
         outputs: For each output of the rest, the output of the whole that it is.
     """
 
-    specialiser: ProgramMaker
+    specializer: ProgramMaker
     inputs: tuple[Operand, ...]
     outputs: tuple[int, ...]
 

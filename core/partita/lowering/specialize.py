@@ -31,7 +31,7 @@ PROGRAMS = 32
 """Programs kept per graph; the least recently used one goes first."""
 
 
-class Specialiser:
+class Specializer:
     """Makes and keeps the programs of one graph. Thread-safe.
 
     Args:
@@ -92,9 +92,9 @@ class Specialiser:
         known: Mapping[Value, Array],
         value_inputs: Sequence[int] = (),
         derive_value_inputs: bool = False,
-    ) -> Specialiser:
-        """A specialiser for a body of this graph, or for the rest of it."""
-        return Specialiser(
+    ) -> Specializer:
+        """A specializer for a body of this graph, or for the rest of it."""
+        return Specializer(
             graph,
             self.target,
             known=known,

@@ -72,7 +72,7 @@ class Walk:
     """Emits the nodes of a graph one after another.
 
     Args:
-        owner: Whose program it becomes; makes the specialisers of bodies and rests.
+        owner: Whose program it becomes; makes the specializers of bodies and rests.
         graph: What is walked: the owner's graph, or a simpler form of it.
         specs: Shape and type of every input.
         values: The elements of value inputs.
@@ -324,8 +324,8 @@ class Walk:
             inputs, [self._graph.outputs[i] for i in positions], self._waiting, self._graph.name
         )
         values = [index for index, value in enumerate(inputs) if value in self._needed]
-        specialiser = self._owner.nested(graph, known, value_inputs=values)
-        return Rest(specialiser, tuple(inputs.values()), tuple(positions))
+        specializer = self._owner.nested(graph, known, value_inputs=values)
+        return Rest(specializer, tuple(inputs.values()), tuple(positions))
 
 
 def _may_be_value_input(operand: Operand) -> bool:

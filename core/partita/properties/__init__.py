@@ -15,7 +15,7 @@ from partita.properties.deferred import deferred_attributes
 from partita.properties.names import Property
 from partita.properties.values import Config as Config
 from partita.properties.values import merge as merge
-from partita.properties.values import normalise
+from partita.properties.values import normalize
 
 if TYPE_CHECKING:
     from partita.properties.schema import (
@@ -42,7 +42,7 @@ __all__ = [
     "loaded_from_cache",
     "log",
     "model_name",
-    "normalise",
+    "normalize",
     "num_streams",
     "optimal_number_of_infer_requests",
     "read_only",

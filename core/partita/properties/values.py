@@ -12,7 +12,7 @@ Config = Mapping[str, Any] | tuple[str, Any] | Iterable[tuple[str, Any]] | None
 """What is accepted as a set of properties: a dict, one pair, or pairs."""
 
 
-def normalise(config: Config) -> dict[str, Any]:
+def normalize(config: Config) -> dict[str, Any]:
     """Turns a dict, a pair, or pairs into a dict of plain keys and values.
 
     Raises:

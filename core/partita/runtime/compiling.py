@@ -11,7 +11,7 @@ from partita.errors import BlobError, PartitaError, PropertyError
 from partita.frontends.reader import read_model
 from partita.model.model import Model
 from partita.properties.schema import validate
-from partita.properties.values import normalise
+from partita.properties.values import normalize
 from partita.runtime.compiled_model import CompiledModel
 from partita.runtime.plugin_core import compile_with
 from partita.storage import exported_model
@@ -78,7 +78,7 @@ def imported(
     blob = exported_model.unpack(data, plugin.device_name)
     header, model = blob.header, blob.model
     try:
-        stored = validate(plugin.properties_type, normalise(header.get("properties")), "The blob")
+        stored = validate(plugin.properties_type, normalize(header.get("properties")), "The blob")
     except PropertyError as error:
         raise BlobError(f"The exported model does not fit its device: {error}") from error
     merged = validate(

@@ -12,7 +12,7 @@ from toy_device import ToyDevice, core_with
 import partita as ov
 from partita import properties
 from partita.errors import PropertyError
-from partita.properties import DeviceProperties, device, hint, merge, normalise, read_only, validate
+from partita.properties import DeviceProperties, device, hint, merge, normalize, read_only, validate
 
 
 class Speed(enum.StrEnum):
@@ -105,19 +105,19 @@ def test_merge_lays_dicts_over_one_another():
     assert merge() == {}
 
 
-# ------------------------------------------------------------------------ normalise
+# ------------------------------------------------------------------------ normalize
 
 
 def test_forms_of_a_configuration():
     expected = {"PERF_COUNT": True}
-    assert normalise(None) == {}
-    assert normalise(expected) == expected
-    assert normalise(("PERF_COUNT", True)) == expected
-    assert normalise([("PERF_COUNT", True)]) == expected
-    assert normalise(properties.enable_profiling(True)) == expected
-    assert normalise([properties.enable_profiling(True)]) == expected
-    assert normalise({properties.enable_profiling: True}) == expected
-    assert normalise({hint.inference_precision: ov.Type.f16}) == {"INFERENCE_PRECISION_HINT": "f16"}
+    assert normalize(None) == {}
+    assert normalize(expected) == expected
+    assert normalize(("PERF_COUNT", True)) == expected
+    assert normalize([("PERF_COUNT", True)]) == expected
+    assert normalize(properties.enable_profiling(True)) == expected
+    assert normalize([properties.enable_profiling(True)]) == expected
+    assert normalize({properties.enable_profiling: True}) == expected
+    assert normalize({hint.inference_precision: ov.Type.f16}) == {"INFERENCE_PRECISION_HINT": "f16"}
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_forms_of_a_configuration():
 )
 def test_what_is_no_configuration(wrong, said):
     with pytest.raises(PropertyError, match=said):
-        normalise(wrong)
+        normalize(wrong)
 
 
 def test_property_objects():
@@ -150,7 +150,7 @@ def test_property_objects():
 
 def test_pairs_for_several_devices_add_up():
     pairs = [device.properties("GPU", {"A": 1}), device.properties("CPU", {"B": 2})]
-    assert normalise(pairs) == {"DEVICE_PROPERTIES": {"GPU": {"A": 1}, "CPU": {"B": 2}}}
+    assert normalize(pairs) == {"DEVICE_PROPERTIES": {"GPU": {"A": 1}, "CPU": {"B": 2}}}
 
 
 # ------------------------------------------------------------------- Core, one device

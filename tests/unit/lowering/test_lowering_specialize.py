@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 from partita.errors import CompileError
-from partita.lowering import Node, Operand, Specialiser, Target, fold_constants, lower_proto
+from partita.lowering import Node, Operand, Specializer, Target, fold_constants, lower_proto
 from partita.lowering.program import plain
 
 
@@ -89,9 +89,9 @@ def find(node, operands):
     return EMITTERS[node.op_type]
 
 
-def specialiser(text, **options):
+def specializer(text, **options):
     model = parser.parse_model('<ir_version: 10, opset_import: ["" : 18]>\n' + text)
-    return Specialiser(lower_proto(model), Target(find, **options))
+    return Specializer(lower_proto(model), Target(find, **options))
 
 
 def run(maker, *arrays):
@@ -119,7 +119,7 @@ def run(maker, *arrays):
             memory.update(zip(step.results, made, strict=True))
     outputs = [None if o is None else array(o) for o in program.outputs]
     if program.rest is not None:
-        rest = run(program.rest.specialiser, *(array(o) for o in program.rest.inputs))
+        rest = run(program.rest.specializer, *(array(o) for o in program.rest.inputs))
         for index, result in zip(program.rest.outputs, rest, strict=True):
             outputs[index] = result
     return outputs
@@ -134,7 +134,7 @@ def names(program):
 
 
 def test_shapes_fold_so_that_a_reshape_by_a_computed_shape_is_a_view():
-    maker = specialiser(
+    maker = specializer(
         """g (float[N, 4] x, float[K] z) => (float[K] y) {
             s = Shape(z)
             t = Neg(s)
@@ -154,7 +154,7 @@ def test_shapes_fold_so_that_a_reshape_by_a_computed_shape_is_a_view():
 
 def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten(monkeypatch):
     monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 2)
-    maker = specialiser("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    maker = specializer("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     first = maker.program_for([floats(1)])
     assert maker.program_for([floats(1)]) is first
     maker.program_for([floats(2)])
@@ -166,7 +166,7 @@ def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten(monkeypatc
 
 
 def test_a_small_integer_input_that_gives_a_shape_becomes_a_value_input():
-    maker = specialiser(
+    maker = specializer(
         """g (float[N] x, int64[2] s) => (float[A, B] y) {
             t = Neg(s)
             u = Neg(t)
@@ -182,7 +182,7 @@ def test_a_small_integer_input_that_gives_a_shape_becomes_a_value_input():
 
 
 def test_a_condition_from_an_input_picks_the_branch_at_compile_time():
-    maker = specialiser(
+    maker = specializer(
         """g (float[N] x, int64 rate) => (float[N] y) <int64 wide = {16000}> {
             c = Equal(rate, wide)
             a = Relu(x)
@@ -201,7 +201,7 @@ def test_a_condition_from_an_input_picks_the_branch_at_compile_time():
 
 
 def test_a_value_from_a_float_input_splits_the_program_where_it_is_needed():
-    maker = specialiser(
+    maker = specializer(
         """g (float[N] x, float[M] z) => (float y, float[N] early, float[K] late) {
             m = ReduceMax(z)
             n = Cast <to = 7> (m)
@@ -224,7 +224,7 @@ def test_a_value_from_a_float_input_splits_the_program_where_it_is_needed():
 
 
 def test_what_hangs_on_a_shape_only_the_run_tells_waits_in_the_rest():
-    maker = specialiser(
+    maker = specializer(
         """g (float[N] x) => (int64[R, K] where, int64[R, K] neg, float[N] pos, int64[2] s) {
             where = NonZero(x)
             neg = Neg(where)
@@ -242,14 +242,14 @@ def test_what_hangs_on_a_shape_only_the_run_tells_waits_in_the_rest():
 
 def test_a_backend_without_splits_says_which_operation_needs_which_value():
     text = "g (float[N] x, float[M] z) => (float[K] y) { n = Cast <to = 7> (z)  y = Expand(x, n) }"
-    maker = specialiser(text, allow_split=False)
+    maker = specializer(text, allow_split=False)
     with pytest.raises(CompileError, match=r"'Expand.*' \(Expand\) needs the value of 'n'"):
         maker.program_for([floats(1), floats(1)])
 
 
 def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):
     monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 4)
-    maker = specialiser("g (float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }")
+    maker = specializer("g (float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }")
     for count in range(1, 9):
         (y,) = run(maker, np.ones(1, np.float32), np.array([count]))
         assert y.shape == (count,)
@@ -257,7 +257,7 @@ def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):
 
 
 def test_outputs_may_be_inputs_constants_views_and_repeated():
-    maker = specialiser(
+    maker = specializer(
         """g (float[2, 3] x) => (float[2, 3] x, float[2, 3] a, float[6] v, float[6] w, int64[2] s,
                                   float[2, 3] b)
         <int64[1] six = {6}> {
@@ -284,14 +284,14 @@ def test_an_intermediate_that_is_still_read_is_not_overwritten():
     text = "g (float[64] x) => (float[64] y) { a = Relu(x) " + "".join(
         f"t{i} = Neg({'a' if i == 0 else f't{i - 1}'}) " for i in range(9)
     )
-    maker = specialiser(text + " y = Add(t8, a) }")
+    maker = specializer(text + " y = Add(t8, a) }")
     x = floats(64)
     np.testing.assert_array_equal(run(maker, x)[0], np.zeros(64))
     assert maker.program_for([x]).arena_bytes == 3 * 256
 
 
 def test_random_numbers_never_fold_and_are_never_value_inputs():
-    maker = specialiser(
+    maker = specializer(
         "g (float[2] x) => (float[2] y) { r = RandomNormal <shape = [2]> ()  y = Add(x, r) }"
     )
     program = maker.program_for([floats(2)])
@@ -312,7 +312,7 @@ def test_weights_are_transformed_once_for_all_shapes():
         '<ir_version: 10, opset_import: ["" : 18]> '
         "g (float[N] x) => (float[N] y) <float[1] w = {4}> { y = Sub(x, w) }"
     )
-    maker = Specialiser(lower_proto(model), Target(lambda node, operands: Emit(emit)))
+    maker = Specializer(lower_proto(model), Target(lambda node, operands: Emit(emit)))
     for count in (2, 3):
         (y,) = run(maker, floats(count))
         np.testing.assert_array_equal(y, floats(count) + 8)
@@ -345,7 +345,7 @@ def test_an_output_that_the_emitter_does_not_give_is_an_error():
     with pytest.raises(
         CompileError, match=r"Output 1 \('z'\) of operation 'Relu.*' \(Relu\) is used"
     ):
-        specialiser(text).program_for([floats(2)])
+        specializer(text).program_for([floats(2)])
 
 
 def test_a_backend_refines_the_branch_that_was_taken():
@@ -358,7 +358,7 @@ def test_a_backend_refines_the_branch_that_was_taken():
             for node in graph.nodes
         ]
 
-    maker = specialiser(
+    maker = specializer(
         """g (float[N] x, int64 rate) => (float[N] y) <int64 wide = {16000}> {
             c = Equal(rate, wide)
             b = If (c) <
@@ -378,7 +378,7 @@ def test_a_backend_refines_the_branch_that_was_taken():
 
 
 def refining(text):
-    """A specialiser that puts Relu in the place of Neg, and the shapes that it is told."""
+    """A specializer that puts Relu in the place of Neg, and the shapes that it is told."""
     told = []
 
     def refine(graph, shapes):
@@ -388,7 +388,7 @@ def refining(text):
             for node in graph.nodes
         ]
 
-    maker = specialiser(text)
+    maker = specializer(text)
     maker.target.refine = refine
     return maker, told
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from partita import Port
-from partita.lowering import ChannelsLast, Graph, Node, Specialiser, Value
+from partita.lowering import ChannelsLast, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
@@ -35,26 +35,26 @@ GUESSED_SIZE = 64
 """Size of unknown dimensions, but for the first one (the batch), in trials."""
 
 
-def with_layouts(specialiser: Specialiser, layouts: Mapping[Port, Layout]) -> Specialiser:
+def with_layouts(specializer: Specializer, layouts: Mapping[Port, Layout]) -> Specializer:
     """Makes the programs of the same graph with channels last at some ports."""
     graph = with_ports_last(
-        specialiser.graph,
+        specializer.graph,
         [port.index for port in layouts if port.is_input],
         [port.index for port in layouts if not port.is_input],
         SINGLE,
     )
-    return Specialiser(graph, specialiser.target)
+    return Specializer(graph, specializer.target)
 
 
 def ports_to_lay_out(
-    specialiser: Specialiser, inputs: Sequence[Port], outputs: Sequence[Port]
+    specializer: Specializer, inputs: Sequence[Port], outputs: Sequence[Port]
 ) -> dict[Port, Sequence[Layout]]:
     """Ports that need no conversion if images come and go with channels last.
 
     Tries it with all of them: what is converted then would be better plain. Unknown dimensions
     have some size for that; where the model has no program for it, nothing is named.
     """
-    graph = specialiser.graph
+    graph = specializer.graph
     computed = {v for node in graph.nodes for v in node.outputs if v is not None}
     images = [port for port in inputs if _is_image(port)] + [
         port
@@ -64,14 +64,14 @@ def ports_to_lay_out(
     if not images:
         return {}
     walked: list[Graph] = []
-    target = specialiser.target
+    target = specializer.target
 
     def refine(graph: Graph, shapes: Shapes) -> None:
         if target.refine is not None:
             target.refine(graph, shapes)
         walked.append(graph)
 
-    trial = with_layouts(specialiser, dict.fromkeys(images, CHANNELS_LAST))
+    trial = with_layouts(specializer, dict.fromkeys(images, CHANNELS_LAST))
     trial.target = replace(target, refine=refine)
     try:
         trial.program([_in_memory(port) for port in inputs], _unknown)

@@ -32,13 +32,13 @@ class GraphRunner:
     """Runs one graph for one request: owns arenas and outputs, picks the program for the shapes.
 
     Args:
-        specialiser: Makes the programs.
+        specializer: Makes the programs.
         team: The threads that large steps are shared among.
         times: Where to note what each operation took, or ``None``.
     """
 
-    def __init__(self, specialiser: ProgramMaker, team: Team, times: Times | None = None) -> None:
-        self._specialiser = specialiser
+    def __init__(self, specializer: ProgramMaker, team: Team, times: Times | None = None) -> None:
+        self._specializer = specializer
         self._team = team
         self._times = times
         self._bound: dict[int, BoundProgram] = {}
@@ -61,7 +61,7 @@ class GraphRunner:
         """
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
-        values = [arrays[i].tobytes() for i in self._specialiser.value_inputs]
+        values = [arrays[i].tobytes() for i in self._specializer.value_inputs]
         if self._last is not None and specs == self._last_specs and values == self._last_values:
             bound = self._last
         else:
@@ -90,7 +90,7 @@ class GraphRunner:
         arrays = _in_place(inputs)
         if arrays is None or not all(array.flags.carray for array in outputs):
             return None
-        program = self._specialiser.program_for(arrays)
+        program = self._specializer.program_for(arrays)
         self.close()
         bound = BoundProgram(program, self._team, None, scratch)
         return bound if bound.settle(arrays, outputs) else None
@@ -98,7 +98,7 @@ class GraphRunner:
     @property
     def value_inputs(self) -> tuple[int, ...]:
         """Indices of the inputs whose elements decide what is run, as far as they are known."""
-        return self._specialiser.value_inputs
+        return self._specializer.value_inputs
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
@@ -106,7 +106,7 @@ class GraphRunner:
         self._last = None
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
-        program = self._specialiser.program_for(arrays)
+        program = self._specializer.program_for(arrays)
         bound = self._bound.pop(id(program), None)
         if bound is None:
             if len(self._bound) >= BOUND_PROGRAMS:
@@ -149,7 +149,7 @@ class BoundProgram:
             self._append(step, args, self._walker is not None and self._walker.taken[number])
         self._held = self._places_held()
         rest = program.rest
-        self._rest = None if rest is None else GraphRunner(rest.specialiser, team, times)
+        self._rest = None if rest is None else GraphRunner(rest.specializer, team, times)
         self._given = False  # whether steps write to arrays of the caller
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
@@ -247,7 +247,7 @@ class BoundProgram:
             args = list(step.args)
             for position, arg in enumerate(args):
                 if isinstance(arg, Subgraph):
-                    args[position] = GraphRunner(arg.specialiser, self._team).run
+                    args[position] = GraphRunner(arg.specializer, self._team).run
                 elif isinstance(arg, np.ndarray):
                     args[position] = plain(arg)
                 elif isinstance(arg, Operand) and arg.const is not None:

@@ -27,7 +27,7 @@ from partita.lowering import (
     Array,
     Graph,
     Prepacked,
-    Specialiser,
+    Specializer,
     Target,
     fold_constants,
     fuse,
@@ -102,7 +102,7 @@ class CpuModel(DeviceModel):
         fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
-        self.specialiser = Specialiser(graph, target)
+        self.specializer = Specializer(graph, target)
         self.laid_out: Mapping[Port, Layout] = {}
         self._arena_bytes = 0
         self._next_stream = itertools.count()
@@ -123,7 +123,7 @@ class CpuModel(DeviceModel):
 
         An exported model keeps what was asked for, and asks again where it is imported.
         """
-        choice = self.specialiser.target.options
+        choice = self.specializer.target.options
         return {
             "INFERENCE_PRECISION_HINT": choice.precision,
             "INFERENCE_PRECISION_NOTE": choice.shortfall,
@@ -131,27 +131,27 @@ class CpuModel(DeviceModel):
 
     def explain(self) -> Explanation:
         """All on this device; and what of the properties it cannot do."""
-        plain, note = super().explain(), self.specialiser.target.options.shortfall
+        plain, note = super().explain(), self.specializer.target.options.shortfall
         return replace(plain, notes=[note] if note else [])
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Channels last, for images that steps read or write so."""
-        if not self.specialiser.target.options.native:
+        if not self.specializer.target.options.native:
             return {}
-        return ports_to_lay_out(self.specialiser, self.inputs, self.outputs)
+        return ports_to_lay_out(self.specializer, self.inputs, self.outputs)
 
     def with_layouts(self, layouts: Mapping[Port, Layout]) -> CpuModel:
         """The same with images as they are computed; weights are shared."""
         other = copy.copy(self)
         DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
-        other.specialiser = with_layouts(self.specialiser, layouts)
+        other.specializer = with_layouts(self.specializer, layouts)
         other._prepare()
         return other
 
     def export_state(self) -> Mapping[str, Array]:
         """Weights in the order in which kernels read them; packing is most of compiling."""
-        return self.specialiser.target.prepacked.state()
+        return self.specializer.target.prepacked.state()
 
     def create_runner(self) -> Runner:
         """A runner; runners take turns among the streams' threads."""
@@ -165,7 +165,7 @@ class CpuModel(DeviceModel):
         if specs is None:
             return
         try:
-            program = self.specialiser.program(specs, _not_yet)
+            program = self.specializer.program(specs, _not_yet)
         except _NeedsInput:
             return
         self._arena_bytes = program.arena_bytes
@@ -217,7 +217,7 @@ class CpuRunner(Runner):
 
     def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
-        self._graph = GraphRunner(compiled.specialiser, team, self._times)
+        self._graph = GraphRunner(compiled.specializer, team, self._times)
         self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
         self._laid_out = bool(compiled.laid_out)
@@ -344,5 +344,5 @@ def run_graph(
     """
     if isinstance(feeds, Mapping):
         feeds = [np.asarray(feeds[value.name]) for value in graph.inputs]
-    runner = GraphRunner(Specialiser(graph, Target(emitter_for)), Team(threads))
+    runner = GraphRunner(Specializer(graph, Target(emitter_for)), Team(threads))
     return [array.copy() for array in runner.run(feeds)]

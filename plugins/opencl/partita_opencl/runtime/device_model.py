@@ -20,7 +20,7 @@ from partita.lowering import (
     Graph,
     Node,
     Program,
-    Specialiser,
+    Specializer,
     Target,
     fold_constants,
     fuse,
@@ -94,7 +94,7 @@ class OpenClModel(DeviceModel):
         self._half = half
         self._graph = graph
         self.laid_out: Mapping[Port, Layout] = {}
-        self.specialiser = self._specialiser(toolkit)
+        self.specializer = self._specializer(toolkit)
         self._weights = Constants(self.target)
         self.plans: OrderedDict[int, Plan] = OrderedDict()
         self._lock = threading.Lock()
@@ -118,7 +118,7 @@ class OpenClModel(DeviceModel):
         other = copy.copy(self)
         DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
-        other.specialiser = other._specialiser(self.specialiser.target)
+        other.specializer = other._specializer(self.specializer.target)
         other.plans = OrderedDict()
         other._lock = threading.Lock()
         other._prepare()
@@ -134,7 +134,7 @@ class OpenClModel(DeviceModel):
             refine=self._refine if self._refines else None,
         )
 
-    def _specialiser(self, toolkit: Target) -> Specialiser:
+    def _specializer(self, toolkit: Target) -> Specializer:
         """Programs of the graph in the precision that was asked for."""
         graph = self._graph
         if self._half:
@@ -144,12 +144,12 @@ class OpenClModel(DeviceModel):
                 [port.index for port in self.laid_out if port.is_input],
                 [port.index for port in self.laid_out if not port.is_input],
             )
-        return Specialiser(graph, toolkit)
+        return Specializer(graph, toolkit)
 
     @property
     def graph(self) -> Graph:
         """What the model was lowered to, with the casts of agreed layouts."""
-        return self.specialiser.graph
+        return self.specializer.graph
 
     def create_runner(self) -> Runner:
         """A runner with a queue and kernels of its own."""
@@ -170,8 +170,8 @@ class OpenClModel(DeviceModel):
         """
         failing: Mapping[str, str] = {}
         while True:
-            specialiser = self.specialiser
-            program = specialiser.program(specs, value)
+            specializer = self.specializer
+            program = specializer.program(specs, value)
             try:
                 return self._plan(program)
             except LaunchError as error:
@@ -179,7 +179,7 @@ class OpenClModel(DeviceModel):
                 both = error.reasons.keys() & failing.keys()
                 failing = {name: error.reasons[name] for name in both or error.reasons}
                 with self._lock:
-                    if self.specialiser is specialiser and not self._step_back(failing):
+                    if self.specializer is specializer and not self._step_back(failing):
                         self._refuse(failing)
                         raise
 
@@ -209,7 +209,7 @@ class OpenClModel(DeviceModel):
         names = ", ".join(f"'{name}'" for name in list(failing)[:5])
         text = "Model '%s' is computed with %s, since the driver fails at %s as usual: %s"
         _log.warning(text, self.model.name, instead, names, next(iter(failing.values())))
-        self.specialiser = self._specialiser(self._toolkit())
+        self.specializer = self._specializer(self._toolkit())
         self.plans.clear()
         return True
 

@@ -28,7 +28,7 @@ def block(net, x, width=256, inner=512):
 def laid(device):
     """How many steps lay out inputs, and how many products leave their result laid out."""
     specs = [(port.shape, port.dtype) for port in device.inputs]
-    steps = device.device_model.specialiser.program(specs, None).steps
+    steps = device.device_model.specializer.program(specs, None).steps
     staying = [s for s in steps if s.fn is multiply_laid and s.args[5] is not s.args[0]]
     return sum(step.fn is lay_rows for step in steps), len(staying)
 

@@ -120,7 +120,7 @@ def test_images_are_kept_in_float16_between_convolutions(level):
     assert "avx2_f16" in kinds.values() or "avx512_f16" in kinds.values()
     device = compiled(net.model(y), **F16)
     specs = [(port.shape, port.dtype) for port in device.inputs]
-    steps = device.device_model.specialiser.program(specs, None).steps
+    steps = device.device_model.specializer.program(specs, None).steps
     stored = [arg.dtype == np.uint16 for step in steps for arg in step.args[:1]]
     assert sum(stored) == 3 * EVERY[level].masks_halves
 

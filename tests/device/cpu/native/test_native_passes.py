@@ -40,7 +40,7 @@ def steps_of(net, *outputs, **config):
     """Names of the kernels that a compiled model calls."""
     device = compiled(net.model(*outputs), **config)
     specs = [(port.shape, port.dtype) for port in device.inputs]
-    return [step.fn.__name__ for step in device.device_model.specialiser.program(specs, None).steps]
+    return [step.fn.__name__ for step in device.device_model.specializer.program(specs, None).steps]
 
 
 def dense_block():
@@ -194,7 +194,7 @@ def test_halves_are_used_where_there_is_arithmetic_for_them(level):
     y = net.conv(net.conv("x", 32, 32, 1), 32, 32, 1)
     device = compiled(net.model(y), INFERENCE_PRECISION_HINT="bf16")
     specs = [(port.shape, port.dtype) for port in device.inputs]
-    steps = device.device_model.specialiser.program(specs, None).steps
+    steps = device.device_model.specializer.program(specs, None).steps
     kinds = {arg.dtype for step in steps for arg in step.args[:1]}
     assert (np.dtype(np.uint16) in kinds) == EVERY[level].dots_bfloat16
     assert numpy_helper.to_array(net.weights[0]).dtype == np.float32
