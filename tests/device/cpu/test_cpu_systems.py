@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import sys
 
@@ -23,8 +24,9 @@ def test_what_a_group_of_processes_has_computed(tmp_path):
         folder.mkdir(parents=True)
         rest = f"S 1 {group} {group} 0 -1 4194560 1 2 3 4 {times} 20 0 1 0 55"
         (folder / "stat").write_text(f"{pid} ({name}) {rest}\n")
-    assert linux.processor_time(5, tmp_path) == 316
-    assert linux.processor_time(4, tmp_path) == 0
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert linux.processor_seconds(5, tmp_path) == 316 / ticks
+    assert linux.processor_seconds(4, tmp_path) == 0
 
 
 def test_calls_by_machine():

@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 
 import partita
 import partita_cpu
+from partita.errors import CompileError
 from partita.storage.cache_folder import cache_root
 from partita.system.processors import usable_processors
 from partita_cpu.jit import disk_cache
 from partita_cpu.system import this_system
-from partita_cpu.system.linux import processor_time
+from partita_cpu.system.linux import processor_seconds
 
 MOST = 8
 """Processes that compile at the same time."""
@@ -38,6 +39,13 @@ PATIENCE_S = 60.0
 
 Where processors are slow, or many want them, a kernel can take minutes.
 """
+
+BUDGET_VARIABLE = "PARTITA_COMPILE_SECONDS"
+"""Environment variable: what the processes may compute together without finishing a kernel."""
+
+BUDGET_S = 1800.0
+"""Seconds of processor time of that budget, unless told otherwise. A kernel takes some seconds on
+processors of today; what computes for half an hour will not end."""
 
 _LOOK_S = 0.1
 
@@ -79,9 +87,12 @@ def order(jobs: Sequence[Job]) -> None:
 
 
 def wait(files: Collection[str], report: Report | None = None) -> None:
-    """Returns when all files that were ordered are made, or will not be."""
-    since = time.monotonic()
-    last = spent = -1
+    """Returns when all files that were ordered are made, or will not be.
+
+    Raises:
+        CompileError: The processes have used their budget up without finishing one.
+    """
+    patience = _Patience()
     while True:
         with _lock:
             staff = current_staff
@@ -90,19 +101,75 @@ def wait(files: Collection[str], report: Report | None = None) -> None:
             report(len(files) - left)
         if staff is None or not left:
             return
-        if left != last:
-            last, since = left, time.monotonic()
-        if time.monotonic() - since > PATIENCE_S:
-            before, spent = spent, staff.processor_time()
-            if spent == before:
-                dismiss()
-                return
-            since = time.monotonic()
+        if patience.is_at_end(staff, left):
+            dismiss()
+            return
+        if patience.spent > budget():
+            unfinished = staff.unfinished(files)
+            dismiss()
+            raise CompileError(_endless(unfinished, patience.spent))
         try:
             staff.sleep()
         except BaseException:
             dismiss()  # what the user gives up nobody shall compile
             raise
+
+
+def budget() -> float:
+    """Seconds of processor time that compiling may take without finishing a kernel.
+
+    Raises:
+        CompileError: The environment variable holds no such number.
+    """
+    told = os.environ.get(BUDGET_VARIABLE, "")
+    if not told:
+        return BUDGET_S
+    with contextlib.suppress(ValueError):
+        if float(told) > 0:
+            return float(told)
+    raise CompileError(
+        f"Environment variable {BUDGET_VARIABLE} is '{told}'; it takes a number of seconds above 0."
+    )
+
+
+def _endless(files: Sequence[str], spent: float) -> str:
+    kernels = ", ".join(f"'{file.rpartition('-')[0] or file}'" for file in files[:5])
+    return (
+        f"Compiling {len(files)} kernels for this processor ({kernels}) took {spent:.0f} s of "
+        f"processor time without finishing one; {budget():g} s are allowed. If this machine is "
+        f"that slow, set {BUDGET_VARIABLE} to more; else run the model on another device."
+    )
+
+
+class _Patience:
+    """For how long there was no answer.
+
+    Attributes:
+        spent: Processor seconds used since the first look after an answer.
+    """
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._left = -1
+        self._since = 0.0
+        self._first: float | None = None
+        self._last: float | None = None
+
+    def is_at_end(self, staff: _Staff, left: int) -> bool:
+        """Whether processes with so many files left have stopped computing."""
+        now = time.monotonic()
+        if left != self._left:
+            self._left, self._since, self.spent = left, now, 0.0
+            self._first = self._last = None
+            return False
+        if now - self._since <= PATIENCE_S:
+            return False
+        self._since = now
+        before, self._last = self._last, staff.processor_seconds()
+        if self._first is None:
+            self._first = self._last
+        self.spent = self._last - self._first
+        return self._last == before
 
 
 def dismiss() -> None:
@@ -167,7 +234,7 @@ class _Staff:
                     self._open.discard(answer.decode())
                 else:
                     self.leave()
-        return len(self._open.intersection(files))
+        return len(self.unfinished(files))
 
     def sleep(self) -> None:
         """Waits for an answer, not for long."""
@@ -178,9 +245,13 @@ class _Staff:
             selector.register(self._socket, selectors.EVENT_READ)
             selector.select(_LOOK_S)
 
-    def processor_time(self) -> int:
+    def unfinished(self, files: Collection[str]) -> list[str]:
+        """Those of some files that are under way."""
+        return [file for file in files if file in self._open]
+
+    def processor_seconds(self) -> float:
         """What they have computed so far; it changes while one of them computes."""
-        return processor_time(self.group)
+        return processor_seconds(self.group)
 
     def end(self) -> None:
         """Ends them."""

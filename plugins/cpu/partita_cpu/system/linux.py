@@ -75,8 +75,8 @@ def pin(processor: int) -> None:
     os.sched_setaffinity(0, {processor})
 
 
-def processor_time(group: int, root: Path = _ROOT) -> int:
-    """What the processes of a group have computed so far, in the system's ticks.
+def processor_seconds(group: int, root: Path = _ROOT) -> float:
+    """Processor time that the processes of a group have used so far.
 
     It grows while one of them computes, however slowly, and stays as it is while all of them wait.
     It falls when one ends that nobody has waited for.
@@ -93,7 +93,7 @@ def processor_time(group: int, root: Path = _ROOT) -> int:
             continue  # it has ended meanwhile
         if int(fields[_GROUP]) == group:
             total += sum(map(int, fields[_TIMES]))
-    return total
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 _GROUP, _TIMES = 2, slice(11, 15)

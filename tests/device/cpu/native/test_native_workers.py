@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from partita.errors import CompileError
 from partita_cpu.gemm import packing
 from partita_cpu.jit import compile_pool, disk_cache, dispatch
 from partita_cpu.jit.isa import detected
@@ -165,6 +166,37 @@ def test_others_that_do_nothing_are_not_waited_for(tmp_path):
         print(softmax(), compiled_here(), compile_pool.current_staff)
         """
     assert python(code, tmp_path) == "True True None"
+
+
+def test_others_that_compute_without_end_are_given_up(tmp_path):
+    package = tmp_path / "others" / "partita_cpu" / "runtime"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").write_text("")
+    (package / "compile_worker.py").write_text(
+        "import os\nif os.fork():\n    os._exit(0)\nwhile True:\n    pass\n"
+    )
+    code = f"""
+        compile_pool.child_environment = lambda: {{"PYTHONPATH": {str(tmp_path / "others")!r}}}
+        compile_pool.PATIENCE_S = 0.2
+        try:
+            softmax()
+        except compile_pool.CompileError as error:
+            print(error, compile_pool.current_staff)
+        """
+    found = python(code, tmp_path / "cache", PARTITA_COMPILE_SECONDS="0.5")
+    assert found.startswith("Compiling 1 kernels for this processor ('softmax_rows') took ")
+    assert "s of processor time without finishing one; 0.5 s are allowed." in found
+    assert found.endswith(
+        "set PARTITA_COMPILE_SECONDS to more; else run the model on another device. None"
+    )
+
+
+@pytest.mark.parametrize("told", ["soon", "0", "-1", "nan"])
+def test_a_budget_that_is_no_time(monkeypatch, told):
+    monkeypatch.setenv(compile_pool.BUDGET_VARIABLE, told)
+    with pytest.raises(CompileError, match=rf"COMPILE_SECONDS is '{told}'; it takes a number"):
+        compile_pool.budget()
 
 
 def test_processes_that_ask_for_the_same(tmp_path):
