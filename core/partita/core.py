@@ -10,7 +10,7 @@ from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
 from partita.devices import device_string
 from partita.devices.registry import Failure, describe, unavailable_beside
-from partita.errors import DeviceError, PluginError, PropertyError
+from partita.errors import DeviceError, PluginError, PropertyError, UnsupportedOpError
 from partita.properties.values import Config, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 
@@ -119,13 +119,18 @@ class Core:
         """
         from partita.runtime import compiling
 
-        plugin, properties = self._devices.target(
-            device_name or self._devices.registry.default, config
-        )
+        device = device_name or self.default_device
+        plugin, properties = self._devices.target(device, config)
         folder = properties.CACHE_DIR
         if "CACHE_DIR" not in properties.model_fields_set:
             folder = self._own.CACHE_DIR
-        return compiling.compiled(plugin, properties, model, folder)
+        try:
+            return compiling.compiled(plugin, properties, model, folder)
+        except UnsupportedOpError as error:
+            several = self._devices.registry.with_fallback(device)
+            if several:
+                error.lines += (f"Put another device behind it: '{several}'.",)
+            raise
 
     def import_model(self, model: Any, device_name: str, config: Config = None) -> CompiledModel:
         """Restores what ``CompiledModel.export_model`` wrote, from bytes or a binary stream.
@@ -149,6 +154,24 @@ class Core:
     def get_available_devices(self) -> list[str]:
         """The same (OpenVINO's spelling)."""
         return self.available_devices
+
+    @property
+    def default_device(self) -> str:
+        """The device that a model is compiled for if none is named.
+
+        Raises:
+            DeviceNotFoundError: No plugin offers itself for that.
+        """
+        return self._devices.registry.default
+
+    @property
+    def reference_device(self) -> str:
+        """The device that others are compared with if none is named for that.
+
+        Raises:
+            DeviceNotFoundError: No plugin offers itself for that.
+        """
+        return self._devices.registry.reference
 
     @property
     def unavailable_devices(self) -> dict[str, str]:

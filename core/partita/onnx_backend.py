@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 from onnx import helper
-from onnx.backend.base import Backend, BackendRep, namedtupledict
+from onnx.backend.base import Backend, BackendRep, DeviceType, namedtupledict
 
 from partita.core import Core
 from partita.errors import DeviceError, InputError
@@ -94,7 +94,9 @@ class PartitaBackend(Backend):
     """The device string that the name ``CPU`` stands for; ``None``: names mean what they say."""
 
     @classmethod
-    def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
+    def is_compatible(
+        cls, model: onnx.ModelProto, device: str | None = None, **kwargs: Any
+    ) -> bool:
         """Whether the device takes every operation of the model."""
         core = _core()
         readable = core.read_model(model)
@@ -103,13 +105,13 @@ class PartitaBackend(Backend):
 
     @classmethod
     def prepare(
-        cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any
+        cls, model: onnx.ModelProto, device: str | None = None, **kwargs: Any
     ) -> PartitaBackendRep:
         """Compiles a model.
 
         Args:
             model: The model; it is not changed.
-            device: A Partita device string.
+            device: A Partita device string; by default the device of those who name none.
             kwargs: Properties to compile with.
 
         Raises:
@@ -120,7 +122,7 @@ class PartitaBackend(Backend):
 
     @classmethod
     def run_model(
-        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+        cls, model: onnx.ModelProto, inputs: Any, device: str | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Compiles and runs a model once."""
         return cls.prepare(model, device, **kwargs).run(inputs)
@@ -130,7 +132,7 @@ class PartitaBackend(Backend):
         cls,
         node: onnx.NodeProto,
         inputs: Any,
-        device: str = "CPU",
+        device: str | None = None,
         outputs_info: Sequence[tuple[Any, Sequence[int]]] | None = None,
         **kwargs: Any,
     ) -> tuple[Any, ...]:
@@ -139,7 +141,7 @@ class PartitaBackend(Backend):
         Args:
             node: The node.
             inputs: A dict by name, or one array per input that is not left out.
-            device: A Partita device string.
+            device: A Partita device string; by default the device of those who name none.
             outputs_info: Dtype and shape of each output; inferred if not given.
             kwargs: ``opset_version`` (by default the newest); others are properties.
         """
@@ -170,7 +172,7 @@ class PartitaBackend(Backend):
     @classmethod
     def supports_device(cls, device: str) -> bool:
         """Whether the device can be used on this machine."""
-        if cls.plays is not None and device != "CPU":
+        if cls.plays is not None and not _is_host(device):
             return False
         try:
             _core().resolve_device(cls._device(device).partition(":")[0])
@@ -179,13 +181,20 @@ class PartitaBackend(Backend):
         return True
 
     @classmethod
-    def _device(cls, device: str) -> str:
-        return cls.plays if cls.plays is not None and device == "CPU" else device
+    def _device(cls, device: str | None) -> str:
+        if device is None:
+            return cls.plays or _core().default_device
+        return cls.plays if cls.plays is not None and _is_host(device) else device
 
 
 def backend_for(device: str) -> type[PartitaBackend]:
     """A backend whose device ``CPU`` is the given device string, for ONNX's test runner."""
     return type("PartitaBackend", (PartitaBackend,), {"plays": device})
+
+
+def _is_host(device: str) -> bool:
+    """Whether this is ONNX's name for devices that compute on the host."""
+    return vars(DeviceType).get(device) == DeviceType.CPU
 
 
 def _value_info(name: str, array: Array) -> onnx.ValueInfoProto:

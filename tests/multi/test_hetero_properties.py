@@ -8,6 +8,7 @@ import pytest
 import partita as ov
 from partita.errors import DeviceError, PropertyError
 from partita_cpu.jit.isa import isa
+from partita_hetero.options import property_names
 
 from .fakes import FakeDevice, core_with
 from .graphs import CHAIN, X, devices_of, run
@@ -149,7 +150,7 @@ def test_supported_properties_say_what_can_be_set():
 def test_the_facts_of_a_compiled_model():
     core, *_ = core_of_two(refuses=["Exp"])
     compiled = core.compile_model(CHAIN, "HETERO:A,B")
-    assert compiled.get_property(props.hetero.number_of_submodels) == 3
+    assert compiled.get_property(property_names.number_of_submodels) == 3
     assert compiled.get_property(props.execution_devices) == ["A", "B"]
     assert compiled.get_property(props.model_name) == "m"
     assert compiled.get_property(props.optimal_number_of_infer_requests) >= 2

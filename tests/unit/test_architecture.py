@@ -6,11 +6,14 @@ modules are looked at. Imports inside functions and those for type checkers coun
 
 import ast
 import graphlib
+import re
 from collections import Counter
 from pathlib import Path
 
 import grimp
 import pytest
+
+from partita import Core
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -36,6 +39,10 @@ TOO_LONG = 4
 
 TOO_MANY_ARGUMENTS = 3
 """Functions of more arguments that there still are; to become 0, never more."""
+
+
+OTHER_NAMES = {"core/partita/system/processor_identity.py"}
+"""Here "CPU" is what Linux calls lines of ``/proc/cpuinfo``."""
 
 
 def sources():
@@ -81,6 +88,68 @@ def test_folders_hold_few_modules():
     modules = Counter(path.parent for path in sources() if path.name != "__init__.py")
     full = {str(folder): count for folder, count in modules.items() if count > MOST_MODULES}
     assert not full
+
+
+def device_names():
+    """The names and aliases that the plugins beside the framework give their devices."""
+    plugins = Core().device_api.registry
+    own = {name for name in plugins.names if plugins.release(name).startswith("partita ")}
+    return {*own, *(alias for name in own for alias in plugins.plugin(name).aliases)}
+
+
+def literals(tree):
+    """The string literals of a module with their lines, without docstrings."""
+    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        (node.lineno, node.value)
+        for node in strings
+        if isinstance(node.value, str) and id(node) not in bare
+    ]
+
+
+def named_devices(tree, names):
+    """Lines of literals that name a device, but as an example.
+
+    An example is a command line (`partita ...`), or stands behind "e.g." on the literal's line.
+    """
+    pattern = re.compile(rf"(?<![A-Z])({'|'.join(sorted(names))})(?![A-Z])")
+    for number, text in literals(tree):
+        for line in text.splitlines():
+            found = pattern.search(line)
+            before = line[: found.start()] if found else ""
+            if found and "e.g. " not in before and not re.match(r"\s*partita ", before):
+                yield number, line.strip()
+
+
+def test_the_framework_names_no_device():
+    names = device_names()
+    assert {"CPU", "HETERO", "OPENCL", "GPU", "REFERENCE"} <= names
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {line}"
+        for path in sorted((ROOT / "core" / "partita").rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in OTHER_NAMES
+        for number, line in named_devices(ast.parse(path.read_bytes()), names)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('"""Device CPU."""', 0),
+        ('def f():\n    """On CPU."""\n    return "CPU"', 1),
+        ('name = "HETERO_PINS"', 1),
+        ('name = f"HETERO:{device}"', 1),
+        ('text = "as on SCPU or CPUS"', 0),
+        ('text = "e.g. CPU"', 0),
+        ('text = "CPU, e.g. the first"', 1),
+        ('text = "partita run -d CPU"', 0),
+        ('text = "in partita CPU"', 1),
+    ],
+)
+def test_a_named_device_is_found(source, count):
+    assert len(list(named_devices(ast.parse(source), ["CPU", "HETERO"]))) == count
 
 
 def functions():

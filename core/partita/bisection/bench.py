@@ -115,7 +115,7 @@ class Bench:
         except (CompileError, UnsupportedOpError, InferError) as error:
             raise type(error)(
                 f"'{self.against}' cannot run the model as the reference; compare with "
-                f"another one (--against), or with 'HETERO:{self.against},...'. {error}"
+                f"another one (--against). {error}"
             ) from error
         self.truth = {**self.feeds, **values}
         self.recorded = [

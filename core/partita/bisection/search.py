@@ -60,7 +60,7 @@ def bisect(
     device: str,
     inputs: Mapping[str, Any],
     *,
-    against: str = "REFERENCE",
+    against: str | None = None,
     rtol: float = 1e-3,
     atol: float = 1e-4,
     config: Config = None,
@@ -76,7 +76,7 @@ def bisect(
         model: A ``Model``, or whatever :meth:`Core.read_model` takes.
         device: The device under test, e.g. ``"HETERO:GPU,CPU"``.
         inputs: Input name to array.
-        against: The device that is taken to be right.
+        against: The device that is taken to be right; by default the reference device.
         rtol: Relative tolerance of every element.
         atol: Absolute tolerance; integers may be so far apart, which by default is not at all.
             Elements may also differ by ``rtol / 100`` of their tensor's largest one, since sums
@@ -94,8 +94,9 @@ def bisect(
         PartitaError: The reference cannot run the model, or the device cannot compile it.
     """
     core = core or Core()
+    right = against or core.reference_device
     search = _Search(
-        core, core.read_model(model), device, inputs, against, normalize(config), rtol, atol
+        core, core.read_model(model), device, inputs, right, normalize(config), rtol, atol
     )
     result, piece = search.run(progress or (lambda what, share: None))
     if output is not None and piece is not None and result.finding is not None:

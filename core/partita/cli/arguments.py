@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from partita.contract.command_option import CommandOption
+from partita.core import Core
+from partita.devices.registry import command_options
 from partita.errors import DeviceStringError
 from partita.properties import normalize
+
+_log = logging.getLogger(__name__)
 
 Commands = Any
 """What ``ArgumentParser.add_subparsers`` returns (its type is private to argparse)."""
@@ -63,9 +69,9 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-d",
         "--device",
-        default="HETERO",
         metavar="DEVICE",
-        help="e.g. CPU, OPENCL.1, HETERO:GPU,CPU (default: HETERO over all devices)",
+        help="e.g. CPU, OPENCL.1, HETERO:GPU,CPU (default: all devices together, where an "
+        "installed plugin splits models)",
     )
     parser.add_argument(
         "--property",
@@ -75,48 +81,62 @@ def add_device(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="[DEVICE:]NAME=VALUE",
         help="a property to compile with, e.g. INFERENCE_PRECISION_HINT=f16; for one device of "
-        "HETERO, CPU:INFERENCE_PRECISION_HINT=bf16 (repeatable)",
+        "several, e.g. CPU:INFERENCE_PRECISION_HINT=bf16 (repeatable)",
     )
 
 
-def add_placement(parser: argparse.ArgumentParser) -> None:
-    """``--pin`` and ``--lock``, for devices made of others."""
-    add_pins(parser)
-    parser.add_argument(
-        "--lock", metavar="PLAN.toml", help="place operations as a lock of 'partita plan' says"
-    )
+def device_of(args: argparse.Namespace, core: Core) -> str:
+    """The device that the arguments name, or the default one.
+
+    Raises:
+        DeviceError: There is no such device; told before anything is downloaded.
+    """
+    device: str = args.device or core.default_device
+    core.resolve_device(device)
+    return device
 
 
-def add_pins(parser: argparse.ArgumentParser) -> None:
-    """``--pin``."""
-    parser.add_argument(
-        "--pin",
-        dest="pins",
-        action="append",
-        default=[],
-        metavar="WHAT=DEVICE",
-        help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU or "
-        "meta:KEY=VALUE=GPU; with '?' at the end only if possible (repeatable)",
-    )
+def add_device_options(
+    parser: argparse.ArgumentParser, options: Iterable[CommandOption] | None = None
+) -> None:
+    """Options for properties of single devices; by default all that plugins bring.
+
+    One whose flag is taken is left out: its plugin must not break a command.
+    """
+    added = []
+    for option in command_options() if options is None else options:
+        try:
+            parser.add_argument(
+                option.flag,
+                dest=option.property,
+                action="append" if option.repeatable else "store",
+                metavar=option.metavar,
+                help=f"{option.help} ({option.device}{', repeatable' * option.repeatable})",
+            )
+        except argparse.ArgumentError as error:
+            _log.warning("Device '%s' brings an option in vain: %s", option.device, error)
+        else:
+            added.append(option)
+    parser.set_defaults(device_options=added)
 
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--property``, ``--pin`` and ``--lock`` set.
+    """What ``--property`` and the options of plugins set.
 
     Raises:
-        DeviceStringError: Operations are placed, but on a single device.
+        DeviceStringError: An option is given that is another device's.
     """
-    placed = getattr(args, "pins", None) or getattr(args, "lock", None)
-    if placed and args.device and args.device.partition(":")[0] != "HETERO":
-        raise DeviceStringError(
-            f"--pin and --lock place operations over several devices, but '{args.device}' is one; "
-            f"write e.g. -d HETERO:{args.device},REFERENCE."
-        )
     properties = normalize(args.properties)
-    if getattr(args, "pins", None):
-        properties["HETERO_PINS"] = args.pins
-    if getattr(args, "lock", None):
-        properties["HETERO_PLACEMENT_LOCK"] = args.lock
+    for option in args.device_options:
+        value = getattr(args, option.property)
+        if value is None:
+            continue
+        if args.device and args.device.partition(":")[0] != option.device:
+            raise DeviceStringError(
+                f"{option.flag} is an option of device '{option.device}', but '{args.device}' was "
+                f"named; write -d {option.device}, or leave {option.flag} out."
+            )
+        properties[option.property] = value
     return properties
 
 
@@ -176,7 +196,7 @@ def _property(text: str) -> tuple[str, Any]:
     if not equals or not key or bool(colon) != bool(device):
         raise argparse.ArgumentTypeError(
             f"{text!r} is no property; write NAME=VALUE, or DEVICE:NAME=VALUE for one device of "
-            "HETERO"
+            "several"
         )
     return ("DEVICE_PROPERTIES", {device: {key: value}}) if device else (key, value)
 

@@ -22,6 +22,10 @@ class CoreAPI(Protocol):
     def available_devices(self) -> list[str]:
         """Names of all devices that can be used, with ids where there are several."""
 
+    @property
+    def reference_device(self) -> str:
+        """The device that others are compared with where none is named for that."""
+
     def resolve_device(self, device: str) -> str:
         """The canonical name of a device: aliases followed, existence checked."""
 

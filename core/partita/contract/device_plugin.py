@@ -30,7 +30,8 @@ class DeviceInfo:
     Attributes:
         device: Name with id, e.g. ``"OPENCL.0"``.
         full_name: What a person calls it, e.g. ``"NVIDIA H200"``.
-        kind: ``"cpu"``, ``"gpu"``, ``"accelerator"`` or ``"virtual"`` (made of other devices).
+        kind: ``"cpu"``, ``"gpu"``, ``"accelerator"``, ``"reference"`` (right rather than fast) or
+            ``"virtual"`` (made of other devices).
         memory: Id of the memory its tensors lie in; ``"host"`` if they are ordinary arrays.
         memory_bytes: Size of that memory, or ``None`` where it has no limit of its own.
         driver: Driver or library with version.
@@ -75,6 +76,10 @@ class DevicePlugin(abc.ABC):
 
     is_default: ClassVar[bool] = False
     """(optional) Whether applications that name no device get this one (defaults to no)."""
+
+    is_reference: ClassVar[bool] = False
+    """(optional) Whether other devices are compared with this one where no device is named for that
+    (defaults to no)."""
 
     @abc.abstractmethod
     def device_info(self, device_id: str) -> DeviceInfo:

@@ -124,7 +124,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Decision:
-    """How measurements decided the placement (``HETERO_SCHEDULE=COST``).
+    """How measurements decided the placement.
 
     Attributes:
         objective: What was minimized: ``"LATENCY"``, ``"PARALLEL"`` or ``"THROUGHPUT"``; times are
@@ -161,7 +161,7 @@ class Decision:
             else f"; the plan was at most {self.gap:.1%} from the optimum of its table"
         )
         return [
-            f"HETERO_SCHEDULE=COST, {self.objective}: kept '{self.chosen}' ({source}{gap})",
+            f"placed by costs, {self.objective}: kept '{self.chosen}' ({source}{gap})",
             *(f"  {candidate}" for candidate in self.candidates),
             *(f"  {note}" for note in self.notes),
         ]

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 
 import pluggy
 
+from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_plugin import DevicePlugin
 
@@ -34,3 +35,8 @@ def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:  # type: ignore[emp
 @hookspec
 def command_modules() -> Iterable[str]:  # type: ignore[empty-body]  # a spec
     """(optional) Returns names of modules with commands for ``partita``: add_parser and run."""
+
+
+@hookspec
+def command_options() -> Iterable[CommandOption]:  # type: ignore[empty-body]  # a spec
+    """(optional) Returns options for commands that compile a model: run, benchmark, bisect."""

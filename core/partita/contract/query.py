@@ -57,8 +57,7 @@ class QueryResult(dict[str, str]):
             raise UnsupportedOpError(
                 f"Device '{self.device}' does not take {len(missing)} of {len(model.ops)} "
                 f"operations of model '{model.name}': {'; '.join(lines[:10])}"
-                f"{f'; and {len(lines) - 10} more' if len(lines) > 10 else ''}. Put another device "
-                f"behind it: 'HETERO:{self.device},REFERENCE'.",
+                f"{f'; and {len(lines) - 10} more' if len(lines) > 10 else ''}.",
                 {op.name: self.reasons[op.name] for op in missing if op.name in self.reasons},
             )
 

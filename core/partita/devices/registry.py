@@ -10,11 +10,12 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
 from partita.contract import hookspecs
+from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.devices import device_string
@@ -30,6 +31,8 @@ from partita.errors import (
 from partita.properties.deferred import DeferredProperties
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PRIORITIES = "MULTI_DEVICE_PRIORITIES"
 """The property that a device list behind a colon sets."""
@@ -138,6 +141,47 @@ class Registry:
         raise DeviceNotFoundError(
             f"No device is used where none is named; name one of {', '.join(self.names) or 'none'}."
         )
+
+    @property
+    def reference(self) -> str:
+        """The device that others are compared with: the first whose plugin offers itself for that.
+
+        Raises:
+            DeviceNotFoundError: No plugin does.
+        """
+        for name in self.names:
+            if self._plugins[name].is_reference:
+                return name
+        raise DeviceNotFoundError(
+            "No device is taken to be right where none is named; name one of "
+            f"{', '.join(self.names) or 'none'}."
+        )
+
+    def over(self, devices: Iterable[str]) -> str:
+        """A device string that splits models over devices; empty if no plugin does that."""
+        for name in self.names:
+            if self.takes_list(name):
+                return f"{name}:{','.join(devices)}"
+        return ""
+
+    def with_fallback(self, device: str) -> str:
+        """A device string that gives the reference what a device does not take; empty if none can.
+
+        A device made of others has its own list, and behind the reference there is nothing.
+        """
+        name = self.resolve(device).name
+        if self._plugins[name].is_reference or self.takes_list(name):
+            return ""
+        behind = [name for name in self.names if self._plugins[name].is_reference]
+        return self.over([device, *behind[:1]]) if behind else ""
+
+    def takes_list(self, name: str) -> bool:
+        """Whether a device is made of others; one whose properties do not load is not."""
+        try:
+            return PRIORITIES in self.plugin(name).properties_type.model_fields
+        except PluginError as error:
+            _log.info("%s", error)
+            return False
 
     def release(self, name: str) -> str:
         """Distribution and version that a device's plugin comes from; empty if it is none's."""
@@ -249,9 +293,10 @@ class Registry:
         settings = {}
         if parsed.priorities is not None:
             if PRIORITIES not in plugin.properties_type.model_fields:
+                several = self.over((parsed.device, *parsed.priorities))
+                advice = f"; write '{several}' for several devices" if several else ""
                 raise DeviceStringError(
-                    f"Device '{plugin.device_name}' takes no device list; write "
-                    f"'HETERO:{parsed.device},{','.join(parsed.priorities)}' for several devices."
+                    f"Device '{plugin.device_name}' takes no device list{advice}."
                 )
             settings[PRIORITIES] = ",".join(parsed.priorities)
         return Named(plugin, ids, bool(parsed.device_id) or alias is not None, settings)
@@ -358,6 +403,20 @@ def command_modules() -> list[str]:
     Raises:
         PluginError: A hook returns something else than names.
     """
+    return _contributed("command_modules", str)
+
+
+def command_options() -> list[CommandOption]:
+    """Options that plugins bring for commands that compile a model.
+
+    Raises:
+        PluginError: A hook returns something else than options.
+    """
+    return _contributed("command_options", CommandOption)
+
+
+def _contributed(hook: str, due: type[T]) -> list[T]:
+    """What the plugins that load return from a hook without arguments, in one list."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
     for found in plugin_entries():
@@ -368,11 +427,11 @@ def command_modules() -> list[str]:
             manager.register(found.entry.load(), name=name)
         except Exception as error:  # noqa: BLE001  # a broken plugin must not break the others
             _log.info("Plugin '%s' brings no commands: %s", name, error)
-    modules = [name for names in manager.hook.command_modules() for name in names]
-    strays = [name for name in modules if not isinstance(name, str)]
+    brought = [one for several in getattr(manager.hook, hook)() for one in several]
+    strays = [one for one in brought if not isinstance(one, due)]
     if strays:
-        raise PluginError(f"A hook 'command_modules' returned {strays[0]!r}; module names are due.")
-    return modules
+        raise PluginError(f"A hook '{hook}' returned {strays[0]!r}; a {due.__name__} is due.")
+    return brought
 
 
 def _disabled() -> set[str]:

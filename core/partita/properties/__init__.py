@@ -1,16 +1,16 @@
 """Properties: typed settings of devices and of Core, validated before anything sees them.
 
 A plugin declares its properties once, as fields of a :class:`DeviceProperties` subclass. The
-property objects here and in :mod:`partita.properties.device`, :mod:`.hint` and :mod:`.hetero` are
-their names: strings that, called with a value, give the ``(key, value)`` pair, so that code
-written for OpenVINO's ``properties`` module runs.
+property objects here and in :mod:`partita.properties.device` and :mod:`.hint` are their names:
+strings that, called with a value, give the ``(key, value)`` pair, so that code written for
+OpenVINO's ``properties`` module runs. Plugins have the names of their own properties.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from partita.properties import device, hetero, hint, log, streams
+from partita.properties import device, hint, log, streams
 from partita.properties.deferred import deferred_attributes
 from partita.properties.names import Property
 from partita.properties.values import Config as Config
@@ -36,7 +36,6 @@ __all__ = [
     "device",
     "enable_profiling",
     "execution_devices",
-    "hetero",
     "hint",
     "inference_num_threads",
     "loaded_from_cache",

@@ -49,6 +49,11 @@ class PluginCore:
                 _log.info("%s", error)
         return names
 
+    @property
+    def reference_device(self) -> str:
+        """The device that others are compared with where none is named for that."""
+        return self.registry.reference
+
     def target(self, device_name: str, config: Config) -> tuple[DevicePlugin, DeviceProperties]:
         """The plugin and the complete properties for one call."""
         named = self.registry.resolve(device_name)

@@ -32,7 +32,7 @@ class LaidOutTensor(Tensor):
         self.shape = layout.shape_of(array)
         self.dtype = dtype
         self.layout = layout
-        self.device = "CPU"
+        self.device = HOST
         self.memory = f"{HOST} in {layout.name}"  # nobody takes it for ordinary host memory
 
     def numpy(self) -> Array:

@@ -22,7 +22,8 @@ class Tensor(abc.ABC):
     Attributes:
         shape: Dimensions, outermost first.
         dtype: Element type as numpy dtype (bfloat16 and float8 types come from ``ml_dtypes``).
-        device: Name of the device that made it, e.g. ``"OPENCL.0"``; ``"CPU"`` for host tensors.
+        device: Name of the device whose memory it lies in, e.g. ``"OPENCL.0"``; ``"host"`` for host
+            tensors, which belong to none.
         memory: Id of the memory that it lies in; tensors of equal memory id can be read in place
             by every device that answers ``can_share`` for that id. ``"host"`` is host memory.
 
@@ -123,7 +124,7 @@ class HostTensor(Tensor):
         self._array = array
         self._shape = array.shape
         self.dtype = array.dtype
-        self.device = "CPU"
+        self.device = HOST
         self.memory = HOST
 
     @classmethod

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, ClassVar
 
 import partita
+from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.properties.deferred import deferred_properties
@@ -94,3 +95,11 @@ def device_plugins(core: CoreAPI) -> Iterable[DevicePlugin]:
 def command_modules() -> Iterable[str]:
     """Registers ``partita plan`` and ``partita report``."""
     return ["partita_hetero.cli.plan", "partita_hetero.cli.report"]
+
+
+@partita.hookimpl
+def command_options() -> Iterable[CommandOption]:
+    """Registers ``--pin`` and ``--lock``."""
+    from partita_hetero.options.command_options import LOCK, PIN
+
+    return [PIN, LOCK]

@@ -71,7 +71,7 @@ class HeteroProperties(DeviceProperties):
         "are moved, or devices compute in float32, until the model is within it. 0: no budget.",
     )
     HETERO_ACCURACY_REFERENCE: str = Field(
-        "REFERENCE", description="The device whose outputs are right."
+        "", description="The device whose outputs are right; empty: the reference device."
     )
     HETERO_SAMPLE_INPUTS: str = Field(
         "",

@@ -18,6 +18,7 @@ class ReferencePlugin(DevicePlugin):
     """Every operator of ONNX, at the speed of a specification."""
 
     device_name = "REFERENCE"
+    is_reference = True
     properties_type: ClassVar[type[DeviceProperties]] = deferred_properties(
         "partita.properties.schema:DeviceProperties"
     )

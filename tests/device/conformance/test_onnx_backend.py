@@ -83,6 +83,12 @@ def test_devices():
     assert not backend_for("CPU").supports_device("CUDA")
 
 
+def test_the_device_where_none_is_named():
+    assert onnx_backend.prepare(MODEL).compiled.device == partita.Core().default_device
+    assert backend_for("REFERENCE").prepare(MODEL).compiled.device == "REFERENCE"
+    assert backend_for("REFERENCE").prepare(MODEL, "CPU").compiled.device == "REFERENCE"
+
+
 def test_compatible_means_that_all_is_taken():
     assert PartitaBackend.is_compatible(MODEL, "CPU")
     graph = helper.make_graph(

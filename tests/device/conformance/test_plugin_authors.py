@@ -138,7 +138,7 @@ def test_bad_names_and_taken_folders_are_refused(tmp_path):
     with pytest.raises(PluginError, match="small letters"):
         write_plugin("My-Dev", tmp_path)
     for name in ("cpu", "opencl", "hetero", "reference", "gpu"):
-        with pytest.raises(PluginError, match=f"'{name}' is a name of Partita's own"):
+        with pytest.raises(PluginError, match=f"'{name}' is taken"):
             write_plugin(name, tmp_path)
     write_plugin("newdev", tmp_path)
     with pytest.raises(PluginError, match="exists already"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 import sys
 from importlib import metadata
 from types import ModuleType
@@ -9,22 +11,23 @@ from types import ModuleType
 import pytest
 
 import partita
-from partita.cli.arguments import add_command
+from partita.cli.arguments import add_command, add_device, add_device_options, properties_of
 from partita.cli.main import main
 from partita.devices.registry import command_modules
-from partita.errors import PluginError
+from partita.errors import DeviceStringError, PluginError
+from partita.plugin import CommandOption
 
 
 @pytest.fixture
 def install(monkeypatch):
-    """Installs modules with a hook for commands as the only entry points."""
+    """Installs modules with one hook each as the only entry points."""
 
-    def install(**hooks):
+    def install(name_of_hook="command_modules", **hooks):
         entries = []
         for name, hook in hooks.items():
             module = ModuleType(f"fake_{name}")
             if hook is not None:
-                module.command_modules = partita.hookimpl(hook)
+                setattr(module, name_of_hook, partita.hookimpl(hook))
                 monkeypatch.setitem(sys.modules, module.__name__, module)
             entries.append(metadata.EntryPoint(name, module.__name__, "partita"))
         monkeypatch.setattr(metadata, "entry_points", lambda group: entries)
@@ -52,9 +55,52 @@ def test_a_plugin_that_does_not_load_brings_none(install, monkeypatch):
 
 def test_a_hook_that_returns_no_names(install):
     install(bad=lambda: [3])
-    with pytest.raises(PluginError, match="'command_modules' returned 3; module names are due"):
+    with pytest.raises(PluginError, match="'command_modules' returned 3; a str is due"):
         command_modules()
 
 
 def test_hetero_brings_plan():
     assert "partita_hetero.cli.plan" in command_modules()
+
+
+SPEED = CommandOption("--speed", "TOY", "TOY_SPEED", "N", "how fast")
+SIDES = CommandOption("--side", "TOY", "TOY_SIDES", "SIDE", "on which side", repeatable=True)
+
+
+def properties(*argv):
+    parser = argparse.ArgumentParser()
+    add_device(parser)
+    add_device_options(parser)
+    return properties_of(parser.parse_args(argv))
+
+
+def test_a_plugin_brings_options_for_its_properties(install):
+    install("command_options", toy=lambda: [SPEED, SIDES])
+    assert properties() == {}
+    assert properties("--speed", "3", "-d", "TOY:A,B") == {"TOY_SPEED": "3"}
+    assert properties("--side", "left", "--side", "right") == {"TOY_SIDES": ["left", "right"]}
+
+
+def test_an_option_of_another_device_is_refused(install):
+    install("command_options", toy=lambda: [SPEED])
+    with pytest.raises(DeviceStringError, match="--speed is an option of device 'TOY', but 'CPU'"):
+        properties("--speed", "3", "-d", "CPU")
+
+
+def test_an_option_whose_flag_is_taken_is_left_out(install, caplog):
+    taken = CommandOption("--device", "TOY", "TOY_DEVICE", "D", "which device")
+    with caplog.at_level(logging.WARNING):
+        install("command_options", toy=lambda: [taken, SPEED])
+        assert properties("--device", "TOY", "--speed", "3") == {"TOY_SPEED": "3"}
+    assert "Device 'TOY' brings an option in vain" in caplog.text
+
+
+def test_a_hook_that_returns_no_options(install):
+    install("command_options", bad=lambda: ["--speed"])
+    with pytest.raises(PluginError, match="returned '--speed'; a CommandOption is due"):
+        properties()
+
+
+def test_hetero_brings_pins_and_locks():
+    found = properties("--pin", "a=CPU", "--pin", "b=CPU", "--lock", "plan.toml")
+    assert found == {"HETERO_PINS": ["a=CPU", "b=CPU"], "HETERO_PLACEMENT_LOCK": "plan.toml"}

@@ -12,6 +12,7 @@ from models import affine, neg
 from toy_device import ToyDevice, ToyTensor, core_with
 
 import partita as ov
+from partita.contract.query import QueryResult
 from partita.errors import (
     BlobError,
     CompileError,
@@ -22,6 +23,7 @@ from partita.errors import (
     ModelNotFoundError,
     PluginError,
     PropertyError,
+    UnsupportedOpError,
 )
 
 X = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
@@ -117,6 +119,52 @@ def test_a_list_for_a_device_that_takes_none(core):
     said = "'CPU' takes no device list; write 'HETERO:CPU,REFERENCE' for several devices"
     with pytest.raises(DeviceStringError, match=said):
         core.compile_model(neg(), "CPU:REFERENCE")
+
+
+def test_what_is_used_where_no_device_is_named(core):
+    assert (core.default_device, core.reference_device) == ("HETERO", "REFERENCE")
+
+
+def test_nothing_is_used_where_no_plugin_offers_itself(monkeypatch):
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "hetero,reference,opencl")
+    core = ov.Core()
+    with pytest.raises(DeviceNotFoundError, match=r"No device is taken to be right.*one of CPU"):
+        core.reference_device  # noqa: B018  # a property
+    with pytest.raises(DeviceNotFoundError, match=r"No device is used where none is named.* CPU"):
+        core.compile_model(neg())
+    with pytest.raises(DeviceStringError, match=r"'CPU' takes no device list\.$"):
+        core.compile_model(neg(), "CPU:CPU")
+
+
+def test_a_device_of_its_own_may_offer_itself(monkeypatch):
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "hetero,reference")
+    toy = ToyDevice()
+    toy.is_default = toy.is_reference = True
+    core = core_with(toy)
+    assert (core.default_device, core.reference_device) == ("TOY", "TOY")
+
+
+class RefusingDevice(ToyDevice):
+    """Takes nothing."""
+
+    def compile_model(self, model, properties):
+        QueryResult(f"TOY.{properties.DEVICE_ID}", {}).require_all(model)
+
+
+def refused(core, device):
+    with pytest.raises(UnsupportedOpError) as caught:
+        core.compile_model(neg(), device)
+    return str(caught.value).splitlines()[1:]
+
+
+def test_what_to_do_about_operations_that_a_device_does_not_take(monkeypatch):
+    advice = "Put another device behind it: 'HETERO:TOY.1,REFERENCE'."
+    refusing = RefusingDevice(kinds=("cpu", "gpu"))
+    assert refused(core_with(refusing), "TOY.1") == [advice]
+    monkeypatch.setenv("PARTITA_DISABLE_PLUGINS", "reference")
+    assert refused(core_with(refusing), "TOY.1") == []
+    refusing.is_reference = True
+    assert refused(core_with(refusing), "TOY.1") == []
 
 
 def test_versions(core):

@@ -47,8 +47,7 @@ def test_require_all():
         answer.require_all(model)
     assert str(caught.value) == (
         "Device 'GPU' does not take 2 of 3 operations of model 'affine': 'bias' (Add): "
-        "UNSUPPORTED_OP: no kernel; 'relu' (Relu): UNSUPPORTED_OP: no kernel. Put another device "
-        "behind it: 'HETERO:GPU,REFERENCE'."
+        "UNSUPPORTED_OP: no kernel; 'relu' (Relu): UNSUPPORTED_OP: no kernel."
     )
 
 

@@ -22,12 +22,12 @@ def test_a_host_tensor_is_the_array():
     assert (tensor.shape, tensor.dtype, tensor.device, tensor.memory) == (
         (2, 3),
         "f4",
-        "CPU",
+        "host",
         "host",
     )
     assert (tensor.size, tensor.nbytes, tensor.byte_size) == (6, 24, 24)
     assert tensor.element_type == np.float32
-    assert repr(tensor) == "<Tensor float32[2, 3] on CPU>"
+    assert repr(tensor) == "<Tensor float32[2, 3] on host>"
 
 
 def test_openvinos_constructor_copies_unless_told_to_share():
@@ -39,7 +39,7 @@ def test_openvinos_constructor_copies_unless_told_to_share():
     assert shared.data[0, 0] == 9
     assert ov.Tensor(X.T).numpy().flags.c_contiguous
     assert ov.Tensor([1, 2]).shape == (2,)
-    assert repr(copied) == "<Tensor float32[2, 3] on CPU>"
+    assert repr(copied) == "<Tensor float32[2, 3] on host>"
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.dtype("float32"), ov.Type.f32, float])

@@ -23,9 +23,10 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
+    add_device_options,
     add_model,
-    add_placement,
     add_shapes,
+    device_of,
     positive_float,
     positive_int,
     properties_of,
@@ -80,7 +81,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
-    add_placement(parser)
+    add_device_options(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     length = parser.add_mutually_exclusive_group()
@@ -109,7 +110,7 @@ def add_parser(commands: Commands) -> None:
         *("-pc", "--perf-counts"),
         dest="counters",
         action="store_true",
-        help="print the time of every operation, HETERO's per subgraph",
+        help="print the time of every operation, where models are split per subgraph",
     )
     parser.set_defaults(parser=parser)
 
@@ -120,11 +121,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
     if api == "sync" and args.nireq not in (None, 1):
         args.parser.error("-nireq needs -api async: one inference after the other is one request")
     core = Core()
-    core.resolve_device(args.device)
+    device = device_of(args, core)
     work = workload.load(args, core, out)
     properties = {"PERF_COUNT": args.counters} if args.counters else {}
     compiled, compile_ms = workload.compile_for(
-        core, work.model, args.device, {**properties, **properties_of(args)}, out
+        core, work.model, device, {**properties, **properties_of(args)}, out
     )
     start = time.perf_counter()
     request = compiled.create_infer_request()
@@ -145,7 +146,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json(
             {
                 "model": args.model,
-                "device": args.device,
+                "device": device,
                 "execution_devices": compiled.execution_devices,
                 "placement": explanation.summary(),
                 "api": api,
@@ -165,7 +166,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     plural = "" if timing.requests == 1 else "s"
     out.facts(
         {
-            "device": f"{args.device} ({', '.join(compiled.execution_devices)})",
+            "device": f"{device} ({', '.join(compiled.execution_devices)})",
             "placement": explanation.summary(),
             "read": f"{work.read_ms:.0f} ms",
             "compile": f"{compile_ms:.0f} ms",

@@ -14,9 +14,10 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
+    add_device_options,
     add_model,
-    add_placement,
     add_shapes,
+    device_of,
     properties_of,
     property_options,
 )
@@ -39,14 +40,13 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
-    add_placement(parser)
+    add_device_options(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument(
         "--against",
-        default="REFERENCE",
         metavar="DEVICE",
-        help="the device that is taken to be right (default: REFERENCE)",
+        help="the device that is taken to be right (default: the installed reference device)",
     )
     parser.add_argument("--rtol", type=float, default=1e-3, help="relative tolerance (1e-3)")
     parser.add_argument(
@@ -67,15 +67,16 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Searches and prints; returns 1 if something is out of tolerance."""
     core = Core()
-    for device in (args.device, args.against):
-        core.resolve_device(device)
+    device = device_of(args, core)
+    against = args.against or core.reference_device
+    core.resolve_device(against)
     work = workload.load(args, core, out)
-    with out.progress(f"bisecting {args.device}", 1.0) as advance:
+    with out.progress(f"bisecting {device}", 1.0) as advance:
         result = bisect(
             work.model,
-            args.device,
+            device,
             work.feeds,
-            against=args.against,
+            against=against,
             rtol=args.rtol,
             atol=args.atol,
             config=properties_of(args),

@@ -47,7 +47,7 @@ def add_parser(commands: Commands) -> None:
         "-d",
         "--device",
         metavar="DEVICE",
-        help="default: HETERO over all devices, accelerators first",
+        help="default: all devices together, accelerators first",
     )
 
 
@@ -175,7 +175,7 @@ def _able_alone(core: Core, model: Model, device: str) -> list[str]:
 
 
 def best_device(core: Core) -> str:
-    """HETERO over all devices of this machine: accelerators, then CPUs, then references.
+    """All devices of this machine together: accelerators, then CPUs, then references.
 
     Of one kind, devices with a memory of their own come before those that compute in the host's:
     a device behind a driver is what people want to see used.
@@ -192,9 +192,7 @@ def best_device(core: Core) -> str:
         )
 
     parts = sorted((d for d, info in infos.items() if info.kind != "virtual"), key=rank)
-    if "HETERO" in infos:
-        return f"HETERO:{','.join(parts)}"
-    return parts[0]
+    return core.device_api.registry.over(parts) or parts[0]
 
 
 def placement(explanation: Explanation) -> list[dict[str, Any]]:

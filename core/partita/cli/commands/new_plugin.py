@@ -9,6 +9,7 @@ from pathlib import Path
 
 from partita.cli.arguments import Commands, add_command
 from partita.cli.output import Output
+from partita.core import Core
 from partita.errors import PluginError
 
 _FILES = {
@@ -26,8 +27,8 @@ _FILES = {
 """Path in the new distribution to its template."""
 
 
-BUILT_IN = frozenset(("cpu", "gpu", "opencl", "hetero", "reference", "ray", "serve", "conformance"))
-"""Devices, aliases and packages that Partita has or keeps for itself."""
+RESERVED = frozenset(("ray", "serve", "conformance"))
+"""Packages that are no devices, which Partita has or keeps for itself."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -67,20 +68,26 @@ def run(args: argparse.Namespace, out: Output) -> int:
     return 0
 
 
+def taken_names(core: Core) -> set[str]:
+    """Names of the devices that are installed, their aliases, and what Partita keeps for itself."""
+    return {*(name.lower() for name in (*core.device_api.registry.names, *core.aliases)), *RESERVED}
+
+
 def write_plugin(name: str, into: Path) -> tuple[Path, list[str]]:
     """Writes the distribution ``partita-NAME``; returns its folder and the files in it.
 
     Raises:
-        PluginError: The name cannot be a device's, is Partita's own, or the folder exists.
+        PluginError: The name cannot be a device's, is taken, or the folder exists.
     """
     if re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
         raise PluginError(
             f"'{name}' cannot name a plugin: use small letters, digits and '_', e.g. 'mydev'."
         )
-    if name in BUILT_IN:
+    taken = taken_names(Core())
+    if name in taken:
         raise PluginError(
-            f"'{name}' is a name of Partita's own, as {', '.join(sorted(BUILT_IN - {name}))} are; "
-            "a plugin of that name could not be installed beside it. Choose another, e.g. 'mydev'."
+            f"'{name}' is taken, as {', '.join(sorted(taken - {name}))} are; a plugin of that name "
+            "could not be installed beside it. Choose another, e.g. 'mydev'."
         )
     folder = into / f"partita-{name}"
     if folder.exists():

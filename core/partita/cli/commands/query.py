@@ -8,7 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partita import Core, Model, QueryResult, Reason, ReasonCode
-from partita.cli.arguments import Commands, add_command, add_device, add_model, add_shapes
+from partita.cli.arguments import (
+    Commands,
+    add_command,
+    add_device,
+    add_model,
+    add_shapes,
+    device_of,
+)
 from partita.cli.feeds import reshape
 from partita.cli.output import Output
 from partita.zoo.naming import resolve
@@ -70,10 +77,10 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Prints the verdicts."""
     core = Core()
-    core.resolve_device(args.device)  # a wrong name is told before anything is downloaded
+    device = device_of(args, core)
     model = core.read_model(resolve(args.model, Store(notify=out.note)).source)
     reshape(model, args.shapes)
-    result = core.query_model(model, args.device, args.properties)
+    result = core.query_model(model, device, args.properties)
     everything = verdicts(model, result)
     shown = [v for v in everything if v.reason is not None] if args.only_refused else everything
     counts = Counter(v.device or "no device" for v in everything)
@@ -82,7 +89,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json(
             {
                 "model": args.model,
-                "device": args.device,
+                "device": device,
                 "operations": len(everything),
                 "counts": counts,
                 "by_type" if args.by_type else "ops": by_type(shown) if args.by_type else shown,

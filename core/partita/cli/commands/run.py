@@ -17,9 +17,10 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
+    add_device_options,
     add_model,
-    add_placement,
     add_shapes,
+    device_of,
     properties_of,
 )
 from partita.cli.output import Output
@@ -46,7 +47,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
-    add_placement(parser)
+    add_device_options(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument(
@@ -65,12 +66,11 @@ def add_parser(commands: Commands) -> None:
 def run(args: argparse.Namespace, out: Output) -> int:
     """Infers and prints."""
     core = Core()
-    for device in filter(None, (args.device, args.compare)):
-        core.resolve_device(device)
+    device = device_of(args, core)
+    if args.compare:
+        core.resolve_device(args.compare)
     work = workload.load(args, core, out)
-    compiled, compile_ms = workload.compile_for(
-        core, work.model, args.device, properties_of(args), out
-    )
+    compiled, compile_ms = workload.compile_for(core, work.model, device, properties_of(args), out)
     request = compiled.create_infer_request()
     start = time.perf_counter()
     outputs = workload.infer(request, work.feeds)
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
         save(args.output, outputs)
     result = {
         "model": args.model,
-        "device": args.device,
+        "device": device,
         "compile_ms": compile_ms,
         "infer_ms": infer_ms,
         "outputs": {name: describe(array) for name, array in outputs.items()},
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     wrong = [f"'{difference['output']}'" for difference in differences if not difference["ok"]]
     if wrong:
         raise PartitaError(
-            f"{len(wrong)} of {len(differences)} outputs on {args.device} differ from "
+            f"{len(wrong)} of {len(differences)} outputs on {device} differ from "
             f"{args.compare} by more than rtol {args.rtol:g}, atol {args.atol:g}: "
             f"{', '.join(wrong)}."
         )

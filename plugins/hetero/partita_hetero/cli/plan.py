@@ -14,8 +14,9 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
-    add_pins,
+    add_device_options,
     add_shapes,
+    device_of,
     positive_float,
     properties_of,
 )
@@ -27,6 +28,7 @@ from partita.zoo.naming import resolve
 from partita.zoo.store import Store
 from partita_hetero.executors import DEFAULT, executor_for
 from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
+from partita_hetero.options.command_options import PIN
 from partita_hetero.options.pins import PinRule, read_rules
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_device(parser)
     add_shapes(parser)
-    add_pins(parser)
+    add_device_options(parser, [PIN])
     parser.add_argument(
         "--costs",
         type=Path,
@@ -125,10 +127,10 @@ def run(args: argparse.Namespace, out: Output) -> int:
 
     if args.model is None and args.costs is None:
         args.parser.error("give a MODEL, or --costs")
-    rules = read_rules(args.pins)
+    rules = read_rules(args.HETERO_PINS or ())
     if args.costs is not None:
         setting = _from_table(args, out)
-        names = device_string.parse(args.device).priorities or ()
+        names = (device_string.parse(args.device).priorities or ()) if args.device else ()
         wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
         planned = make_plan(problem_file.load(args.costs), wishes)
     else:
@@ -185,8 +187,9 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
     from partita_hetero.tuning.scheduler import Scheduler
 
     core = Core()
-    if not core.accepts_property(args.device, "HETERO_SCHEDULE"):
-        raise PlanError(f"'{args.device}' is one device; a plan is for 'HETERO:{args.device},...'.")
+    device = device_of(args, core)
+    if not core.accepts_property(device, "HETERO_SCHEDULE"):
+        raise PlanError(f"'{device}' is one device; a plan is for 'HETERO:{device},...'.")
     model = _read_model(args, core, out)
     config: dict[str, Any] = {**properties_of(args), "HETERO_SCHEDULE": "PRIORITY"}
     if args.memory:
@@ -195,7 +198,7 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
         config["PERFORMANCE_HINT"] = "THROUGHPUT"
     elif args.objective != DEFAULT.objective:
         config["HETERO_EXECUTOR"] = executor_for(args.objective).name
-    placed = core.compile_model(model, args.device, config).device_model
+    placed = core.compile_model(model, device, config).device_model
     if not isinstance(placed, HeteroModel):
         raise TypeError(f"HETERO compiles to {type(placed).__name__}.")
     compilation = placed.compilation

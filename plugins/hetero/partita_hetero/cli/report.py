@@ -16,9 +16,10 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
+    add_device_options,
     add_model,
-    add_placement,
     add_shapes,
+    device_of,
     positive_int,
     properties_of,
 )
@@ -124,7 +125,7 @@ def add_parser(commands: Commands) -> None:
     )
     add_model(parser)
     add_device(parser)
-    add_placement(parser)
+    add_device_options(parser)
     add_shapes(parser)
     workload.add_inputs(parser)
     parser.add_argument(
@@ -158,11 +159,11 @@ def _make(args: argparse.Namespace, out: Output) -> Report:
     from partita_hetero.device_model import HeteroModel
 
     core = Core()
-    core.resolve_device(args.device)
+    device = device_of(args, core)
     work = workload.load(args, core, out)
     properties = properties_of(args)
     compiled, compile_ms = workload.compile_for(
-        core, work.model, args.device, {**properties, "PERF_COUNT": True}, out
+        core, work.model, device, {**properties, "PERF_COUNT": True}, out
     )
     request = compiled.create_infer_request()
     request.infer(dict(work.feeds))  # the first one makes buffers
@@ -177,7 +178,7 @@ def _make(args: argparse.Namespace, out: Output) -> Report:
         timelines = [t for t in (placed.predicted, placed.measured) if t is not None]
     return Report(
         args.model,
-        args.device,
+        device,
         properties,
         compile_ms,
         statistics.median(times),

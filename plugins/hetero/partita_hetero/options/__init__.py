@@ -1,1 +1,1 @@
-"""Types that properties of HETERO are made of: pins and sizes in bytes."""
+"""What applications set on HETERO: pins, sizes, names of properties, options of commands."""

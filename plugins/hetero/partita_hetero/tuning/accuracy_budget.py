@@ -91,7 +91,9 @@ class Accuracy:
         self._compilation = compilation
         self._devices = compilation.devices
         self._budget = properties.HETERO_ACCURACY_BUDGET
-        self._against = properties.HETERO_ACCURACY_REFERENCE
+        self._against = (
+            properties.HETERO_ACCURACY_REFERENCE or compilation.devices.core.reference_device
+        )
         self._feeds = Samples(compilation.model, properties.HETERO_SAMPLE_INPUTS).feeds
         self._names = compilation.wiring.names()
         self._errors: dict[tuple[int, str], float] = {}

@@ -1,4 +1,4 @@
-"""Properties of the HETERO device."""
+"""Names of properties of device HETERO, as OpenVINO's ``properties.hetero`` has them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,23 @@
+"""What HETERO adds to commands that compile a model."""
+
+from __future__ import annotations
+
+from partita.contract.command_option import CommandOption
+
+PIN = CommandOption(
+    flag="--pin",
+    device="HETERO",
+    property="HETERO_PINS",
+    metavar="WHAT=DEVICE",
+    help="where operations shall run: NAME=GPU, re:EXPRESSION=GPU, type:Conv=GPU or "
+    "meta:KEY=VALUE=GPU; with '?' at the end only if possible",
+    repeatable=True,
+)
+
+LOCK = CommandOption(
+    flag="--lock",
+    device="HETERO",
+    property="HETERO_PLACEMENT_LOCK",
+    metavar="PLAN.toml",
+    help="place operations as a lock of 'partita plan' says",
+)
