@@ -23,4 +23,4 @@ def test_letters_that_the_output_lacks_are_written_as_escapes(monkeypatch):
 def test_pins_are_for_several_devices(capsys):
     assert main(["run", "builtin:digits", "-d", "CPU", "--pin", "type:Conv=CPU"]) == 1
     error = capsys.readouterr().err
-    assert "'CPU' is one; write e.g. -d HETERO:CPU,REFERENCE." in error
+    assert "--pin is an option of device 'HETERO', but 'CPU' was named" in error
