@@ -15,6 +15,9 @@ Array = np.ndarray[Any, Any]
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and element type of one input."""
 
+_ARGUMENT_BYTES = 200
+"""About what Python keeps for an argument of a step, and for an operation."""
+
 _WORTH_WAITING = 1 << 14
 """Copies of smaller arrays cost nothing."""
 
@@ -183,6 +186,22 @@ class Program:
     owned: tuple[Operand | None, ...]
     ops: list[OpRecord] = field(default_factory=list)
     rest: Rest | None = None
+    _kept_bytes: int = field(init=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, roughly: its calls, and constants that are nobody else's."""
+        return self._kept_bytes
+
+    def __post_init__(self) -> None:
+        own = {
+            id(arg.const): arg.const.nbytes
+            for step in self.steps
+            for arg in step.args
+            if isinstance(arg, Operand) and arg.const is not None and not arg.lasting
+        }
+        arguments = sum(len(step.args) for step in self.steps)
+        self._kept_bytes = sum(own.values()) + _ARGUMENT_BYTES * (arguments + len(self.ops))
 
 
 def plain(array: Array) -> Array:

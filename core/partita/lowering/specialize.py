@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,14 +20,16 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Program, Spec, plain
+from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Walk
 from partita.model.model import is_static
 
 _log = logging.getLogger(__name__)
 
-PROGRAMS = 32
-"""Programs kept per graph; the least recently used one goes first."""
+FLOOD = 32
+"""Programs for the same shapes, told apart by elements of inputs, before these are left to the run.
+"""
 
 
 class Specializer:
@@ -57,7 +58,9 @@ class Specializer:
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
         self.derives = derive_value_inputs
-        self.programs: OrderedDict[Any, Program] = OrderedDict()
+        self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
+            target.most_kept_bytes, lambda program: program.kept_bytes
+        )
         self._lock = threading.RLock()
 
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
@@ -74,12 +77,10 @@ class Specializer:
         with self._lock:
             found = self.programs.get(key)
             if found is not None:
-                self.programs.move_to_end(key)
                 return found
-            if len(self.programs) >= PROGRAMS:
-                self._make_room()
+            self._stop_a_flood(specs)
             made = self._build(specs, value_of)
-            self.programs[self.key(specs, value_of)] = made
+            self.programs.add(self.key(specs, value_of), made)
             return made
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
@@ -109,14 +110,15 @@ class Specializer:
             return shapes
         return shapes, tuple(value_of(index).tobytes() for index in self.value_inputs)
 
-    def _make_room(self) -> None:
-        """Forgets the oldest program, or all value inputs if it is their values that flood."""
-        if self.value_inputs != self._fixed_value_inputs and self.target.allow_split:
+    def _stop_a_flood(self, specs: Sequence[Spec]) -> None:
+        """Lets the run find out elements of inputs if they are others again and again."""
+        if self.value_inputs == self._fixed_value_inputs or not self.target.allow_split:
+            return
+        same_shapes = sum(key[0] == tuple(specs) for key in self.programs)
+        if same_shapes >= FLOOD:
             self.value_inputs = self._fixed_value_inputs
             self.derives = False
             self.programs.clear()
-        else:
-            self.programs.popitem(last=False)
 
     def _build(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         while True:

@@ -11,6 +11,9 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand
 from partita.lowering.transformed_weights import Prepacked
 
+MOST_KEPT_BYTES = 1 << 27
+"""What programs of shapes seen before may take, unless a back-end says otherwise."""
+
 
 @dataclass
 class Target:
@@ -30,6 +33,8 @@ class Target:
             stand in the place of their If. ``None``: nothing.
         options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
+        most_kept_bytes: What the programs of a graph may take together before those used least
+            recently are forgotten, without transformed weights, which all programs share.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
@@ -38,3 +43,4 @@ class Target:
     refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None] | None = None
     options: Any = None
     prepacked: Prepacked = field(default_factory=Prepacked)
+    most_kept_bytes: int = MOST_KEPT_BYTES

@@ -48,7 +48,14 @@ class CpuProperties(DeviceProperties):
         description="Requests computed at the same time, which share the threads evenly; 0 for 1 "
         "if PERFORMANCE_HINT asks for latency, one per thread if it asks for throughput.",
     )
-
+    SHAPE_CACHE_BYTES: int = Field(
+        1 << 27,
+        ge=0,
+        description="Memory for what was made for input shapes seen before: programs, per compiled "
+        "model, and as much again per request for their calls and outputs. What was used least "
+        "recently goes first, the last one stays. Weights and the block of intermediate tensors "
+        "are one for all shapes and do not count.",
+    )
     ENABLE_CPU_PINNING: bool = Field(
         False,
         description="Keep each thread of the device on one processor. Wakes threads sooner on an "

@@ -16,6 +16,7 @@ from partita import HostTensor
 from partita.errors import CompileError, InferError, PropertyError, UnsupportedOpError
 from partita.lowering import lower_proto
 from partita_cpu.query import refusals
+from partita_cpu.runtime.bound_program import GraphRunner
 from partita_cpu.runtime.call_table import Walker
 from partita_cpu.threads.step_team import Team
 
@@ -44,6 +45,48 @@ def test_every_shape_gets_its_program_and_old_ones_still_work():
     for shape in shapes:
         x = floats(*shape)
         np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+
+
+def test_shapes_seen_before_are_not_made_again(monkeypatch):
+    from partita_cpu.runtime import bound_program
+
+    made = []
+    real = bound_program.BoundProgram.__init__
+    monkeypatch.setattr(
+        bound_program.BoundProgram,
+        "__init__",
+        lambda self, *args: made.append(args[0]) or real(self, *args),
+    )
+    request = compiled(CHAIN).create_infer_request()
+    arrays = [floats(n, 7) for n in (60, *range(1, 60))]  # the largest first: no arena grows
+    for _ in range(3):
+        for x in arrays:
+            np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+    assert len(made) == len(set(map(id, made))) == 60
+
+
+def test_all_shapes_work_in_one_block_that_grows():
+    model = compiled(CHAIN).device_model
+    runner = GraphRunner(model.specializer, Team(1))
+    for n in (1000, 3, 100_000, 1000, 30_000):
+        x = floats(n, 2)
+        np.testing.assert_array_equal(runner.run([x])[0], chain(x))
+    outputs = 8 * (1000 + 100_000 + 30_000)
+    arena = model.specializer.program_for([floats(100_000, 2)]).arena_bytes
+    assert outputs + arena <= runner.kept_bytes <= outputs + arena + 50_000
+    runner.close()
+    assert runner.kept_bytes == 0
+
+
+@pytest.mark.parametrize("most", [0, 100_000])
+def test_what_is_kept_of_shapes_has_a_bound(most):
+    request = compiled(CHAIN, SHAPE_CACHE_BYTES=most).create_infer_request()
+    for n in [*range(1, 2000, 100), 1, 1901]:
+        x = floats(n, 8)
+        np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
+    graph = request.runner._graph
+    largest = 1901 * 8 * 4 + 10_000
+    assert graph._bound.nbytes <= max(most, largest)
 
 
 def test_inputs_in_every_memory_layout():

@@ -152,17 +152,41 @@ def test_shapes_fold_so_that_a_reshape_by_a_computed_shape_is_a_view():
         maker.program_for([x, floats(7)])
 
 
-def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten(monkeypatch):
-    monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 2)
+def test_programs_are_made_once_per_shape_and_the_oldest_is_forgotten():
     maker = specializer("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     first = maker.program_for([floats(1)])
-    assert maker.program_for([floats(1)]) is first
-    maker.program_for([floats(2)])
-    maker.program_for([floats(1)])
-    maker.program_for([floats(3)])
+    maker = specializer(
+        "g (float[N] x) => (float[N] y) { y = Relu(x) }", most_kept_bytes=2 * first.kept_bytes
+    )
+    first = maker.program_for([floats(1)])
     assert maker.program_for([floats(1)]) is first
     second = maker.program_for([floats(2)])
-    assert second is maker.program_for([floats(2)])
+    assert maker.program_for([floats(1)]) is first
+    maker.program_for([floats(3)])
+    assert maker.program_for([floats(1)]) is first
+    assert maker.program_for([floats(2)]) is not second
+
+
+def test_a_hundred_shapes_are_kept_and_a_program_larger_than_the_bound_too():
+    maker = specializer("g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    programs = [maker.program_for([floats(count)]) for count in range(1, 101)]
+    assert [maker.program_for([floats(count)]) for count in range(1, 101)] == programs
+    maker = specializer("g (float[N] x) => (float[N] y) { y = Relu(x) }", most_kept_bytes=0)
+    assert maker.program_for([floats(1)]) is maker.program_for([floats(1)])
+
+
+def test_what_a_program_keeps_is_its_own_constants_and_not_weights():
+    maker = specializer(
+        """g (float[N] x, int64[2] s) => (float[A, B] y)
+        <float[1] one = {1.0}> {
+            big = Expand(one, s)
+            y = Add(x, big)
+        }"""
+    )
+    small, large = (
+        maker.program_for([floats(1), np.array([1, count])]).kept_bytes for count in (1, 5000)
+    )
+    assert large - small == 4 * 4999
 
 
 def test_a_small_integer_input_that_gives_a_shape_becomes_a_value_input():
@@ -248,12 +272,21 @@ def test_a_backend_without_splits_says_which_operation_needs_which_value():
 
 
 def test_values_that_flood_the_cache_make_it_split_instead(monkeypatch):
-    monkeypatch.setattr("partita.lowering.specialize.PROGRAMS", 4)
+    monkeypatch.setattr("partita.lowering.specialize.FLOOD", 4)
     maker = specializer("g (float[N] x, int64[1] s) => (float[M] y) { y = Expand(x, s) }")
     for count in range(1, 9):
         (y,) = run(maker, np.ones(1, np.float32), np.array([count]))
         assert y.shape == (count,)
     assert maker.value_inputs == ()
+
+
+def test_values_that_come_with_shapes_of_their_own_are_no_flood(monkeypatch):
+    monkeypatch.setattr("partita.lowering.specialize.FLOOD", 4)
+    maker = specializer("g (float[N, 1] x, int64[2] s) => (float[N, M] y) { y = Expand(x, s) }")
+    for count in range(1, 9):
+        (y,) = run(maker, np.ones((count, 1), np.float32), np.array([count, count]))
+        assert y.shape == (count, count)
+    assert maker.value_inputs == (1,)
 
 
 def test_outputs_may_be_inputs_constants_views_and_repeated():

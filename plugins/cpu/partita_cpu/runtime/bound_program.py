@@ -13,6 +13,8 @@ import numpy as np
 from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
+from partita.lowering.recently_used import RecentlyUsed
+from partita.lowering.target import MOST_KEPT_BYTES
 from partita_cpu.runtime.call_table import Stretch, Walker
 from partita_cpu.runtime.kernel_loading import callable_of, load_kernels
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
@@ -24,8 +26,10 @@ Place = tuple[int, int, tuple[int, ...]]
 Times = list[tuple[OpRecord, int, int]]
 """Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
 
-BOUND_PROGRAMS = 8
-"""Shapes for which a runner keeps memory at the same time."""
+_BYTE = np.dtype(np.uint8)
+
+_ARGUMENT_BYTES = 400
+"""About what Python keeps for an argument of a bound call."""
 
 
 class GraphRunner:
@@ -35,13 +39,24 @@ class GraphRunner:
         specializer: Makes the programs.
         team: The threads that large steps are shared among.
         times: Where to note what each operation took, or ``None``.
+        most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
+            in the same arena, which is as large as the largest needs and not counted.
     """
 
-    def __init__(self, specializer: ProgramMaker, team: Team, times: Times | None = None) -> None:
+    def __init__(
+        self,
+        specializer: ProgramMaker,
+        team: Team,
+        times: Times | None = None,
+        most_bytes: int = MOST_KEPT_BYTES,
+    ) -> None:
         self._specializer = specializer
         self._team = team
         self._times = times
-        self._bound: dict[int, BoundProgram] = {}
+        self._arena = aligned_empty((0,), _BYTE)
+        self._bound: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
+            most_bytes, lambda bound: bound.kept_bytes
+        )
         self._last_specs: list[Spec] = []
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
@@ -91,8 +106,14 @@ class GraphRunner:
         if arrays is None or not all(array.flags.carray for array in outputs):
             return None
         program = self._specializer.program_for(arrays)
-        self.close()
-        bound = BoundProgram(program, self._team, None, scratch)
+        self._bound.discard(id(program))
+        self._last = None
+        arena = lent_arena(scratch, program.arena_bytes)
+        if arena is None:
+            arena = self._arena_for(program)
+        elif not len(self._bound):
+            self.close()
+        bound = BoundProgram(program, self._team, None, arena)
         return bound if bound.settle(arrays, outputs) else None
 
     @property
@@ -100,32 +121,63 @@ class GraphRunner:
         """Indices of the inputs whose elements decide what is run, as far as they are known."""
         return self._specializer.value_inputs
 
+    @property
+    def kept_bytes(self) -> int:
+        """What is kept for all shapes seen before, and the arena."""
+        return self._bound.nbytes + self._arena.nbytes
+
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
         self._bound.clear()
         self._last = None
+        self._arena = aligned_empty((0,), _BYTE)
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specializer.program_for(arrays)
-        bound = self._bound.pop(id(program), None)
+        bound = self._bound.get(id(program))
         if bound is None:
-            if len(self._bound) >= BOUND_PROGRAMS:
-                del self._bound[next(iter(self._bound))]
-            bound = BoundProgram(program, self._team, self._times)
-        self._bound[id(program)] = bound
+            arena = self._arena_for(program)
+            bound = BoundProgram(program, self._team, self._times, arena, self._bound.most_bytes)
+            self._bound.add(id(program), bound)
         return bound
+
+    def _arena_for(self, program: Program) -> Array:
+        """The arena. If it is too small, what is bound to it is bound anew when it comes again.
+
+        It grows to the double at least, so that this happens a few times only; what no program
+        uses of it is never touched, and takes no memory.
+        """
+        if self._arena.nbytes < program.arena_bytes:
+            grown = 2 * self._arena.nbytes
+            self._bound.clear()
+            self._arena = aligned_empty((max(grown, program.arena_bytes),), _BYTE)
+        return self._arena
 
 
 class BoundProgram:
-    """The calls of one program on one request's memory."""
+    """The calls of one program on one request's memory.
+
+    Args:
+        program: The program.
+        team: The threads that large steps are shared among.
+        times: Where to note what each operation took, or ``None``.
+        arena: At least as many bytes as the program's intermediate tensors take.
+        most_bytes: What may be kept of the rest of the program for sizes that the run tells.
+    """
 
     def __init__(
-        self, program: Program, team: Team, times: Times | None, scratch: Array | None = None
+        self,
+        program: Program,
+        team: Team,
+        times: Times | None,
+        arena: Array,
+        most_bytes: int = MOST_KEPT_BYTES,
     ) -> None:
         self._program = program
         self._team = team
         self._times = times
-        self._arena = _arena(program.arena_bytes, scratch)
+        self._arena = arena
+        self._most_bytes = most_bytes
         self._results: dict[Operand, Array] = {}
         self._arrays: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
@@ -149,12 +201,21 @@ class BoundProgram:
             self._append(step, args, self._walker is not None and self._walker.taken[number])
         self._held = self._places_held()
         rest = program.rest
-        self._rest = None if rest is None else GraphRunner(rest.specializer, team, times)
+        self._rest = None if rest is None else self._runner(rest.specializer, times)
+        arguments = sum(map(len, self._args))
+        self._own_bytes = _ARGUMENT_BYTES * arguments + sum(
+            array.nbytes for array in self._buffers if array is not None
+        )
         self._given = False  # whether steps write to arrays of the caller
         # Whether the steps leave every output in its buffer, so that there is nothing to collect.
         self._direct = rest is None and all(
             owner is not None and owner not in late for owner in program.owned
         )
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, roughly: its calls, its outputs, and the same of its rest."""
+        return self._own_bytes + (0 if self._rest is None else self._rest.kept_bytes)
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
@@ -236,6 +297,9 @@ class BoundProgram:
             for fn, args in self._calls:
                 fn(*args)
 
+    def _runner(self, specializer: ProgramMaker, times: Times | None = None) -> GraphRunner:
+        return GraphRunner(specializer, self._team, times, self._most_bytes)
+
     @staticmethod
     def _buffer(operand: Operand) -> Array:
         return aligned_empty(operand.shape, operand.dtype)
@@ -247,7 +311,7 @@ class BoundProgram:
             args = list(step.args)
             for position, arg in enumerate(args):
                 if isinstance(arg, Subgraph):
-                    args[position] = GraphRunner(arg.specializer, self._team).run
+                    args[position] = self._runner(arg.specializer).run
                 elif isinstance(arg, np.ndarray):
                     args[position] = plain(arg)
                 elif isinstance(arg, Operand) and arg.const is not None:
@@ -390,13 +454,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return raw[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def _arena(nbytes: int, scratch: Array | None) -> Array:
-    """Memory for intermediate tensors: what was lent if it is enough."""
-    if scratch is not None:
-        start = -scratch.ctypes.data % ALIGNMENT
-        if start + nbytes <= scratch.nbytes:
-            return scratch[start : start + nbytes]
-    return aligned_empty((nbytes,), np.dtype(np.uint8))
+def lent_arena(scratch: Array | None, nbytes: int) -> Array | None:
+    """An arena in memory that was lent, or ``None`` if none was, or too little."""
+    if scratch is None:
+        return None
+    start = -scratch.ctypes.data % ALIGNMENT
+    return scratch[start : start + nbytes] if start + nbytes <= scratch.nbytes else None
 
 
 def _fits(array: Array, operand: Operand, inputs: Sequence[Array]) -> bool:

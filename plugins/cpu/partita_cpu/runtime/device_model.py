@@ -98,6 +98,7 @@ class CpuModel(DeviceModel):
             refine=_refine_for(choice),
             options=choice,
             prepacked=Prepacked(state),
+            most_kept_bytes=properties.SHAPE_CACHE_BYTES,
         )
         fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)
@@ -217,7 +218,8 @@ class CpuRunner(Runner):
 
     def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
-        self._graph = GraphRunner(compiled.specializer, team, self._times)
+        most_bytes = compiled.specializer.target.most_kept_bytes
+        self._graph = GraphRunner(compiled.specializer, team, self._times, most_bytes)
         self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
         self._laid_out = bool(compiled.laid_out)
