@@ -138,6 +138,12 @@ def _of_macos(name: str) -> str:
     return value.rstrip(b"\0").decode(errors="replace") if size.value > 8 else value.hex()
 
 
+def number_of_macos(name: str) -> int:
+    """A number that sysctl knows by name; 0 if it does not."""
+    told = _of_macos(name)
+    return int.from_bytes(bytes.fromhex(told), "little") if told else 0
+
+
 _PLACE = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 

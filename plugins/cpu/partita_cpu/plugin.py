@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import partita
 from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.properties.deferred import deferred_properties
-from partita.system.processors import usable_processors
 
 if TYPE_CHECKING:
     from partita.properties import DeviceProperties
@@ -23,21 +22,26 @@ class CpuPlugin(DevicePlugin):
     )
 
     def device_info(self, device_id: str) -> DeviceInfo:
-        """Names the processor, and the level of instruction sets that kernels use on it.
+        """Names the processor, and what kernels are cut for on it.
 
         Raises:
-            PropertyError: PARTITA_CPU_ISA names no level.
+            PropertyError: PARTITA_CPU_ISA names no level, or PARTITA_CPU_CACHES no sizes.
         """
         from partita.system.processor_identity import processor_name
-        from partita_cpu.jit.isa import isa
+        from partita_cpu.machine_model import this_machine
 
-        level = isa().name
+        machine = this_machine()
+        level = machine.level.name
         return DeviceInfo(
             self.device_name,
             processor_name(),
             kind="cpu",
             driver=f"{level} kernels, numba {_version('numba')}, numpy {_version('numpy')}",
-            details={"processors": str(usable_processors()), "level": level},
+            details={
+                "processors": str(machine.cores),
+                "level": level,
+                "caches": machine.describe_caches(),
+            },
         )
 
     def query_model(

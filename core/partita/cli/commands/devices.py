@@ -13,12 +13,15 @@ from partita.errors import DeviceError
 
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
-    add_command(
+    parser = add_command(
         commands,
         "devices",
         run,
         "lists the devices of this machine, and why others cannot be used",
-        ["partita devices", "partita devices --json"],
+        ["partita devices", "partita devices --details", "partita devices --json"],
+    )
+    parser.add_argument(
+        "--details", action="store_true", help="print all that each device tells of itself"
     )
 
 
@@ -37,6 +40,12 @@ def run(args: argparse.Namespace, out: Output) -> int:
     ]
     rows += [[alias, f"= {device}", "", "", ""] for alias, device in aliases.items()]
     out.table(["device", "name", "kind", "memory", "driver"], rows)
+    if args.details:
+        for device, info in infos.items():
+            if not info.details:
+                continue
+            out.text("", f"{device}:")
+            out.facts({f"  {name}": value for name, value in info.details.items()})
     if unavailable:
         out.text("", "not available:")
         out.text(*(f"  {name}: {reason}" for name, reason in unavailable.items()))

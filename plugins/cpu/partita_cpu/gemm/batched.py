@@ -16,8 +16,11 @@ from partita_cpu.gemm.tile_kernels import NARROW, Arithmetic, tile_columns, tile
 from partita_cpu.jit.intrinsics.address_call import address, call_narrow, call_tile
 from partita_cpu.jit.loop_kernel import loop
 
-PACKED_BYTES = 4 << 20
-"""Right matrices larger than this are left to BLAS: every thread packs them for itself."""
+PACKED_SHARE = 2.0
+"""Of the second-level cache: right matrices that take more when they are packed are left to BLAS.
+
+Every thread packs them for itself. They are read in order, so that they need not quite fit.
+"""
 
 _ROOM = 4096 + 256 + 128
 
@@ -128,7 +131,8 @@ def emit_batches(b: Builder, x: Operand, w: Operand, y: Operand) -> bool:
     counts = math.prod(x.shape[:-2]), math.prod(w.shape[:-2])
     columns = tile_columns(choice.level)
     packed = -(-n // columns) * columns * k * 4
-    if not k or any(count not in (1, many) for count in counts) or packed > PACKED_BYTES:
+    most = choice.machine.l2_bytes(PACKED_SHARE)
+    if not k or any(count not in (1, many) for count in counts) or packed > most:
         return False
     thread_bytes = packed + _ROOM
     b.call(

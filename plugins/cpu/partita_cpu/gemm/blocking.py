@@ -11,12 +11,25 @@ from partita.lowering import Array
 from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.llvm.levels import Level
+from partita_cpu.machine_model import LINE_BYTES, MachineModel
 
-PANEL_BYTES = 384 << 10
-"""Size of the piece of the input that is laid out at a time, so that it stays in the cache."""
+PANEL_SHARE = 3 / 16
+"""Of the second-level cache, for the piece of the input that is laid out at a time.
 
-LARGE_PANEL_BYTES = 1 << 20
-"""The same where weights do not stay in the cache anyway, so that they are read less often."""
+The rest is for the weights that it meets and for what comes in and goes out meanwhile.
+"""
+
+LARGE_PANEL_SHARE = 1 / 2
+"""The same where weights take more than this and do not stay in the cache anyway: they are read
+less often so."""
+
+LONG_LINE = 14
+"""Pixels of a line from which on tiles may end where it ends.
+
+No cache decides that: shorter lines leave tiles half empty, and to copy a window for every pixel
+takes less. With tiles of 14 rows (AVX-512) it is slower from here on, with those of 6 rows (AVX2)
+about as fast.
+"""
 
 UNEVEN = 1.1
 """How much longer the longest share may take than the mean one without being avoided."""
@@ -24,15 +37,15 @@ UNEVEN = 1.1
 PICTURE = 3
 """Channels of a picture."""
 
-PIECE_BYTES = 32 << 10
-"""Size of a piece of a tile's weights that stays in the first-level cache from tile to tile."""
+PIECE_SHARE = 2 / 3
+"""Of the first-level cache, for a piece of a tile's weights that stays there from tile to tile.
+
+Rows of the left side run through the rest.
+"""
 
 
 PAIR = 2
 """Elements along k that vectors of bfloat16 take at a time."""
-
-LINE_BYTES = 64
-"""A line of the caches."""
 
 SET_BYTES = 512
 """Rows that lie a multiple of this apart share few places of the first-level cache."""
@@ -196,7 +209,7 @@ class Plan:
 
 def plan(
     images: Images,
-    level: Level,
+    machine: MachineModel,
     arithmetic: Arithmetic,
     threads: int,
     storage: Storage = PLAIN,
@@ -205,19 +218,19 @@ def plan(
 
     Args:
         images: The problem.
-        level: Whose kernels.
+        machine: What it is cut for.
         arithmetic: What products are computed in.
         threads: Threads that share it.
         storage: How input and output lie in memory.
     """
-    return _Planner(images, level, arithmetic, threads, storage).plan()
+    return _Planner(images, machine, arithmetic, threads, storage).plan()
 
 
 class _Planner:
     def __init__(
         self,
         images: Images,
-        level: Level,
+        machine: MachineModel,
         arithmetic: Arithmetic,
         threads: int,
         storage: Storage,
@@ -225,11 +238,11 @@ class _Planner:
         self.storage = storage
         self.x_pitch = storage.x_pitch or images.channels
         self.images, self.arithmetic, self.threads = images, arithmetic, threads
-        self.level = level
-        self.columns = tile_columns(level)
-        self.rows = tile_rows(level, arithmetic)
+        self.machine, self.level = machine, machine.level
+        self.columns = tile_columns(self.level)
+        self.rows = tile_rows(self.level, arithmetic)
         self.short = arithmetic.in_bfloat16
-        self.tiles = on_tiles(level, arithmetic)
+        self.tiles = on_tiles(self.level, arithmetic)
         self.step = PAIR if self.short and not self.tiles else STEP
         self.group_channels = images.channels // images.groups
         self.group_outputs = images.outputs // images.groups
@@ -306,7 +319,7 @@ class _Planner:
 
     def _strided_lines(self) -> bool:
         """Whether a strided convolution reads its rows out of a halo: few channels, long lines."""
-        return self.cell == self.group_channels and self.images.out_width >= 14
+        return self.cell == self.group_channels and self.images.out_width >= LONG_LINE
 
     def plan(self) -> Plan:
         i, unit = self.images, self.arithmetic.element_bytes
@@ -341,7 +354,7 @@ class _Planner:
         self.spare = -(-(padded - run) // self.cell) if halo else 0
         values = self._cut(row, block)
         piece = block // (taps * pieces)
-        chunks = -(-block // PIECE_BYTES)
+        chunks = -(-block // self.machine.l1_bytes(PIECE_SHARE))
         chunk = -(-taps * pieces // chunks)
         partial = 0 if chunk >= taps * pieces else values["TILES"] * TILE_BYTES
         values |= {
@@ -394,11 +407,12 @@ class _Planner:
         """Into how many equal pieces runs are cut, so that sums can stop between them."""
         step = self.step if self.tiles else 4 * PAIR if self.short else 4
         row_bytes = self.columns * self.arithmetic.weight_bytes * self.arithmetic.planes
-        if run != padded or padded % step or padded * row_bytes <= PIECE_BYTES:
+        most = self.machine.l1_bytes(PIECE_SHARE)
+        if run != padded or padded % step or padded * row_bytes <= most:
             return 1
         steps = padded // step
-        fewest = -(-padded * row_bytes // PIECE_BYTES)
-        return next(n for n in range(fewest, steps + 1) if steps % n == 0)
+        fewest = -(-padded * row_bytes // most)
+        return next((n for n in range(fewest, steps) if steps % n == 0), steps)
 
     def _cut(self, row: int, block: int) -> dict[str, int]:
         """Everything that the drivers read, but for what depends on the runs."""
@@ -411,7 +425,8 @@ class _Planner:
         extra = (i.kernel[0] - 1) * i.dilation[0] if halo else 0
         grain = 1 if halo else self.rows
         weights = block * self.blocks * i.groups
-        room = LARGE_PANEL_BYTES if weights > LARGE_PANEL_BYTES else PANEL_BYTES
+        large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
+        room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
         panel = max(1, room // max(1, unit_bytes) - extra)
         panel = max(grain, panel // grain * grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4

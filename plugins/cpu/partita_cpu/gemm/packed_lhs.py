@@ -25,6 +25,7 @@ from partita_cpu.jit.intrinsics.address_call import (
     call_tile,
 )
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.scalar.activations import activate_floats
 from partita_cpu.scalar.math import copy_row
 
@@ -37,15 +38,20 @@ HALF = 16
 TILE = HALF * STEP
 """Elements of it."""
 
-CHUNK_STEPS = {1: 8, 2: 4, 3: 24}
-"""Steps along k after which sums are put aside, by planes.
+WEIGHTS_SHARE = 1 / 3
+"""Of the first-level cache, for the weights of a tile's columns that stay there from tile to tile.
 
-One or two planes of weights then stay in the first-level cache from tile to tile. Six products a
-step leave time to read them from the second one, and putting sums aside takes longer.
+Behind so many steps along k sums are put aside. Tiles of the left side and of sums take the rest.
 """
 
-PANEL_BYTES = 768 << 10
-"""Of the left side, that are read again for each column of tiles."""
+MANY_WEIGHTS_SHARE = 9 / 128
+"""The same of the second-level cache, for weights in three planes.
+
+Six products a step leave time to read them from there, and putting sums aside takes longer.
+"""
+
+PANEL_SHARE = 3 / 8
+"""Of the second-level cache, for the left side, which is read again for each column of tiles."""
 
 SUMS = 64
 """Tiles of sums that are put aside, at most."""
@@ -83,22 +89,46 @@ def laid_size(rows: int, depth: int, planes: int) -> int:
     return count * (planes * TILE + 2)
 
 
+class MatrixSizes(NamedTuple):
+    """A product of matrices: (rows, depth) by (depth, columns), each number in so many planes."""
+
+    rows: int
+    depth: int
+    columns: int
+    planes: int
+
+
 def laid_table(
-    rows: int, depth: int, columns: int, planes: int, threads: int, stays: bool = False
+    product: MatrixSizes, machine: MachineModel, threads: int, stays: bool = False
 ) -> Array:
-    """The table of `multiply_laid`."""
+    """The table of `multiply_laid`.
+
+    Args:
+        product: What is multiplied.
+        machine: What it is cut for.
+        threads: Threads that share it.
+        stays: Whether the result is laid out as tiles too.
+    """
+    rows, depth, columns, planes = product
     steps, blocks, tiles = -(-depth // STEP), -(-columns // COLUMNS), -(-rows // COLUMNS)
     # With one tile down weights are read once in any case, and in order if sums are not cut.
-    chunks = 1 if tiles == 1 and planes == 2 else -(-steps // CHUNK_STEPS[planes])
+    chunks = 1 if tiles == 1 and planes == 2 else -(-steps // _chunk_steps(machine, planes))
     chunk = -(-steps // chunks)
     by_columns = blocks >= 2 * threads and (columns >= rows or tiles < 2 * threads)
     tile_bytes = 2 * TILE * planes * 2 * chunk
     most = tiles if by_columns else -(-tiles // threads)
-    panels = -(-most // max(1, PANEL_BYTES // tile_bytes))
+    panels = -(-most // max(1, machine.l2_bytes(PANEL_SHARE) // tile_bytes))
     panel = -(-most // panels)
     group = blocks if chunks == 1 else max(1, SUMS // panel)
     cut = (chunk, group, panel, int(by_columns))
     return np.array((rows, steps, planes, columns, blocks, *cut, int(stays)), np.int64)
+
+
+def _chunk_steps(machine: MachineModel, planes: int) -> int:
+    """Steps along k after which sums are put aside."""
+    held = machine.l2_bytes(MANY_WEIGHTS_SHARE) if planes > 2 else machine.l1_bytes(WEIGHTS_SHARE)
+    step_bytes = 2 * COLUMNS * STEP * planes
+    return max(1, held // step_bytes)
 
 
 def thread_bytes(table: Array) -> int:

@@ -11,8 +11,9 @@ from partita.properties.hint import ExecutionMode
 from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.packing import rounds_to_infinity
 from partita_cpu.gemm.tile_kernels import Arithmetic
-from partita_cpu.jit.isa import VARIABLE, architecture, detected, isa
+from partita_cpu.jit.isa import VARIABLE, architecture, detected
 from partita_cpu.llvm.levels import CHAINS, Level
+from partita_cpu.machine_model import MachineModel, this_machine
 from partita_cpu.properties import CpuProperties
 
 _log = logging.getLogger(__name__)
@@ -67,19 +68,24 @@ class Choice:
     """How native kernels compute; emitters find it as ``builder.options``.
 
     Attributes:
-        level: The level of instruction sets that kernels may use.
+        machine: What kernels are cut for, with the instruction sets that they may use.
         arithmetic: What float32 products are computed in.
         threads: Threads that scratch memory is laid out for.
         shortfall: Why it is not the arithmetic that properties ask for; empty if it is.
     """
 
-    level: Level
+    machine: MachineModel
     arithmetic: Arithmetic
     threads: int
     shortfall: str = field(default="", compare=False)
     _seen: dict[tuple[int, int], tuple[Array, bool]] = field(
         default_factory=dict, compare=False, repr=False
     )
+
+    @property
+    def level(self) -> Level:
+        """The level of instruction sets that kernels may use."""
+        return self.machine.level
 
     @property
     def native(self) -> bool:
@@ -175,9 +181,10 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
     """What properties and environment allow on this machine; says once if that is not all.
 
     Raises:
-        PropertyError: PARTITA_CPU_ISA names no level.
+        PropertyError: PARTITA_CPU_ISA names no level, or PARTITA_CPU_CACHES no sizes.
     """
-    level = isa()
+    machine = this_machine()
+    level = machine.level
     note = lacking_bfloat16(properties.INFERENCE_PRECISION_HINT, level, detected())
     if note:
         tell_once(note)
@@ -190,7 +197,7 @@ def choose(properties: CpuProperties, threads: int) -> Choice:
         arithmetic = Arithmetic.BF16X3
     elif level.tiles:
         arithmetic = Arithmetic.BF16X6
-    return Choice(level, arithmetic, threads, note)
+    return Choice(machine, arithmetic, threads, note)
 
 
 def lacking_bfloat16(wanted: str, level: Level, machine: Level) -> str:

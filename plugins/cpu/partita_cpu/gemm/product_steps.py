@@ -12,7 +12,14 @@ from partita.lowering import NO_ACTIVATION, Activation, ActivationCode, Array, B
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import PLAIN, Images, Plan, Storage, plan
 from partita_cpu.gemm.macrokernel import multiply_tiles
-from partita_cpu.gemm.packed_lhs import laid_size, laid_table, lay_rows, multiply_laid, thread_bytes
+from partita_cpu.gemm.packed_lhs import (
+    MatrixSizes,
+    laid_size,
+    laid_table,
+    lay_rows,
+    multiply_laid,
+    thread_bytes,
+)
 from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix, packed_size
 from partita_cpu.gemm.precision_policy import Choice, native_choice
 from partita_cpu.gemm.product_records import (
@@ -24,7 +31,11 @@ from partita_cpu.gemm.product_records import (
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels, on_tiles, tile_kernels
 
 LAID_PIXELS = 256
-"""Larger images are not laid out as a whole: caches would not hold them until they are read."""
+"""Larger images are not laid out by a step of their own.
+
+No cache decides that: with 8 tiles of 32 rows or fewer, threads share columns and not rows, and
+each would lay out the whole image for itself.
+"""
 
 LAID_DEPTH = 128
 """Nor are images of fewer channels: a step of its own takes longer than it saves.
@@ -95,7 +106,7 @@ def emit_matrix_product(b: Builder, x: Operand, op: LinearOp) -> Operand | None:
     images = Images.matrix(x.size // depth, depth, columns)
     wanted = choice.wanted_of_matrix(images, w.const)
     if on_tiles(choice.level, wanted):
-        cut, weights = fitting(b, choice, plan(images, choice.level, wanted, choice.threads), w)
+        cut, weights = fitting(b, choice, plan(images, choice.machine, wanted, choice.threads), w)
         if cut.arithmetic.in_bfloat16:
             _emit_laid(b, choice, cut, x, op._replace(w=weights), y)
             return y
@@ -131,7 +142,8 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
     if stays:
         out = b.empty((laid_size(rows, images.outputs, planes),), np.uint16)
         b.once(y, ("tiles", arithmetic), lambda: out)
-    table = laid_table(rows, depth, images.outputs, planes, choice.threads, stays)
+    product = MatrixSizes(rows, depth, images.outputs, planes)
+    table = laid_table(product, choice.machine, choice.threads, stays)
     offset = _bias(b, cut, op.bias)
     written = offset if stays else y
     added = written if op.residual is None else op.residual
@@ -171,7 +183,7 @@ def emit_product(
         storage: How x and y lie in memory.
         scaling: What happens to x first, if `storage` says that it is scaled.
     """
-    wanted = plan(images, choice.level, choice.wanted(images), choice.threads, storage)
+    wanted = plan(images, choice.machine, choice.wanted(images), choice.threads, storage)
     cut, weights = fitting(b, choice, wanted, op.w)
     op = op._replace(w=weights)
     small = images.pixels <= LAID_PIXELS and images.depth >= LAID_DEPTH
@@ -237,7 +249,7 @@ def fitting(b: Builder, choice: Choice, wanted: Plan, w: Operand) -> tuple[Plan,
     if weights.size or not w.size:
         return wanted, weights
     float32 = Arithmetic.F32
-    cut = plan(wanted.images, choice.level, float32, choice.threads, wanted.storage)
+    cut = plan(wanted.images, choice.machine, float32, choice.threads, wanted.storage)
     return cut, _packed(b, choice, cut, w)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
 from partita_cpu.jit.intrinsics.address_call import address, call_tile
@@ -26,9 +27,6 @@ from partita_cpu.scalar.math import (
     row_maximum,
     wide_vectors,
 )
-
-PACKED_BYTES = 4 << 20
-"""Heads whose packed keys and values are larger are left to BLAS."""
 
 _TILE = 1024
 """Floats that a tile kernel may put aside."""
@@ -270,7 +268,7 @@ def emit_attention(
     table = attention_table(
         choice.level, sizes, strides, None if mask is None else mask.shape, closed_is_zero
     )
-    if packed_floats(table) * 4 > PACKED_BYTES:
+    if packed_floats(table) * 4 > choice.machine.l2_bytes(PACKED_SHARE):
         return False
     q, k, v, y = (b.flat(x) for x in tensors)
     b.call(

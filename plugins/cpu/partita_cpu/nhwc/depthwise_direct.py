@@ -40,6 +40,11 @@ from partita_cpu.llvm.levels import Level
 """What `places` holds."""
 
 
+_ALMOST, _MOST = PIXELS[-2:]
+"""The largest numbers of pixels that there are kernels for: as many sums as registers hold, and one
+less, which divides lines evenly that the largest one does not. Smaller ones are powers of two."""
+
+
 def takes(window: Window) -> bool:
     """Whether there are kernels for a window."""
     known = window.kernel[2] in ACROSS and window.stride[2] in STRIDES
@@ -259,11 +264,11 @@ def _weigh_line(
 @loop(inline=True)
 def _pixels_at_once(left: int, rest: int, stride: int, across: int, width: int) -> Any:
     """Of how many of the next pixels there is a kernel; of one where windows are cut off."""
-    n = 8
-    if rest % 7 == 0 and rest % 8:
-        n = 7
-    elif rest < 8:
-        n = 4 if rest >= 4 else 2 if rest >= 2 else 1
+    n = _MOST
+    if rest % _ALMOST == 0 and rest % _MOST:
+        n = _ALMOST
+    while n > rest:
+        n //= 2
     need = (n - 1) * stride + across
     clipped = across // 2
     return 1 if -left > clipped or left + need - width > clipped else n

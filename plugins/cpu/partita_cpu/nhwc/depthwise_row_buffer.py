@@ -19,10 +19,11 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.llvm.images.depthwise_rows import MOST_PIXELS
 from partita_cpu.llvm.levels import Level
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window import ChannelSlice
 
-RING_BYTES = 512 << 10
-"""Rings larger than this would not stay in the second-level cache."""
+RING_SHARE = 1 / 4
+"""Of the second-level cache, for a ring: rows of the image and of the result run through it too."""
 
 MANY_TAPS = 25
 """From so many taps on it pays to lay out rows of float32 as well."""
@@ -44,12 +45,13 @@ def padded_width(window: Window) -> int:
     return max(window.out[2] + window.kernel[2] - 1, window.begin[2] + window.size[2])
 
 
-def fits(window: Window, channels: int, level: Level, half: bool) -> bool:
+def fits(window: Window, channels: int, machine: MachineModel, half: bool) -> bool:
     """Whether rows are to be laid out for this window; `half` for images in bfloat16."""
     dense = window.stride[1:] == window.dilation[1:] == (1, 1)
     plain = dense and min(window.begin + window.end) >= 0
-    ring = window.kernel[1] * row_bytes(window, channels, level.lanes)
-    return plain and ring <= RING_BYTES and (half or window.taps >= MANY_TAPS)
+    ring = window.kernel[1] * row_bytes(window, channels, machine.level.lanes)
+    small = ring <= machine.l2_bytes(RING_SHARE)
+    return plain and small and (half or window.taps >= MANY_TAPS)
 
 
 @functools.cache

@@ -26,11 +26,15 @@ from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, RELEASE
 from partita_cpu.jit.intrinsics.address_call import address, call_plain
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import Depthwise, depthwise_addresses
 from partita_cpu.nhwc.depthwise_separable import multiply_weighed
 
-BAND_BYTES = 640 << 10
-"""Size of the rows that are kept: with what is read beside them they stay in the second cache."""
+BAND_SHARE = 5 / 16
+"""Of the second-level cache, for the rows that are kept; the rest is for what is read beside them.
+
+Fewer rows would mean that more of them are computed twice.
+"""
 
 TWICE = 1.2
 """How many times as many rows may be computed as there are."""
@@ -58,7 +62,7 @@ input rows of one at most.
 ) = range(len(FIELDS))
 
 
-def bands(window: Window, channels: int, threads: int) -> Array | None:
+def bands(window: Window, channels: int, machine: MachineModel, threads: int) -> Array | None:
     """How an image is cut for `expand_weigh_and_multiply`; ``None`` if that does not pay.
 
     It does where a thread's share of the wide image does not stay in its cache anyway.
@@ -66,16 +70,18 @@ def bands(window: Window, channels: int, threads: int) -> Array | None:
     Args:
         window: Of the depthwise convolution, of depth 1.
         channels: Of the wide image.
+        machine: What it is cut for.
         threads: Threads that share its rows.
     """
     (height, width), (oh, ow) = window.size[1:], window.out[1:]
     stride, top = window.stride[1], window.begin[1]
     reach = (window.kernel[1] - 1) * window.dilation[1] + 1
     row_bytes = 4 * width * channels
-    rows = BAND_BYTES // row_bytes
+    band = machine.l2_bytes(BAND_SHARE)
+    rows = band // row_bytes
     share = -(-oh // threads)
     lines = min((rows - reach) // stride + 1, share)
-    if rows < reach or height * row_bytes <= BAND_BYTES * threads:
+    if rows < reach or height * row_bytes <= band * threads:
         return None
     rows = (lines - 1) * stride + reach
     if rows > TWICE * lines * stride:

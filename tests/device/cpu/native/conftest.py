@@ -7,6 +7,7 @@ import mmap
 import numpy as np
 import pytest
 
+from partita.system.cache_sizes import CacheSizes
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit import isa
 from partita_cpu.llvm.levels import Level
@@ -15,6 +16,15 @@ from tests.campaign.guard import PAGE, protect
 from . import emulated
 
 emulated.install_named(pytest.MonkeyPatch())  # before tests ask which levels there are
+
+
+CACHES = {
+    "haswell": CacheSizes(32 << 10, 256 << 10, 8 << 20),
+    "arm": CacheSizes(64 << 10, 1 << 20, 0),
+    "sapphire rapids": CacheSizes(48 << 10, 2 << 20, 2 << 20),
+    "smallest": CacheSizes(1 << 10, 4 << 10, 0),
+}
+"""Of processors that are not at hand; and such that everything is cut into many pieces."""
 
 
 class Guarded:

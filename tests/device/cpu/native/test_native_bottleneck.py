@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from partita.lowering.geometry.windows import Window
-from partita_cpu.llvm.levels import EVERY
+from partita.system.cache_sizes import CacheSizes
+from partita_cpu.llvm.levels import AVX512, EVERY
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc import inverted_bottleneck
 from partita_cpu.nhwc.inverted_bottleneck import LINES, ROWS, bands
 
@@ -29,8 +31,8 @@ def level(request, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def small_bands(monkeypatch):
-    """Bands of few rows, also where most of them are computed twice."""
-    monkeypatch.setattr(inverted_bottleneck, "BAND_BYTES", 12 << 10)
+    """Bands of few rows (of 12 KB), also where most of them are computed twice."""
+    monkeypatch.setenv("PARTITA_CPU_CACHES", "32K/38K")
     monkeypatch.setattr(inverted_bottleneck, "TWICE", 10.0)
 
 
@@ -134,12 +136,14 @@ def window(size, out, kernel=3, stride=1):
 
 
 def test_bands_fill_their_memory_and_are_not_made_of_small_images(monkeypatch):
-    monkeypatch.setattr(inverted_bottleneck, "BAND_BYTES", 640 << 10)
     monkeypatch.setattr(inverted_bottleneck, "TWICE", 1.2)
+    machine = MachineModel(AVX512, 2, CacheSizes(48 << 10, 2 << 20, 0))
     rows = 4 * 112 * 96
-    cut = bands(window(112, 56, stride=2), 96, 2)
+    cut = bands(window(112, 56, stride=2), 96, machine, 2)
     assert cut[ROWS] * rows <= 640 << 10 < (cut[ROWS] + 2) * rows
     assert cut[ROWS] == 2 * (cut[LINES] - 1) + 3
-    assert bands(window(14, 14), 576, 2) is None  # two threads' caches hold it
-    assert bands(window(112, 112), 960, 2) is None  # one row has no room
-    assert bands(window(56, 56, kernel=7), 512, 2) is None  # most rows would be computed twice
+    assert bands(window(14, 14), 576, machine, 2) is None  # two threads' caches hold it
+    assert bands(window(112, 112), 960, machine, 2) is None  # one row has no room
+    assert (
+        bands(window(56, 56, kernel=7), 512, machine, 2) is None
+    )  # most rows would be computed twice

@@ -150,7 +150,7 @@ def test_lines_stay_within_their_memory(guarded):
     bias, factors = rng.integers(-99, 99, 70).astype(np.int32), rng.random(70).astype(np.float32)
     y = guarded.array(np.zeros((2, 9, 11, 70), np.uint8))
     memory = guarded.array(np.zeros((2, (5 + 2) * 13 * 64 + (32 + 3) * 64 + 64), np.uint8))
-    sizes = [9, 11, 64, 3, 3, 1, 1, 9, 11, 70, 0, Kind.LEVELS, 0, 255, 5, 0, memory.shape[1]]
+    sizes = [9, 11, 64, 3, 3, 1, 1, 9, 11, 70, 0, Kind.LEVELS, 0, 255, 5, 0, memory.shape[1], 2]
     for tid in range(2):
         convolve_lines(
             guarded.array(x).reshape(-1),

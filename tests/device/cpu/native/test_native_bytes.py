@@ -23,6 +23,7 @@ LEVELS = list(available())
 def test_products(level, rows, terms, columns, kind, plain, guarded):
     rng = np.random.default_rng(rows + terms)
     steps, step = row_steps(terms)
+    block = int(rng.integers(1, 8))
     width = steps * step if level.tiles else -(-terms // QUAD) * QUAD
     # Rows that fill tiles lie as they are; others are packed with room behind them.
     there = not level.tiles or rows >= CHUNK or rows == CHUNK // 2 or rows <= FEW
@@ -40,7 +41,7 @@ def test_products(level, rows, terms, columns, kind, plain, guarded):
     else:
         bias = rng.integers(-50, 50, columns).astype(np.int32)
     y = guarded.array(np.full((rows, columns), 7, dtype))
-    sizes = [terms, columns, width // QUAD, 0, 0, kind, -128, 127, steps, plain]
+    sizes = [terms, columns, width // QUAD, 0, 0, kind, -128, 127, steps, plain, block]
     table = np.array(sizes, np.int64)
     threads = 2
     sums = (x[:rows, :terms].astype(np.int64) - row_zero) @ (w.astype(np.int64) - zeros)

@@ -9,12 +9,13 @@ from partita_cpu.gemm.blocking import Images
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.llvm.levels import AMX
+from partita_cpu.machine_model import MachineModel
 
 FINE = np.ones(3, np.float32)
 
 
 def arithmetic(images, weights=FINE, wanted=Arithmetic.BF16X3):
-    return Choice(AMX, wanted, 2).product_arithmetic(images, weights)
+    return Choice(MachineModel(AMX), wanted, 2).product_arithmetic(images, weights)
 
 
 def window(channels, outputs, size=7):
@@ -82,7 +83,7 @@ def test_nothing_is_split_with_loss_unless_it_may_be():
 
 def test_sums_of_what_is_computed_on_the_way_may_be_shorter():
     def chosen(depth, wanted=Arithmetic.BF16X3, outputs=16):
-        choice = Choice(AMX, wanted, 2)
+        choice = Choice(MachineModel(AMX), wanted, 2)
         return choice.product_arithmetic(pointwise(depth, outputs), FINE, computed=True)
 
     assert chosen(257) is Arithmetic.BF16X3

@@ -17,6 +17,7 @@ from partita_cpu.jit import isa
 from partita_cpu.kernels.int8.product import CHUNK, TOGETHER, Kind, multiply_bytes
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
 from partita_cpu.llvm.levels import AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
+from partita_cpu.machine_model import MachineModel
 
 from . import emulated
 from .test_native_pack import check as check_packed
@@ -50,7 +51,7 @@ def test_products_in_bfloat16(level, columns, guarded):
         depth = 1 + rows * 37 % 91
         x = rng.standard_normal((rows, depth)).astype(np.float32)
         w = rng.standard_normal((depth, columns)).astype(np.float32)
-        cut = plan(Images.matrix(rows, depth, columns), level, Arithmetic.BF16, 2)
+        cut = plan(Images.matrix(rows, depth, columns), MachineModel(level), Arithmetic.BF16, 2)
         y = run(guarded, cut, level, x, w, None, None)
         check(y, x.astype(np.float64) @ w, Arithmetic.BF16)
 
@@ -64,7 +65,7 @@ def rounded(x):
 def test_factors_are_rounded_and_sums_are_not(level, guarded):
     rng = np.random.default_rng(1)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((40, 301), (301, 50)))
-    cut = plan(Images.matrix(40, 301, 50), level, Arithmetic.BF16, 2)
+    cut = plan(Images.matrix(40, 301, 50), MachineModel(level), Arithmetic.BF16, 2)
     y = run(guarded, cut, level, x, w, None, None)
     wanted = rounded(x).astype(np.float64) @ rounded(w)
     np.testing.assert_allclose(y, wanted, atol=2e-6 * np.abs(wanted).max() * 301**0.5)
@@ -76,7 +77,7 @@ def test_infinity_stays_in_its_row(level, special, depth, guarded):
     """Also where a run is filled up by a zero, which infinity may not meet."""
     x, w = np.ones((5, depth), np.float32), np.ones((depth, 20), np.float32)
     x[2, depth - 1] = special
-    cut = plan(Images.matrix(5, depth, 20), level, Arithmetic.BF16, 1)
+    cut = plan(Images.matrix(5, depth, 20), MachineModel(level), Arithmetic.BF16, 1)
     y = run(guarded, cut, level, x, w, None, None, threads=1)
     with np.errstate(over="ignore"):
         wanted = x.sum(1, keepdims=True) * np.ones(20, np.float32)
@@ -99,21 +100,21 @@ def test_convolutions_in_bfloat16(level, halves, channels, kernel, stride):
     storage = Storage(*halves, channels + 3, 2, 41, 1)
     check_part(level, Arithmetic.BF16, images, 0, 2, storage)
     w = np.random.default_rng(0).standard_normal((37, channels, *kernel)).astype(np.float32)
-    cut = plan(images, level, Arithmetic.BF16, 2, storage)
+    cut = plan(images, MachineModel(level), Arithmetic.BF16, 2, storage)
     check_packed(cut, pack(cut, w), w)
 
 
 def test_images_in_bfloat16_are_read_where_they_lie(level):
     images, odd = (Images(1, 1, 9, channels, 8, out_width=9) for channels in (30, 31))
-    assert plan(images, level, Arithmetic.BF16, 1).source is Source.COLUMNS
+    assert plan(images, MachineModel(level), Arithmetic.BF16, 1).source is Source.COLUMNS
     for one, source in ((images, Source.DIRECT), (odd, Source.COLUMNS)):
         half = Storage(True, True, one.channels, 0, one.outputs, 0)
-        assert plan(one, level, Arithmetic.BF16, 1, half).source is source
+        assert plan(one, MachineModel(level), Arithmetic.BF16, 1, half).source is source
         check_part(level, Arithmetic.BF16, one, 0, 1, half)
 
 
 def test_a_run_is_filled_up_to_pairs_only(level):
-    cut = plan(Images.matrix(9, 33, 8), level, Arithmetic.BF16, 1)
+    cut = plan(Images.matrix(9, 33, 8), MachineModel(level), Arithmetic.BF16, 1)
     assert (cut.padded, cut.step) == (34, 2)
 
 
@@ -129,7 +130,7 @@ def test_products_of_bytes(able, rows, monkeypatch, guarded):
         x[:, :terms] = rng.integers(200, 256, (rows, terms))
         w = rng.integers(-128, -100, (terms, columns)).astype(np.int8)  # 16 bits would overflow
         y = guarded.array(np.full((rows, columns), 7, np.int32))
-        table = [terms, columns, width // QUAD, 0, 0, Kind.SUMS, -128, 127, 1, 0]
+        table = [terms, columns, width // QUAD, 0, 0, Kind.SUMS, -128, 127, 1, 0, 6]
         for tid in range(2):
             multiply_bytes(
                 guarded.array(x).reshape(-1),
@@ -156,5 +157,5 @@ def test_convolutions_agree_with_float32(level, guarded):
     x = rng.standard_normal((99, 64)).astype(np.float32)
     w = rng.standard_normal((40, 64, 3, 3)).astype(np.float32)
     for arithmetic in (Arithmetic.F32, Arithmetic.BF16):
-        y = run(guarded, plan(images, level, arithmetic, 2), level, x, w, None, None)
+        y = run(guarded, plan(images, MachineModel(level), arithmetic, 2), level, x, w, None, None)
         check(y, convolve(images, x, w), arithmetic)

@@ -16,6 +16,7 @@ from partita_cpu.jit.intrinsics.address_call import call_narrow, call_round
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm import module
 from partita_cpu.llvm.levels import EVERY
+from partita_cpu.machine_model import MachineModel
 
 from .test_native_layout import Net, check, compiled, level
 
@@ -138,7 +139,7 @@ def test_convolutions_of_all_kinds():
 def test_rows_are_laid_out_to_be_rounded():
     images = Images.matrix(40, 64, 32)
     for kind, source in ((Arithmetic.F32, Source.DIRECT), (Arithmetic.F16, Source.COLUMNS)):
-        assert plan(images, LEVELS[0], kind, 2).source is source
+        assert plan(images, MachineModel(LEVELS[0]), kind, 2).source is source
 
 
 @pytest.mark.parametrize("found", LEVELS)

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from sampling import examples
 
 from partita.lowering import ActivationCode
+from partita.system.cache_sizes import ASSUMED
 from partita_cpu.gemm.blocking import Images, plan
 from partita_cpu.gemm.packed_lhs import (
     SUMS,
+    MatrixSizes,
     laid_size,
     laid_table,
     lay_rows,
@@ -23,8 +25,9 @@ from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.tile_kernels import Arithmetic, laid_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
+from partita_cpu.machine_model import MachineModel
 
-from .conftest import TOLERANCE, Guarded
+from .conftest import CACHES, TOLERANCE, Guarded
 
 ARITHMETICS = [a for a in Arithmetic if a.in_bfloat16 and detected().tiles]
 INF = float("inf")
@@ -42,12 +45,14 @@ def run(
     gate=0,
     low=-INF,
     out=None,
+    caches=ASSUMED,
 ):
     (rows, depth), columns, planes = x.shape, w.shape[1], arithmetic.planes
     kernels = laid_kernels(AMX, arithmetic)
     tiles = guarded.array(np.full(laid_size(rows, depth, planes), 0xFFFF, np.uint16))
-    cut = plan(Images.matrix(rows, depth, columns), AMX, arithmetic, threads)
-    table = laid_table(rows, depth, columns, planes, threads, out is not None)
+    cut = plan(Images.matrix(rows, depth, columns), MachineModel(AMX), arithmetic, threads)
+    sizes, machine = MatrixSizes(rows, depth, columns, planes), MachineModel(AMX, 2, caches)
+    table = laid_table(sizes, machine, threads, out is not None)
     y = guarded.array(np.full((rows, columns), 7, np.float32))
     scratch = np.full(threads * thread_bytes(table), 255, np.uint8)  # NaN, in every type
     source = guarded.array(x).reshape(-1)
@@ -88,9 +93,10 @@ def check(y, expected, arithmetic, x, w):
     columns=st.integers(1, 200),
     threads=st.integers(1, 3),
     seed=st.integers(0, 99),
+    caches=st.sampled_from([*CACHES.values()]),
     data=st.data(),
 )
-def test_products(arithmetic, rows, depth, columns, threads, seed, data):
+def test_products(arithmetic, rows, depth, columns, threads, seed, caches, data):
     guarded, rng = Guarded(), np.random.default_rng(seed)
     x = rng.standard_normal((rows, depth)).astype(np.float32)
     w = rng.standard_normal((depth, columns)).astype(np.float32)
@@ -102,7 +108,7 @@ def test_products(arithmetic, rows, depth, columns, threads, seed, data):
     for term in (bias, residual):
         expected = expected if term is None else expected + term
     code = data.draw(st.sampled_from([ActivationCode.NONE, ActivationCode.TANH]))
-    y = run(guarded, arithmetic, x, w, bias, residual, threads, int(code))
+    y = run(guarded, arithmetic, x, w, bias, residual, threads, int(code), caches=caches)
     # Tanh brings results nearer to one another, but not by so much as it makes them smaller.
     check(y, np.tanh(expected) if code else expected, arithmetic, x, w)
     guarded.release()
@@ -114,7 +120,8 @@ def test_many_rows_and_sums_that_are_put_aside(arithmetic, rows, depth, columns,
     rng = np.random.default_rng(0)
     x = rng.standard_normal((rows, depth)).astype(np.float32)
     w = rng.standard_normal((depth, columns)).astype(np.float32)
-    table = laid_table(rows, depth, columns, arithmetic.planes, 2)
+    sizes = MatrixSizes(rows, depth, columns, arithmetic.planes)
+    table = laid_table(sizes, MachineModel(AMX), 2)
     assert rows > 500 or thread_bytes(table) > SUMS // 2 * 4096
     check(run(guarded, arithmetic, x, w), x.astype(np.float64) @ w, arithmetic, x, w)
 

@@ -16,6 +16,7 @@ from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX, NEON
+from partita_cpu.machine_model import MachineModel
 
 from .conftest import Guarded, choices
 
@@ -72,7 +73,7 @@ def test_convolutions(level, arithmetic, data):
     sizes = (20 + down - 1, 20 + 2 * pad), ((down, across), (1, 1), (1, 1), (0, pad), (0, pad))
     out = 20, 20 + 4 * pad - across + 1
     images = Images(1, *sizes[0], channels, outputs, groups, *sizes[1], *out)
-    cut = plan(images, level, arithmetic, 2, Storage(half_in=half_in))
+    cut = plan(images, MachineModel(level), arithmetic, 2, Storage(half_in=half_in))
     rng = np.random.default_rng(0)
     guarded = Guarded()
     w = rng.standard_normal((outputs, channels // groups, down, across)).astype(np.float32)
@@ -85,7 +86,7 @@ def test_convolutions(level, arithmetic, data):
 @given(depth=st.integers(1, 100), columns=st.integers(1, 100), order=st.sampled_from("CF"))
 def test_matrices(level, arithmetic, depth, columns, order):
     w = np.random.default_rng(1).standard_normal((depth, columns)).astype(np.float32)
-    cut = plan(Images.matrix(40, depth, columns), level, arithmetic, 2)
+    cut = plan(Images.matrix(40, depth, columns), MachineModel(level), arithmetic, 2)
     guarded = Guarded()
     lying = guarded.array(w if order == "C" else np.ascontiguousarray(w.T))
     packed = pack_matrix(cut, lying if order == "C" else lying.T)
@@ -100,7 +101,7 @@ def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, order):
     known = llvm_kernel.addresses(detected())
     monkeypatch.setattr(llvm_kernel, "addresses", lambda level: known)
     w = np.random.default_rng(3).standard_normal((40, 37)).astype(np.float32)
-    cut = plan(Images.matrix(40, 40, 37), NEON, Arithmetic.F32, 2)
+    cut = plan(Images.matrix(40, 40, 37), MachineModel(NEON), Arithmetic.F32, 2)
     assert cut.columns == 8
     check(cut, pack_matrix(cut, np.asarray(w, order=order)), w.T.reshape(37, 40, 1, 1))
 
@@ -114,7 +115,7 @@ def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kerne
     odd[...] = w
     assert not odd.flags.aligned
     around = (kernel,) * 2, (1, 1), (1, 1), (kernel // 2,) * 2, (kernel // 2,) * 2
-    cut = plan(Images(1, 9, 9, 170, 300, 1, *around, 9, 9), level, arithmetic, 2)
+    cut = plan(Images(1, 9, 9, 170, 300, 1, *around, 9, 9), MachineModel(level), arithmetic, 2)
     whole = pack(cut, w)
     np.testing.assert_array_equal(pack(cut, odd), whole)
     np.testing.assert_array_equal(pack(cut, w, threads=2), whole)
@@ -126,16 +127,16 @@ def test_weights_at_odd_addresses_and_shares_of_threads(level, arithmetic, kerne
 def test_what_would_be_infinite_in_bfloat16_is_not_packed(level, arithmetic, large):
     w = np.ones((70, 50), np.float32)
     w[69, 49] = large
-    cut = plan(Images.matrix(40, 70, 50), level, arithmetic, 2)
+    cut = plan(Images.matrix(40, 70, 50), MachineModel(level), arithmetic, 2)
     assert pack_matrix(cut, w).size == 0 if arithmetic.in_bfloat16 else pack_matrix(cut, w).size
-    assert Choice(level, arithmetic, 2).rounds_to_infinity(w)
+    assert Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
     w[69, 49] = 3.39e38
     assert pack_matrix(cut, w).size
-    assert not Choice(level, arithmetic, 2).rounds_to_infinity(w)
+    assert not Choice(MachineModel(level), arithmetic, 2).rounds_to_infinity(w)
 
 
 def test_what_packing_found_out_is_known():
-    choice = Choice(AMX, Arithmetic.BF16X3, 2)
+    choice = Choice(MachineModel(AMX), Arithmetic.BF16X3, 2)
     w = np.ones((3, 4), np.float32)
     choice.note(w, True)
     assert choice.product_arithmetic(Images.matrix(64, 512, 512), w) is Arithmetic.F32

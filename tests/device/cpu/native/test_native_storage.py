@@ -17,6 +17,7 @@ from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArra
 from partita_cpu.gemm.tile_kernels import Arithmetic, single_kernel, tile_kernels, window_kernels
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import available
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import pack_row, pack_taps
 from partita_cpu.nhwc.depthwise_row_buffer import (
     RowBuffer,
@@ -109,7 +110,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
     x = loaded(whole, kind)[:, here]
     if storage.scaled:
         x = np.minimum(np.maximum(x.astype(np.float64) * factor + shift, -0.5), 2)
-    cut = plan(images, level, arithmetic, threads, storage)
+    cut = plan(images, MachineModel(level), arithmetic, threads, storage)
     blank = np.full((images.pixels, storage.y_pitch), SENTINEL)
     y = guarded.array(stored(blank, storage.half_out, kind))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
@@ -145,7 +146,7 @@ def check_part(level, arithmetic, images, seed, threads, storage):
 def test_images_in_bfloat16_are_read_in_place(level, pixels, channels, outputs, threads):
     images = Images(1, 1, pixels, channels, outputs, out_width=pixels)
     storage = Storage(True, True, channels, 0, outputs + 3, 1)
-    source = plan(images, level, Arithmetic.BF16, threads, storage).source
+    source = plan(images, MachineModel(level), Arithmetic.BF16, threads, storage).source
     whole = pixels >= 16 or not level.tiles
     assert source is (Source.DIRECT if whole else Source.COLUMNS)
     check_part(level, Arithmetic.BF16, images, pixels, threads, storage)
@@ -161,7 +162,7 @@ def test_residuals_in_bfloat16(guarded, level, gate, width):
     x = stored(rng.standard_normal((9 * width, 32)), True)
     w = (rng.standard_normal((40, 32, 3, 3)) / 17).astype(np.float32)
     residual = stored(rng.standard_normal((9 * width, 40)), True)
-    cut = plan(images, level, Arithmetic.BF16, 2, Storage(True, True))
+    cut = plan(images, MachineModel(level), Arithmetic.BF16, 2, Storage(True, True))
     y = guarded.array(np.zeros_like(residual))
     none = np.zeros(1, np.float32)
     for tid in range(2):

@@ -17,8 +17,9 @@ from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArra
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.jit.isa import detected
 from partita_cpu.llvm.levels import AMX
+from partita_cpu.machine_model import MachineModel
 
-from .conftest import TOLERANCE, Guarded, choices
+from .conftest import CACHES, TOLERANCE, Guarded, choices
 
 INF = float("inf")
 
@@ -82,19 +83,21 @@ def test_products_of_all_row_counts(level, arithmetic, columns, guarded):
         depth = 1 + rows * 5 % 41
         x = rng.standard_normal((rows, depth)).astype(np.float32)
         w = rng.standard_normal((depth, columns)).astype(np.float32)
-        cut = plan(Images.matrix(rows, depth, columns), level, arithmetic, 2)
+        cut = plan(Images.matrix(rows, depth, columns), MachineModel(level), arithmetic, 2)
         y = run(guarded, cut, level, x, w, None, None)
         check(y, x.astype(np.float64) @ w, arithmetic)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("depth", [530, 1100])
-def test_long_sums_are_cut(level, arithmetic, depth, guarded):
+@pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES)
+def test_long_sums_are_cut(level, arithmetic, depth, caches, guarded):
     rng = np.random.default_rng(0)
+    machine = MachineModel(level, 2, caches)
     for rows in (1, 16, 31, 300):
         x = rng.standard_normal((rows, depth)).astype(np.float32)
         w = rng.standard_normal((depth, 35)).astype(np.float32)
-        cut = plan(Images.matrix(rows, depth, 35), level, arithmetic, 2)
+        cut = plan(Images.matrix(rows, depth, 35), machine, arithmetic, 2)
         y = run(guarded, cut, level, x, w, None, None)
         check(y, x.astype(np.float64) @ w, arithmetic)
 
@@ -106,7 +109,7 @@ def test_long_sums_over_taps_are_cut(level, arithmetic, channels, guarded):
     images = Images(1, 9, 11, channels, 40, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 9, 11)
     x = rng.standard_normal((99, channels)).astype(np.float32)
     w = rng.standard_normal((40, channels, 3, 3)).astype(np.float32)
-    y = run(guarded, plan(images, level, arithmetic, 2), level, x, w, None, None)
+    y = run(guarded, plan(images, MachineModel(level), arithmetic, 2), level, x, w, None, None)
     check(y, convolve(images, x, w), arithmetic)
 
 
@@ -122,7 +125,7 @@ def test_three_parts_are_as_exact_as_float32(depth, guarded):
     sizes = np.abs(x).astype(np.float64) @ np.abs(w)
     errors = []
     for arithmetic in (Arithmetic.BF16X6, Arithmetic.F32):
-        cut = plan(Images.matrix(64, depth, 40), AMX, arithmetic, 2)
+        cut = plan(Images.matrix(64, depth, 40), MachineModel(AMX), arithmetic, 2)
         y = run(guarded, cut, AMX, x, w, None, None)
         errors.append(np.sqrt((((y - x.astype(np.float64) @ w) / sizes) ** 2).mean()))
     assert errors[0] <= 1.5 * errors[1]
@@ -162,9 +165,14 @@ GROUPS_OF_HALF_A_STEP = Images(1, 3, 24, 32, 62, 2, (3, 1), (1, 1), (1, 1), (2, 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
 @examples(60)
-@example(images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1)
-@given(images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
-def test_convolutions(level, arithmetic, images, seed, threads):
+@example(images=GROUPS_OF_HALF_A_STEP, seed=0, threads=1, caches=CACHES["sapphire rapids"])
+@given(
+    images=convolutions(),
+    seed=st.integers(0, 99),
+    threads=st.integers(1, 3),
+    caches=st.sampled_from([*CACHES.values()]),
+)
+def test_convolutions(level, arithmetic, images, seed, threads, caches):
     rng = np.random.default_rng(seed)
     guarded = Guarded()
     pixels = images.batch * images.height * images.width
@@ -173,7 +181,7 @@ def test_convolutions(level, arithmetic, images, seed, threads):
     w = rng.standard_normal((images.outputs, channels, *images.kernel)).astype(np.float32)
     bias = rng.standard_normal(images.outputs).astype(np.float32)
     residual = rng.standard_normal((images.pixels, images.outputs)).astype(np.float32)
-    cut = plan(images, level, arithmetic, threads)
+    cut = plan(images, MachineModel(level, 2, caches), arithmetic, threads)
     y = run(guarded, cut, level, x, w, bias, residual, low=-1.5, threads=threads)
     whole = convolve(images, x, w)
     wanted = np.maximum(whole + bias + residual, -1.5)
@@ -193,7 +201,7 @@ def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, specia
     around = ((kernel,) * 2, (stride,) * 2, (1, 1), (pad,) * 2, (pad,) * 2)
     outs = [(size + 2 * pad - kernel) // stride + 1 for size in sizes]
     images = Images(data.draw(st.integers(1, 2)), *sizes, 3, 5, 1, *around, *outs)
-    cut = plan(images, level, arithmetic, 2, Storage(planar=True))
+    cut = plan(images, MachineModel(level), arithmetic, 2, Storage(planar=True))
     assert cut.source is Source.HALO
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((images.batch, 3, *sizes)).astype(np.float32)
@@ -218,8 +226,8 @@ def test_pictures_whose_channels_lie_apart(level, arithmetic, data, seed, specia
 def test_the_sources_are_all_used(level, arithmetic):
     whole = Images(1, 14, 14, 64, 64, 1, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 14, 14)
     strided = Images(1, 14, 14, 64, 64, 1, (3, 3), (2, 2), (1, 1), (1, 1), (1, 1), 7, 7)
-    assert plan(whole, level, arithmetic, 2).source is Source.HALO
-    assert plan(strided, level, arithmetic, 2).source is Source.COLUMNS
+    assert plan(whole, MachineModel(level), arithmetic, 2).source is Source.HALO
+    assert plan(strided, MachineModel(level), arithmetic, 2).source is Source.COLUMNS
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
@@ -229,7 +237,7 @@ def test_special_numbers_reach_their_rows_and_no_others(level, arithmetic, speci
     x = rng.standard_normal((40, 50)).astype(np.float32)
     w = rng.standard_normal((50, 33)).astype(np.float32)
     x[5, 7] = special
-    cut = plan(Images.matrix(40, 50, 33), level, arithmetic, 2)
+    cut = plan(Images.matrix(40, 50, 33), MachineModel(level), arithmetic, 2)
     y = run(guarded, cut, level, x, w, None, None)
     np.testing.assert_array_equal(y[5], (x[5:6] @ w)[0])
     others = np.arange(40) != 5
@@ -251,7 +259,7 @@ def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, ch
         reached = ~np.isfinite(convolve(images, x, w))
     assert reached.any()
     guarded = Guarded()
-    y = run(guarded, plan(images, level, arithmetic, 2), level, x, w, None, None)
+    y = run(guarded, plan(images, MachineModel(level), arithmetic, 2), level, x, w, None, None)
     np.testing.assert_array_equal(~np.isfinite(y), reached)
     check(y[~reached], finite[~reached], arithmetic)
     guarded.release()
@@ -261,7 +269,7 @@ def test_special_numbers_reach_their_windows_and_no_others(level, arithmetic, ch
 def test_bounds_keep_nan(level, arithmetic, guarded):
     x = np.array([[np.nan, 1], [-1, 1], [5, 5]], np.float32)
     w = np.ones((2, 3), np.float32)
-    cut = plan(Images.matrix(3, 2, 3), level, arithmetic, 1)
+    cut = plan(Images.matrix(3, 2, 3), MachineModel(level), arithmetic, 1)
     y = run(guarded, cut, level, x, w, None, None, low=0.5, high=6.0, threads=1)
     np.testing.assert_array_equal(y, [[np.nan] * 3, [0.5] * 3, [6] * 3])
 
@@ -273,7 +281,7 @@ def test_activation_after_the_residual(level, arithmetic, guarded):
     w = rng.standard_normal((8, 37)).astype(np.float32)
     bias = rng.standard_normal(37).astype(np.float32)
     residual = rng.standard_normal((21, 37)).astype(np.float32)
-    cut = plan(Images.matrix(21, 8, 37), level, arithmetic, 2)
+    cut = plan(Images.matrix(21, 8, 37), MachineModel(level), arithmetic, 2)
     y = run(guarded, cut, level, x, w, bias, residual, code=6)
     wanted = 1 / (1 + np.exp(-(x.astype(np.float64) @ w + bias + residual)))
     assert np.abs(y - wanted).max() <= TOLERANCE[arithmetic] * 4
@@ -288,7 +296,7 @@ def test_a_gate_after_the_residual(level, arithmetic, with_residual, guarded):
         w = rng.standard_normal((8, 37)).astype(np.float32)
         bias = rng.standard_normal(37).astype(np.float32)
         residual = rng.standard_normal((rows, 37)).astype(np.float32) if with_residual else None
-        cut = plan(Images.matrix(rows, 8, 37), level, arithmetic, 2)
+        cut = plan(Images.matrix(rows, 8, 37), MachineModel(level), arithmetic, 2)
         y = run(guarded, cut, level, x, w, bias, residual, gate=1)
         whole = x.astype(np.float64) @ w + bias + (0 if residual is None else residual)
         check(y, whole * np.clip(whole / 6 + 0.5, 0, 1), arithmetic)
@@ -299,6 +307,6 @@ def test_the_same_from_run_to_run(level, arithmetic, guarded):
     rng = np.random.default_rng(2)
     x = rng.standard_normal((100, 100)).astype(np.float32)
     w = rng.standard_normal((100, 70)).astype(np.float32)
-    cut = plan(Images.matrix(100, 100, 70), level, arithmetic, 2)
+    cut = plan(Images.matrix(100, 100, 70), MachineModel(level), arithmetic, 2)
     first, second = (run(guarded, cut, level, x, w, None, None) for _ in range(2))
     np.testing.assert_array_equal(first, second)

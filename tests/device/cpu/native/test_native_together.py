@@ -12,6 +12,7 @@ from partita_cpu.gemm.blocking import Images, Source, plan
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns
 from partita_cpu.jit.isa import available
 from partita_cpu.kernels.nhwc.pixel_grouping import joined_images, joined_weights, together
+from partita_cpu.machine_model import MachineModel
 
 from .conftest import Guarded, choices
 from .test_native_layout import Net, compiled
@@ -34,7 +35,7 @@ def test_windows_of_one_line(level, arithmetic, data):
     x = rng.standard_normal((width, channels)).astype(np.float32)
     w = rng.standard_normal((outputs, channels, 1, kernel)).astype(np.float32)
     bias = rng.standard_normal(outputs).astype(np.float32)
-    cut = plan(images, level, arithmetic, 2)
+    cut = plan(images, MachineModel(level), arithmetic, 2)
     assert (cut.source is Source.DIRECT) or arithmetic is not Arithmetic.F32
     guarded = Guarded()
     try:
@@ -68,7 +69,9 @@ def test_pixels_computed_together(level, arithmetic, data):
     wide, guarded = joined_images(images, count), Guarded()
     weights = joined_weights(w, count, strides[1])
     try:
-        y = run(guarded, plan(wide, level, arithmetic, 2), level, x, weights, None, None)
+        y = run(
+            guarded, plan(wide, MachineModel(level), arithmetic, 2), level, x, weights, None, None
+        )
     finally:
         guarded.release()
     y = y.reshape(2 * out[0], wide.out_width * count, outputs)[:, : out[1]]

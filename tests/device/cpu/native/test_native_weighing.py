@@ -16,6 +16,7 @@ from partita_cpu.gemm.product_records import Epilogue, ProductArrays, TileContex
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, STRIDES
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.depthwise_direct import (
     Depthwise,
     pack_row,
@@ -150,7 +151,7 @@ def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, res
     batch, channels, outputs = x.shape[0], x.shape[3], w.shape[0]
     _, oh, ow = window.out
     images = Images(batch, oh, ow, channels, outputs, out_height=oh, out_width=ow)
-    cut = plan(images, level, arithmetic, threads, Storage(computed=True))
+    cut = plan(images, MachineModel(level), arithmetic, threads, Storage(computed=True))
     half, lanes = arithmetic is Arithmetic.BF16, level.lanes
     y = guarded.array(np.full((images.pixels, outputs), SENTINEL, np.float32))
     scratch = np.full(threads * cut.thread_bytes, 255, np.uint8)
@@ -220,7 +221,7 @@ def test_infinity_and_nan_stay(level, arithmetic, channels, guarded):
     taps = np.ones((channels, 1, 3, 3), np.float32)
     w = np.ones((4, channels, 1, 1), np.float32)
     images = Images(1, 9, 9, channels, 4, out_height=9, out_width=9)
-    cut = plan(images, level, arithmetic, 2, Storage(computed=True))
+    cut = plan(images, MachineModel(level), arithmetic, 2, Storage(computed=True))
     half, lanes = arithmetic is Arithmetic.BF16, level.lanes
     y = guarded.array(np.zeros((81, 4), np.float32))
     for tid in range(2):

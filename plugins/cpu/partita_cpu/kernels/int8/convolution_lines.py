@@ -23,12 +23,13 @@ from partita_cpu.jit.intrinsics.address_call import (
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.product import BLOCK_STEPS, CHUNK, TILE, TOGETHER, Kind, Result
+from partita_cpu.kernels.int8.product import CHUNK, TILE, TOGETHER, Kind, Result, block_steps
 from partita_cpu.kernels.linalg.register_tiles import PANEL
 from partita_cpu.llvm.tiles.amx_int8 import STEP
 
-_BAND_BYTES = 128 << 10
-"""Of lines that a thread lays out together: they stay in the second-level cache."""
+_BAND_SHARE = 1 / 16
+"""Of the second-level cache, for lines that a thread lays out together: they stay there with the
+weights, which are read again for each such band."""
 _LINE = 64
 _FEW_PIXELS = 64
 """Images of so few are quicker gathered: a fifth of what is computed would be dropped."""
@@ -51,10 +52,12 @@ _FEW_PIXELS = 64
     BAND,
     BY_COLUMNS,
     THREAD_BYTES,
-) = range(17)
+    BLOCK,
+) = range(18)
 """What the table of `convolve_lines` holds: sizes of input, window, padding and output; columns of
 the weights; what makes the input uint8; what sums become, and between which levels; output lines
-that are computed together, whether threads share columns and not lines, and their memory."""
+that are computed together, whether threads share columns and not lines, and their memory; steps
+whose weights stay in the first-level cache."""
 
 _LEVELS = int(Kind.LEVELS)
 
@@ -172,7 +175,7 @@ def _multiply_lines(
     pitch = width + p[ACROSS] - 1
     length = (count - 1) * pitch + width
     run = p[ACROSS] * channels // STEP
-    parts = -(-run // BLOCK_STEPS)
+    parts = -(-run // p[BLOCK])
     blocks = p[DOWN] * parts
     column, new_zero = panel * PANEL, np.int64(level[0])
     bounds = np.float32(p[LOW] - new_zero), np.float32(p[HIGH] - new_zero)
@@ -261,7 +264,7 @@ def emit_lines(
     channels, columns = x.shape[-1], factors.size
     (_, down, across), (_, out_height, out_width) = window.kernel, window.out
     pitch = (out_width + across - 1) * channels
-    band = min(max(_BAND_BYTES // pitch - down + 1, 1), out_height)
+    band = min(max(choice.machine.l2_bytes(_BAND_SHARE) // pitch - down + 1, 1), out_height)
     pixels, terms = x.shape[0] * window.pixels, window.taps * channels
     by_lines = pixels * (terms + columns) > terms * columns
     by_lines = by_lines and x.shape[0] * out_height >= 2 * threads
@@ -269,7 +272,7 @@ def emit_lines(
     limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
     sizes = (*window.size[1:], channels, down, across, *window.begin[1:], out_height, out_width)
     ends = (columns, shift, result.kind, limits.min, limits.max)
-    table = np.array((*sizes, *ends, band, not by_lines, thread_bytes), np.int64)
+    table = np.array((*sizes, *ends, band, not by_lines, thread_bytes, block_steps(b)), np.int64)
     b.call(
         convolve_lines,
         b.flat(x),

@@ -48,6 +48,7 @@ from partita_cpu.kernels.linalg.register_tiles import (
 )
 from partita_cpu.llvm.levels import PORTABLE, Level
 from partita_cpu.llvm.tiles.amx_int8 import STEP
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.scalar.math import round_even
 
 SHIFT = 128
@@ -58,10 +59,11 @@ FEW = 4
 """So many rows or fewer are quicker without tiles of AMX."""
 MORE_STEPS = 1
 """So many more steps than there must be are quicker than to copy rows."""
-BLOCK_STEPS = 6
-"""Steps whose weights, 4 KB each, stay in the first-level cache from tile to tile.
+WEIGHTS_SHARE = 1 / 2
+"""Of the first-level cache, for weights that stay there from tile to tile.
 
-With five to seven a product takes 6.5 to 8 ns, with nine 10, with 36 12.
+With a cache of 48 KB these are six steps of AMX. With five to seven a product takes 6.5 to 8 ns,
+with nine 10, with 36 12.
 """
 TOGETHER = 8
 """Tiles whose sums are put aside between such blocks, at most."""
@@ -108,9 +110,11 @@ class Result:
     HIGH,
     STEPS,
     PLAIN,
-) = range(10)
+    BLOCK,
+) = range(11)
 """What the table of `multiply_bytes` holds; PLAIN: weights have no zero points, the input has one
-for all rows, and there is a factor for every column."""
+for all rows, and there is a factor for every column; BLOCK: steps whose weights stay in the
+first-level cache."""
 
 
 @loop
@@ -214,7 +218,7 @@ def multiply_bytes(
     tiles = scratch[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
     step = width // p[STEPS]
     # Weights are taken in blocks of terms that stay in the cache from tile to tile.
-    blocks = -(-p[STEPS] // BLOCK_STEPS) if native else 1
+    blocks = -(-p[STEPS] // p[BLOCK]) if native else 1
     if native:
         call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     start, stop = begin, begin
@@ -413,7 +417,16 @@ def as_is(weights: Array) -> Array:
 
 def level_of(b: Builder) -> Level:
     """The level whose kernels may be used."""
-    return b.options.level if isinstance(b.options, Choice) else PORTABLE
+    return _machine_of(b).level
+
+
+def block_steps(b: Builder) -> int:
+    """Steps of AMX whose weights stay in the first-level cache from tile to tile."""
+    return max(1, _machine_of(b).l1_bytes(WEIGHTS_SHARE) // (STEP * PANEL))
+
+
+def _machine_of(b: Builder) -> MachineModel:
+    return b.options.machine if isinstance(b.options, Choice) else MachineModel(PORTABLE)
 
 
 def row_steps(terms: int) -> tuple[int, int]:
@@ -547,7 +560,7 @@ def emit_packed_product(
     plain = plain and factors.size == columns
     steps = row_steps(terms) if level.tiles else (1, STEP)
     sizes = (terms, columns, width // QUAD, shift, column_shift, result.kind)
-    table = (*sizes, limits.min, limits.max, steps[0], plain)
+    table = (*sizes, limits.min, limits.max, steps[0], plain, block_steps(b))
     y = b.empty((rows, columns), result.dtype)
     finish = (result.scale, factors, result.bias, result.zero)
     b.call(

@@ -44,7 +44,7 @@ def emit_depthwise(
     if not needs_pass(activation) and takes(window):
         _emit_direct(b, window, place, linear, y)
         return
-    if not needs_pass(activation) and fits(window, channels, choice.level, y.dtype == HALF):
+    if not needs_pass(activation) and fits(window, channels, choice.machine, y.dtype == HALF):
         _emit_rows(b, window, place, linear, y)
         return
     weights = b.prepack(w, "taps first", _taps_first)

@@ -179,7 +179,7 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     storage = Storage(planar=True)
-    source = plan(images, choice.level, arithmetic, choice.threads, storage).source
+    source = plan(images, choice.machine, arithmetic, choice.threads, storage).source
     return images.pixels > 0 and source is Source.HALO
 
 

@@ -13,14 +13,11 @@ import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.blocking import Images, Storage
+from partita_cpu.gemm.blocking import LONG_LINE, Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.gemm.tile_kernels import tile_columns
 from partita_cpu.kernels.movement.strided_copy import copy_box, strides_of
-
-FEWEST_PIXELS = 14
-"""So many pixels a row must keep, to fill tiles and to be read where they lie."""
 
 GAIN = 1.3
 """How many times fewer multiplications are worth it."""
@@ -34,7 +31,7 @@ def together(images: Images, columns: int) -> int:
         columns: Of a tile.
     """
     across, stride = images.kernel[1], images.stride[1]
-    most = min(columns // max(images.outputs, 1), images.out_width // FEWEST_PIXELS)
+    most = min(columns // max(images.outputs, 1), images.out_width // LONG_LINE)
     if images.groups > 1 or across == 1 or images.dilation[1] > 1 or most < 2:
         return 1
 

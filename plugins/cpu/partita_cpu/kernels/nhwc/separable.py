@@ -70,9 +70,9 @@ def bottleneck_conv(
     )
     arithmetic = choice.wanted(images)
     storage = Storage(x_pitch=x.shape[3], x_first=place.first)
-    cut = plan(images, choice.level, arithmetic, choice.threads, storage)
+    cut = plan(images, choice.machine, arithmetic, choice.threads, storage)
     window = resolve(rest.attrs["first"], x.shape[1:3], its.taps.shape[2:])
-    rows = bands(window, wide.shape[0], choice.threads)
+    rows = bands(window, wide.shape[0], choice.machine, choice.threads)
     simple = n == 1 and x.dtype == np.float32 and arithmetic is Arithmetic.F32
     simple &= cut.source is Source.DIRECT and cut.table[CHUNK] >= cut.table[TAPS]
     joint = None
@@ -140,7 +140,7 @@ def _joint(
     half_out = bool(second.attrs.get("half"))
     y_pitch = w.shape[0] if target is None else target.shape[3]
     storage = Storage(False, half_out, y_pitch=y_pitch, y_first=place.into, computed=True)
-    cut = plan(images, choice.level, arithmetic, choice.threads, storage)
+    cut = plan(images, choice.machine, arithmetic, choice.threads, storage)
     narrow = arithmetic is Arithmetic.BF16
     apart = (
         not math.prod(shape)

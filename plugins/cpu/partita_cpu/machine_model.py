@@ -1,0 +1,93 @@
+"""The machine that kernels are cut for: its instruction sets, and what its caches hold.
+
+Sizes of blocks, bands and panels are shares of a cache. Each share stands beside the kernel that
+it is for, with its reason; here is what they are shares of.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from dataclasses import dataclass
+
+from partita.errors import PropertyError
+from partita.system.cache_sizes import ASSUMED, CacheSizes, cache_sizes
+from partita.system.processors import usable_processors
+from partita_cpu.jit.isa import isa
+from partita_cpu.llvm.levels import Level
+
+VARIABLE = "PARTITA_CPU_CACHES"
+"""Environment variable: sizes of the caches, where the system tells wrong ones."""
+
+LINE_BYTES = 64
+"""A line of the caches; what is cut by their size ends with one."""
+
+
+@dataclass(frozen=True)
+class MachineModel:
+    """What kernels are cut for; no result depends on it but by the order of sums.
+
+    Attributes:
+        level: Instruction sets that kernels may use, and how large their tiles are.
+        cores: Processors that this process may use.
+        caches: What one core has.
+    """
+
+    level: Level
+    cores: int = 1
+    caches: CacheSizes = ASSUMED
+
+    def l1_bytes(self, share: float) -> int:
+        """A share of a core's first-level data cache, in whole lines."""
+        return _lines(self.caches.l1d * share)
+
+    def l2_bytes(self, share: float) -> int:
+        """A share of a core's second-level cache, in whole lines."""
+        return _lines(self.caches.l2 * share)
+
+    def describe_caches(self) -> str:
+        """The sizes as a person reads them: ``48 KiB L1d, 2048 KiB L2, 8192 KiB L3 per core``."""
+        sizes = zip(("L1d", "L2", "L3"), self.caches, strict=True)
+        known = ", ".join(f"{size >> 10} KiB {name}" for name, size in sizes if size)
+        return f"{known} per core"
+
+
+def _lines(size: float) -> int:
+    return max(1, round(size / LINE_BYTES)) * LINE_BYTES
+
+
+def this_machine() -> MachineModel:
+    """The machine that this process runs on, as far as the environment lets kernels use it.
+
+    Raises:
+        PropertyError: PARTITA_CPU_ISA names no level, or PARTITA_CPU_CACHES no sizes.
+    """
+    return MachineModel(isa(), usable_processors(), _told_by_user() or _told_by_system())
+
+
+@functools.cache
+def _told_by_system() -> CacheSizes:
+    return cache_sizes()
+
+
+_SIZES = re.compile(r"(\d+)([KM])/(\d+)([KM])(?:/(\d+)([KM]))?", re.ASCII)
+_UNITS = {"K": 1 << 10, "M": 1 << 20}
+_LARGEST = 1 << 40
+
+
+def _told_by_user() -> CacheSizes | None:
+    """What PARTITA_CPU_CACHES says; ``None`` if it is not set."""
+    told = os.environ.get(VARIABLE, "").strip()
+    if not told:
+        return None
+    found = _SIZES.fullmatch(told.upper())
+    if found:
+        numbers = zip(found.groups("0")[::2], found.groups("K")[1::2], strict=True)
+        sizes = CacheSizes(*(int(number) * _UNITS[unit] for number, unit in numbers))
+        if min(sizes[:2]) and max(sizes) <= _LARGEST:
+            return sizes
+    raise PropertyError(
+        f"Environment variable {VARIABLE} is '{told}'; write what a core has of each level, like "
+        "32K/1M, or 32K/256K/8M with a third one."
+    )
