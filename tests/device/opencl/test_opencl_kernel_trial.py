@@ -17,7 +17,7 @@ from partita_opencl.drivers import verdicts
 from partita_opencl.emitters.operator_table import TABLE
 from partita_opencl.launches.work_sizes import Form
 from partita_opencl.properties import Precision
-from partita_opencl.trials import kernel_checks, kernel_trial
+from partita_opencl.trials import kernel_checks, kernel_trial, standing_processes
 from partita_opencl.trials.kernel_trial import Fitness, Mode
 
 from .broken_drivers import ABORT, broken_pocl, hanging_include, needs_pocl_of_pypi
@@ -28,11 +28,13 @@ REGISTERS = Mode(local_tiles=False, precision=Precision.F32)
 
 @pytest.fixture
 def untried(monkeypatch, tmp_path):
-    """No verdict is known, and a folder to keep some in."""
+    """No verdict is known, and a folder to keep some in; no process waits."""
     monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
     kernel_trial.forget()
+    standing_processes.end_all()
     yield
     kernel_trial.forget()
+    standing_processes.end_all()
 
 
 BROKEN_HEADER = """
@@ -55,11 +57,11 @@ import json, sys
 import numpy as np
 import onnx
 import partita
-from partita_opencl.trials import kernel_trial
+from partita_opencl.trials import standing_processes
 
-kernel_trial.SECONDS = 30.0
+standing_processes.SECONDS = 30.0
 if sys.argv[2:]:  # what was tried must not be tried again
-    kernel_trial.TrialProcess = None
+    standing_processes.TrialProcess = None
 core = partita.Core()
 model = core.read_model(sys.argv[1])
 query = core.query_model(model, "OPENCL")
@@ -151,7 +153,7 @@ def test_families_that_pass_are_tried_once(monkeypatch):
     found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument"])
     assert found == {"lrn": Fitness(), "argument": Fitness()}
     kernel_trial.forget()
-    monkeypatch.setattr(kernel_trial, "TrialProcess", None)  # a second trial would fail
+    monkeypatch.setattr(standing_processes, "lend", None)  # a second trial would fail
     assert kernel_trial.fitness(device, REGISTERS, ["lrn", "argument"]) == found
 
 
@@ -161,22 +163,27 @@ class Scripted:
     hangs = False
     by_chance = False
 
-    def __init__(self, module, request, seconds):
-        assert module == kernel_trial.__name__
-        self.tasks = [family for family, _ in request["tasks"]]
+    def __init__(self, module, request, seconds, *, lasting):
+        assert module == standing_processes.WORKER
+        assert lasting
+        self.tasks = None
         self.fault = ""
-        self.runs.append(self.tasks)
 
-    def __enter__(self):
-        return self
+    def ask(self, request):
+        if request:
+            self.tasks = [family for family, _ in request["tasks"]]
+            self.runs.append((self, self.tasks))
 
-    def __exit__(self, *_):
-        return None
+    def close(self):
+        self.tasks = None
 
     def answers(self):
-        yield {"ready": True}
+        if self.tasks is None:
+            yield {"ready": True}
+            return
+        tasks, self.tasks = self.tasks, None
         failed = False
-        for family in self.tasks:
+        for family in tasks:
             what = self.script[family]
             if what == "dies":
                 self.fault = "the process that tried it ended by SIGSEGV"
@@ -186,6 +193,11 @@ class Scripted:
             failed = failed or bool(what)
             yield {"fault": what}
 
+    @classmethod
+    def tried(cls):
+        """The families of each request."""
+        return [tasks for _, tasks in cls.runs]
+
 
 @pytest.fixture
 def scripted(monkeypatch, untried):
@@ -194,7 +206,7 @@ def scripted(monkeypatch, untried):
     def make(**script):
         monkeypatch.setattr(Scripted, "runs", [], raising=False)
         monkeypatch.setattr(Scripted, "script", script, raising=False)
-        monkeypatch.setattr(kernel_trial, "TrialProcess", Scripted)
+        monkeypatch.setattr(standing_processes, "TrialProcess", Scripted)
         return find_device("")
 
     return make
@@ -205,7 +217,7 @@ def test_after_a_crash_another_process_goes_on(scripted):
     found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
     assert "SIGSEGV" in found["lrn"].reason
     assert found["argument"] == found["softmax"] == Fitness()
-    assert Scripted.runs[:2] == [["lrn", "argument", "softmax"], ["argument", "softmax"]]
+    assert Scripted.tried()[:2] == [["lrn", "argument", "softmax"], ["argument", "softmax"]]
 
 
 def test_what_fails_after_another_failure_is_tried_alone(scripted):
@@ -213,7 +225,43 @@ def test_what_fails_after_another_failure_is_tried_alone(scripted):
     found = kernel_trial.fitness(device, REGISTERS, ["lrn", "argument", "softmax"])
     assert "no such kernel" in found["lrn"].reason
     assert found["argument"] == found["softmax"] == Fitness()
-    assert ["argument"] in Scripted.runs
+    assert ["argument"] in Scripted.tried()
+    assert [process for process, _ in Scripted.runs].count(Scripted.runs[0][0]) == 1
+
+
+def test_a_process_in_which_nothing_failed_tries_the_next_families(scripted):
+    device = scripted(lrn="", argument="", softmax="wrong", pooling="")
+    for family in ("lrn", "argument", "softmax", "pooling"):
+        kernel_trial.fitness(device, REGISTERS, [family])
+    first, second, third, fourth = (process for process, _ in Scripted.runs)
+    assert first is second is third
+    assert fourth is not third
+
+
+@pytest.mark.usefixtures("untried")
+def test_a_process_that_has_ended_meanwhile_is_replaced():
+    device = find_device("")
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn"]) == {"lrn": Fitness()}
+    process = standing_processes.lend(device)
+    process.process.kill()
+    process.process.wait()
+    standing_processes.take_back(device, process)
+    assert kernel_trial.fitness(device, REGISTERS, ["argument"]) == {"argument": Fitness()}
+    other = standing_processes.lend(device)
+    assert other is not process
+    other.close()
+
+
+def test_what_forked_leaves_the_processes_of_its_parent(scripted, monkeypatch):
+    device = scripted(lrn="")
+    process = standing_processes.lend(device)
+    standing_processes.take_back(device, process)
+    pid = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+    monkeypatch.setattr(process, "close", None, raising=False)  # may not be called
+    other = standing_processes.lend(device)
+    assert other is not process
+    standing_processes.end_all()
 
 
 def test_every_form_is_tried_before_a_family_that_has_some_is_given_up(scripted, monkeypatch):
@@ -252,10 +300,10 @@ def test_damaged_verdicts_are_no_verdicts(scripted, damage):
 def test_without_a_process_nothing_is_used_and_nothing_kept(scripted, monkeypatch):
     device = scripted(lrn="")
 
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError("no more processes")
 
-    monkeypatch.setattr(kernel_trial, "TrialProcess", refuse)
+    monkeypatch.setattr(standing_processes, "TrialProcess", refuse)
     reason = kernel_trial.fitness(device, REGISTERS, ["lrn"])["lrn"].reason
     assert "no process can be started to try it (no more processes)" in reason
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())

@@ -13,7 +13,7 @@ from partita.errors import CompileError, UnsupportedOpError
 from partita.storage import cache_folder
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import verdicts
-from partita_opencl.trials import rehearsal, rehearsed_launch
+from partita_opencl.trials import rehearsal, rehearsed_launch, standing_processes
 
 from .broken_drivers import ABORT, broken_pocl, needs_pocl_of_pypi
 from .comparison import compiled, core
@@ -53,10 +53,10 @@ PROGRAM = """
 import json, sys
 import numpy as np
 import partita
-from partita_opencl.trials import rehearsal
+from partita_opencl.trials import standing_processes
 
 if sys.argv[2:]:  # what was tried must not be tried again
-    rehearsal.TrialProcess = None
+    standing_processes.TrialProcess = None
 compiled = partita.Core().compile_model(sys.argv[1], "HETERO:OPENCL,CPU")
 x = np.linspace(-1, 1, 120, dtype="f4").reshape(2, 3, 4, 5)
 results = compiled({"x": x})
@@ -126,18 +126,18 @@ def test_another_form_of_such_a_kernel_is_used(run_with):
 class Scripted:
     """A process that tells what a test says of each kernel, or dies at it."""
 
-    has_ended = False
-
     def __init__(self, module, request, seconds, *, lasting):
-        assert module == rehearsed_launch.__name__
+        assert module == standing_processes.WORKER
         assert lasting
         self.fault, self.by_chance = "", False
         self.request = None
-        self.asked.append([])
+        self.own = []
+        self.asked.append(self.own)
 
     def ask(self, request):
-        self.request = request
-        self.asked[-1].append([launch["kernel"] for launch in request["launches"]])
+        self.request = request or None
+        if request:
+            self.own.append([launch["kernel"] for launch in request["launches"]])
 
     def answers(self):
         if self.request is None:
@@ -164,14 +164,16 @@ def scripted(monkeypatch, tmp_path):
 
     def make(script):
         rehearsal.forget()
+        standing_processes.end_all()
         monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path / "cache"))
         monkeypatch.setattr(Scripted, "asked", [], raising=False)
         monkeypatch.setattr(Scripted, "script", staticmethod(script), raising=False)
-        monkeypatch.setattr(rehearsal, "TrialProcess", Scripted)
+        monkeypatch.setattr(standing_processes, "TrialProcess", Scripted)
         return Scripted.asked
 
     yield make
     rehearsal.forget()
+    standing_processes.end_all()
 
 
 def steps():
@@ -188,8 +190,7 @@ def test_launches_that_pass_are_made_once(scripted):
     rehearsal.require(device, launches)
     rehearsal.forget()  # the next time, verdicts come from disk
     rehearsal.require(device, launches)
-    assert [len(request) for request in asked[0]] == [3]
-    assert asked[1:] == ["closed"]
+    assert [[len(request) for request in each] for each in asked] == [[3]]
 
 
 @pytest.mark.parametrize("how", ["dies", "wrong options"])
@@ -227,7 +228,7 @@ def test_without_a_process_nothing_is_used_and_nothing_kept(scripted, monkeypatc
     def refuse(*_, **__):
         raise OSError("no more processes")
 
-    monkeypatch.setattr(rehearsal, "TrialProcess", refuse)
+    monkeypatch.setattr(standing_processes, "TrialProcess", refuse)
     with pytest.raises(CompileError, match=r"no process can be started to try it \(no more"):
         rehearsal.require(device, launches)
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
@@ -252,21 +253,14 @@ def test_a_chain_that_fails_is_computed_by_a_kernel_per_operation(scripted):
         np.testing.assert_allclose(results[name], array, rtol=1e-5, atol=1e-6)
 
 
-def test_the_process_waits_for_the_next_model_and_a_new_one_is_started_after_it(monkeypatch):
-    device = find_device("")
-    launches = steps()
-    monkeypatch.setattr(rehearsal.verdicts, "read", lambda *_: None)
-    rehearsal.forget()
-    rehearsal.require(device, launches[:1])
-    stage = rehearsal.stage_of(device.id)
-    first = stage.process
-    rehearsal.require(device, launches[1:2])
-    assert stage.process is first
-    first.process.kill()
-    first.process.wait()
-    rehearsal.require(device, launches[2:])
-    assert stage.process is not first
-    assert not stage.process.has_ended
+def test_a_process_rehearses_the_next_model_too_and_tries_families(scripted):
+    launches, device = steps(), find_device("")
+    asked = scripted(lambda _: "")
+    for launch in launches:
+        rehearsal.require(device, [launch])
+    assert [len(each) for each in asked] == [3]
+    process = standing_processes.lend(device)
+    assert process.own is asked[0]
 
 
 def test_a_fault_of_the_driver_is_told_and_not_that_memory_is_short(monkeypatch):

@@ -101,13 +101,10 @@ class TrialProcess:
             with contextlib.suppress(ValueError):  # half a line, of a process that died
                 yield json.loads(line)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process has ended by itself."""
-        return self.process.poll() is not None
-
     def close(self) -> None:
-        """Ends it, if it has not ended."""
+        """Ends it, if it has not ended; may be called again."""
+        if self._errors.closed:
+            return
         self._kill()
         self.process.wait()
         for stream in (self.process.stdin, self.process.stdout):

@@ -14,7 +14,7 @@ import hashlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,19 +26,17 @@ from partita.errors import PartitaError
 from partita.lowering import Graph
 from partita.progress import progress
 from partita.system.processors import usable_processors
-from partita_opencl.device.device import Device, find_device
-from partita_opencl.drivers import driver_trial, verdicts
+from partita_opencl.device.device import Device
+from partita_opencl.drivers import verdicts
 from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.properties import OpenClProperties, Precision, Tiling
-from partita_opencl.trials import kernel_checks, matrix_unit_checks
+from partita_opencl.trials import kernel_checks, matrix_unit_checks, standing_processes
 from partita_opencl.trials.matrix_unit_checks import Units
+from partita_opencl.trials.standing_processes import NoProcessError
 
 _log = logging.getLogger(__name__)
-
-SECONDS = 120.0
-"""How long a family may take."""
 
 _TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
 """Largest relative errors of a family's results."""
@@ -230,8 +228,9 @@ def try_kernels(
 ) -> dict[_Task, tuple[Verdict, bool]]:
     """The verdicts of trials, and whether other trials would say the same.
 
-    A process that dies does so at one task; another one goes on behind it. What fails in a process
-    in which something failed before is tried alone: PoCL answers wrongly after a failed build.
+    A process that dies does so at one task; another one goes on with the next. What fails in a
+    process in which something failed before is tried alone: PoCL answers wrongly after a failed
+    build.
     """
     found: dict[_Task, tuple[Verdict, bool]] = {}
     queue = deque(tasks)
@@ -239,28 +238,25 @@ def try_kernels(
     while queue or alone:
         running = deque(queue) if queue else deque([alone.popleft()])
         queue.clear()
-        failed = False
         try:
-            with TrialProcess(__name__, _request(device, mode, running), SECONDS) as process:
-                ready = False
-                for answer in process.answers():
-                    if answer.get("ready"):
-                        ready = True
-                        continue
-                    task, fault = running.popleft(), str(answer["fault"])
-                    if fault and failed:
-                        alone.append(task)
-                        continue
-                    failed = failed or bool(fault)
-                    found[task] = Verdict(fault), True
-                    told(task)
-        except OSError as error:
-            return found | _none_tried(running, f"no process can be started to try it ({error})")
+            process = _process_for(device, running)
+        except NoProcessError as error:
+            return found | _none_tried([*running, *alone], str(error))
+        failed = False
+        for task, fault in _answers(process, mode, running):
+            if fault and failed:
+                alone.append(task)
+                continue
+            failed = failed or bool(fault)
+            found[task] = Verdict(fault), True
+            told(task)
+        if not (running or failed or _are_units(tasks)):
+            standing_processes.take_back(device, process)
+            continue
+        process.close()
         if not running:
             continue
         fault = process.fault or "the process that tried it ended early"
-        if not ready:
-            return found | _none_tried([*running, *alone], fault)
         task = running.popleft()
         found[task] = Verdict(fault, {"hangs": process.hangs}), not process.by_chance
         told(task)
@@ -268,18 +264,40 @@ def try_kernels(
     return found
 
 
+def _process_for(device: Device, tasks: Iterable[_Task]) -> TrialProcess:
+    """A process to try tasks; trials of units change how products are cut, in one of their own.
+
+    Raises:
+        NoProcessError: None can be started.
+    """
+    return (
+        standing_processes.open_process(device)
+        if _are_units(tasks)
+        else standing_processes.lend(device)
+    )
+
+
+def _are_units(tasks: Iterable[_Task]) -> bool:
+    return any(task.family in list(Units) for task in tasks)
+
+
+def _answers(process: TrialProcess, mode: Mode, tasks: deque[_Task]) -> Iterator[tuple[_Task, str]]:
+    """Tasks with what is wrong with each, as the process tells it.
+
+    Those that it does not get to stay in the queue, the one that it died of first.
+    """
+    told = [[task.family, task.form] for task in tasks]
+    process.ask({"tasks": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
+    answers = process.answers()
+    while tasks:
+        answer = next(answers, None)
+        if answer is None:
+            return
+        yield tasks.popleft(), str(answer["fault"])
+
+
 def _none_tried(tasks: Collection[_Task], reason: str) -> dict[_Task, tuple[Verdict, bool]]:
     return {task: (Verdict(reason), False) for task in tasks}
-
-
-def _request(device: Device, mode: Mode, tasks: Iterable[_Task]) -> Json:
-    return {
-        "drivers": driver_trial.told(),
-        "device": device.id,
-        "local_tiles": mode.local_tiles,
-        "precision": mode.precision,
-        "tasks": [[task.family, task.form] for task in tasks],
-    }
 
 
 def objection(device: Device, units: Units = Units.MATRIX) -> str:
@@ -301,21 +319,18 @@ def unit_objection(device: Device, units: Units) -> str:
     return verdict.reason
 
 
-def main(request: Json, answer: Answer) -> None:
+def perform(device: Device, request: Json, answer: Answer) -> None:
     """Tries one thing after the other, in a process of its own."""
     global _forced
-    driver_trial.adopt(request["drivers"])
-    find_device(request["device"])
-    answer({"ready": True})
     precision = Precision(request["precision"])
     tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
     for family, form in request["tasks"]:
         _forced = _Task(family, Form(form))
         try:
             if family in list(Units):
-                fault = matrix_unit_checks.fault(request["device"], Units(family))
+                fault = matrix_unit_checks.fault(device.id, Units(family))
             else:
-                fault = _fault(family, request["device"], precision, tiling)
+                fault = _fault(family, device.id, precision, tiling)
         except PartitaError as error:
             fault = " ".join(str(error).split())
         answer({"fault": fault})

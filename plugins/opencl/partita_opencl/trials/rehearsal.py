@@ -8,7 +8,6 @@ per source, options, kernel and group size. The process stays for some seconds, 
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
@@ -21,10 +20,8 @@ from partita_opencl.drivers import driver_trial, verdicts
 from partita_opencl.drivers.trial_process import Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.steps import Described, Launch
-from partita_opencl.trials import rehearsed_launch
-
-SECONDS = 120.0
-"""How long a program or a launch may take."""
+from partita_opencl.trials import rehearsed_launch, standing_processes
+from partita_opencl.trials.standing_processes import NoProcessError
 
 _SMALL_GRID = 1 << 16
 """PoCL makes other code for launches of fewer items in each dimension."""
@@ -79,21 +76,17 @@ def stage_of(device_id: str) -> _Stage:
     return _stages.setdefault(device_id, _Stage())
 
 
-@atexit.register
 def forget() -> None:
-    """Ends the processes, and lets verdicts be read again from disk."""
-    for stage in _stages.values():
-        stage.close()
+    """Lets verdicts be read again from disk."""
     _stages.clear()
 
 
 class _Stage:
-    """What is known of one device's launches, and the process that makes more of them."""
+    """What is known of one device's launches."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._known: dict[str, Verdict] = {}
-        self.process: TrialProcess | None = None
 
     def verdicts(self, device: Device, steps: Mapping[str, Step]) -> Mapping[str, Verdict]:
         """The verdict on each launch; those without one are made now."""
@@ -129,64 +122,35 @@ class _Stage:
         with progress("trying the OpenCL driver with this model, once", len(launches)) as advance:
             while len(found) < len(launches):
                 try:
-                    if self.process is None or self.process.has_ended:
-                        self.close()
-                        self.process = _open(device)
-                except _NoProcessError as error:
-                    fault = f"no process can be started to try it ({error})"
-                    return found + [(Verdict(fault), False)] * (len(launches) - len(found))
-                answers = self._ask(self.process, launches[len(found) :], side_by_side)
+                    process = standing_processes.lend(device)
+                except NoProcessError as error:
+                    rest = len(launches) - len(found)
+                    return found + [(Verdict(str(error)), False)] * rest
+                answers = _ask(process, launches[len(found) :], side_by_side)
                 found += [(Verdict(str(a["fault"])), bool(a["lasts"])) for a in answers]
+                if len(found) == len(launches) and not answers[-1]["fault"]:
+                    standing_processes.take_back(device, process)
+                else:
+                    process.close()
                 advance(len(found))
                 side_by_side = False
         return found
 
-    def _ask(
-        self, process: TrialProcess, launches: Sequence[Json], side_by_side: bool
-    ) -> list[Json]:
-        """What the process answers on launches, in their order; one that fails is the last."""
-        process.ask({"launches": launches, "side_by_side": side_by_side})
-        found: list[Json] = []
-        for answer in process.answers():
-            if "fault" in answer:
-                found.append(answer)
-                if len(found) == len(launches) and not answer["fault"]:
-                    return found
-            if "again" in answer or answer.get("fault"):
-                self.close()
-                return found
-        self.close()
-        if not side_by_side:  # it died of this launch
-            fault = process.fault or "the process that tried it ended early"
-            found.append({"fault": fault, "lasts": not process.by_chance})
-        return found
 
-    def close(self) -> None:
-        """Ends the process, if there is one."""
-        process, self.process = self.process, None
-        if process is not None:
-            process.close()
-
-
-class _NoProcessError(Exception):
-    """There is no process to make launches."""
-
-
-def _open(device: Device) -> TrialProcess:
-    """A process that has opened the device and waits for launches.
-
-    Raises:
-        _NoProcessError: There is none.
-    """
-    request = {"drivers": driver_trial.told(), "device": device.id}
-    try:
-        process = TrialProcess(rehearsed_launch.__name__, request, SECONDS, lasting=True)
-    except OSError as error:
-        raise _NoProcessError(error) from error
-    for _ in process.answers():
-        return process
+def _ask(process: TrialProcess, launches: Sequence[Json], side_by_side: bool) -> list[Json]:
+    """What the process answers on launches, in their order; one that fails is the last."""
+    process.ask({"launches": launches, "side_by_side": side_by_side})
+    found: list[Json] = []
+    for answer in process.answers():
+        if "fault" in answer:
+            found.append(answer)
+        if "again" in answer or answer.get("fault") or len(found) == len(launches):
+            return found
     process.close()
-    raise _NoProcessError(process.fault or "it ended early")
+    if not side_by_side:  # it died of this launch
+        fault = process.fault or "the process that tried it ended early"
+        found.append({"fault": fault, "lasts": not process.by_chance})
+    return found
 
 
 def _title(device: Device, step: Step) -> str:

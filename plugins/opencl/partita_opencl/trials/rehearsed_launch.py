@@ -1,9 +1,7 @@
-"""A launch as JSON, and the process that makes launches from it: with zeros in place of tensors."""
+"""A launch as JSON, and how another process makes it: with zeros in place of tensors."""
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,14 +11,10 @@ import numpy as np
 from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import Operand, Step
 from partita.system.processors import usable_processors
-from partita_opencl.device.device import Device, find_device
-from partita_opencl.drivers import driver_trial
+from partita_opencl.device.device import Device
 from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.drivers.trial_process import Answer, Json
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined, Launch
-
-IDLE_SECONDS = 10.0
-"""How long the process waits for more to do."""
 
 _TABLE_BYTES = 1 << 16
 """Constants of integers up to this size are told: kernels may read from them what to do."""
@@ -33,7 +27,7 @@ _NUMBER_BYTES = 4
 
 
 def told(step: Step) -> Json:
-    """A step's launch, as :func:`main` takes it in another process."""
+    """A step's launch, as :func:`perform` takes it in another process."""
     launch = step.fn
     if not isinstance(launch, Launch):
         raise TypeError(f"{launch!r} is no launch")
@@ -91,29 +85,7 @@ def _program(key: ProgramKey) -> Json:
 # ------------------------------------------------------------------------- the process
 
 
-class _State:
-    """The process's device, and the timer that ends it."""
-
-    device: Device | None = None
-    timer: threading.Timer | None = None
-
-
-def main(request: Json, answer: Answer) -> None:
-    """Opens the device, or makes launches; ends the process if nothing more comes."""
-    if _State.timer is not None:
-        _State.timer.cancel()
-    if _State.device is None:
-        driver_trial.adopt(request["drivers"])
-        _State.device = find_device(request["device"])
-        answer({"ready": True})
-    else:
-        _perform(_State.device, request["launches"], request["side_by_side"], answer)
-    _State.timer = threading.Timer(IDLE_SECONDS, os._exit, (0,))
-    _State.timer.daemon = True
-    _State.timer.start()
-
-
-def _perform(device: Device, launches: Sequence[Json], side_by_side: bool, answer: Answer) -> None:
+def perform(device: Device, launches: Sequence[Json], side_by_side: bool, answer: Answer) -> None:
     """Makes launches; tells of each why it failed, or that after a failure it is not known."""
     if side_by_side:
         programs = [key for launch in launches for key in _programs(launch)]

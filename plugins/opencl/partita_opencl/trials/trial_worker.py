@@ -1,0 +1,40 @@
+"""What a process does that tries kernels for another one: opens a device, then what it is asked."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from partita_opencl.device.device import Device, find_device
+from partita_opencl.drivers import driver_trial
+from partita_opencl.drivers.trial_process import Answer, Json
+from partita_opencl.trials import kernel_trial, rehearsed_launch
+
+IDLE_SECONDS = 10.0
+"""How long the process waits for more to do."""
+
+
+class _State:
+    """The process's device, and the timer that ends it."""
+
+    device: Device | None = None
+    timer: threading.Timer | None = None
+
+
+def main(request: Json, answer: Answer) -> None:
+    """Opens the device, tries families of kernels, makes launches, or says that it is there."""
+    if _State.timer is not None:
+        _State.timer.cancel()
+    if _State.device is None:
+        driver_trial.adopt(request["drivers"])
+        _State.device = find_device(request["device"])
+    if "tasks" in request:
+        kernel_trial.perform(_State.device, request, answer)
+    elif "launches" in request:
+        launches, side_by_side = request["launches"], request["side_by_side"]
+        rehearsed_launch.perform(_State.device, launches, side_by_side, answer)
+    else:
+        answer({"ready": True})
+    _State.timer = threading.Timer(IDLE_SECONDS, os._exit, (0,))
+    _State.timer.daemon = True
+    _State.timer.start()
