@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
 from partita_cpu.llvm.levels import Level
@@ -31,8 +32,11 @@ takes less. With tiles of 14 rows (AVX-512) it is slower from here on, with thos
 about as fast.
 """
 
-UNEVEN = 1.1
-"""How much longer the longest share may take than the mean one without being avoided."""
+LAYING = 1 / 4
+"""Time to lay out an element, over the time of its products in one column of tiles; a guess."""
+
+LAYING_FOR_TILES = 1.0
+"""The same where AMX multiplies, which is faster, and elements are split."""
 
 PICTURE = 3
 """Channels of a picture."""
@@ -430,20 +434,23 @@ class _Planner:
         panel = max(1, room // max(1, unit_bytes) - extra)
         panel = max(grain, panel // grain * grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
-        by_columns = (weights > moved or units < self.threads * grain) and self._even_columns(
-            -(-units // grain)
+
+        def tiles_in(count: int) -> int:
+            if flat:
+                return -(-((count - 1) * self.pitch + i.out_width) // self.rows)
+            return count * -(-i.out_width // self.rows) if halo else -(-count // self.rows)
+
+        grains, columns = -(-units // grain), self.blocks * i.groups
+        shares = shares_across(
+            grains,
+            columns,
+            self.threads,
+            weights / max(1, moved),
+            lambda pieces: tiles_in(pieces * grain),
+            self._laying(),
         )
-        if not by_columns:
-            share = -(-units // self.threads)
-            panel = min(panel, -(-share // grain) * grain)
-        else:
-            panel = min(panel, -(-units // grain) * grain)
-        if flat:
-            tiles = -(-((panel - 1) * self.pitch + i.out_width) // self.rows)
-        elif halo:
-            tiles = panel * -(-i.out_width // self.rows)
-        else:
-            tiles = -(-panel // self.rows)
+        panel = min(panel, -(-grains // (self.threads // shares)) * grain)
+        tiles = tiles_in(panel)
         plane = 0
         if self.source is not Source.DIRECT:
             lines = (panel - 1) * i.stride[0] + 1 + extra
@@ -482,23 +489,19 @@ class _Planner:
             "UNITS": units,
             "GRAIN": grain,
             "PANEL_UNITS": panel,
-            "BY_COLUMNS": int(by_columns),
+            "SHARES_ACROSS": shares,
             "PLANE_BYTES": plane,
             "TILES": tiles,
             "THREAD_BYTES": plane * planes + TILE_BYTES + ZERO_BYTES + 128,
             "EVEN": int(not self.tiles),
         }
 
-    def _even_columns(self, grains: int) -> bool:
-        """Whether tiles across can be shared as evenly as `grains` of rows can."""
-        blocks = self.blocks * self.images.groups
-        if blocks < 2 * self.threads:
-            return False
-
-        def waste(count: int) -> float:
-            return -(-count // self.threads) * self.threads / count
-
-        return waste(blocks) <= max(waste(grains), UNEVEN)
+    def _laying(self) -> float:
+        """Time in which rows are laid out, over that of one column of their tiles."""
+        if self.source is Source.DIRECT:
+            return 0.0
+        taps = self.images.depth / self.group_channels if self.source is Source.HALO else 1
+        return (LAYING_FOR_TILES if self.tiles else LAYING) / taps
 
     def _flat_is_better(self) -> bool:
         """Whether rows of tiles should run on over the ends of image rows."""

@@ -18,11 +18,11 @@ from partita_cpu.gemm.product_records import (
     TileContext,
     TileRange,
 )
+from partita_cpu.gemm.shares import own_share
 from partita_cpu.gemm.tile_fields import (
     ARITHMETIC,
     BLOCK_BYTES,
     BLOCKS,
-    BY_COLUMNS,
     CELL,
     CHUNK,
     DEPTH,
@@ -39,6 +39,7 @@ from partita_cpu.gemm.tile_fields import (
     PLANE_BYTES,
     ROW,
     RUN,
+    SHARES_ACROSS,
     SOURCE,
     STEP_BYTES,
     STRIDE_DOWN,
@@ -104,7 +105,7 @@ def multiply_tiles(
         context: Memory, kernels and plan.
         epilogue: What happens to sums.
         tid: This thread.
-        nt: All threads; they share rows or columns of tiles.
+        nt: All threads; they share rows and columns of tiles.
     """
     kernels, p, scratch = context.kernels, context.p, context.scratch
     threads = min(nt, scratch.size // p[THREAD_BYTES])
@@ -113,14 +114,9 @@ def multiply_tiles(
     memory = own_memory(scratch, p[THREAD_BYTES], tid)
     blocks, units, grain = p[BLOCKS], p[UNITS], p[GRAIN]
     all_blocks = p[OUTPUTS] // p[GROUP_OUTPUTS] * blocks
-    first_block, last_block, unit, end = 0, all_blocks, 0, units
-    if p[BY_COLUMNS]:
-        first_block = all_blocks * tid // threads
-        last_block = all_blocks * (tid + 1) // threads
-    else:
-        grains = -(-units // grain)
-        unit = grains * tid // threads * grain
-        end = min(grains * (tid + 1) // threads * grain, units)
+    share = own_share(p[SHARES_ACROSS], tid, threads, -(-units // grain), all_blocks)
+    unit, end = share[0] * grain, min(share[1] * grain, units)
+    first_block, last_block = share[2], share[3]
     if first_block == last_block:
         return
     if kernels[CONFIGURE]:

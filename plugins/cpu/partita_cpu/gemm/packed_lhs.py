@@ -14,6 +14,7 @@ import numpy as np
 from partita.lowering import Array
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
+from partita_cpu.gemm.shares import own_share, shares_across
 from partita_cpu.gemm.tile_fields import STEP, TILE_BYTES
 from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, EPILOGUE, NARROW, RELEASE
 from partita_cpu.jit.intrinsics.address_array import floats_at, sizes_at
@@ -60,13 +61,13 @@ _FETCHING = 4
 """Tiles down that together fetch what is needed next of the weights."""
 
 FIELDS = (
-    *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "BY_COLUMNS"),
+    *("ROWS", "STEPS", "PLANES", "OUTPUTS", "BLOCKS", "CHUNK", "GROUP", "PANEL", "SHARES_ACROSS"),
     "STAYS",
 )
 """What the table of `multiply_laid` holds: rows, steps along k, bfloat16 numbers for one float32,
 columns, tiles across; then how it is cut: steps of a chunk, tiles across whose sums are put aside
-together, tiles down of a panel, and whether threads share columns and not rows; then whether the
-result is laid out as tiles.
+together, tiles down of a panel, and into how many shares columns are cut; then whether the result
+is laid out as tiles.
 """
 
 (
@@ -78,7 +79,7 @@ result is laid out as tiles.
     CHUNK,
     GROUP,
     PANEL,
-    BY_COLUMNS,
+    SHARES_ACROSS,
     STAYS,
 ) = range(len(FIELDS))
 
@@ -114,13 +115,13 @@ def laid_table(
     # With one tile down weights are read once in any case, and in order if sums are not cut.
     chunks = 1 if tiles == 1 and planes == 2 else -(-steps // _chunk_steps(machine, planes))
     chunk = -(-steps // chunks)
-    by_columns = blocks >= 2 * threads and (columns >= rows or tiles < 2 * threads)
+    across = shares_across(tiles, blocks, threads, columns / rows)
     tile_bytes = 2 * TILE * planes * 2 * chunk
-    most = tiles if by_columns else -(-tiles // threads)
+    most = -(-tiles // (threads // across))
     panels = -(-most // max(1, machine.l2_bytes(PANEL_SHARE) // tile_bytes))
     panel = -(-most // panels)
     group = blocks if chunks == 1 else max(1, SUMS // panel)
-    cut = (chunk, group, panel, int(by_columns))
+    cut = (chunk, group, panel, across)
     return np.array((rows, steps, planes, columns, blocks, *cut, int(stays)), np.int64)
 
 
@@ -188,14 +189,10 @@ def multiply_laid(
         p: `laid_table`.
         epilogue: What happens to sums.
         tid: This thread.
-        nt: All threads; they share rows or columns of tiles.
+        nt: All threads; they share rows and columns of tiles.
     """
     blocks, steps, planes, tiles = p[BLOCKS], p[STEPS], p[PLANES], -(-p[ROWS] // COLUMNS)
-    first, last, top, bottom = 0, blocks, 0, tiles
-    if p[BY_COLUMNS]:
-        first, last = blocks * tid // nt, blocks * (tid + 1) // nt
-    else:
-        top, bottom = tiles * tid // nt, tiles * (tid + 1) // nt
+    top, bottom, first, last = own_share(p[SHARES_ACROSS], tid, nt, tiles, blocks)
     room = 1 if p[CHUNK] == steps else 1 + p[GROUP] * p[PANEL]
     room = room * TILE_BYTES + 64
     if first == last or top == bottom or (tid + 1) * room > scratch.size:

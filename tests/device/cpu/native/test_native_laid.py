@@ -91,7 +91,7 @@ def check(y, expected, arithmetic, x, w):
     rows=st.integers(1, 150),
     depth=st.integers(1, 300) | st.integers(760, 1700),
     columns=st.integers(1, 200),
-    threads=st.integers(1, 3),
+    threads=st.integers(1, 3) | st.sampled_from([7, 16]),
     seed=st.integers(0, 99),
     caches=st.sampled_from([*CACHES.values()]),
     data=st.data(),

@@ -89,6 +89,24 @@ def test_products_of_all_row_counts(level, arithmetic, columns, guarded):
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())
+@pytest.mark.parametrize(("planned", "there"), [(5, 5), (7, 7), (16, 16), (16, 3), (16, 1)])
+def test_many_threads_share_rows_and_columns(level, arithmetic, planned, there, guarded):
+    """Also if fewer threads come than the product was cut for."""
+    rng = np.random.default_rng(planned)
+    x = rng.standard_normal((49, 64)).astype(np.float32)
+    w = rng.standard_normal((64, 300)).astype(np.float32)
+    cut = plan(Images.matrix(49, 64, 300), MachineModel(level), arithmetic, planned)
+    y = run(guarded, cut, level, x, w, None, None, threads=there)
+    check(y, x.astype(np.float64) @ w, arithmetic)
+    images = Images(2, 5, 7, 16, 96, 2, (3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 5, 7)
+    x = rng.standard_normal((70, 16)).astype(np.float32)
+    w = rng.standard_normal((96, 8, 3, 3)).astype(np.float32)
+    cut = plan(images, MachineModel(level), arithmetic, planned)
+    y = run(guarded, cut, level, x, w, None, None, threads=there)
+    check(y, convolve(images, x, w), arithmetic)
+
+
+@pytest.mark.parametrize(("level", "arithmetic"), choices())
 @pytest.mark.parametrize("depth", [530, 1100])
 @pytest.mark.parametrize("caches", CACHES.values(), ids=CACHES)
 def test_long_sums_are_cut(level, arithmetic, depth, caches, guarded):

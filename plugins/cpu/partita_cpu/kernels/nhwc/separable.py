@@ -12,7 +12,7 @@ from partita.lowering import Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita_cpu.gemm.blocking import Images, Plan, Source, Storage, plan
 from partita_cpu.gemm.product_steps import LinearOp, Product, fitting, product_of
-from partita_cpu.gemm.tile_fields import BY_COLUMNS, CHUNK, TAPS
+from partita_cpu.gemm.tile_fields import CHUNK, SHARES_ACROSS, TAPS
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.kernels.movement.rearrange import expanded
 from partita_cpu.kernels.nhwc.depthwise import depthwise_of
@@ -146,7 +146,7 @@ def _joint(
         not math.prod(shape)
         or not takes(window)
         or choice.arithmetic is Arithmetic.F16
-        or cut.table[BY_COLUMNS]
+        or cut.table[SHARES_ACROSS] > 1
         or (x.dtype == HALF) != narrow
         or bool(first.attrs.get("half")) != narrow
     )
