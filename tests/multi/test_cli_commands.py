@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import pkgutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
-from partita.cli import main as entry
+from partita.cli import commands
 from partita.cli.main import main
 from partita.zoo import Answer, builtin
 
@@ -435,7 +436,8 @@ def test_wrong_usage_is_exit_code_2(argv, capsys):
 
 @pytest.mark.parametrize(
     "command",
-    [(name.replace("_", "-"),) for name in (*entry.COMMANDS, "plan", "report")]
+    [(module.name.replace("_", "-"),) for module in pkgutil.iter_modules(commands.__path__)]
+    + [("plan",), ("report",)]
     + [("zoo", a) for a in ("list", "get", "info")],
 )
 def test_help_has_examples(command, capsys):

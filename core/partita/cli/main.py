@@ -7,7 +7,6 @@ import importlib
 import io
 import logging
 import os
-import pkgutil
 import sys
 from collections.abc import Sequence
 
@@ -16,10 +15,7 @@ from partita.cli import commands
 from partita.cli.output import Output
 from partita.devices.registry import command_modules
 from partita.errors import PartitaError
-
-COMMANDS = tuple(sorted(module.name for module in pkgutil.iter_modules(commands.__path__)))
-"""Each is a module of `partita.cli.commands` with ``add_parser(commands)`` and
-``run(args, out) -> int``; plugins bring more."""
+from partita.system.modules import import_modules
 
 EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
 
@@ -47,8 +43,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"partita {partita.__version__}")
     parser.set_defaults(json=False, verbose=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in (*(f"partita.cli.commands.{name}" for name in COMMANDS), *command_modules()):
-        importlib.import_module(module).add_parser(subparsers)
+    for module in (*import_modules(commands), *map(importlib.import_module, command_modules())):
+        module.add_parser(subparsers)
     return parser
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ByteSize, Field, field_validator
 
 from partita.devices.device_string import parse_list
 from partita.properties import DeviceProperties
 from partita.properties.hint import PerformanceMode
 from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
-from partita_hetero.options.byte_sizes import parse_bytes
 from partita_hetero.options.pins import PinRule
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class HeteroProperties(DeviceProperties):
     HETERO_PLACEMENT_LOCK: str = Field(
         "", description="A lock file written by 'partita plan --lock'; STRICT: it must hold fully."
     )
-    HETERO_MEMORY_LIMITS: dict[str, int] = Field(
+    HETERO_MEMORY_LIMITS: dict[str, ByteSize] = Field(
         default_factory=dict,
         description="Device to the bytes that weights and live values may take there, as a number "
         "or e.g. '2GiB'; as text 'GPU=2GiB,CPU=512MiB'.",
@@ -113,12 +112,10 @@ class HeteroProperties(DeviceProperties):
 
     @field_validator("HETERO_MEMORY_LIMITS", mode="before")
     @classmethod
-    def _in_bytes(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            value = dict(entry.rpartition("=")[::2] for entry in value.split(",") if entry)
-        if not isinstance(value, dict):
+    def _by_device(cls, value: Any) -> Any:
+        if not isinstance(value, str):
             return value
-        return {device: parse_bytes(size) for device, size in value.items()}
+        return dict(entry.rpartition("=")[::2] for entry in value.split(",") if entry)
 
     @field_validator("HETERO_PLACEMENT_LOCK", "HETERO_SAMPLE_INPUTS", mode="before")
     @classmethod

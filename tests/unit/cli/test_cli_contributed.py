@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import partita
+from partita.cli import commands
 from partita.cli.arguments import add_command, add_device, add_device_options, properties_of
 from partita.cli.main import main
 from partita.devices.registry import command_modules
@@ -104,3 +105,27 @@ def test_a_hook_that_returns_no_options(install):
 def test_hetero_brings_pins_and_locks():
     found = properties("--pin", "a=CPU", "--pin", "b=CPU", "--lock", "plan.toml")
     assert found == {"HETERO_PINS": ["a=CPU", "b=CPU"], "HETERO_PLACEMENT_LOCK": "plan.toml"}
+
+
+COMMAND = """
+from partita.cli.arguments import add_command
+
+
+def add_parser(commands):
+    add_command(commands, "count", run, "counts", ["partita count"])
+
+
+def run(args, out):
+    out.text("one, two")
+    return 0
+"""
+
+
+def test_a_file_is_enough_for_a_command(tmp_path, monkeypatch, capsys):
+    (tmp_path / "count.py").write_text(COMMAND)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
+    try:
+        assert main(["count"]) == 0
+    finally:
+        sys.modules.pop("partita.cli.commands.count", None)
+    assert capsys.readouterr().out == "one, two\n"

@@ -18,9 +18,11 @@ def test_a_file_is_enough_for_a_pass(tmp_path, monkeypatch):
     (tmp_path / "one_more.py").write_text(SOURCE)
     monkeypatch.setattr(fusion, "__path__", [*fusion.__path__, str(tmp_path)])
     kept = dict(fusion.PASSES)
+    fusion.all_passes.cache_clear()
     try:
         found = [run.__name__ for run in fusion.all_passes()]
     finally:
         fusion.PASSES.clear()
         fusion.PASSES.update(kept)
+        fusion.all_passes.cache_clear()
     assert found == [before[0], "fuse_nothing", *before[1:]]

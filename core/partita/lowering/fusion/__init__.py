@@ -6,6 +6,7 @@ this package: it is found there, and needs no further entry.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Sequence
 
@@ -28,10 +29,11 @@ __all__ = [
 ]
 
 
-def all_passes() -> list[Pass]:
-    """All passes, in the order in which they help one another."""
+@functools.cache
+def all_passes() -> Sequence[Pass]:
+    """All passes, in the order in which they help one another; looked for once."""
     import_modules(sys.modules[__name__])
-    return sorted(PASSES, key=PASSES.__getitem__)
+    return tuple(sorted(PASSES, key=PASSES.__getitem__))
 
 
 def fuse(

@@ -1,4 +1,8 @@
-"""Writes the part of TOML that lock files need: tables of texts and numbers."""
+"""Writes the part of TOML that lock files need: tables of texts and numbers, with remarks.
+
+Of the packages that write TOML, tomli-w has no comments, and tomlkit takes a time that grows by the
+square of a table's entries (minutes for 20,000 operations) and writes halves of surrogate pairs.
+"""
 
 from __future__ import annotations
 

@@ -75,33 +75,49 @@ def test_a_cost_table_comes_back_the_same(tmp_path):
     ("change", "message"),
     [
         (lambda t: t.update(version=2), "'partita-costs' version 2; this version of Partita reads"),
-        (lambda t: t.pop("schema"), "the table: 'schema' is missing"),
-        (lambda t: t.update(extra=1), "the table: unknown key 'extra'"),
-        (lambda t: t.update(tasks={}), "the table: 'tasks' is an object; it must be a list"),
-        (lambda t: t["tasks"].append(3), "tasks[4] is the number 3; it must be an object"),
-        (lambda t: t["tasks"][1].update(nam="b"), "tasks[1]: unknown key 'nam'"),
+        (lambda t: t.pop("schema"), "schema is missing."),
+        (lambda t: t.update(extra=1), "extra is unknown."),
+        (lambda t: t.update(tasks={}), "tasks is {}: Input should be a valid list"),
+        (lambda t: t["tasks"].append(3), "tasks[4] is 3; it must be an object."),
+        (lambda t: t["tasks"][1].update(nam="b"), "tasks[1].nam is unknown."),
         (
             lambda t: t["tasks"][1].update(name=None),
-            "tasks[1]: 'name' is null; it must be a string",
+            "tasks[1].name is null: Input should be a valid string",
         ),
-        (lambda t: t["tasks"][1].update(ops=[1]), "'ops' holds the number 1; it holds strings"),
-        (lambda t: t["tasks"][1].update(weight_bytes=1.5), "must be an integer"),
-        (lambda t: t["tasks"][1]["costs"].pop("GPU"), "tasks[1]: 'costs': 'GPU' is missing"),
-        (lambda t: t["tasks"][1]["costs"]["GPU"].update(us="4"), "is the string '4'; it must be a"),
-        (lambda t: t["tasks"][1]["costs"]["GPU"].update(us=True), "is true; it must be a number"),
+        (
+            lambda t: t["tasks"][1].update(ops=[1]),
+            "tasks[1].ops[0] is 1: Input should be a valid str",
+        ),
+        (
+            lambda t: t["tasks"][1].update(weight_bytes=1.5),
+            "tasks[1].weight_bytes is 1.5: Input should be a valid int",
+        ),
+        (lambda t: t["tasks"][1]["costs"].pop("GPU"), "tasks[1].costs.GPU is missing."),
+        (
+            lambda t: t["tasks"][1]["costs"]["GPU"].update(us="4"),
+            'tasks[1].costs.GPU.us is "4": Input should be a',
+        ),
+        (
+            lambda t: t["tasks"][1]["costs"]["GPU"].update(us=True),
+            "us is true: Input should be a valid number",
+        ),
+        (lambda t: t["tasks"][1]["costs"]["GPU"].update(refused="x"), "either 'us' or 'refused'"),
+        (lambda t: t["tasks"][1]["costs"].update(GPU={}), "must have either 'us' or 'refused'"),
+        (lambda t: t["tasks"][1]["costs"].update(NPU={"us": 1}), "tasks[1].costs names 'NPU'"),
+        (lambda t: t.update(name="x" * 99, tasks=["y" * 99]), "...; it must be an object"),
         (
             lambda t: t["tasks"][1]["costs"]["GPU"].update(us=-4),
             "tasks[1] 'b': cost on 'GPU' is -4",
         ),
         (
             lambda t: t["tasks"][1]["costs"]["GPU"].update(source="guess"),
-            "must be one of 'measured'",
+            "Input should be 'measured' or 'estimated'",
         ),
         (lambda t: t["values"][1].update(name="x"), "values[1]: the name 'x' is used twice"),
         (lambda t: t["values"][1].update(name=""), "values[1]: the name is empty"),
         (
             lambda t: t["values"][1].update(producer="z"),
-            "'producer' names 'z', which does not exist",
+            "values[1].producer names 'z', which does not exist",
         ),
         (lambda t: t["values"][1].update(consumers=["b", "b"]), "a consumer is named twice"),
         (lambda t: t["values"][2].update(consumers=["a"]), "does not come after 'b'"),
@@ -112,8 +128,14 @@ def test_a_cost_table_comes_back_the_same(tmp_path):
         (lambda t: t["links"][0].update(bytes_per_us=0), "'bytes_per_us' is 0.0; it must be above"),
         (lambda t: t["links"][0].update(source="CPU"), "works in host memory; make 'host' the sou"),
         (lambda t: t["links"][0].update(source="GPU"), "it leads from 'GPU' to 'GPU'"),
-        (lambda t: t["pins"][0].update(device="NPU"), "'device' names 'NPU', which does not exist"),
-        (lambda t: t["pins"][0].update(hard=1), "'hard' is the number 1; it must be true or false"),
+        (
+            lambda t: t["pins"][0].update(device="NPU"),
+            "pins[0].device names 'NPU', which does not exist",
+        ),
+        (
+            lambda t: t["pins"][0].update(hard=1),
+            "pins[0].hard is 1: Input should be a valid boolean",
+        ),
     ],
 )
 def test_a_bad_cost_table_is_refused_where_it_is_bad(change, message):
@@ -130,8 +152,11 @@ def test_a_file_that_is_no_cost_table(tmp_path):
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(PlanError, match=r"bad.json' is not JSON"):
         load(tmp_path / "bad.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(PlanError, match=r"deep.json' is not JSON"):
+        load(tmp_path / "deep.json")
     (tmp_path / "list.json").write_text("[]")
-    with pytest.raises(PlanError, match=r"list.json': the table is a list; it must be an object"):
+    with pytest.raises(PlanError, match=r"list.json': the table is \[\]; it must be an object"):
         load(tmp_path / "list.json")
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic_core
+from pydantic import ValidationError
+
 from partita.errors import PlanError
-from partita_hetero.planner.problem.json_entry import Entry
+from partita_hetero.planner.problem.cost_table import (
+    CostRow,
+    LinkRow,
+    PinRow,
+    Table,
+    TableHead,
+    TaskRow,
+    ValueRow,
+)
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import (
     HOST,
     HOST_NAME,
-    SOURCES,
     Cost,
     Device,
     Link,
@@ -112,15 +122,14 @@ def load(path: Path) -> Problem:
         PlanError: The file cannot be read or is not a cost table; says what is wrong and where.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes()
+    except OSError as error:
         raise PlanError(f"The cost table '{path}' cannot be read: {error}") from error
     try:
-        return from_json(json.loads(text))
-    except json.JSONDecodeError as error:
-        raise PlanError(f"The cost table '{path}' is not JSON: {error}") from error
-    except PlanError as error:
-        raise PlanError(f"The cost table '{path}': {error}") from error
+        return from_json(pydantic_core.from_json(text))
+    except ValueError as error:
+        what = f": {error}" if isinstance(error, PlanError) else f" is not JSON: {error}"
+        raise PlanError(f"The cost table '{path}'{what}") from error
 
 
 def from_json(data: object) -> Problem:
@@ -129,91 +138,101 @@ def from_json(data: object) -> Problem:
     Raises:
         PlanError: Something is missing, unknown, of a wrong type, or does not fit together.
     """
-    table = Entry(data, "the table")
-    schema, version = table.text("schema"), table.whole("version")
-    if (schema, version) != (SCHEMA, VERSION):
-        raise PlanError(
-            f"It is '{schema}' version {version}; this version of Partita reads '{SCHEMA}' "
-            f"version {VERSION}."
-        )
-    devices = tuple(_device(entry) for entry in table.entries("devices"))
+    try:
+        head = TableHead.model_validate(data)
+        if (head.schema_, head.version) != (SCHEMA, VERSION):
+            raise PlanError(
+                f"It is '{head.schema_}' version {head.version}; this version of Partita reads "
+                f"'{SCHEMA}' version {VERSION}."
+            )
+        table = Table.model_validate(data)
+    except ValidationError as error:
+        raise PlanError(_first_fault(error)) from error
+    devices = tuple(Device(**row.model_dump()) for row in table.devices)
     at_device = {device.name: index for index, device in enumerate(devices)}
     at_end = {**at_device, HOST_NAME: HOST}
-    tasks = tuple(_task(entry, devices) for entry in table.entries("tasks"))
-    at_task = {task.name: index for index, task in enumerate(tasks)}
-    problem = Problem(
+    at_task = {row.name: index for index, row in enumerate(table.tasks)}
+    return Problem(
         devices,
-        tasks,
-        tuple(_value(entry, at_task) for entry in table.entries("values")),
-        tuple(_link(entry, at_end) for entry in table.entries("links")),
-        tuple(_pin(entry, at_task, at_device) for entry in table.entries("pins")),
-        table.text("name", ""),
-        table.flag("early_handover", True),
-    )
-    table.end()
-    return problem
-
-
-def _device(entry: Entry) -> Device:
-    return Device(
-        entry.text("name"),
-        entry.optional_whole("memory_bytes"),
-        entry.number("launch_us", 0.0),
-        entry.optional_whole("slots", 1),
-        entry.flag("host_memory", False),
-        entry.flag("per_task", False),
+        tuple(_task(row, f"tasks[{i}]", at_device) for i, row in enumerate(table.tasks)),
+        tuple(_value(row, f"values[{i}]", at_task) for i, row in enumerate(table.values_)),
+        tuple(_link(row, f"links[{i}]", at_end) for i, row in enumerate(table.links)),
+        tuple(_pin(row, f"pins[{i}]", at_task, at_device) for i, row in enumerate(table.pins)),
+        table.name,
+        table.early_handover,
     )
 
 
-def _task(entry: Entry, devices: tuple[Device, ...]) -> Task:
-    return Task(
-        entry.text("name"),
-        _costs(entry.entry("costs"), devices),
-        entry.texts("ops"),
-        entry.texts("op_types"),
-        entry.whole("weight_bytes", 0),
-        entry.optional_text("group"),
-    )
+def _first_fault(error: ValidationError) -> str:
+    """What is wrong first, and where, e.g. ``tasks[1].costs.GPU.us``."""
+    fault = error.errors(include_url=False)[0]
+    place = "the table"
+    for step in fault["loc"]:
+        place += f"[{step}]" if isinstance(step, int) else f".{step}"
+    place = place.removeprefix("the table.")
+    match fault["type"]:
+        case "missing":
+            return f"{place} is missing."
+        case "extra_forbidden":
+            return f"{place} is unknown."
+    found = json.dumps(fault["input"], default=str)
+    shown = found if len(found) <= 40 else f"{found[:40]}..."
+    if fault["type"] == "model_type":
+        return f"{place} is {shown}; it must be an object."
+    return f"{place} is {shown}: {fault['msg']}."
 
 
-def _costs(table: Entry, devices: tuple[Device, ...]) -> tuple[Cost, ...]:
-    costs = []
-    for device in devices:
-        entry = table.entry(device.name)
-        if "refused" in entry:
-            costs.append(Cost(None, reason=entry.text("refused")))
-        else:
-            costs.append(Cost(entry.number("us"), entry.choice("source", SOURCES, "measured")))
-        entry.end()
-    table.end()
-    return tuple(costs)
+def _task(row: TaskRow, where: str, at_device: Mapping[str, int]) -> Task:
+    for name in row.costs:
+        _index(name, f"{where}.costs", at_device)
+    missing = [name for name in at_device if name not in row.costs]
+    if missing:
+        raise PlanError(f"{where}.costs.{missing[0]} is missing.")
+    costs = tuple(_cost(row.costs[name], f"{where}.costs.{name}") for name in at_device)
+    return Task(row.name, costs, tuple(row.ops), tuple(row.op_types), row.weight_bytes, row.group)
 
 
-def _value(entry: Entry, at_task: Mapping[str, int]) -> Value:
+def _cost(row: CostRow, where: str) -> Cost:
+    if (row.us is None) == (row.refused is None):
+        raise PlanError(f"{where} must have either 'us' or 'refused'.")
+    return Cost(row.us, row.source, row.refused or "")
+
+
+def _value(row: ValueRow, where: str, at_task: Mapping[str, int]) -> Value:
     return Value(
-        entry.text("name"),
-        entry.optional_index("producer", at_task),
-        entry.indices("consumers", at_task),
-        entry.whole("nbytes", 0),
-        entry.flag("is_output", False),
-        entry.optional_number("transfer_us", None),
+        row.name,
+        None if row.producer is None else _index(row.producer, f"{where}.producer", at_task),
+        _indices(row.consumers, f"{where}.consumers", at_task),
+        row.nbytes,
+        row.is_output,
+        row.transfer_us,
     )
 
 
-def _link(entry: Entry, at_end: Mapping[str, int]) -> Link:
+def _link(row: LinkRow, where: str, at_end: Mapping[str, int]) -> Link:
     return Link(
-        entry.index("source", at_end),
-        entry.index("target", at_end),
-        entry.number("latency_us", 0.0),
-        entry.optional_number("bytes_per_us", math.inf),
-        entry.flag("shared", False),
+        _index(row.source, f"{where}.source", at_end),
+        _index(row.target, f"{where}.target", at_end),
+        row.latency_us,
+        math.inf if row.bytes_per_us is None else row.bytes_per_us,
+        row.shared,
     )
 
 
-def _pin(entry: Entry, at_task: Mapping[str, int], at_device: Mapping[str, int]) -> Pin:
+def _pin(row: PinRow, where: str, at_task: Mapping[str, int], at_device: Mapping[str, int]) -> Pin:
     return Pin(
-        entry.index("task", at_task),
-        entry.index("device", at_device),
-        entry.flag("hard", True),
-        entry.number("penalty_us", 0.0),
+        _index(row.task, f"{where}.task", at_task),
+        _index(row.device, f"{where}.device", at_device),
+        row.hard,
+        row.penalty_us,
     )
+
+
+def _indices(names: Sequence[str], where: str, known: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(_index(name, where, known) for name in names)
+
+
+def _index(name: str, where: str, known: Mapping[str, int]) -> int:
+    if name not in known:
+        raise PlanError(f"{where} names '{name}', which does not exist.")
+    return known[name]

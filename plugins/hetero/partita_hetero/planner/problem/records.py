@@ -13,7 +13,6 @@ HOST = -1
 HOST_NAME = "host"
 
 Source = Literal["measured", "estimated"]
-SOURCES: tuple[Source, ...] = ("measured", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
