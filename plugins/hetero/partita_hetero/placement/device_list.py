@@ -131,7 +131,7 @@ class DeviceList:
     def _memory_limits(self) -> dict[str, int]:
         """Limits by the name that each device has in the list."""
         listed = {self.core.resolve_device(name): name for name in self.names}
-        limits = {}
+        limits: dict[str, int] = {}
         for name, limit in self.properties.HETERO_MEMORY_LIMITS.items():
             try:
                 canonical = self.core.resolve_device(name)
