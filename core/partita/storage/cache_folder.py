@@ -14,6 +14,7 @@ import logging
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
@@ -27,6 +28,7 @@ _checked: dict[tuple[Path, str], Path] = {}
 """Folders that no other user can put anything into: only this user could change that, so that each
 is looked at once. Loading a model's kernels asks a hundred times."""
 _MOST_LINKS = 40
+_DAY = 86_400.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -133,6 +135,37 @@ def write_private(path: Path, *parts: bytes | memoryview) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def prune(folder: Path, most: int) -> None:
+    """Deletes the half of a folder's files that was used longest ago, if there are too many.
+
+    Folders in it stay. Other processes may do the same, and read the files, meanwhile.
+
+    Args:
+        folder: The folder.
+        most: How many files are not too many.
+
+    Raises:
+        OSError: The folder or a file cannot be read or changed.
+    """
+    with os.scandir(folder) as entries:
+        files = [Path(entry) for entry in entries if entry.is_file(follow_symlinks=False)]
+    if len(files) <= most:
+        return
+    times = {}
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            times[file] = file.lstat().st_mtime
+    for file in sorted(times, key=times.__getitem__)[: len(times) // 2]:
+        file.unlink(missing_ok=True)
+
+
+def mark_used(path: Path) -> None:
+    """Notes that a file is used now, to the day, so that :func:`prune` deletes others first."""
+    with contextlib.suppress(OSError):  # it is gone, or the folder may only be read
+        if time.time() - path.lstat().st_mtime > _DAY:
+            os.utime(path)
 
 
 def make_private(folder: Path) -> None:

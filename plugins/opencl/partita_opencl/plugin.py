@@ -53,17 +53,15 @@ class OpenClPlugin(DevicePlugin):
     def query_model(self, model: partita.Model, properties: DeviceProperties) -> QueryResult:
         """Takes what has a kernel that the driver computes; all else gets the reason why not.
 
-        Kernels that were never tried on this driver are tried now, by other processes.
+        Kernels that were never tried on this driver are tried now, by other processes. Operations
+        that compiling was seen to fail at are refused; others may yet fail when they are compiled.
         """
         from partita_opencl.device.device import find_device
         from partita_opencl.query import verdicts
-        from partita_opencl.trials.kernel_trial import fitness, mode_of
+        from partita_opencl.trials.device_trials import DeviceTrials
 
         known = cast("OpenClProperties", properties)
-        device = find_device(known.DEVICE_ID)
-        answers = verdicts(
-            model, lambda graph, names: fitness(device, mode_of(device, known, graph), names)
-        )
+        answers = verdicts(model, DeviceTrials(find_device(known.DEVICE_ID), known))
         return QueryResult.of(self._name(properties), answers)
 
     def compile_model(

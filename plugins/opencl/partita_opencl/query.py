@@ -6,8 +6,8 @@ Needs no driver itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,19 +24,25 @@ _VALUE_ELEMENTS = 64
 """Inputs of more elements are never read while shapes are worked out."""
 
 
-Fitnesses = Callable[[Graph, Iterable[str]], Mapping[str, Fitness]]
-"""What a device can do with some families of kernels, which a graph needs."""
+class Trials(Protocol):
+    """What a driver can do; see :class:`partita_opencl.trials.device_trials.DeviceTrials`."""
+
+    def fitness(self, graph: Graph, families: Iterable[str]) -> Mapping[str, Fitness]:
+        """What it can do with families of kernels that a graph needs."""
+
+    def failures(self, graph: Graph) -> Mapping[str, str]:
+        """Why it cannot compute operations of a graph, by their names."""
 
 
-def verdicts(model: Model, fitness: Fitnesses | None = None) -> dict[str, Reason | None]:
+def verdicts(model: Model, trials: Trials | None = None) -> dict[str, Reason | None]:
     """A reason per operation that is refused, ``None`` per operation that is taken.
 
     Args:
         model: The model.
-        fitness: What the device can do; by default, all that is in the table.
+        trials: What the driver can do; by default, all that is in the table.
     """
     graph = lower(model)
-    reasons = refusals(graph, fitness)
+    reasons = refusals(graph, trials)
     lowered = {node.name for node in graph.nodes}
     functions = {(domain, name) for domain, name, _ in model.ir.functions}
     answers: dict[str, Reason | None] = {}
@@ -50,7 +56,7 @@ def verdicts(model: Model, fitness: Fitnesses | None = None) -> dict[str, Reason
     return answers
 
 
-def refusals(graph: Graph, fitness: Fitnesses | None = None) -> dict[str, Reason]:
+def refusals(graph: Graph, trials: Trials | None = None) -> dict[str, Reason]:
     """Node name to reason for every node that is refused."""
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}
@@ -63,12 +69,14 @@ def refusals(graph: Graph, fitness: Fitnesses | None = None) -> dict[str, Reason
         elif entry is not None and not all(facts.is_constant(value) for value in node.inputs):
             families[node.name] = family_of(node, entry)
         facts.note(node, entry if reason is None else None)
-    if fitness is not None and families:
-        found = fitness(graph, families.values())
+    if trials is not None and families:
+        found, failures = trials.fitness(graph, families.values()), trials.failures(graph)
         for name, family in families.items():
             if found[family].reason:
                 detail = f"kernels of family '{family}': {found[family].reason}"
                 reasons[name] = Reason(ReasonCode.DRIVER_FAULT, detail)
+            elif name in failures:
+                reasons[name] = Reason(ReasonCode.DRIVER_FAULT, failures[name])
     return reasons
 
 

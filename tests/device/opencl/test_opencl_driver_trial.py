@@ -125,6 +125,18 @@ def test_another_library_is_tried_anew(tmp_path):
     assert driver_trial.driver_verdict(driver).reason != first.reason
 
 
+def test_verdicts_are_bounded_and_those_in_use_stay(tmp_path, monkeypatch):
+    monkeypatch.setenv(cache_folder.CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(verdicts, "FILES", 4)
+    kept = [verdicts.write("a driver", [str(n)], Verdict("aborts")).file for n in range(4)]
+    for age, file in enumerate(kept):
+        os.utime(file, (0, 1000 - age))
+    assert verdicts.read("a driver", ["3"]).reason == "aborts"  # the one used longest ago
+    verdicts.write("a driver", ["4"], Verdict())
+    found = [n for n in range(5) if verdicts.read("a driver", [str(n)]) is not None]
+    assert found == [0, 3, 4]
+
+
 @pytest.mark.parametrize("damage", ["cut", "empty", "list", "binary", "foreign"])
 def test_damaged_verdicts_are_no_verdicts(tmp_path, monkeypatch, damage):
     driver = library_that(tmp_path, "aborts")

@@ -4,20 +4,30 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
 from partita.errors import CompileError, UnsupportedOpError
+from partita.lowering import lower
 from partita.storage import cache_folder
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import verdicts
-from partita_opencl.trials import rehearsal, rehearsed_launch, standing_processes
+from partita_opencl.properties import Precision
+from partita_opencl.trials import (
+    failed_operations,
+    rehearsal,
+    rehearsed_launch,
+    standing_processes,
+)
+from partita_opencl.trials.kernel_trial import Mode
 
 from .broken_drivers import ABORT, broken_pocl, needs_pocl_of_pypi
 from .comparison import compiled, core
 
+REGISTERS = Mode(local_tiles=False, precision=Precision.F32)
 SHAPE = (2, 3, 4, 5)
 X = np.linspace(-1, 1, 120, dtype=np.float32).reshape(SHAPE)
 ROW = np.arange(5, dtype=np.float32)
@@ -242,6 +252,74 @@ def test_an_operation_that_fails_in_every_form_is_refused_by_name(scripted):
     assert set(caught.value.reasons) == {"row", "column", "sum"}
     tried = {kernel for each in asked if each != "closed" for request in each for kernel in request}
     assert len(tried) > 1
+
+
+def refused(model):
+    """The reasons of the operations that a query refuses."""
+    answer = core().query_model(core().read_model(model), "OPENCL")
+    return {name: str(reason) for name, reason in answer.reasons.items()}
+
+
+def test_what_compiling_failed_at_the_next_query_says(scripted):
+    compiled(network())  # lets the families be tried
+    scripted(lambda launch: "wrong" if "softmax" in launch["kernel"] else "")
+    assert not refused(network())
+    with pytest.raises(UnsupportedOpError):
+        compiled(network())
+    rehearsal.forget()
+    assert refused(network()) == {"softmax": "DRIVER_FAULT: wrong"}
+    asked = scripted(None)
+    with pytest.raises(UnsupportedOpError, match=r"'softmax'.*DRIVER_FAULT: wrong"):
+        compiled(network())
+    assert not asked  # it is known
+    graph, halves = lower(core().read_model(network())), replace(REGISTERS, precision=Precision.F16)
+    assert not failed_operations.known_failures(find_device(""), halves, graph)  # other kernels
+    other = network()
+    other.graph.node[3].attribute.append(helper.make_attribute("axis", 1))
+    assert not refused(other)
+
+
+def test_what_one_launch_computes_is_refused_together(scripted):
+    model = core().read_model(network())
+    device = find_device("")
+    scripted(None)
+    graph = lower(model)
+    both = rehearsal.Failure(frozenset({"row", "sum", "a cast"}), "wrong", lasts=True)
+    failed_operations.keep_failures(device, REGISTERS, graph, [both])
+    found = failed_operations.known_failures(device, REGISTERS, graph)
+    assert found == {"row": "wrong", "sum": "wrong"}
+    graph.nodes = [node for node in graph.nodes if node.name != "row"]
+    assert not failed_operations.known_failures(device, REGISTERS, graph)
+
+
+def test_nothing_is_kept_of_what_fails_by_chance_or_has_open_shapes(scripted, monkeypatch):
+    compiled(network())
+    scripted(lambda launch: "wrong" if "softmax" in launch["kernel"] else "")
+    monkeypatch.setattr(rehearsal.verdicts, "write", lambda *args: args[-1])
+    with pytest.raises(UnsupportedOpError):
+        compiled(network())
+    monkeypatch.undo()
+    scripted(None)
+    assert not refused(network())
+    model = network()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    graph = lower(core().read_model(model))
+    device = find_device("")
+    failure = rehearsal.Failure(frozenset({"softmax"}), "wrong", lasts=True)
+    failed_operations.keep_failures(device, REGISTERS, graph, [failure])
+    assert not failed_operations.known_failures(device, REGISTERS, graph)
+
+
+def test_failures_that_are_kept_are_bounded(scripted, monkeypatch):
+    scripted(None)
+    monkeypatch.setattr(failed_operations, "MOST", 2)
+    device = find_device("")
+    graph = lower(core().read_model(network()))
+    for name in ("row", "column", "sum"):
+        failure = rehearsal.Failure(frozenset({name}), f"fails at {name}", lasts=True)
+        failed_operations.keep_failures(device, REGISTERS, graph, [failure])
+    found = failed_operations.known_failures(device, REGISTERS, graph)
+    assert found == {"column": "fails at column", "sum": "fails at sum"}
 
 
 def test_a_chain_that_fails_is_computed_by_a_kernel_per_operation(scripted):

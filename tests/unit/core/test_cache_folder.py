@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import sys
+import time
 
 import pytest
 
@@ -13,7 +14,9 @@ from partita.storage.cache_folder import (
     cache_folder,
     is_private,
     make_private,
+    mark_used,
     open_private,
+    prune,
     read_private,
     write_private,
 )
@@ -224,6 +227,46 @@ def test_a_write_that_fails_leaves_nothing(root, monkeypatch):
     with pytest.raises(OSError, match="No space"):
         write_private(path, b"content")
     assert list(path.parent.iterdir()) == []
+
+
+def dated(folder, ages):
+    """Files that were used some days ago."""
+    now = time.time()
+    for name, days in ages.items():
+        (folder / name).write_text(name)
+        os.utime(folder / name, (now, now - days * 86_400))
+
+
+def test_of_too_many_files_those_go_that_were_used_longest_ago(tmp_path):
+    dated(tmp_path, {"a": 4, "b": 9, "c": 2, "d": 7, "e": 3})
+    (tmp_path / "below").mkdir()
+    os.utime(tmp_path / "below", (0, 0))
+    prune(tmp_path, 5)
+    assert len(list(tmp_path.iterdir())) == 6
+    prune(tmp_path, 4)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "c", "e", "below"}
+
+
+def test_files_in_use_stay(tmp_path):
+    dated(tmp_path, {"a": 4, "b": 9, "c": 2})
+    mark_used(tmp_path / "b")
+    mark_used(tmp_path / "missing")
+    prune(tmp_path, 2)
+    assert {path.name for path in tmp_path.iterdir()} == {"b", "c"}
+
+
+def test_files_that_another_process_deletes_meanwhile(tmp_path, monkeypatch):
+    dated(tmp_path, {"a": 4, "b": 9, "c": 2})
+    lstat = type(tmp_path).lstat
+
+    def gone(path):
+        path.unlink(missing_ok=True)
+        return lstat(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(tmp_path), "lstat", gone)
+        prune(tmp_path, 2)
+    assert not list(tmp_path.iterdir())
 
 
 def test_folders_on_the_way_are_private_too(tmp_path):

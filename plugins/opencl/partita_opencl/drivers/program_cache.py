@@ -22,7 +22,7 @@ from typing import Any
 
 from partita.errors import CompileError
 from partita.storage.cache_folder import cache_folder as private_folder
-from partita.storage.cache_folder import read_private, write_private
+from partita.storage.cache_folder import prune, read_private, write_private
 from partita.system.processors import usable_processors
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 
@@ -184,7 +184,7 @@ class ProgramCache:
         try:
             binary = program.get_info(cl.program_info.BINARIES)[0]
             write_private(path, _MAGIC, hashlib.sha256(binary).digest(), binary)
-            _prune(path.parent)
+            prune(path.parent, FILES)
         except (OSError, cl.Error) as error:
             _log.info("The OpenCL program cache cannot be written: %s", error)
 
@@ -204,15 +204,6 @@ def built_program(program: Any, options: str, handle: Any) -> Any:
 def cache_folder() -> Path | None:
     """Where compiled programs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
     return private_folder("opencl")
-
-
-def _prune(folder: Path) -> None:
-    """Deletes the older half of the files if there are too many; others may do so as well."""
-    files = list(folder.iterdir())
-    if len(files) > FILES:
-        times = {file: file.stat().st_mtime for file in files if file.exists()}
-        for file in sorted(times, key=times.__getitem__)[: len(times) // 2]:
-            file.unlink(missing_ok=True)
 
 
 @functools.cache

@@ -14,12 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from partita.storage.cache_folder import cache_folder, read_private, write_private
+from partita.storage.cache_folder import (
+    cache_folder,
+    mark_used,
+    prune,
+    read_private,
+    write_private,
+)
 
 _log = logging.getLogger(__name__)
 
 KIND = "opencl/verdicts"
 """Where verdicts are kept in Partita's cache folder."""
+
+FILES = 8192
+"""Verdicts kept on disk, of half a kilobyte each; when there are more, the half that was used
+longest ago is deleted, and what they are on is tried again."""
 
 _FORMAT = 1
 _WORDS = 2000
@@ -69,6 +79,7 @@ def read(subject: str, marks: Sequence[str]) -> Verdict | None:
     ):
         _log.warning("The verdict in '%s' is damaged; %s is tried again.", path, subject)
         return None
+    mark_used(path)
     return Verdict(reason[:_WORDS], facts, path)
 
 
@@ -85,6 +96,7 @@ def write(subject: str, marks: Sequence[str], verdict: Verdict) -> Verdict:
     }
     try:
         write_private(path, json.dumps(content, indent=1).encode())
+        prune(path.parent, FILES)
     except OSError as error:
         _log.info("The verdict on %s cannot be kept: %s", subject, error)
         return verdict

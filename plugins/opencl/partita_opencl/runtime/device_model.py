@@ -41,6 +41,8 @@ from partita_opencl.query import refusals, takes
 from partita_opencl.runtime.execution_plan import Constants, Plan
 from partita_opencl.runtime.host_folding import fold
 from partita_opencl.runtime.runner import OpenClRunner
+from partita_opencl.trials.device_trials import DeviceTrials
+from partita_opencl.trials.failed_operations import keep_failures
 from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objection
 from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.trials.rehearsal import LaunchError
@@ -84,7 +86,7 @@ class OpenClModel(DeviceModel):
             self.tuning = replace(self.tuning, resident_groups=0)
         self._merger = Merger() if half and self.tuning.matrix_units else None
         self._mode = mode_of(self.target, properties, graph)
-        reasons = refusals(graph, lambda _, families: fitness(self.target, self._mode, families))
+        reasons = refusals(graph, DeviceTrials(self.target, properties))
         answer = QueryResult.of(device, {op.name: reasons.get(op.name) for op in model.ops})
         answer.require_all(model)
         self._refines = halves and self.tuning.matrix_units
@@ -180,7 +182,7 @@ class OpenClModel(DeviceModel):
                 failing = {name: error.reasons[name] for name in both or error.reasons}
                 with self._lock:
                     if self.specializer is specializer and not self._step_back(failing):
-                        self._refuse(failing)
+                        self._refuse(error, failing)
                         raise
 
     def _plan(self, program: Program) -> Plan:
@@ -213,8 +215,13 @@ class OpenClModel(DeviceModel):
         self.plans.clear()
         return True
 
-    def _refuse(self, failing: Mapping[str, str]) -> None:
-        """Raises if there are operations of the model among those that the driver fails at."""
+    def _refuse(self, error: LaunchError, failing: Mapping[str, str]) -> None:
+        """Raises if there are operations of the model among those that the driver fails at.
+
+        The next query of a model knows them.
+        """
+        lasting = [one for one in error.failures if one.lasts and one.names <= failing.keys()]
+        keep_failures(self.target, self._mode, lower(self.model), lasting)
         reasons = {name: Reason(ReasonCode.DRIVER_FAULT, why) for name, why in failing.items()}
         answers = {op.name: reasons.get(op.name) for op in self.model.ops}
         QueryResult.of(self.device, answers).require_all(self.model)

@@ -200,7 +200,7 @@ def _subject(device: Device, mode: Mode, task: _Task) -> tuple[str, list[str]]:
     """What a verdict is on, and everything that it depends on."""
     subject = f"{_title(task.family)} of OPENCL ({device.handle.name.strip()})"
     marks = [device.identity, *device.driver.marks()]
-    return subject, [*marks, repr(mode), task.form, task.family, _sources()]
+    return subject, [*marks, repr(mode), task.form, task.family, source_digest()]
 
 
 def _title(family: str) -> str:
@@ -215,7 +215,7 @@ def source_files() -> list[Path]:
 
 
 @functools.cache
-def _sources() -> str:
+def source_digest() -> str:
     """The digest of all kernels, of what launches them and of what they are checked by."""
     digest = hashlib.sha256()
     for file in source_files():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from partita.errors import CompileError
 from partita.lowering import Step
@@ -27,18 +28,35 @@ _SMALL_GRID = 1 << 16
 """PoCL makes other code for launches of fewer items in each dimension."""
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A launch that the driver fails at.
+
+    Attributes:
+        names: The operations that it computes.
+        reason: Why it fails.
+        lasts: Whether it would fail another time: whether the verdict is kept on disk.
+    """
+
+    names: frozenset[str]
+    reason: str
+    lasts: bool
+
+
 class LaunchError(CompileError):
     """The driver fails at launches of a plan.
 
     Attributes:
+        failures: Those launches.
         reasons: Why, by the name of each operation that they compute.
     """
 
-    def __init__(self, device: Device, reasons: Mapping[str, str]) -> None:
-        self.reasons = reasons
-        told = "; ".join(f"'{name}': {reason}" for name, reason in list(reasons.items())[:5])
+    def __init__(self, device: Device, failures: Sequence[Failure]) -> None:
+        self.failures = failures
+        self.reasons = {name: one.reason for one in failures for name in sorted(one.names)}
+        told = "; ".join(f"'{name}': {reason}" for name, reason in list(self.reasons.items())[:5])
         super().__init__(
-            f"The driver of device 'OPENCL.{device.id}' fails at {len(reasons)} operations: "
+            f"The driver of device 'OPENCL.{device.id}' fails at {len(self.reasons)} operations: "
             f"{told}. Run them on another device."
         )
 
@@ -57,14 +75,14 @@ def require(device: Device, steps: Sequence[Step]) -> None:
         return  # this process is itself one that tries
     digests = [_digest(step) for step in steps]
     found = stage_of(device.id).verdicts(device, dict(zip(digests, steps, strict=True)))
-    reasons = {
-        name: found[digest].reason
-        for digest, step in zip(digests, steps, strict=True)
-        for name in (step.op.name, *step.op.origins)
-        if found[digest].reason
-    }
-    if reasons:
-        raise LaunchError(device, reasons)
+    failures = []
+    for digest, step in zip(digests, steps, strict=True):
+        verdict = found[digest]
+        if verdict.reason:
+            names = frozenset((step.op.name, *step.op.origins))
+            failures.append(Failure(names, verdict.reason, verdict.file is not None))
+    if failures:
+        raise LaunchError(device, failures)
 
 
 _stages: dict[str, _Stage] = {}
@@ -105,10 +123,11 @@ class _Stage:
             launches = [rehearsed_launch.told(steps[digest]) for digest in missing]
             results = self._make(device, launches) if launches else []
             for digest, (verdict, lasts) in zip(missing, results, strict=True):
-                found[digest] = verdict
                 if lasts:
                     title = _title(device, steps[digest])
-                    self._known[digest] = verdicts.write(title, [*marks, digest], verdict)
+                    verdict = verdicts.write(title, [*marks, digest], verdict)
+                    self._known[digest] = verdict
+                found[digest] = verdict
             return found
 
     def _make(self, device: Device, launches: Sequence[Json]) -> list[tuple[Verdict, bool]]:
