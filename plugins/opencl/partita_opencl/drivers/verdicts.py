@@ -63,8 +63,7 @@ def read(subject: str, marks: Sequence[str]) -> Verdict | None:
         marks: Everything that the verdict depends on.
     """
     path = _path(subject, marks)
-    content = None if path is None else read_private(path)
-    if content is None:
+    if path is None or (content := read_private(path)) is None:
         return None
     try:
         found = json.loads(content)
