@@ -25,6 +25,9 @@ from partita.lowering.transformed_weights import Form, Prepacked
 _MOST_BYTES = 1 << 42
 """No tensor is larger; emitters that cut their work in pieces would never come to an end."""
 
+_MOST_STEPS = 1 << 18
+"""No operation takes more steps: a weight that claims 2**31 channels is cut in as many pieces."""
+
 Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
 
 
@@ -99,6 +102,7 @@ class Builder:
         self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
         self._most = 0  # work of the node's largest step, which profiles name
+        self._steps_end = _MOST_STEPS
 
     @property
     def version(self) -> int:
@@ -278,6 +282,7 @@ class Builder:
         self.node = node
         self._folding = folding
         self._most = 0
+        self._steps_end = len(self.steps) + _MOST_STEPS
         self.ops.append(OpRecord(node.name, node.op_type, node.origins))
         if folding:
             self.ops[-1].exec_type = "constant"
@@ -302,6 +307,11 @@ class Builder:
             self._most = step.work
             op.exec_type = exec_type
         self.steps.append(step)
+        if len(self.steps) > self._steps_end:
+            raise CompileError(
+                f"Operation '{self.node.name}' ({self.node.kind}) would take more than "
+                f"{_MOST_STEPS} steps; check the shapes that lead to it."
+            )
 
     @staticmethod
     def _now(arg: Any) -> Any:

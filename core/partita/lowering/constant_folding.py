@@ -13,6 +13,7 @@ from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.node_proto import model_proto, node_proto
 from partita.lowering.program import Array, Operand, ProgramMaker, plain
+from partita.lowering.shape_rules import check_demands
 from partita.lowering.target import Target
 
 
@@ -60,6 +61,7 @@ def _fold(node: Node, target: Target) -> bool:
         try:
             with blamed_on(node):
                 emitter = target.find(node, operands)
+            check_demands(node, operands)  # kernels trust it
         except CompileError:
             return False
         if not emitter.folds:
@@ -96,11 +98,21 @@ def _no_body(graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
 
 
 def reference_fold(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
-    """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device."""
+    """Computes one node with ONNX's reference evaluator; a :attr:`Target.fold` for any device.
+
+    Raises:
+        CompileError: The evaluator fails, as it does on attributes that it does not know.
+    """
     from onnx.reference import ReferenceEvaluator
 
     proto = node_proto(node)
     model = model_proto(node, proto, [(node.domain, node.version)])
     feeds = {name: array for name, array in zip(proto.input, arrays, strict=True) if name}
-    computed = iter(ReferenceEvaluator(model).run(None, feeds))
+    try:
+        computed = iter(ReferenceEvaluator(model).run(None, feeds))
+    except Exception as error:  # the evaluator checks little: it raises what Python happens to
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot be computed from its constants by "
+            f"ONNX's reference ({type(error).__name__}: {error}); check its attributes and inputs."
+        ) from error
     return [np.asarray(next(computed)) if name else np.empty(0) for name in proto.output]

@@ -288,6 +288,19 @@ def _quantize(node: Node, shapes: Shapes) -> Iterable[str]:
     elif len(scale) > 1 and len(scale) != len(x):
         yield "a scale for blocks is to have as many dimensions as the input"
     yield from _holds("the zero point", shapes[2], size)
+    yield from _blocks(node, shapes)
+
+
+def _blocks(node: Node, shapes: Shapes) -> Iterable[str]:
+    """Faults of scales of which each is for a block of elements along an axis."""
+    (x, scale), block = _pair(shapes), node.attrs.get("block_size", 0)
+    if block < 0:
+        yield f"block_size {block} is negative"
+    if block > 0 and scale:
+        axis = node.attrs.get("axis", 1) % max(len(x), 1)
+        blocks = (*x[:axis], -(-x[axis] // block), *x[axis + 1 :])
+        yield from _is("a scale for blocks", scale, blocks)
+        yield from _is("a zero point for blocks", shapes[2], blocks)
 
 
 class _Places(NamedTuple):

@@ -417,7 +417,12 @@ class InferRequest:
         if self._state is not None and isinstance(inputs, Mapping):
             inputs = self._state.completed(inputs)
         if copy or not self._inputs.take(inputs, at_once):
-            self._inputs.bind(inputs, copy, self._outputs.own)
+            try:
+                self._inputs.bind(inputs, copy, self._outputs.own)
+            except MemoryError as error:
+                raise DeviceMemoryError(
+                    f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
+                ) from error
 
     def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
         """The model's variables at their beginning."""

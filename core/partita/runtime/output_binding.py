@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from partita.errors import InferError, InputError, PluginError
+from partita.errors import DeviceMemoryError, InferError, InputError, PluginError
 from partita.model.expected_shapes import DueShapes
 from partita.model.model import Port
 from partita.runtime.infer_result import InferResult
@@ -112,11 +112,20 @@ class RequestOutputs:
 
         Args:
             copy: Copies of them, instead of what the next run overwrites.
+
+        Raises:
+            DeviceMemoryError: The host has no room for copies.
         """
-        arrays = [
-            tensor.numpy().copy() if copy and tensor.memory == HOST else tensor.numpy()
-            for tensor in self.results
-        ]
+        try:
+            arrays = [
+                tensor.numpy().copy() if copy and tensor.memory == HOST else tensor.numpy()
+                for tensor in self.results
+            ]
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"The host has no room to copy the results of device '{self._compiled.device}' "
+                f"({error}); ask for them with share_outputs, or for smaller ones."
+            ) from error
         return InferResult(self._ports, arrays)
 
     def own(self, tensor: Tensor) -> Tensor:

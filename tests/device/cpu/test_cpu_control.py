@@ -6,6 +6,7 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, parser
 
 import partita
+from partita.errors import CompileError
 
 RNG = np.random.default_rng(3)
 
@@ -38,6 +39,21 @@ CONDITIONAL = """g (float[N, 3] x, bool c) => (float[N, 3] y) <float[3] w = {{1,
     >
     y = Add(b, x)
 }}"""
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_a_scan_of_more_or_fewer_inputs_than_there_are(count):
+    model = model_of(
+        """g (float[2] s, float[N, 2] x) => (float[2] t, float[N, 2] y) {
+            t, y = Scan <num_scan_inputs = 1, body = b (float[2] a, float[2] v)
+                => (float[2] c, float[2] w) { c = Add(a, v)  w = Neg(c) }> (s, x)
+        }"""
+    )
+    check(model, {"s": floats(2), "x": floats(3, 2)})
+    (inputs,) = (a for a in model.graph.node[0].attribute if a.name == "num_scan_inputs")
+    inputs.i = count
+    with pytest.raises(CompileError, match=rf"\(Scan\) is to scan {count} inputs"):
+        partita.Core().compile_model(model, "CPU").infer_new_request([floats(2), floats(3, 2)])
 
 
 def test_if_on_a_flag_that_is_an_input():

@@ -445,6 +445,28 @@ def test_what_a_runner_raises(raised, error, said):
     np.testing.assert_array_equal(request.infer(X)[0], X)
 
 
+class TooLarge(np.ndarray):
+    """An array of which no copy fits the memory."""
+
+    def copy(self, order="C"):
+        raise MemoryError("2 GiB")
+
+
+def test_results_of_which_there_is_no_room_for_a_copy():
+    request = compiled_toy(compute=lambda x: [(-x).view(TooLarge)]).create_infer_request()
+    said = r"no room to copy the results of device 'TOY' \(2 GiB\).*share_outputs"
+    with pytest.raises(DeviceMemoryError, match=said):
+        request.infer(X)
+    np.testing.assert_array_equal(request.infer(X, share_outputs=True)[0], -X)
+
+
+def test_inputs_of_which_there_is_no_room_for_a_copy():
+    request = compiled_toy(neg(["N"])).create_infer_request()
+    with pytest.raises(DeviceMemoryError, match="no room for the inputs of"):
+        request.start_async([np.broadcast_to(np.float32(7), (1 << 58,))])
+    np.testing.assert_array_equal(request.infer(X[0])[0], -X[0])
+
+
 def test_a_runner_that_forgets_an_output():
     request = compiled_toy(add_sub(), compute=lambda a, b: [a]).create_infer_request()
     with pytest.raises(PluginError, match=r"Device 'TOY' returned 1 tensors; 2 are due"):

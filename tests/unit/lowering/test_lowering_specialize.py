@@ -5,7 +5,15 @@ import pytest
 from onnx import parser
 
 from partita.errors import CompileError
-from partita.lowering import Node, Operand, Specializer, Target, fold_constants, lower_proto
+from partita.lowering import (
+    Node,
+    Operand,
+    Specializer,
+    Target,
+    fold_constants,
+    lower_proto,
+    reference_fold,
+)
 from partita.lowering.program import plain
 
 
@@ -371,6 +379,44 @@ def test_folding_before_shapes_are_known_leaves_what_hangs_on_inputs():
     assert [node.op_type for node in graph.nodes] == ["Add"]
     assert graph.outputs[1].const.tolist() == [0, -2]
     assert graph.nodes[0].inputs[1].const.tolist() == [0, 2]
+
+
+def test_constants_that_do_not_fit_each_other_are_not_folded():
+    """A kernel that trusts their shapes would write beyond its output."""
+    model = parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 18]>
+        g () => (float[N] y) <float[1, 1, 1, 2] x = {1, 2}, float[2, 1, 1, 2] at = {0, 0, 0, 0}>
+        { y = GridSample(x, at) }"""
+    )
+    graph = lower_proto(model)
+    fold_constants(graph, Target(lambda node, operands: Emit(never)))
+    assert [node.op_type for node in graph.nodes] == ["GridSample"]
+
+
+def never(b, node, *operands):
+    raise AssertionError(f"{node.kind} was computed")
+
+
+def test_a_constant_that_the_reference_cannot_compute_names_its_operation():
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+        g () => (float[1] y) <float[3] x = {1, 2, 3}> { y = ReduceMax <own = 1> (x) }"""
+    (node,) = lower_proto(parser.parse_model(text)).nodes
+    with pytest.raises(CompileError, match=r"\(ReduceMax\) cannot be computed from its constants"):
+        reference_fold(node, [floats(3)])
+
+
+def test_an_operation_of_endless_steps_is_refused():
+    def emit(b, node, x):
+        y = b.empty(x.shape, x.dtype)
+        while True:
+            b.call_numpy(np.negative, x, y)
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+    )
+    maker = Specializer(lower_proto(model), Target(lambda node, operands: Emit(emit)))
+    with pytest.raises(CompileError, match=r"\(Relu\) would take more than 262144 steps"):
+        maker.program_for([floats(2)])
 
 
 def test_an_output_that_the_emitter_does_not_give_is_an_error():

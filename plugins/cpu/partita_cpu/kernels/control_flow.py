@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Graph, Node, Operand, Value
 from partita_cpu.kernels.operator_table import ANY, BOOL, INT64, kernel
 
@@ -89,6 +90,11 @@ def scan(b: Builder, node: Node, *operands: Operand) -> tuple[Operand, ...]:
     graph: Graph = node.attrs["body"]
     body = b.subgraph(graph)
     inputs = int(node.attrs["num_scan_inputs"])
+    if not 1 <= inputs <= len(operands):
+        raise CompileError(
+            f"Operation '{node.name}' (Scan) is to scan {inputs} inputs (num_scan_inputs); it has "
+            f"{len(operands)}, and scans one at least."
+        )
     states = len(operands) - inputs
     outputs = len(graph.outputs) - states
     attrs = node.attrs

@@ -61,7 +61,7 @@ def _conv_check(node: Node) -> Reason | None:
     return spatial_dims()(node)
 
 
-@operator("Conv", check=_conv_check)
+@operator("Conv", check=_conv_check, folds=False)
 @operator("Conv", domain="partita", check=_conv_check)
 def conv(
     k: Kit,

@@ -23,7 +23,7 @@ def _transpose_check(node: Node) -> Reason | None:
     return spatial_dims(2)(node)
 
 
-@operator("ConvTranspose", check=_transpose_check)
+@operator("ConvTranspose", check=_transpose_check, folds=False)
 @operator("ConvTranspose", domain="partita", check=_transpose_check)
 def conv_transpose(
     k: Kit,

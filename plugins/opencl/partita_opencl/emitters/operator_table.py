@@ -77,9 +77,14 @@ def operator(
     check: Check | None = None,
     since: int = 1,
     until: int | None = None,
+    folds: bool = True,
     outputs: int | None = 1,
 ) -> Callable[[F], F]:
-    """Registers an emitter ``emit(kit, node, *operands)``; see the toolkit's ``Entry``."""
+    """Registers an emitter ``emit(kit, node, *operands)``; see the toolkit's ``Entry``.
+
+    What the host would compute element by element, in Python, does not fold: a window over a
+    padding of millions is soon done on the device, and a matter of minutes there.
+    """
     return TABLE.register(
         *op_types,
         domain=domain,
@@ -88,6 +93,7 @@ def operator(
         check=check,
         since=since,
         until=until,
+        folds=folds,
         outputs=outputs,
     )
 
@@ -156,7 +162,7 @@ def emitter_for(
                 f"{node.version}. Run it on another device, e.g. 'HETERO:{device},CPU'."
             )
         # What fusion makes is no ONNX operator, which the host could evaluate.
-        folds = not node.domain
+        folds = entry.folds and not node.domain
         constant = folds and all(o is None or o.const is not None for o in operands)
         reason = None
         if not constant:

@@ -54,6 +54,7 @@ def _resize_check(node: Node) -> Reason | None:
     values=(1, 2, 3),
     since=11,
     check=_resize_check,
+    folds=False,
 )
 def resize(
     k: Kit,
@@ -86,17 +87,29 @@ def resize(
 
 
 @operator(
-    "Resize", types={0: MOVED, 1: FLOATS}, values=(1,), since=10, until=10, check=_resize_check
+    "Resize",
+    types={0: MOVED, 1: FLOATS},
+    values=(1,),
+    since=10,
+    until=10,
+    check=_resize_check,
+    folds=False,
 )
 @operator(
-    "Upsample", types={0: MOVED, 1: FLOATS}, values=(1,), since=9, until=9, check=_resize_check
+    "Upsample",
+    types={0: MOVED, 1: FLOATS},
+    values=(1,),
+    since=9,
+    until=9,
+    check=_resize_check,
+    folds=False,
 )
 def resize_by_scales(k: Kit, node: Node, x: Operand, scales: Operand) -> Operand:
     """Resampling as it was before coordinate transformations had names."""
     return _resize_simply(k, node, x, [float(s) for s in k.value(scales)])
 
 
-@operator("Upsample", types=MOVED, since=7, until=8, check=_resize_check)
+@operator("Upsample", types=MOVED, since=7, until=8, check=_resize_check, folds=False)
 def upsample_by_attribute(k: Kit, node: Node, x: Operand) -> Operand:
     """Resampling by scales from an attribute."""
     return _resize_simply(k, node, x, [float(s) for s in node.attrs["scales"]])

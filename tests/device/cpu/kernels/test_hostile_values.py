@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from models import model_of, node, value
+from models import model_of, node, value, weight
 from onnx import TensorProto
 
 from partita.errors import PartitaError
@@ -171,6 +171,28 @@ def test_regions_partly_beside_the_image(core, mode, ratio):
 def test_too_many_samples_are_refused(core, ratio):
     with pytest.raises(PartitaError, match=f"sampling_ratio is {ratio}; takes 0 to 1024"):
         core.compile_model(roi_model(sampling_ratio=ratio).SerializeToString(), "CPU")
+
+
+def test_weights_that_claim_more_channels_than_can_be_computed(core):
+    """The emitter cut them in 2**31 pieces, one after another."""
+    model = model_of(
+        [node("ConvTranspose", ["x", "w"], "y")],
+        [value("x", [1, 2, 3, 3]), value("w", [2, 1 << 31, 3, 3])],
+        ["y"],
+    )
+    with pytest.raises(PartitaError, match=r"\(ConvTranspose\) would take more than"):
+        core.compile_model(model.SerializeToString(), "CPU")
+
+
+def test_a_grid_of_more_images_than_the_constant_it_samples(core):
+    """Folded, it wrote behind its output: what shapes demand was only asked of run-time nodes."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((1, 1, 3, 2)).astype(np.float32)
+    grid = np.zeros((64, 1, 2, 2), np.float32)
+    model = model_of([node("GridSample", ["x", "g"], "y")], [], ["y"], opset=20)
+    model.graph.initializer.extend([weight("x", images), weight("g", grid)])
+    with pytest.raises(PartitaError, match="as many dimensions and images"):
+        core.compile_model(model.SerializeToString(), "CPU")
 
 
 def resize_model(**attributes):

@@ -1,0 +1,29 @@
+"""Values and attributes that are out of all bounds: an answer or an error, soon, and no crash."""
+
+import numpy as np
+import pytest
+
+from partita_opencl.runtime import host_folding
+
+from .comparison import check, floats, single
+
+WINDOWS = [
+    ("AveragePool", [floats(1, 2, 5, 6)], {"kernel_shape": [3, 3], "pads": [1, 2, 1, 0]}),
+    ("MaxPool", [floats(1, 2, 5, 6)], {"kernel_shape": [2, 3], "strides": [2, 1]}),
+    ("Conv", [floats(1, 2, 5, 6), floats(3, 2, 3, 3)], {}),
+    ("ConvTranspose", [floats(1, 2, 5, 6), floats(2, 3, 3, 3)], {}),
+    ("Resize", [floats(1, 2, 5, 6), None, np.array([1, 1, 2, 3], np.float32)], {"mode": "linear"}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "inputs", "attrs"), WINDOWS)
+def test_windows_over_constants_are_computed_by_the_device(monkeypatch, op_type, inputs, attrs):
+    """The host evaluates them in Python, one by one: minutes, with a pad of millions."""
+
+    def never(node, arrays):
+        raise AssertionError(f"{node.op_type} was evaluated by the host")
+
+    monkeypatch.setattr(host_folding, "reference_fold", never)
+    constant = [i for i, x in enumerate(inputs) if x is not None]
+    model, _ = single(op_type, inputs, attrs, constant=constant)
+    check(model, {})
