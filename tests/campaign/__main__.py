@@ -3,8 +3,12 @@
 A case is known by its kind and its seed, and is the same whenever it is run. Cases run in child
 processes, with a limit of memory; one that takes more than ``--hang`` seconds of processor time
 (or ten times as many on the clock) is ended, one with a Loop, which may be endless by right, after
-some seconds. What went wrong is printed with its seed, and kept in ``--log``; the next run starts
-at the seed that the last line names.
+some seconds. What went wrong is printed with its seed, and kept in ``--log``; counts per kind and
+outcome go to ``--report``. The next run starts at the seed that each kind's last line names.
+
+Outcomes: ``ok``; ``refused`` by an error of ours; ``ended``, an endless program; ``memory``, the
+limit that the campaign sets itself. Wrong are ``signal``, ``died``, ``hang`` and ``raw``, an error
+that is none of ours; ``wrapped``, one of ours that hides what it could not explain, is told apart.
 """
 
 from __future__ import annotations
@@ -12,143 +16,162 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import select
-import signal
-import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-KINDS = ("tensors", "models", "blobs", "locks", "irs", "opencl")
-BATCH = 400
+from tests.campaign.watched_child import Child
+
+KINDS = {"tensors": 6, "models": 6, "blobs": 3, "locks": 2, "irs": 3, "opencl": 4}
+"""Which kinds there are, and how many shares of the time each gets."""
+
+BATCH = {"opencl": 200}
+"""Cases of a child process; 800 where nothing is said."""
+
+FINE = frozenset({"ok", "refused", "ended", "memory"})
 
 
 def main():
     """Runs the cases that were asked for; returns how many of them went wrong."""
+    arguments = parsed()
+    started = time.monotonic()
+    campaigns = [Campaign(kind, arguments) for kind in arguments.kinds]
+    end = started + arguments.seconds
+    jobs = [
+        threading.Thread(target=work, args=(campaigns, end, number, arguments))
+        for number in range(arguments.jobs)
+    ]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join()
+    for campaign in campaigns:
+        sys.stdout.write(campaign.line() + "\n")
+    if arguments.report is not None:
+        report = {
+            "seconds": round(time.monotonic() - started, 1),
+            "cases": sum(sum(campaign.outcomes.values()) for campaign in campaigns),
+            "wrong": sum(campaign.wrong for campaign in campaigns),
+            "kinds": {campaign.kind: campaign.counts() for campaign in campaigns},
+            "findings": [found for campaign in campaigns for found in campaign.findings],
+        }
+        arguments.report.write_text(json.dumps(report, indent=1) + "\n")
+    return min(sum(campaign.wrong for campaign in campaigns), 100)
+
+
+def parsed():
+    """What was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--cases", type=int, default=1000, help="of each kind")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="of all kinds")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--hang", type=float, default=30.0)
-    parser.add_argument("--gigabytes", type=float, default=8.0)
-    parser.add_argument("--log", type=Path)
-    arguments = parser.parse_args()
-    end = time.monotonic() + arguments.seconds
-    wrong = 0
-    for number, kind in enumerate(arguments.kinds):
-        left = (end - time.monotonic()) / (len(arguments.kinds) - number)
-        wrong += campaign(kind, arguments, time.monotonic() + left)
-    return min(wrong, 100)
+    parser.add_argument("--jobs", type=int, default=1, help="child processes at once")
+    parser.add_argument("--hang", type=float, default=30.0, help="seconds of processor time")
+    parser.add_argument("--gigabytes", type=float, default=4.0, help="that a child may take")
+    parser.add_argument("--log", type=Path, help="lines of JSON, one for each finding")
+    parser.add_argument("--report", type=Path, help="JSON: counts per kind and outcome")
+    return parser.parse_args()
 
 
-def campaign(kind, arguments, end):
-    """Runs the cases of one kind; returns how many went wrong."""
-    outcomes, wrong = Counter(), 0
-    seed, last = arguments.first, arguments.first + arguments.cases
-    while seed < last and time.monotonic() < end:
-        child = Child(kind, seed, min(BATCH, last - seed), arguments)
+def work(campaigns, end, number, arguments):
+    """One job: a child process after another, of the kind that has had least of its share."""
+    while time.monotonic() < end:
+        left = [campaign for campaign in campaigns if campaign.seed < campaign.last]
+        if not left:
+            return
+        min(left, key=lambda campaign: campaign.served).serve(end, processors(number, arguments))
+
+
+def processors(number, arguments):
+    """Two processors for each job where there are several; so kernels still share their work."""
+    if arguments.jobs == 1:
+        return None
+    every = sorted(os.sched_getaffinity(0))
+    return {every[(2 * number + i) % len(every)] for i in range(2)}
+
+
+class Campaign:
+    """The cases of one kind.
+
+    Args:
+        kind: The kind.
+        arguments: Of the command.
+
+    Attributes:
+        seed: The next one that no job has taken.
+        last: The seed behind the last one.
+        served: Seconds that jobs have given it, per share.
+        outcomes: How many cases had which outcome.
+        findings: What went wrong, or was wrapped.
+        wrong: How many cases went wrong.
+    """
+
+    def __init__(self, kind, arguments):
+        self.kind, self._arguments = kind, arguments
+        self.seed, self.last = arguments.first, arguments.first + arguments.cases
+        self.served = 0.0
+        self.outcomes, self.findings, self.wrong = Counter(), [], 0
+        self._lock = threading.Lock()
+
+    def serve(self, end, processors):
+        """Runs one batch, or what is left of it after a case that ended its process."""
+        with self._lock:
+            first = self.seed
+            self.seed = stop = min(first + BATCH.get(self.kind, 800), self.last)
+            self.served += 1.0 / KINDS[self.kind]  # so that no other job takes it for the least
+        started = time.monotonic()
+        while first < stop and time.monotonic() < end:
+            first = self._run(first, stop - first, end, processors)
+        with self._lock:
+            self.served += (time.monotonic() - started - 1.0) / KINDS[self.kind]
+
+    def _run(self, first, count, end, processors):
+        """Runs one child; returns the seed behind the last case that it came to."""
+        options = self._arguments
+        child = Child(self.kind, first, count, options.hang, options.gigabytes, processors)
         for result in child.results():
-            outcome = result["outcome"]
-            outcomes[outcome.partition(":")[0]] += 1
-            seed = result["seed"] + 1
-            if outcome not in ("ok", "refused", "ended"):
-                note(kind, result, arguments.log)
-                wrong += not outcome.startswith("wrapped")
+            first = result["seed"] + 1
+            with self._lock:
+                self._take(result)
             if time.monotonic() > end:
                 child.end()
                 break
-    counted = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-    sys.stdout.write(
-        f"{kind}: {sum(outcomes.values())} cases, seeds {arguments.first} to {seed - 1}: "
-        f"{counted}; goes on at --first {seed}\n"
-    )
-    sys.stdout.flush()
-    return wrong
+        return first
 
+    def _take(self, result):
+        outcome = result["outcome"].partition(":")[0]
+        self.outcomes[outcome] += 1
+        if outcome in FINE:
+            return
+        self.findings.append({"kind": self.kind, **result})
+        if outcome != "wrapped":
+            self.wrong += 1
+            line = f"{self.kind} {result['seed']}: {result['outcome']} ({result.get('what', '')})"
+            sys.stdout.write(line + "\n")
+            sys.stdout.flush()
+        if self._arguments.log is not None:
+            with self._arguments.log.open("a") as file:
+                file.write(json.dumps(self.findings[-1]) + "\n")
 
-def note(kind, result, log):
-    """Prints what went wrong, and keeps it."""
-    line = f"{kind} {result['seed']}: {result['outcome']} ({result.get('what', '')})"
-    if not result["outcome"].startswith("wrapped"):
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    if log is not None:
-        with log.open("a") as file:
-            file.write(json.dumps({"kind": kind, **result}) + "\n")
+    def counts(self):
+        """How many cases had which outcome, and which seeds were given out."""
+        return {
+            "cases": sum(self.outcomes.values()),
+            "first": self._arguments.first,
+            "next": self.seed,
+            "outcomes": dict(sorted(self.outcomes.items())),
+        }
 
-
-class Child:
-    """A process that runs cases, watched."""
-
-    def __init__(self, kind, first, count, arguments):
-        self._hang = arguments.hang
-        command = ["-m", "tests.campaign.child", kind, str(first), str(count)]
-        self._process = subprocess.Popen(
-            [sys.executable, *command, str(arguments.gigabytes)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            cwd=Path(__file__).parents[2],
+    def line(self):
+        """The same, to read."""
+        counted = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
+        return (
+            f"{self.kind}: {sum(self.outcomes.values())} cases, seeds {self._arguments.first} to "
+            f"{self.seed - 1}: {counted}; goes on at --first {self.seed}"
         )
-        self._first = first
-        self._rest = b""
-
-    def end(self):
-        """Ends it and what it has started."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def results(self):
-        """What became of each case; of the last one, also that it died or hung."""
-        with self._process.stdout:
-            yield from self._results()
-            self._process.wait()
-
-    def _results(self):
-        current = {"seed": self._first}
-        started = False
-        while True:
-            line, why = self._line(started)
-            if line is None:
-                if why or self._process.wait() != 0:
-                    code = self._process.returncode
-                    died = f"signal:{-code}" if code < 0 else f"died:{code}"
-                    yield {**current, "outcome": why or died}
-                return
-            started = True
-            told = json.loads(line)
-            current = {"seed": told["seed"], "what": told.get("what") or current.get("what", "")}
-            if "outcome" in told:
-                yield {**told, "what": current["what"]}
-                current = {"seed": told["seed"] + 1}
-
-    def _line(self, started):
-        """The next line; without one, ``None`` and why it was ended, if it was."""
-        since, used = time.monotonic(), self._cpu_seconds()
-        patience = self._hang if started else 300.0  # it imports and gathers models first
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._process.stdout], [], [], 1.0)
-            if ready:
-                data = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not data:
-                    return None, ""
-                self._rest += data
-                continue
-            busy, waited = self._cpu_seconds() - used, time.monotonic() - since
-            if busy > patience or waited > 10 * patience:
-                self.end()
-                return None, f"hang:{busy:.0f}s"
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line, ""
-
-    def _cpu_seconds(self):
-        try:
-            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            return 0.0
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

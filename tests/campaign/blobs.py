@@ -39,8 +39,8 @@ def case(seed):
 
 @functools.cache
 def guarded_core():
-    """One Core for all cases of a process; device CPU's scratch lies at guard pages."""
-    guard.guard_scratch()
+    """One Core for all cases of a process; device CPU's memory lies at guard pages."""
+    guard.guard_device()
     return partita.Core()
 
 

@@ -30,9 +30,10 @@ GENERIC = re.compile(
 
 
 def outcome_of(error):
-    """``refused``, ``wrapped:...`` for a refusal that hides a raw error, or ``raw:...``."""
+    """``refused``, ``wrapped:...`` for one that hides a raw error, ``raw:...`` or ``memory``."""
     if not isinstance(error, PartitaError):
-        return f"raw:{type(error).__name__}"
+        own = isinstance(error, MemoryError) and raised_by_a_case(error)
+        return "memory" if own else f"raw:{type(error).__name__}"
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -42,13 +43,21 @@ def outcome_of(error):
     return "refused"
 
 
+def raised_by_a_case(error):
+    """Whether it was the campaign that asked for too much: a copy beside a guard page."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not any(frame.f_globals.get("__name__", "").startswith("partita") for frame in frames)
+
+
 def tell(**fields):
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
-def main(kind, first, count, gigabytes):
-    """Runs ``count`` cases from a seed on."""
+def main(kind, first, count, gigabytes, processors):
+    """Runs ``count`` cases from a seed on, on these processors; on all if none is named."""
+    if processors:
+        os.sched_setaffinity(0, processors)
     out = os.dup(1)
     os.dup2(2, 1)  # what libraries print is not part of what is told
     sys.stdout = os.fdopen(out, "w")
@@ -81,4 +90,5 @@ def shortened(error):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4]))
+    kind, first, count, gigabytes, *processors = sys.argv[1:]
+    main(kind, int(first), int(count), float(gigabytes), [int(number) for number in processors])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import os
 
 import numpy as np
 
+import partita
 from partita.errors import CompileError, ModelFormatError
 
 from . import guard
@@ -39,6 +41,20 @@ def case(seed):
             with ended_after(0.2):
                 while True:
                     pass
+        case 10:
+            partita.Tensor(_Demanding())
+        case 11:
+            os.abort()
+        case 12:
+            os.write(2, b"terminate called after throwing an instance of 'std::bad_alloc'")
+            os.abort()
+
+
+class _Demanding:
+    """Raises from within what the framework calls."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise MemoryError("2 GiB")
 
 
 def _beyond(step):

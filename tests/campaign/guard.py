@@ -53,7 +53,10 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
     """
     nbytes = math.prod(shape) * dtype.itemsize
     pages = -(-nbytes // PAGE)
-    area = mmap.mmap(-1, (pages + 2) * PAGE)
+    try:
+        area = mmap.mmap(-1, (pages + 2) * PAGE)
+    except OSError as error:  # what numpy would raise
+        raise MemoryError(f"There is no room for {nbytes} bytes: {error}") from error
     whole = np.frombuffer(area, np.uint8)
     for page in (0, pages + 1):
         protect(whole.ctypes.data + page * PAGE, forbid=True)
@@ -62,9 +65,10 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
     return whole[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def guard_scratch():
-    """Puts device CPU's scratch memory and outputs at guard pages as well."""
-    from partita_cpu.runtime import bound_program
+def guard_device():
+    """Puts device CPU's scratch memory, outputs, constants and folded ones at guard pages too."""
+    from partita.lowering import builder
+    from partita_cpu.runtime import bound_program, device_model
 
     def aligned_empty(shape, dtype):
         if dtype.hasobject or math.prod(shape) == 0:
@@ -72,3 +76,17 @@ def guard_scratch():
         return guarded_empty(shape, dtype, alignment=_ALIGNMENT)
 
     bound_program.aligned_empty = aligned_empty
+    builder.new_array = aligned_empty
+    lower = device_model.lower
+    device_model.lower = lambda model: with_guarded_constants(lower(model))
+
+
+def with_guarded_constants(graph):
+    """The graph, its constants and those of its bodies at guard pages."""
+    for node in graph.nodes:
+        for value in node.inputs:
+            if value is not None and value.const is not None:
+                value.const = guarded(value.const)
+        for body in node.graphs():
+            with_guarded_constants(body)
+    return graph

@@ -11,7 +11,7 @@ import numpy as np
 
 import partita
 
-from . import numbers
+from . import guard, numbers
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "openvino_ir"))
 
@@ -41,6 +41,7 @@ def case(seed):
 
 @functools.cache
 def one_core():
+    guard.guard_device()
     return partita.Core()
 
 

@@ -11,7 +11,7 @@ from onnx import helper
 import partita
 from partita_conformance.inputs.node_cases import node_cases
 
-from . import numbers, tensors
+from . import guard, numbers, tensors
 
 
 def case(seed):
@@ -38,6 +38,7 @@ def case(seed):
 
 @functools.cache
 def one_core():
+    guard.guard_device()
     return partita.Core()
 
 

@@ -65,8 +65,8 @@ def run(proto, feeds, device):
 
 @functools.cache
 def kernel_core():
-    """One Core for all cases of a process; device CPU's scratch lies at guard pages."""
-    guard.guard_scratch()
+    """One Core for all cases of a process; device CPU's memory lies at guard pages."""
+    guard.guard_device()
     return partita.Core()
 
 

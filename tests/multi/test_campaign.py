@@ -1,13 +1,14 @@
 """The campaign of hostile files and tensors: that it notices faults, and a short form of it."""
 
+import json
 import subprocess
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from tests.campaign.__main__ import KINDS, Child
+from tests.campaign.__main__ import KINDS
+from tests.campaign.watched_child import Child
 
 pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="guard pages are Linux's here"),
@@ -16,7 +17,7 @@ pytestmark = [
 
 
 def outcomes(first, count, hang=2.0):
-    child = Child("faulty", first, count, Namespace(hang=hang, gigabytes=8.0))
+    child = Child("faulty", first, count, hang)
     return {result["seed"]: result["outcome"] for result in child.results()}
 
 
@@ -29,9 +30,12 @@ def outcomes(first, count, hang=2.0):
         (4, "refused"),
         (5, "wrapped:KeyError"),
         (6, "signal:11"),
-        (7, "raw:MemoryError"),
+        (7, "memory"),
         (8, "died:3"),
         (9, "ended"),
+        (10, "raw:MemoryError"),
+        (11, "signal:6"),
+        (12, "memory"),
     ],
 )
 def test_every_fault_is_noticed(seed, outcome):
@@ -47,11 +51,12 @@ def test_cases_before_a_death_are_counted():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_few_cases_of_each_kind(kind):
+def test_a_few_cases_of_each_kind(kind, tmp_path):
     """What the whole campaign found is in tests of its own; this holds that it still runs."""
     command = ["-m", "tests.campaign", "--kinds", kind, "--cases", "24", "--first", "900"]
+    report = tmp_path / "report.json"
     done = subprocess.run(
-        [sys.executable, *command, "--hang", "60"],
+        [sys.executable, *command, "--hang", "60", "--jobs", "2", "--report", str(report)],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -59,3 +64,6 @@ def test_a_few_cases_of_each_kind(kind):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{kind}: 24 cases, seeds 900 to 923:" in done.stdout
+    told = json.loads(report.read_text())
+    assert (told["cases"], told["wrong"]) == (24, 0)
+    assert sum(told["kinds"][kind]["outcomes"].values()) == 24

@@ -77,6 +77,10 @@ class Subgraph:
     captures: tuple[Operand, ...]
 
 
+new_array = np.empty
+"""Makes what constants are folded into; tests of memory put another maker here."""
+
+
 class Builder:
     """Records the steps of one program. Emitters use its methods; engines never see it.
 
@@ -128,7 +132,7 @@ class Builder:
                 f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
                 f"{list(dims)}, more than any memory; check the shapes that lead to it."
             )
-        return Operand(dims, kind, np.empty(dims, kind) if self._folding else None)
+        return Operand(dims, kind, new_array(dims, kind) if self._folding else None)
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
