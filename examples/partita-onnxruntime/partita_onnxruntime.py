@@ -5,6 +5,7 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
+from pydantic import Field
 
 import partita
 from partita.contract.engine_probe import Probe
@@ -13,12 +14,29 @@ from partita.errors import CompileError, InferError
 TYPES = {"FLOAT", "DOUBLE", "FLOAT16", "BOOL", "INT8", "INT16", "INT32", "INT64"}
 
 
-def load(proto: bytes) -> Any:
+class OrtProperties(partita.DeviceProperties):
+    """Properties of device ORT."""
+
+    INFERENCE_NUM_THREADS: int = Field(
+        0, ge=0, description="Threads of one model; 0: as many as onnxruntime chooses."
+    )
+    ALLOW_SPINNING: bool = Field(
+        False,
+        description="Whether threads that wait keep their processors. Beside another device on "
+        "the same processors they had better not.",
+    )
+
+
+def load(proto: bytes, properties: OrtProperties | None = None) -> Any:
     """A session, whatever it takes."""
     import onnxruntime as ort
 
+    properties = properties or OrtProperties()
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.intra_op_num_threads = properties.INFERENCE_NUM_THREADS
+    spins = str(int(properties.ALLOW_SPINNING))
+    options.add_session_config_entry("session.intra_op.allow_spinning", spins)
     try:
         return ort.InferenceSession(proto, options, providers=["CPUExecutionProvider"])
     except Exception as error:
@@ -28,7 +46,7 @@ def load(proto: bytes) -> Any:
 class OrtPlugin(partita.DevicePlugin):
     """Takes an operation if onnxruntime loads a model that holds nothing else."""
 
-    device_name, properties_type = "ORT", partita.DeviceProperties
+    device_name, properties_type = "ORT", OrtProperties
     probe = Probe(load, TYPES | {f"U{name}" for name in TYPES if name.startswith("INT")})
 
     def device_info(self, device_id: str) -> partita.DeviceInfo:
@@ -47,7 +65,7 @@ class OrtModel(partita.DeviceModel):
 
     def __init__(self, model: partita.Model, properties: Any, device: str) -> None:
         super().__init__(model, properties, device)
-        self.session = load(model.to_onnx().SerializeToString())
+        self.session = load(model.to_onnx().SerializeToString(), properties)
 
     def create_runner(self) -> partita.Runner:
         return OrtRunner(self)

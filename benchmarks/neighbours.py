@@ -1,0 +1,122 @@
+"""A model cut between device CPU and another engine on the same processors, over both alone.
+
+    python benchmarks/neighbours.py [--engine ORT] [--threads 2] [--rounds 12] [--json] [model ...]
+
+Models: those of `cpu_networks` (random weights; default resnet50). Engines: ORT, onnxruntime by the
+example plugin; ORT-SPINS, the same with threads that keep looking for work, as is its default; OV,
+OpenVINO by the example plugin. All compute float32 (Partita with EXECUTION_MODE_HINT=ACCURACY).
+Operations in their order are cut into 2 and 8 equal runs that alternate between the two; calls take
+turns in one process. Printed are medians in milliseconds, and each cut's over the mean of both
+alone: 1.0 if cutting costs nothing, as half of the operations run on each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cpu_networks import BUILT
+from cpu_peers import take_turns
+
+import partita
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PLUGINS = {"ORT": "onnxruntime", "ORT-SPINS": "onnxruntime", "OV": "openvino"}
+PARTS = (2, 8)
+UNPINNED = {"Constant", "ConstantOfShape", "Unsqueeze"}
+
+
+def core_with(engine: str) -> tuple[partita.Core, str]:
+    """A core that knows the example plugin, and the name of its device."""
+    folder = EXAMPLES / f"partita-{PLUGINS[engine]}"
+    sys.path.insert(0, str(folder))
+    core = partita.Core()
+    name = engine.partition("-")[0]
+    if name not in core.available_devices:
+        core.register_plugin(f"partita_{PLUGINS[engine]}", name)
+    return core, name
+
+
+def pin_alternately(model: partita.Model, parts: int, devices: tuple[str, str]) -> None:
+    """Cuts the operations in their order into equal runs, for one device and the other in turn."""
+    order = [op for op in model.ops if op.op_type not in UNPINNED]
+    for index, op in enumerate(order):
+        op.affinity = devices[index * parts // len(order) % 2]
+
+
+def request_of(
+    core: partita.Core, model: partita.Model, device: str, config: dict[str, Any], feeds: Any
+) -> tuple[Callable[[], object], int]:
+    """A call, and of how many submodels it is."""
+    compiled = core.compile_model(model, device, config)
+    request = compiled.create_infer_request()
+    for name, array in feeds.items():
+        request.set_tensor(name, partita.Tensor(array))
+    request.infer()
+    return request.infer, len(compiled.explain().subgraph_devices)
+
+
+def measure(name: str, engine: str, threads: int, rounds: int) -> dict[str, Any]:
+    """Milliseconds of both alone and of the cuts."""
+    proto, feeds = BUILT[name]()
+    core, other = core_with(engine)
+    own = {"INFERENCE_NUM_THREADS": threads, "EXECUTION_MODE_HINT": "ACCURACY"}
+    configs: dict[str, dict[str, Any]] = {"CPU": own, other: {}}
+    if engine.startswith("ORT"):
+        configs[other] = {"INFERENCE_NUM_THREADS": threads, "ALLOW_SPINNING": "SPINS" in engine}
+    calls: dict[str, Callable[[], object]] = {}
+    submodels = {}
+    for device, config in configs.items():
+        calls[device], submodels[device] = request_of(
+            core, core.read_model(proto), device, config, feeds
+        )
+    for parts in PARTS:
+        model = core.read_model(proto)
+        pin_alternately(model, parts, ("CPU", other))
+        config = {"DEVICE_PROPERTIES": configs, "STRICT": True}
+        label = f"{parts} parts"
+        calls[label], submodels[label] = request_of(
+            core, model, f"HETERO:CPU,{other}", config, feeds
+        )
+    taken = take_turns(calls, rounds)
+    mean = (taken["CPU"] + taken[other]) / 2
+    ratios = {f"{parts} parts": taken[f"{parts} parts"] / mean for parts in PARTS}
+    return {
+        "model": name,
+        "engine": engine,
+        "threads": threads,
+        "ms": taken,
+        "submodels": submodels,
+        "over the mean of both alone": ratios,
+    }
+
+
+def main() -> None:
+    """Prints a line for every model."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("models", nargs="*", default=["resnet50"], help=", ".join(BUILT))
+    parser.add_argument("--engine", choices=list(PLUGINS), default="ORT")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--json", action="store_true", help="an object a line")
+    arguments = parser.parse_args()
+    for name in arguments.models:
+        found = measure(name, arguments.engine, arguments.threads, arguments.rounds)
+        if arguments.json:
+            print(json.dumps(found), flush=True)
+            continue
+        times = "  ".join(f"{label} {ms:.2f} ms" for label, ms in found["ms"].items())
+        ratios = found["over the mean of both alone"]
+        cuts = "  ".join(
+            f"{label} ({found['submodels'][label]} made) {ratio:.2f}"
+            for label, ratio in ratios.items()
+        )
+        print(f"{name:14} {arguments.engine:9} {times}   over the mean: {cuts}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
