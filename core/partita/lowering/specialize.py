@@ -148,7 +148,9 @@ class Specializer:
             graph = self._graph_of(first.walked)
             refine(graph, first.shapes())
             changed = graph.nodes != first.walked
-            return Walk(self, graph, specs, values).run() if changed else first.finish()
+            if not changed:
+                return first.finish()
+            return Walk(self, graph, specs, values, folded=first.folded()).run()
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)

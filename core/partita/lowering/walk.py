@@ -22,6 +22,7 @@ from partita.lowering.program import (
     may_wait,
     plain,
 )
+from partita.lowering.shape_arithmetic import small_result
 from partita.lowering.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import is_static
@@ -77,6 +78,7 @@ class Walk:
         specs: Shape and type of every input.
         values: The elements of value inputs.
         as_declared: Whether values must have the shapes that they are said to have.
+        folded: What an earlier walk for the same inputs has found to be constant.
 
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
@@ -90,7 +92,9 @@ class Walk:
         specs: Sequence[Spec],
         values: Mapping[int, Array],
         as_declared: bool = False,
+        folded: Mapping[Value, Operand] | None = None,
     ) -> None:
+        self._folded = folded or {}
         self._as_declared = as_declared
         self._owner = owner
         self._graph = graph
@@ -149,6 +153,14 @@ class Walk:
             if value not in self._blocked
         }
 
+    def folded(self) -> dict[Value, Operand]:
+        """The values that are constant, but for those that are so in the graph."""
+        return {
+            value: operand
+            for value, operand in self._env.items()
+            if operand.const is not None and value.const is None
+        }
+
     def _emit(self, node: Node, work: deque[Node]) -> None:
         if node.kind in _NATIVE:
             self._builder.begin(node, False)
@@ -161,7 +173,14 @@ class Walk:
             else:
                 self._bind(node, self._operand(source))
             return
+        if self._bind_known(node):
+            return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
+        small = small_result(node, operands)
+        if small is not None:
+            self._builder.begin(node, True)
+            self._bind(node, self._builder.constant(small))
+            return
         with blamed_on(node):
             emitter = self._target.find(node, operands)
         check_demands(node, operands)
@@ -174,6 +193,15 @@ class Walk:
             else:
                 results = emitter.emit(self._builder, node, *operands)
         self._bind(node, results)
+
+    def _bind_known(self, node: Node) -> bool:
+        """Takes what an earlier walk has folded; whether it has."""
+        found = [None if value is None else self._folded.get(value) for value in node.outputs]
+        if not self._folded or any(x is None for x in found):
+            return False
+        self._builder.begin(node, True)
+        self._bind(node, found)
+        return True
 
     def _bind(self, node: Node, results: Any) -> None:
         given = results if isinstance(results, (tuple, list)) else (results,)

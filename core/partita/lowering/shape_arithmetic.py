@@ -1,0 +1,167 @@
+"""Arithmetic on small integers, computed at once: what exporters write about shapes.
+
+Graphs with dynamic sizes hold more operators that compute sizes than such that compute results,
+and each new shape goes through all of them. numpy does one in a microsecond or two; a back-end's
+own kernels, made for large tensors, take a hundred times as long to be called. What is not quite
+usual is left to these: they know what is to be computed then, or what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.lowering.graph import Node
+from partita.lowering.program import Array, Operand
+
+MOST_ELEMENTS = 64
+"""Of an operand; what is larger is no shape."""
+
+Rule = Callable[[Node, Sequence[Any]], Array | None]
+"""The result for a node's constant inputs (``None`` for one left out), or ``None``: unusual."""
+
+_RULES: dict[str, Rule] = {}
+
+
+def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None:
+    """The one output of a node that computes shapes; ``None`` if it is anything else."""
+    if node.domain:
+        return None
+    if node.op_type == "Shape" and operands and operands[0] is not None:
+        dims = operands[0].shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
+        return np.array(dims, np.int64)
+    rule = _RULES.get(node.op_type)
+    if rule is None:
+        return None
+    arrays: list[Array | None] = []
+    for operand in operands:
+        if operand is None:
+            arrays.append(None)
+            continue
+        array = operand.const
+        if array is None or array.dtype.kind not in "ib" or array.size > MOST_ELEMENTS:
+            return None
+        arrays.append(array)
+    if not arrays or arrays[0] is None:
+        return None
+    result = rule(node, arrays)
+    return result if result is None or result.size <= MOST_ELEMENTS else None
+
+
+def _rule(*op_types: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(op_types, rule))
+        return rule
+
+    return register
+
+
+def _axes(node: Node, arrays: Sequence[Any]) -> list[int] | None:
+    """Axes from an attribute, or since opset 13 from an input."""
+    if node.version < 13:
+        return node.attrs.get("axes")
+    return None if len(arrays) < 2 or arrays[1] is None else arrays[1].reshape(-1).tolist()
+
+
+@_rule("Gather")
+def _gather(node: Node, arrays: Sequence[Any]) -> Array | None:
+    data, index = arrays
+    axis = node.attrs.get("axis", 0)
+    if not -data.ndim <= axis < data.ndim or index.dtype.kind != "i":
+        return None
+    size = data.shape[axis]
+    for place in index.reshape(-1).tolist():
+        if not -size <= place < size:
+            return None
+    return np.asarray(data.take(index, axis))
+
+
+@_rule("Concat")
+def _concat(node: Node, arrays: Sequence[Any]) -> Array | None:
+    first = arrays[0]
+    if any(array is None or array.ndim != 1 or array.dtype != first.dtype for array in arrays):
+        return None
+    return np.concatenate(arrays) if node.attrs.get("axis") in (0, -1) else None
+
+
+@_rule("Unsqueeze")
+def _unsqueeze(node: Node, arrays: Sequence[Any]) -> Array | None:
+    axes = _axes(node, arrays)
+    if axes is None:
+        return None
+    rank = arrays[0].ndim + len(axes)
+    places = {axis + rank if axis < 0 else axis for axis in axes}
+    if len(places) != len(axes) or not all(0 <= place < rank for place in places):
+        return None
+    dims = iter(arrays[0].shape)
+    return arrays[0].reshape([1 if axis in places else next(dims) for axis in range(rank)])
+
+
+@_rule("Squeeze")
+def _squeeze(node: Node, arrays: Sequence[Any]) -> Array | None:
+    axes, shape = _axes(node, arrays), arrays[0].shape
+    if axes is None:
+        return None
+    places = {axis + len(shape) if axis < 0 else axis for axis in axes}
+    if not all(0 <= place < len(shape) and shape[place] == 1 for place in places):
+        return None
+    return arrays[0].reshape([size for axis, size in enumerate(shape) if axis not in places])
+
+
+@_rule("Slice")
+def _slice(node: Node, arrays: Sequence[Any]) -> Array | None:
+    if node.version < 10 or arrays[0].ndim != 1 or not 3 <= len(arrays) <= 5:
+        return None
+    if any(array is None or array.size != 1 for array in arrays[1:]):
+        return None
+    start, end, *rest = (array.reshape(-1)[0].item() for array in arrays[1:])
+    axis, step = (*rest, *(0, 1)[len(rest) :])
+    return arrays[0][start:end].copy() if step == 1 and axis in (0, -1) else None
+
+
+@_rule("Add", "Sub", "Mul")
+def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
+    x, z = arrays
+    if z is None or x.dtype != z.dtype or x.dtype.kind != "i" or not _broadcast(x, z):
+        return None
+    with np.errstate(over="ignore"):  # as everywhere, sums that are too large begin anew
+        return np.asarray(_BINARY[node.op_type](x, z))
+
+
+@_rule("Div")
+def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
+    x, z = arrays
+    if z is None or x.dtype != z.dtype or x.dtype.kind != "i" or not _broadcast(x, z):
+        return None
+    # Below zero ONNX rounds towards it, and numpy away from it.
+    return np.asarray(x // z) if (x >= 0).all() and (z > 0).all() else None
+
+
+@_rule("Equal")
+def _equal(node: Node, arrays: Sequence[Any]) -> Array | None:
+    x, z = arrays
+    if z is None or x.dtype != z.dtype or not _broadcast(x, z):
+        return None
+    return np.asarray(x == z)
+
+
+@_rule("Where")
+def _where(node: Node, arrays: Sequence[Any]) -> Array | None:
+    if any(array is None or array.shape != arrays[0].shape for array in arrays):
+        return None
+    condition, x, z = arrays
+    return np.where(condition, x, z) if condition.dtype == bool and x.dtype == z.dtype else None
+
+
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+}
+
+
+def _broadcast(x: Array, z: Array) -> bool:
+    """Whether arrays are of one shape, or one has a single element and no more dimensions."""
+    return x.shape == z.shape or (z.size == 1 >= z.ndim <= x.ndim) or (x.size == 1 >= x.ndim <= z.ndim)
