@@ -96,7 +96,7 @@ def _unsqueeze(node: Node, arrays: Sequence[Any]) -> Array | None:
     if len(places) != len(axes) or not all(0 <= place < rank for place in places):
         return None
     dims = iter(arrays[0].shape)
-    return arrays[0].reshape([1 if axis in places else next(dims) for axis in range(rank)])
+    return np.reshape(arrays[0], [1 if axis in places else next(dims) for axis in range(rank)])
 
 
 @_rule("Squeeze")
@@ -107,7 +107,7 @@ def _squeeze(node: Node, arrays: Sequence[Any]) -> Array | None:
     places = {axis + len(shape) if axis < 0 else axis for axis in axes}
     if not all(0 <= place < len(shape) and shape[place] == 1 for place in places):
         return None
-    return arrays[0].reshape([size for axis, size in enumerate(shape) if axis not in places])
+    return np.reshape(arrays[0], [n for axis, n in enumerate(shape) if axis not in places])
 
 
 @_rule("Slice")
@@ -116,8 +116,8 @@ def _slice(node: Node, arrays: Sequence[Any]) -> Array | None:
         return None
     if any(array is None or array.size != 1 for array in arrays[1:]):
         return None
-    start, end, *rest = (array.reshape(-1)[0].item() for array in arrays[1:])
-    axis, step = (*rest, *(0, 1)[len(rest) :])
+    given = [int(array.reshape(-1)[0]) for array in arrays[1:]]
+    start, end, axis, step = given + [0, 0, 0, 1][len(given) :]
     return arrays[0][start:end].copy() if step == 1 and axis in (0, -1) else None
 
 
@@ -164,4 +164,6 @@ _BINARY: dict[str, Callable[[Any, Any], Any]] = {
 
 def _broadcast(x: Array, z: Array) -> bool:
     """Whether arrays are of one shape, or one has a single element and no more dimensions."""
-    return x.shape == z.shape or (z.size == 1 >= z.ndim <= x.ndim) or (x.size == 1 >= x.ndim <= z.ndim)
+    return (
+        x.shape == z.shape or (z.size == 1 >= z.ndim <= x.ndim) or (x.size == 1 >= x.ndim <= z.ndim)
+    )

@@ -22,7 +22,7 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Program, Spec, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Walk
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
 from partita.model.model import is_static
 
 _log = logging.getLogger(__name__)
@@ -140,17 +140,37 @@ class Specializer:
                     return Walk(self, graph, specs, values, as_declared=True).run()
             except (OtherShapes, CompileError) as error:
                 _log.debug("the shapes of '%s' are found by a walk: %s", self.graph.name, error)
+        if refine is None:
+            return Walk(self, self.graph, specs, values).run()
+        try:
+            return self._sketched(refine, specs, values)
+        except OtherShapes as error:
+            _log.debug("the shapes of '%s' are not as usual: %s", self.graph.name, error)
         first = Walk(self, self.graph, specs, values)
         first.emit()
-        if refine is None:
-            return first.finish()
         with _producers_kept(first.walked):
             graph = self._graph_of(first.walked)
             refine(graph, first.shapes())
             changed = graph.nodes != first.walked
-            if not changed:
-                return first.finish()
-            return Walk(self, graph, specs, values, folded=first.folded()).run()
+            return Walk(self, graph, specs, values).run() if changed else first.finish()
+
+    def _sketched(
+        self,
+        refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None],
+        specs: Sequence[Spec],
+        values: Mapping[int, Array],
+    ) -> Program:
+        """The program of the graph without what folds, rewritten by the shapes of a sketch.
+
+        Raises:
+            OtherShapes: Emitters make other shapes than the sketch has.
+        """
+        sketch = Sketch(self, self.graph, specs, values)
+        sketch.emit()
+        with _producers_kept(sketch.walked):
+            graph = self._graph_of(sketch.unfolded)
+            refine(graph, sketch.shapes())
+            return Walk(self, graph, specs, values, before=sketch).run()
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)

@@ -30,7 +30,7 @@ class Target:
         refine: Rewrites a copy of the graph that knows all concrete shapes, before its program
             is made; for fusion that is only right for certain shapes. Called with the graph,
             whose node list it may change, and the shapes of its values. Branches that are taken
-            stand in the place of their If. ``None``: nothing.
+            stand in the place of their If; nodes that fold may be missing. ``None``: nothing.
         options: For emitters, which find it as :attr:`Builder.options`; not looked at here.
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
         most_kept_bytes: What the programs of a graph may take together before those used least

@@ -75,19 +75,20 @@ class Prepacked:
         """
         full_key = (array.ctypes.data, array.shape, array.dtype, key)
         found = self._made.get(full_key)
-        if found is None:
-            result = None if form is None else self.restore(array, full_key, form)
-            if result is None:
-                source = array if anywhere and may_wait(array) else plain(array)
-                result = plain(np.asarray(fn(source)))
-                if form is not None and not form.fits(result):
-                    raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
-            if form is not None:
-                self._stated.add(full_key)
-            # The source is kept beside the result: its address is the key.
-            found = self._made[full_key] = (array, result)
+        if found is not None:
+            return found[1]
+        result = None if form is None else self.restore(array, full_key, form)
+        if result is None:
+            source = array if anywhere and may_wait(array) else plain(array)
+            result = plain(np.asarray(fn(source)))
+            if form is not None and not form.fits(result):
+                raise RuntimeError(f"{key!r} made {result.dtype}{result.shape}, not {form}")
+        if form is not None:
+            self._stated.add(full_key)
+        # The source is kept beside the result: its address is the key.
+        self._made[full_key] = (array, result)
         give_back(array)  # whoever asks has looked at it
-        return found[1]
+        return result
 
     def state(self) -> dict[str, Array]:
         """Results that are worth keeping, by names that hold in other processes too."""

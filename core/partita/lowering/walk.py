@@ -14,6 +14,7 @@ from partita.lowering.memory_plan import plan
 from partita.lowering.program import (
     Array,
     Operand,
+    OpRecord,
     Program,
     ProgramMaker,
     Rest,
@@ -22,6 +23,7 @@ from partita.lowering.program import (
     may_wait,
     plain,
 )
+from partita.lowering.result_shapes import predicted
 from partita.lowering.shape_arithmetic import small_result
 from partita.lowering.shape_rules import check_demands
 from partita.lowering.target import Target
@@ -78,7 +80,8 @@ class Walk:
         specs: Shape and type of every input.
         values: The elements of value inputs.
         as_declared: Whether values must have the shapes that they are said to have.
-        folded: What an earlier walk for the same inputs has found to be constant.
+        before: A sketch of the same graph for the same inputs: what it has found to be constant
+            is so, and values have the shapes that it predicted.
 
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
@@ -92,9 +95,9 @@ class Walk:
         specs: Sequence[Spec],
         values: Mapping[int, Array],
         as_declared: bool = False,
-        folded: Mapping[Value, Operand] | None = None,
+        before: Sketch | None = None,
     ) -> None:
-        self._folded = folded or {}
+        self._predicted = {} if before is None else before.shapes()
         self._as_declared = as_declared
         self._owner = owner
         self._graph = graph
@@ -113,6 +116,9 @@ class Walk:
         self._builder = Builder(
             self._operand, self._target.prepacked, self._body, self._target.options
         )
+        if before is not None:
+            self._env.update(before.folded)
+            self._builder.ops += before.folded_ops
         self.walked: list[Node] = []
         self._waiting: list[Node] = []
         self._blocked: set[Value] = set()
@@ -153,14 +159,6 @@ class Walk:
             if value not in self._blocked
         }
 
-    def folded(self) -> dict[Value, Operand]:
-        """The values that are constant, but for those that are so in the graph."""
-        return {
-            value: operand
-            for value, operand in self._env.items()
-            if operand.const is not None and value.const is None
-        }
-
     def _emit(self, node: Node, work: deque[Node]) -> None:
         if node.kind in _NATIVE:
             self._builder.begin(node, False)
@@ -173,13 +171,13 @@ class Walk:
             else:
                 self._bind(node, self._operand(source))
             return
-        if self._bind_known(node):
-            return
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         small = small_result(node, operands)
         if small is not None:
             self._builder.begin(node, True)
             self._bind(node, self._builder.constant(small))
+            return
+        if self._skips(node, operands):
             return
         with blamed_on(node):
             emitter = self._target.find(node, operands)
@@ -194,14 +192,9 @@ class Walk:
                 results = emitter.emit(self._builder, node, *operands)
         self._bind(node, results)
 
-    def _bind_known(self, node: Node) -> bool:
-        """Takes what an earlier walk has folded; whether it has."""
-        found = [None if value is None else self._folded.get(value) for value in node.outputs]
-        if not self._folded or any(x is None for x in found):
-            return False
-        self._builder.begin(node, True)
-        self._bind(node, found)
-        return True
+    def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
+        """Whether nothing is to be emitted for a node; a walk that makes a program skips none."""
+        return False
 
     def _bind(self, node: Node, results: Any) -> None:
         given = results if isinstance(results, (tuple, list)) else (results,)
@@ -218,6 +211,8 @@ class Walk:
                 )
             self._env[value] = operand
             if self._as_declared and value.shape != operand.shape and is_static(value.shape):
+                raise OtherShapes(f"{value} of {node} has shape {operand.shape}")
+            if self._predicted.get(value, operand.shape) != operand.shape:
                 raise OtherShapes(f"{value} of {node} has shape {operand.shape}")
             if operand in late:
                 self._blocked.add(value)
@@ -354,6 +349,48 @@ class Walk:
         values = [index for index, value in enumerate(inputs) if value in self._needed]
         specializer = self._owner.nested(graph, known, value_inputs=values)
         return Rest(specializer, tuple(inputs.values()), tuple(positions))
+
+
+class Sketch(Walk):
+    """A walk that tells shapes and constants, and makes no program.
+
+    Emitters are asked only where results are not as usual.
+
+    Attributes:
+        folded: The constant values, but for those that are so in the graph.
+        folded_ops: The operations that made them.
+        unfolded: The nodes that are left to be computed, in order.
+    """
+
+    folded: dict[Value, Operand]
+    folded_ops: list[OpRecord]
+    unfolded: list[Node]
+
+    def emit(self) -> None:
+        """Finds out the shapes; raises as :meth:`Walk.emit` does."""
+        super().emit()
+        self.folded = {
+            value: operand
+            for value, operand in self._env.items()
+            if operand.const is not None and value.const is None
+        }
+        self.folded_ops, self.unfolded = [], []
+        for node in self.walked:
+            outputs = [value for value in node.outputs if value is not None]
+            if outputs and all(value in self.folded for value in outputs):
+                record = OpRecord(node.name, node.op_type, node.origins, "constant")
+                self.folded_ops.append(record)
+            else:
+                self.unfolded.append(node)
+
+    def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
+        if all(operand is None or operand.const is not None for operand in operands):
+            return False
+        result = predicted(node, operands)
+        if result is None:
+            return False
+        self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
+        return True
 
 
 def _may_be_value_input(operand: Operand) -> bool:

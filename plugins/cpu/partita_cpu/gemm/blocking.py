@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +55,9 @@ PAIR = 2
 SET_BYTES = 512
 """Rows that lie a multiple of this apart share few places of the first-level cache."""
 
+
+PLANS = 1 << 12
+"""Plans that are kept, of about a kilobyte each: layers are alike, and shapes come again."""
 
 FULLEST = 2
 """Cells of so many times as many elements as a pixel has still are better than columns."""
@@ -211,6 +215,7 @@ class Plan:
         return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
 
 
+@functools.lru_cache(maxsize=PLANS)
 def plan(
     images: Images,
     machine: MachineModel,
@@ -226,6 +231,9 @@ def plan(
         arithmetic: What products are computed in.
         threads: Threads that share it.
         storage: How input and output lie in memory.
+
+    Returns:
+        The plan, which others may have too; its arrays are not to be written to.
     """
     return _Planner(images, machine, arithmetic, threads, storage).plan()
 

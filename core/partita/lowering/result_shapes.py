@@ -1,0 +1,223 @@
+"""Shapes and types of results of the usual operators, told without emitting anything.
+
+A back-end's emitters tell them too, and are the judges: a graph is rewritten by these shapes, and
+the walk that makes the program of it checks each one that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.geometry.windows import resolve
+from partita.lowering.graph import Node
+from partita.lowering.program import Operand
+
+Operands = Sequence[Operand | None]
+Rule = Callable[[Node, Any], Sequence[int] | None]
+"""The shape of the one output, or ``None`` if that is not as usual."""
+
+_RULES: dict[str, Rule] = {}
+_BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"})
+
+
+def predicted(node: Node, operands: Operands) -> Operand | None:
+    """A stand-in for the one output of a node; ``None`` if only its emitter knows.
+
+    Its type is the first input's, or bool for comparisons.
+    """
+    rule = _RULES.get(node.kind)
+    if rule is None or not operands or any(value is not None for value in node.outputs[1:]):
+        return None
+    first = operands[0]
+    if first is None:
+        return None
+    try:
+        shape = rule(node, operands)
+    except (LookupError, TypeError, ValueError, AttributeError, CompileError):
+        return None  # it does not fit, as its emitter will say
+    if shape is None:
+        return None
+    return Operand(tuple(shape), np.dtype(np.bool_) if node.op_type in _BOOL else first.dtype)
+
+
+def _rule(*kinds: str) -> Callable[[Rule], Rule]:
+    def register(rule: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """What shapes become together by ONNX's rules; as numpy's, and a tenth of its time.
+
+    Raises:
+        ValueError: They do not fit.
+    """
+    first = shapes[0]
+    if all(shape == first for shape in shapes):
+        return tuple(first)
+    rank = max(map(len, shapes))
+    result = [1] * rank
+    for shape in shapes:
+        for axis, size in enumerate(shape, rank - len(shape)):
+            if size != 1 and result[axis] not in (1, size):
+                raise ValueError(f"shapes {shapes} do not fit each other")
+            if size != 1:
+                result[axis] = size
+    return tuple(result)
+
+
+def _constant(operand: Operand | None) -> list[int] | None:
+    return None if operand is None or operand.const is None else operand.const.reshape(-1).tolist()
+
+
+@_rule(
+    *("Abs", "Ceil", "Clip", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),
+    *(
+        "HardSwish",
+        "Identity",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "Mish",
+        "Neg",
+        "Not",
+        "Reciprocal",
+    ),
+    *("Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh"),
+    *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
+)
+def _same(node: Node, operands: Any) -> Sequence[int]:
+    return operands[0].shape  # type: ignore[no-any-return]  # of an operand
+
+
+@_rule(
+    *("Add", "Div", "Mul", "Sub", "Pow", "Max", "Min", "Mean", "Sum", "And", "Or"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+)
+def _broadcast(node: Node, operands: Any) -> Sequence[int]:
+    return broadcast(*(operand.shape for operand in operands))
+
+
+@_rule("MatMul", "partita::MatMul")
+def _matmul(node: Node, operands: Any) -> Sequence[int] | None:
+    x, w = operands[0].shape, operands[1].shape
+    if len(x) < 2 or len(w) < 2 or x[-1] != w[-2]:
+        return None
+    return (*broadcast(x[:-2], w[:-2]), x[-2], w[-1])
+
+
+@_rule("Gemm")
+def _gemm(node: Node, operands: Any) -> Sequence[int]:
+    x, w = operands[0].shape, operands[1].shape
+    flip_x, flip_w = node.attrs.get("transA", 0), node.attrs.get("transB", 0)
+    return x[1 if flip_x else 0], w[0 if flip_w else 1]
+
+
+@_rule("partita::Attention")
+def _attention(node: Node, operands: Any) -> Sequence[int] | None:
+    q, k, v = (operand.shape for operand in operands[:3])
+    mask = operands[3].shape if len(operands) > 3 and operands[3] is not None else ()
+    around = (1,) * (4 - len(mask)) + mask
+    same = q[0] == k[0] == v[0] and q[2] == k[2] == v[2] and k[1] == v[1]
+    if not same or any(
+        m not in (1, n) for m, n in zip(around, (q[0], q[2], q[1], k[1]), strict=True)
+    ):
+        return None
+    return (*q[:3], v[3])
+
+
+@_rule("Conv", "partita::Conv")
+def _conv(node: Node, operands: Any) -> Sequence[int]:
+    x, w = operands[0].shape, operands[1].shape
+    return x[0], w[0], *resolve(node, x[2:], w[2:]).out_shape
+
+
+@_rule("GlobalAveragePool", "GlobalMaxPool")
+def _global_pool(node: Node, operands: Any) -> Sequence[int]:
+    shape = operands[0].shape
+    return (*shape[:2], *[1] * (len(shape) - 2))
+
+
+@_rule("Transpose", "partita::Transpose")
+def _transpose(node: Node, operands: Any) -> Sequence[int]:
+    shape = operands[0].shape
+    return [shape[axis] for axis in node.attrs.get("perm", range(len(shape) - 1, -1, -1))]
+
+
+@_rule("Concat")
+def _concat(node: Node, operands: Any) -> Sequence[int] | None:
+    first = operands[0].shape
+    axis = node.attrs["axis"]
+    if any(len(operand.shape) != len(first) for operand in operands):
+        return None
+    size = sum(operand.shape[axis] for operand in operands)
+    return [size if place == axis % len(first) else n for place, n in enumerate(first)]
+
+
+@_rule("Reshape")
+def _reshape(node: Node, operands: Any) -> Sequence[int] | None:
+    x, dims = operands[0], _constant(operands[1])
+    if dims is None or node.attrs.get("allowzero", 0):
+        return None
+    dims = [x.shape[axis] if dim == 0 else dim for axis, dim in enumerate(dims)]
+    if -1 in dims:
+        known = -math.prod(dims)
+        if not known:
+            return None
+        dims[dims.index(-1)] = x.size // known
+    return dims if math.prod(dims) == x.size and min(dims, default=0) >= 0 else None
+
+
+@_rule("Unsqueeze")
+def _unsqueeze(node: Node, operands: Any) -> Sequence[int] | None:
+    axes = node.attrs.get("axes") if node.version < 13 else _constant(operands[1])
+    if axes is None:
+        return None
+    rank = operands[0].ndim + len(axes)
+    new = {axis % rank for axis in axes}
+    sizes = iter(operands[0].shape)
+    return [1 if axis in new else next(sizes) for axis in range(rank)]
+
+
+@_rule("Squeeze")
+def _squeeze(node: Node, operands: Any) -> Sequence[int] | None:
+    axes = node.attrs.get("axes") if node.version < 13 else _constant(operands[1])
+    shape = operands[0].shape
+    if axes is None:
+        return None
+    gone = {axis % len(shape) for axis in axes}
+    return [size for axis, size in enumerate(shape) if axis not in gone]
+
+
+@_rule("Gather")
+def _gather(node: Node, operands: Any) -> Sequence[int]:
+    x, index = operands[0].shape, operands[1].shape
+    axis = node.attrs.get("axis", 0) % len(x)
+    return (*x[:axis], *index, *x[axis + 1 :])
+
+
+@_rule("Expand")
+def _expand(node: Node, operands: Any) -> Sequence[int] | None:
+    dims = _constant(operands[1])
+    return None if dims is None else broadcast(operands[0].shape, tuple(dims))
+
+
+@_rule("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2")
+def _reduce(node: Node, operands: Any) -> Sequence[int] | None:
+    shape = operands[0].shape
+    axes = node.attrs.get("axes")
+    if axes is None:
+        axes = _constant(operands[1])
+    if not axes:
+        return None
+    gone = {axis % len(shape) for axis in axes}
+    if node.attrs.get("keepdims", 1):
+        return [1 if axis in gone else size for axis, size in enumerate(shape)]
+    return [size for axis, size in enumerate(shape) if axis not in gone]

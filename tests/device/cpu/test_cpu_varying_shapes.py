@@ -1,0 +1,209 @@
+"""Random graphs whose sizes are computed from the inputs' sizes, at many sizes, by one request.
+
+Each is a random walk over rows (batch, length, width) and images (batch, channels, height, width)
+of which all but width and channels are dynamic; onnxruntime judges every run.
+"""
+
+import logging
+
+import numpy as np
+import pytest
+from judge import onnxruntime_results
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+
+WIDTH, CHANNELS = 6, 4
+
+
+class Builder:
+    """Grows a graph by random operations."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+        self.nodes, self.weights = [], []
+        self.rows, self.images = ["r"], ["x"]
+        self.count = 0
+
+    def weight(self, array):
+        self.count += 1
+        name = f"w{self.count}"
+        self.weights.append(numpy_helper.from_array(np.asarray(array), name))
+        return name
+
+    def floats(self, *shape):
+        return self.weight(self.rng.standard_normal(shape).astype(np.float32) * 0.3)
+
+    def add(self, op_type, *inputs, **attrs):
+        self.count += 1
+        output = f"t{self.count}"
+        self.nodes.append(helper.make_node(op_type, list(inputs), [output], **attrs))
+        return output
+
+    def size(self, x, axis):
+        """One size of a tensor, as an array of one element."""
+        shape = self.add("Shape", x)
+        match self.rng.integers(3):
+            case 0:
+                place = self.weight(np.array([axis]))
+                return self.add("Gather", shape, place, axis=0)
+            case 1:
+                size = self.add("Gather", shape, self.weight(np.array(axis)), axis=0)
+                return self.add("Unsqueeze", size, self.weight(np.array([0])))
+            case _:
+                bounds = (self.weight(np.array([place])) for place in (axis, axis + 1))
+                return self.add("Slice", shape, *bounds)
+
+    def computed(self, size):
+        """The same size by way of arithmetic."""
+        two = self.weight(np.array([2]))
+        match self.rng.integers(4):
+            case 0:
+                return self.add("Div", self.add("Mul", size, two), two)
+            case 1:
+                return self.add("Sub", self.add("Add", size, two), two)
+            case 2:
+                wrong = self.add("ConstantOfShape", self.weight(np.array([1])))
+                wrong = self.add("Cast", wrong, to=TensorProto.INT64)
+                return self.add("Where", self.add("Equal", size, size), size, wrong)
+            case _:
+                return self.add("Squeeze", self.add("Unsqueeze", size, self.one()), self.one())
+
+    def one(self):
+        return self.weight(np.array([1]))
+
+    def grow_rows(self):
+        x = self.rows[-1]
+        match self.rng.integers(9):
+            case 0:
+                product = self.add("MatMul", x, self.floats(WIDTH, WIDTH))
+                y = self.add("Add", product, self.floats(WIDTH))
+            case 1:
+                y = self.add("LayerNormalization", x, self.floats(WIDTH), self.floats(WIDTH))
+            case 2:
+                batch, length = self.size(x, 0), self.computed(self.size(x, 1))
+                heads = self.weight(np.array([2])), self.weight(np.array([WIDTH // 2]))
+                shape = self.add("Concat", batch, length, *heads, axis=0)
+                split = self.add("Transpose", self.add("Reshape", x, shape), perm=[0, 2, 1, 3])
+                flipped = self.add("Transpose", split, perm=[0, 1, 3, 2])
+                scores = self.add("Softmax", self.add("MatMul", split, flipped), axis=-1)
+                joined = self.add("Transpose", self.add("MatMul", scores, split), perm=[0, 2, 1, 3])
+                shape = self.add("Concat", batch, length, self.weight(np.array([WIDTH])), axis=0)
+                y = self.add("Reshape", joined, shape)
+            case 3:
+                table = self.floats(40, WIDTH)
+                zero = self.weight(np.array([0]))
+                part = self.add("Slice", table, zero, self.size(x, 1), zero)
+                y = self.add("Add", x, part)
+            case 4:
+                total = self.add("ReduceMean", x, axes=[1], keepdims=1)
+                y = self.add("Sub", x, self.add("Expand", total, self.add("Shape", x)))
+            case 5:
+                y = self.add("Concat", x, self.add("Relu", x), axis=1)
+            case 6:
+                y = self.add("Add", self.add("Relu", x), x)
+            case 7:
+                y = self.add("Tanh", x)
+            case _:
+                places = self.add("Div", self.size(x, 1), self.weight(np.array([2])))
+                start = self.weight(np.array([0]))
+                ahead = self.add("Slice", x, places, self.size(x, 1), self.one())
+                y = self.add(
+                    "Concat", ahead, self.add("Slice", x, start, places, self.one()), axis=1
+                )
+        self.rows.append(y)
+
+    def grow_images(self):
+        x = self.images[-1]
+        match self.rng.integers(6):
+            case 0:
+                group = int(self.rng.choice([1, CHANNELS]))
+                w = self.floats(CHANNELS, CHANNELS // group, 3, 3)
+                y = self.add("Conv", x, w, self.floats(CHANNELS), pads=[1] * 4, group=group)
+            case 1:
+                y = self.add("Conv", x, self.floats(CHANNELS, CHANNELS, 3, 3), pads=[1] * 4)
+                y = self.add("Relu", self.add("Add", y, x))
+            case 2:
+                strides = [int(self.rng.integers(1, 3)), 1]
+                y = self.add("Conv", x, self.floats(CHANNELS, CHANNELS, 1, 1), strides=strides)
+            case 3:
+                y = self.add("Mul", x, self.add("Sigmoid", self.add("GlobalAveragePool", x)))
+            case 4:
+                y = self.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4)
+            case _:
+                sizes = [self.computed(self.size(x, axis)) for axis in (0, 1, 2, 3)]
+                flat = self.weight(np.array([0, CHANNELS, -1]))
+                shape = self.add("Concat", *sizes, axis=0)
+                y = self.add("Reshape", self.add("Reshape", x, flat), shape)
+        self.images.append(y)
+
+    def model(self):
+        for _ in range(self.rng.integers(3, 9)):
+            self.grow_rows()
+            self.grow_images()
+        pooled = self.add("ReduceMean", self.images[-1], axes=[2, 3], keepdims=0)
+        outputs = [self.rows[-1], self.images[-1], pooled]
+        dims = {"r": ["B", "L", WIDTH], "x": ["N", CHANNELS, "H", "W"]}
+        graph = helper.make_graph(
+            self.nodes,
+            "varying",
+            [helper.make_tensor_value_info(k, TensorProto.FLOAT, v) for k, v in dims.items()],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs],
+            self.weights,
+        )
+        opsets = [helper.make_opsetid("", 17)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+    def feeds(self):
+        batch, length, images, height, width = (int(n) for n in self.rng.integers(1, 9, 5))
+        shapes = {"r": (batch, length, WIDTH), "x": (images, CHANNELS, height, width)}
+        return {k: self.rng.standard_normal(v).astype(np.float32) for k, v in shapes.items()}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_graphs_at_many_sizes(seed, caplog):
+    builder = Builder(seed)
+    model = builder.model()
+    sizes = [builder.feeds() for _ in range(6)]
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    with caplog.at_level(logging.DEBUG, logger="partita.lowering.specialize"):
+        for feeds in [*sizes, *sizes[::-1]]:
+            wanted = onnxruntime_results(model, feeds)
+            got = request.infer(feeds).to_tuple()
+            for one, other in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    assert not [record for record in caplog.records if "not as usual" in record.message]
+
+
+def test_sizes_that_the_run_tells_do_not_make_what_depends_on_them_again():
+    """What follows a NonZero has a program per size, kept as those of input sizes are."""
+    nodes = [
+        helper.make_node("NonZero", ["m"], ["places"]),
+        helper.make_node("Squeeze", ["places", "zero"], ["rows"]),
+        helper.make_node("Gather", ["x", "rows"], ["picked"], axis=0),
+        helper.make_node("MatMul", ["picked", "w"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 8)).astype(np.float32), "zero": np.array([0])}
+    inputs = {"m": (TensorProto.BOOL, [50]), "x": (TensorProto.FLOAT, [50, 8])}
+    graph = helper.make_graph(
+        nodes,
+        "picked",
+        [helper.make_tensor_value_info(name, *port) for name, port in inputs.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["K", 8])],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU")
+    request = compiled.create_infer_request()
+    x = rng.standard_normal((50, 8)).astype(np.float32)
+    for _ in range(2):
+        for count in range(51):
+            mask = np.arange(50) < count
+            y = request.infer({"m": mask, "x": x})["y"]
+            np.testing.assert_allclose(y, x[:count] @ weights["w"], rtol=1e-4, atol=1e-5)
+    mask = np.ones(50, bool)
+    program = compiled.device_model.specializer.program_for([mask, x])
+    assert len(program.rest.specializer.programs) == 51

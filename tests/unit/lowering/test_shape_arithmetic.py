@@ -1,0 +1,133 @@
+"""What is told of sizes without kernels, against ONNX's reference evaluator."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from partita.lowering import Node, Operand, Value, reference_fold
+from partita.lowering.result_shapes import predicted
+from partita.lowering.shape_arithmetic import small_result
+
+I64 = np.int64
+
+
+def node_of(op_type, count, version=18, **attrs):
+    outputs = [Value("y", None, None)]
+    inputs = [Value(f"x{place}", None, None) for place in range(count)]
+    return Node(op_type, inputs, outputs, attrs, version=version, name="n")
+
+
+def ints(*elements):
+    return np.array(elements, I64)
+
+
+SMALL = [
+    ("Gather", [ints(7, 8, 9), np.array(1)], {}),
+    ("Gather", [ints(7, 8, 9), ints(-1, 0)], {"axis": 0}),
+    ("Gather", [ints(1, 2, 3, 4).reshape(2, 2), ints(1)], {"axis": 1}),
+    ("Concat", [ints(1), ints(2, 3), ints(4)], {"axis": 0}),
+    ("Concat", [ints(1), ints(2, 3)], {"axis": -1}),
+    ("Unsqueeze", [np.array(5), ints(0)], {}),
+    ("Unsqueeze", [ints(5, 6), ints(-1, 0)], {}),
+    ("Squeeze", [ints(5).reshape(1, 1), ints(-1)], {}),
+    ("Slice", [ints(1, 2, 3, 4), ints(1), ints(3)], {}),
+    ("Slice", [ints(1, 2, 3, 4), ints(-3), ints(2**62), ints(0)], {}),
+    ("Slice", [ints(1, 2, 3, 4), ints(-9), ints(-1), ints(0), ints(1)], {}),
+    ("Add", [ints(1, 2), ints(3, 4)], {}),
+    ("Add", [ints(2**62, 1), ints(2**62, 1)], {}),
+    ("Sub", [ints(1, 2), np.array(3)], {}),
+    ("Mul", [np.array(3), ints(3, 4)], {}),
+    ("Div", [ints(7, 8), ints(2, 3)], {}),
+    ("Equal", [ints(1, 2), ints(1, 3)], {}),
+    ("Where", [np.array([True, False]), ints(1, 2), ints(3, 4)], {}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "arrays", "attrs"), SMALL)
+def test_small_integers_are_computed_as_the_reference_does(op_type, arrays, attrs):
+    node = node_of(op_type, len(arrays), **attrs)
+    with np.errstate(over="ignore"):
+        (wanted,) = reference_fold(node, arrays)
+    found = small_result(node, [Operand(a.shape, a.dtype, a) for a in arrays])
+    assert found is not None
+    assert found.dtype == wanted.dtype
+    assert found.shape == wanted.shape
+    np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "arrays", "attrs"),
+    [
+        ("Gather", [ints(7, 8), ints(2)], {}),
+        ("Concat", [ints(1), ints(2)], {"axis": 1}),
+        ("Squeeze", [ints(5, 6), ints(0)], {}),
+        ("Unsqueeze", [ints(5), ints(0, 0)], {}),
+        ("Slice", [ints(1, 2, 3), ints(2), ints(0), ints(0), ints(-1)], {}),
+        ("Div", [ints(-7), ints(2)], {}),
+        ("Div", [ints(7), ints(0)], {}),
+        ("Add", [ints(1, 2), ints(1, 2, 3)], {}),
+        ("Add", [np.arange(65), np.arange(65)], {}),
+        ("Add", [np.ones(2, np.float32), np.ones(2, np.float32)], {}),
+        ("Add", [ints(1, 2), None], {}),
+        ("Where", [np.array([True]), ints(1, 2), ints(3, 4)], {}),
+        ("Neg", [ints(1)], {}),
+    ],
+)
+def test_what_is_unusual_is_left_to_emitters(op_type, arrays, attrs):
+    node = node_of(op_type, len(arrays), **attrs)
+    operands = [None if a is None else Operand(a.shape, a.dtype, a) for a in arrays]
+    assert small_result(node, operands) is None
+
+
+def test_values_that_only_the_run_tells_are_left_but_their_shapes_are_known():
+    x = Operand((3, 5, 7), np.dtype(np.float32))
+    assert small_result(node_of("Add", 2), [x, x]) is None
+    assert small_result(node_of("Shape", 1), [x]).tolist() == [3, 5, 7]
+    assert small_result(node_of("Shape", 1, start=-2, end=2), [x]).tolist() == [5]
+
+
+def arr(*shape):
+    return np.ones(shape, np.float32)
+
+
+RESULTS = [
+    ("Relu", [arr(2, 3)], {}),
+    ("Add", [arr(2, 1, 3), arr(4, 1)], {}),
+    ("Add", [arr(2, 0), arr(1, 1)], {}),
+    ("Less", [arr(2, 3), arr(3)], {}),
+    ("MatMul", [arr(5, 1, 2, 3), arr(4, 3, 6)], {}),
+    ("Gemm", [arr(3, 2), arr(4, 3)], {"transA": 1, "transB": 1}),
+    ("Conv", [arr(2, 4, 9, 7), arr(6, 2, 3, 3)], {"group": 2, "strides": [2, 1], "pads": [1] * 4}),
+    ("GlobalAveragePool", [arr(2, 4, 9, 7)], {}),
+    ("Transpose", [arr(2, 3, 4)], {}),
+    ("Transpose", [arr(2, 3, 4)], {"perm": [1, 0, 2]}),
+    ("Concat", [arr(2, 3), arr(2, 4)], {"axis": -1}),
+    ("Reshape", [arr(2, 3, 4), ints(0, -1)], {}),
+    ("Reshape", [arr(2, 3, 4), ints(4, 6)], {}),
+    ("Unsqueeze", [arr(2, 3), ints(0, -1)], {}),
+    ("Squeeze", [arr(2, 1, 3, 1), ints(1, -1)], {}),
+    ("Gather", [arr(5, 3, 4), ints(0, 1).reshape(1, 2)], {"axis": -2}),
+    ("Expand", [arr(2, 1, 3), ints(4, 1)], {}),
+    ("ReduceSum", [arr(2, 3, 4), ints(-1, 0)], {"keepdims": 0}),
+    ("ReduceSum", [arr(2, 3, 4), ints(1)], {}),
+]
+
+
+@pytest.mark.parametrize(("op_type", "arrays", "attrs"), RESULTS)
+def test_shapes_of_results_are_those_of_the_reference(op_type, arrays, attrs):
+    node = node_of(op_type, len(arrays), **attrs)
+    (wanted,) = reference_fold(node, arrays)
+    operands = [Operand(a.shape, a.dtype, a if a.dtype == I64 else None) for a in arrays]
+    found = predicted(node, operands)
+    assert found is not None
+    assert found.shape == wanted.shape
+    assert found.dtype == wanted.dtype
+
+
+def test_shapes_that_do_not_fit_or_are_not_known_are_left_to_emitters():
+    x, w = (Operand(shape, np.dtype(np.float32)) for shape in ((2, 3), (4, 5)))
+    unknown = Operand((2,), np.dtype(I64))
+    cases = [("MatMul", w), ("Add", w), ("Reshape", unknown), ("Expand", unknown), ("NonZero", x)]
+    for (op_type, other), version in itertools.product(cases, (13, 18)):
+        assert predicted(node_of(op_type, 2, version), [x, other]) is None
