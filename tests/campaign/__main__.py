@@ -22,13 +22,14 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.campaign.checkout import entry_points_of_the_checkout
 from tests.campaign.watched_child import Child
 
-KINDS = {"tensors": 6, "models": 6, "blobs": 3, "locks": 2, "irs": 3, "opencl": 4}
+KINDS = {"tensors": 5, "models": 6, "blobs": 3, "locks": 3, "irs": 3, "opencl": 3}
 """Which kinds there are, and how many shares of the time each gets."""
 
-BATCH = {"opencl": 200}
-"""Cases of a child process; 800 where nothing is said."""
+BATCH = {"tensors": 1000, "models": 1000, "opencl": 400}
+"""Cases of a child process; 1600 where nothing is said."""
 
 FINE = frozenset({"ok", "refused", "ended", "memory"})
 
@@ -36,6 +37,12 @@ FINE = frozenset({"ok", "refused", "ended", "memory"})
 def main():
     """Runs the cases that were asked for; returns how many of them went wrong."""
     arguments = parsed()
+    with entry_points_of_the_checkout():
+        return run(arguments)
+
+
+def run(arguments):
+    """Serves all kinds by jobs side by side, and reports."""
     started = time.monotonic()
     campaigns = [Campaign(kind, arguments) for kind in arguments.kinds]
     end = started + arguments.seconds
@@ -120,7 +127,7 @@ class Campaign:
         """Runs one batch, or what is left of it after a case that ended its process."""
         with self._lock:
             first = self.seed
-            self.seed = stop = min(first + BATCH.get(self.kind, 800), self.last)
+            self.seed = stop = min(first + BATCH.get(self.kind, 1600), self.last)
             self.served += 1.0 / KINDS[self.kind]  # so that no other job takes it for the least
         started = time.monotonic()
         while first < stop and time.monotonic() < end:

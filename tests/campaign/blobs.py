@@ -13,6 +13,7 @@ from partita.storage import exported_model as blobs
 from partita.storage.content_hash import fingerprint
 
 from . import guard, numbers
+from .cores import guarded_core
 
 
 def case(seed):
@@ -35,13 +36,6 @@ def case(seed):
     request = compiled.create_infer_request()
     for _ in range(2):
         request.infer([guard.guarded(feed) for feed in feeds])
-
-
-@functools.cache
-def guarded_core():
-    """One Core for all cases of a process; device CPU's memory lies at guard pages."""
-    guard.guard_device()
-    return partita.Core()
 
 
 def taken_apart(data):

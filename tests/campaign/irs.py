@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-import partita
-
-from . import guard, numbers
+from . import numbers
+from .cores import guarded_core
 
 sys.path.append(str(Path(__file__).parents[1] / "unit" / "openvino_ir"))
 
@@ -34,15 +33,9 @@ def case(seed):
         weights[rng.integers(len(weights))] = rng.integers(256)
         del weights[rng.integers(len(weights)) :]
     yield f"{len(text)} letters"
-    model = one_core().read_model(text.encode(), weights=bytes(weights))
+    model = guarded_core().read_model(text.encode(), weights=bytes(weights))
     yield "read"
-    one_core().compile_model(model, "CPU")
-
-
-@functools.cache
-def one_core():
-    guard.guard_device()
-    return partita.Core()
+    guarded_core().compile_model(model, "CPU")
 
 
 def changed(rng, text):

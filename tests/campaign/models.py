@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 from onnx import helper
 
-import partita
 from partita_conformance.inputs.node_cases import node_cases
 
-from . import guard, numbers, tensors
+from . import numbers, tensors
+from .cores import guarded_core
 
 
 def case(seed):
@@ -29,17 +29,11 @@ def case(seed):
         case _:
             data = in_functions(rng, other_parts(rng, data))
     yield name
-    core = one_core()
+    core = guarded_core()
     model = core.read_model(data)
     yield f"{name}, read"
     core.query_model(model, "HETERO:CPU,REFERENCE")
     core.compile_model(model, "CPU")
-
-
-@functools.cache
-def one_core():
-    guard.guard_device()
-    return partita.Core()
 
 
 def other_bytes(rng, data):

@@ -14,6 +14,7 @@ from partita.errors import PartitaError
 from partita_conformance.inputs.node_cases import node_cases
 
 from . import guard, numbers
+from .cores import guarded_core
 from .patience import ended_after
 
 LOOP_SECONDS = 5
@@ -49,7 +50,7 @@ def case(seed, device="CPU"):
 
 def run(proto, feeds, device):
     """Reads, asks, compiles and infers, three times with the same tensors."""
-    core = kernel_core()
+    core = guarded_core()
     model = core.read_model(proto.SerializeToString())
     core.query_model(model, device)
     compiled = core.compile_model(model, device)
@@ -61,13 +62,6 @@ def run(proto, feeds, device):
             request.set_output_tensor(index, partita.Tensor(guard.guarded(np.array(result))))
     for _ in range(2):  # the second time by calls that are bound
         request.infer(feeds, share_inputs=True)
-
-
-@functools.cache
-def kernel_core():
-    """One Core for all cases of a process; device CPU's memory lies at guard pages."""
-    guard.guard_device()
-    return partita.Core()
 
 
 @functools.cache
