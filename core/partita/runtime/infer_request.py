@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from partita.runtime.compiled_facts import CompiledFacts
 
 request_pool = LazyPool("partita-infer", 64)
-
-Result = TypeVar("Result")
 
 
 class _AsyncRun:
@@ -98,10 +96,13 @@ class InferRequest:
         try:
             if self._async is not None and self._async.end.done():
                 self._async = None  # wait() is about the last run
-            if inputs is not None:
-                self._bind(inputs, copy=False, at_once=True)
-            self._compute()
-            return self._outputs.collect(copy=not share_outputs)
+            if inputs is not None and (
+                self._state is not None or not self._inputs.take(inputs, True)
+            ):
+                self._bind(inputs, copy=False)
+            if not self._repeat():
+                self._compute()
+            return self._outputs.collect(not share_outputs)
         finally:
             self._busy.release()
 
@@ -363,60 +364,70 @@ class InferRequest:
     # -------------------------------------------------------------------- internals
 
     def _acquire(self) -> None:
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):  # by name it takes longer
             raise RequestBusyError(
                 "The request is running; wait() for it, or use another request for this call."
             )
 
-    def _compute(self, run: _AsyncRun | None = None) -> None:
-        inputs, outputs = self._inputs, self._outputs
-        again = None
-        if run is None and inputs.again is not None:
-            again = inputs.bound_calls(outputs.still_there())
+    def _repeat(self) -> bool:
+        """Makes the bound calls, if there are some that read the present inputs; whether it did."""
+        inputs = self._inputs
+        if inputs.again is None:
+            return False
+        again = inputs.bound_calls(self._outputs.still_there())
         if again is None:
-            tensors = inputs.complete()
+            return False
         self._has_results = False
         start = time.perf_counter()
-        if again is not None:
+        try:
+            again()
+        except BoundCallEndedError:
+            inputs.start_anew()
+            return False
+        except Exception as error:  # noqa: BLE001  # a device may raise anything
+            self._blame(error)
+        self._latency_s = time.perf_counter() - start
+        self._has_results = True
+        return True
+
+    def _compute(self, run: _AsyncRun | None = None) -> None:
+        inputs, outputs = self._inputs, self._outputs
+        tensors = inputs.complete()
+        self._has_results = False
+        start = time.perf_counter()
+        if run is None or not run.cancelled:
+            targets = outputs.targets(tensors)
             try:
-                self._guarded(again)
-            except BoundCallEndedError:
-                inputs.start_anew()
-                again, tensors = None, inputs.complete()
-        if again is None and (run is None or not run.cancelled):
-            results = self._guarded(self.runner.run, tensors, outputs.targets(tensors))
+                results = self.runner.run(tensors, targets)
+            except Exception as error:  # noqa: BLE001  # a device may raise anything
+                self._blame(error)
             written = outputs.take(results, tensors)
         if run is not None and run.cancelled:
             raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
         self._latency_s = time.perf_counter() - start
         self._has_results = True
-        if again is None:
-            if self._state is None:
-                inputs.repeat_from_now_on(self.runner, written)
-            else:
-                self._state.advance(outputs.results)
+        if self._state is None:
+            inputs.repeat_from_now_on(self.runner, written)
+        else:
+            self._state.advance(outputs.results)
 
-    def _guarded(self, call: Callable[..., Result], *args: Any) -> Result:
-        """Calls the device; whatever it raises becomes an InferError that names it."""
-        try:
-            return call(*args)
-        except PartitaError:
-            raise
-        except MemoryError as error:
-            raise DeviceMemoryError(
-                f"Device '{self.compiled_model.device}' has no room to run: {error}"
-            ) from error
-        except Exception as error:
-            raise InferError(
-                f"Device '{self.compiled_model.device}' failed on model "
-                f"'{self.compiled_model.model.name}': {type(error).__name__}: {error}"
-            ) from error
+    def _blame(self, error: Exception) -> NoReturn:
+        """Raises what a device raised; whatever it is, as an error that names the device."""
+        if isinstance(error, PartitaError):
+            raise error
+        device = self.compiled_model.device
+        if isinstance(error, MemoryError):
+            raise DeviceMemoryError(f"Device '{device}' has no room to run: {error}") from error
+        raise InferError(
+            f"Device '{device}' failed on model '{self.compiled_model.model.name}': "
+            f"{type(error).__name__}: {error}"
+        ) from error
 
-    def _bind(self, inputs: Inputs, copy: bool, at_once: bool = False) -> None:
+    def _bind(self, inputs: Inputs, copy: bool) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong."""
         if self._state is not None and isinstance(inputs, Mapping):
             inputs = self._state.completed(inputs)
-        if copy or not self._inputs.take(inputs, at_once):
+        if copy or not self._inputs.take(inputs, at_once=False):
             try:
                 self._inputs.bind(inputs, copy, self._outputs.own)
             except MemoryError as error:

@@ -116,11 +116,11 @@ class RequestOutputs:
         Raises:
             DeviceMemoryError: The host has no room for copies.
         """
+        arrays = []
         try:
-            arrays = [
-                tensor.numpy().copy() if copy and tensor.memory == HOST else tensor.numpy()
-                for tensor in self.results
-            ]
+            for tensor in self.results:
+                array = tensor.numpy()
+                arrays.append(array.copy() if copy and tensor.memory == HOST else array)
         except MemoryError as error:
             raise DeviceMemoryError(
                 f"The host has no room to copy the results of device '{self._compiled.device}' "
