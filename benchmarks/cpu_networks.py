@@ -252,6 +252,17 @@ def pp_lcnet() -> tuple[bytes, Feeds]:
     return b.model((1, 3, 224, 224), b.dense(b.add("Flatten", x), 1280, 1000))
 
 
+def volumes() -> tuple[bytes, Feeds]:
+    """Five convolutions over 16 pictures of 112 x 112, with kernels of 3 x 3 x 3."""
+    b = Builder()
+    x, c = "x", 3
+    for o, s in ((16, 1), (32, 2), (32, 1), (64, 2), (64, 1)):
+        w = b.normal(o, c, 3, 3, 3, fan=c * 27 // 2)
+        bias = b.weight(np.full(o, 0.01, np.float32))
+        x, c = b.add("Relu", b.add("Conv", x, w, bias, pads=[1] * 6, strides=[1, s, s])), o
+    return b.model((1, 3, 16, 112, 112), x)
+
+
 BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "resnet50": resnet50,
     "inception_v3": inception_v3,
@@ -260,4 +271,5 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "mobilenetv2": mobilenetv2,
     "pp_lcnet": pp_lcnet,
     "encoder": encoder,
+    "volumes": volumes,
 }

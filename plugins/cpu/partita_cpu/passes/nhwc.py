@@ -19,6 +19,7 @@ from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
 from partita.tensors.layout import Layout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
+from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.llvm.images.planar_to_interleaved import CHANNELS
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
@@ -135,6 +136,8 @@ class _Walk(ChannelsLast):
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
             "Reshape": self._shuffle,
+            f"{SLICES}::Conv": self._slices,
+            f"{SLICES}::Join": self._slices,
         }
         self.heads = frozenset({"Reshape"})
 
@@ -159,6 +162,17 @@ class _Walk(ChannelsLast):
             inputs.append(self.bring(residual, node))
         attrs = {**node.attrs, "planar": True} if planar else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
+        return True
+
+    def _slices(self, node: Node) -> bool:
+        """What is computed slice by slice exists with channels last alone."""
+        x, residual = node.inputs[0], node.input(3)
+        if x is None:
+            return False
+        inputs: list[Value | None] = [self.bring(x, node), *node.inputs[1:3]]
+        if residual is not None:
+            inputs.append(self.bring(residual, node))
+        self.replace(node, inputs, node.op_type, node.domain)
         return True
 
     def _byte_conv(self, node: Node) -> bool:

@@ -45,7 +45,8 @@ from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.kernels.operator_table import emitter_for
-from partita_cpu.passes.conv1d_as_conv2d import widen_sequences
+from partita_cpu.passes.conv1d_as_conv2d import Sequences
+from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.half_activations import keep_halves
 from partita_cpu.passes.inplace_concat import write_in_place
 from partita_cpu.passes.input_scale import scale_on_the_way
@@ -193,7 +194,7 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
     def refine(graph: Graph, shapes: Shapes) -> None:
         fuse_residuals(graph, shapes, takes)
         if choice.native:
-            shapes = widen_sequences(graph, shapes)
+            shapes = Volumes(graph, Sequences(graph, shapes).run()).run()
             channels_last(graph, shapes)
             scale_on_the_way(graph)
             keep_halves(graph, choice)

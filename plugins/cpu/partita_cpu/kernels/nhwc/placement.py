@@ -13,6 +13,9 @@ from partita_cpu.kernels.operator_table import F32
 
 DOMAIN = "partita.nhwc"
 
+SLICES = "partita.slices"
+"""Domain of what is computed slice by slice of a volume that is seen as a tall image."""
+
 HALF = np.dtype(np.uint16)
 """What images in bfloat16 hold: its bits. Only operators of this domain see them."""
 

@@ -1,0 +1,112 @@
+"""Volumes as tall images with channels last, (N, D x H, W, C): what is computed slice by slice."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.nhwc.operators import conv
+from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.scalar.math import copy_row
+
+
+@kernel("Conv", domain=SLICES, dtypes=F32)
+def conv_slices(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+) -> Operand:
+    """A convolution of each slice, whose channels are those of all slices under the window.
+
+    Weights are those of the volume, (outputs, channels, depth, height, width).
+    """
+    slices = int(node.attrs["slices"])
+    shape = (w.shape[0], w.shape[2] * w.shape[1], *w.shape[3:])
+    flat = b.prepack(w, "slices", _slices_behind_another, form=Form(w.dtype, shape))
+    n, rows, width, channels = x.shape
+    images = b.view(x, (n * slices, rows // slices, width, channels))
+    if residual is not None:
+        n, rows, width, outputs = residual.shape
+        residual = b.view(residual, (n * slices, rows // slices, width, outputs))
+    y = conv(b, node, images, flat, bias, residual)
+    return b.view(y, (n, slices * y.shape[1], *y.shape[2:]))
+
+
+def _slices_behind_another(w: Array) -> Array:
+    """(outputs, channels, depth, ...) as (outputs, depth x channels, ...)."""
+    shape = (w.shape[0], w.shape[1] * w.shape[2], *w.shape[3:])
+    return np.ascontiguousarray(w.swapaxes(1, 2)).reshape(shape)
+
+
+class SliceWindow(NamedTuple):
+    """Which slices a window covers.
+
+    Attributes:
+        slices: Of the input.
+        out: Of the output.
+        taps: Slices of a window.
+        stride: From one window to the next.
+        dilation: From one slice of a window to the next.
+        begin: Slices of zeros in front.
+        pixels: Of a slice.
+        channels: Of a pixel.
+    """
+
+    slices: int
+    out: int
+    taps: int
+    stride: int
+    dilation: int
+    begin: int
+    pixels: int
+    channels: int
+
+
+@kernel("Join", domain=SLICES, dtypes=F32)
+def join(b: Builder, node: Node, x: Operand) -> Operand:
+    """For each window the channels of all slices under it, or zeros where it lies outside."""
+    names = ("slices", "out", "taps", "stride", "dilation", "begin")
+    slices, out, taps, stride, dilation, begin = (int(node.attrs[name]) for name in names)
+    n, rows, width, channels = x.shape
+    height = rows // max(slices, 1)
+    y = b.empty((n, out * height, width, taps * channels), x.dtype)
+    if y.size:
+        window = SliceWindow(slices, out, taps, stride, dilation, begin, height * width, channels)
+        b.call(join_slices, b.flat(x), b.flat(y), window, exec_type="copy")
+    return y
+
+
+@loop
+def join_slices(x: Array, y: Array, window: SliceWindow, tid: int, nt: int) -> None:
+    """``y[n, o, p, t] = x[n, o * stride + t * dilation - begin, p]``; threads share the pixels.
+
+    Args:
+        x: Input (N, slices, pixels, channels), flat.
+        y: Output (N, out, pixels, taps, channels), flat.
+        window: The sizes.
+        tid: This thread.
+        nt: All threads.
+    """
+    slices, out, taps, stride, dilation, begin, pixels, channels = window
+    runs = y.size // channels
+    for run in range(runs * tid // nt, runs * (tid + 1) // nt):
+        place = run // taps
+        image = place // (pixels * out)
+        depth = place // pixels - image * out
+        pixel = place - place // pixels * pixels
+        target = y[run * channels : (run + 1) * channels]
+        at = depth * stride + (run - place * taps) * dilation - begin
+        if 0 <= at < slices:
+            start = ((image * slices + at) * pixels + pixel) * channels
+            copy_row(x[start : start + channels], target)
+        else:
+            for i in range(channels):
+                target[i] = np.float32(0)

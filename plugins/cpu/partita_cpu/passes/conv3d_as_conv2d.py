@@ -1,0 +1,119 @@
+"""Convolutions over volumes become ones over images, for which there are kernels.
+
+A volume is seen as one tall image, its slices one below another. A convolution that extends in
+depth reads slices that are joined first: each output slice's channels are those of all slices
+under its window, so that it is a convolution of images with as many times more channels.
+"""
+
+from __future__ import annotations
+
+from partita.errors import CompileError
+from partita.lowering import Array, Node, Value
+from partita.lowering.geometry.windows import Window, resolve
+from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.passes.lifting import Lifting, constant_weights
+
+_CONVOLUTIONS = ("Conv", "partita::Conv")
+_FLAT = 4
+"""Fewer channels of a group than this are faster computed with channels first."""
+
+
+class Volumes(Lifting):
+    """(N, C, D, H, W) as (N, C, D x H, W)."""
+
+    rank = 5
+    mark = "slices"
+
+    def is_convolution(self, node: Node) -> bool:
+        """Convolutions by constant weights, in groups of some channels if they are flat."""
+        if node.kind not in _CONVOLUTIONS or not self.holds(node.inputs[0]):
+            return False
+        w, residual, bias = constant_weights(node, self.rank), node.input(3), node.input(2)
+        if w is None or not w.size or not (residual is None or self.holds(residual)):
+            return False
+        if bias is not None and (bias.const is None or bias.const.ndim != 1):
+            return False
+        groups = int(node.attrs.get("group", 1))
+        window = self._window(node, w)
+        if window is None or not all(self.shapes[value] for value in node.outputs if value):
+            return False
+        return groups == 1 or (w.shape[1] >= _FLAT and not _is_joined(window))
+
+    def _window(self, node: Node, w: Array) -> Window | None:
+        value = node.inputs[0]
+        if value is None:
+            return None
+        try:
+            return resolve(node, self.shapes[value][2:], w.shape[2:])
+        except CompileError:  # said where the node is compiled as it is
+            return None
+
+    def lift(self, node: Node, output: Value) -> None:
+        """A convolution of slices; or the same operator, element by element."""
+        inputs = [None if value is None else self.bring(value, node) for value in node.inputs]
+        w = constant_weights(node, self.rank)
+        x = node.inputs[0]
+        if node.kind not in _CONVOLUTIONS or w is None or x is None or inputs[0] is None:
+            self.finish(output, node.like(inputs, []))
+            return
+        window = resolve(node, self.shapes[x][2:], w.shape[2:])
+        image = inputs[0]
+        if _is_joined(window):
+            image = self._joined(node, image, window)
+        attrs = {
+            "slices": window.out[0],
+            "strides": window.stride[1:],
+            "dilations": window.dilation[1:],
+            "pads": [*window.begin[1:], *window.end[1:]],
+            "group": node.attrs.get("group", 1),
+            "activation": node.attrs.get("activation"),
+        }
+        convolution = Node(
+            "Conv",
+            [image, node.input(1), *inputs[2:]],
+            [],
+            attrs,
+            domain=SLICES,
+            name=node.name,
+            origins=node.origins,
+        )
+        self.finish(output, convolution)
+
+    def _joined(self, node: Node, x: Value, window: Window) -> Value:
+        """The slices under each window, one behind another in the channels."""
+        n, channels, _, width = self.shapes[x]
+        shape = n, channels * window.kernel[0], window.out[0] * window.size[1], width
+        joined = self.image(x, shape)
+        attrs = {
+            "slices": window.size[0],
+            "out": window.out[0],
+            "taps": window.kernel[0],
+            "stride": window.stride[0],
+            "dilation": window.dilation[0],
+            "begin": window.begin[0],
+        }
+        name = f"{node.name}/join"
+        self.nodes.append(Node("Join", [x], [joined], attrs, domain=SLICES, name=name, origins=()))
+        return joined
+
+    def image_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int, int]:
+        """All slices, one below another."""
+        n, channels, depth, height, width = shape
+        return n, channels, depth * height, width
+
+    def constant_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """Scalars, and one number per channel."""
+        filled = (1,) * (self.rank - len(shape)) + shape
+        if len(filled) != self.rank or filled[0] != 1 or filled[2:] != (1, 1, 1):
+            return None
+        return () if not shape else (filled[1], 1, 1)
+
+
+def _is_joined(window: Window) -> bool:
+    """Whether output slices are more than the input slices in order."""
+    return (
+        window.kernel[0] > 1
+        or window.stride[0] > 1
+        or bool(window.begin[0])
+        or window.out[0] != window.size[0]
+    )
