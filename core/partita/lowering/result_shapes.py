@@ -38,7 +38,7 @@ def predicted(node: Node, operands: Operands) -> Operand | None:
         return None
     try:
         shape = rule(node, operands)
-    except (LookupError, TypeError, ValueError, AttributeError, CompileError):
+    except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, CompileError):
         return None  # it does not fit, as its emitter will say
     if shape is None:
         return None
@@ -182,6 +182,8 @@ def _unsqueeze(node: Node, operands: Any) -> Sequence[int] | None:
         return None
     rank = operands[0].ndim + len(axes)
     new = {axis % rank for axis in axes}
+    if len(new) < len(axes):
+        return None
     sizes = iter(operands[0].shape)
     return [1 if axis in new else next(sizes) for axis in range(rank)]
 

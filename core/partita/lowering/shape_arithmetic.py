@@ -46,7 +46,10 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
         arrays.append(array)
     if not arrays or arrays[0] is None:
         return None
-    result = rule(node, arrays)
+    try:
+        result = rule(node, arrays)
+    except ValueError:  # more inputs than the operator has
+        return None
     return result if result is None or result.size <= MOST_ELEMENTS else None
 
 

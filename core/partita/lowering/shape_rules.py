@@ -33,7 +33,7 @@ def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
         return
     shapes = [None if operand is None else operand.shape for operand in operands]
     try:
-        fault = next(iter(demand(node, [*shapes, *[None] * 9])), None)
+        fault = next(iter(demand(node, [*shapes, *[None] * 12])), None)
     except (IndexError, KeyError, ValueError) as error:  # too few inputs, dimensions, attributes
         fault = f"its inputs or attributes are incomplete ({type(error).__name__}: {error})"
     if fault is not None:
@@ -111,6 +111,9 @@ def _transpose(node: Node, shapes: Shapes) -> Iterable[str]:
 def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
     # The quantized form has its scale and zero point in front, and those of each input behind it.
     wanted = shapes if node.op_type == "Concat" else shapes[2::3]
+    if node.op_type != "Concat":
+        for shape in (*shapes[:2], *shapes[3::3], *shapes[4::3]):
+            yield from _holds("a scale or zero point", shape, 1)
     given = [shape for shape in wanted if shape is not None]
     rank = max(map(len, given))
     axis = node.attrs.get("axis", 1)
@@ -271,8 +274,11 @@ def _recurrent(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _is("initial_h", shapes[5], state)
     yield from _is("initial_c", shapes[6], state)
     yield from _is("P", shapes[7], (directions, 3 * hidden))
+    yield from _activations(node, _ACTIVATIONS[node.op_type] * directions)
+
+
+def _activations(node: Node, count: int) -> Iterable[str]:
     names = node.attrs.get("activations")
-    count = _ACTIVATIONS[node.op_type] * directions
     if names and len(names) != count:
         yield f"{count} activations are needed, not {len(names)}"
 
@@ -351,12 +357,54 @@ def _quantized_conv(node: Node, shapes: Shapes) -> Iterable[str]:
 def _quantized_product(node: Node, shapes: Shapes) -> Iterable[str]:
     _, w = _pair(shapes, _PLACES[node.op_type].weights)
     outputs = w[0] if node.attrs.get("transB", 0) else w[-1]
-    yield from _quantized(node, shapes, outputs, len(w) == 2)
+    yield from _quantized(node, shapes, outputs if len(w) > 1 else 1, len(w) <= 2)
+
+
+_PAIRS_OF_LEVELS = ("QLinearAdd", "QLinearMul")
+_LEVELS = ("Sigmoid", "LeakyRelu", "GlobalAveragePool", "AveragePool", "Softmax")
+
+
+@_demand(*(f"com.microsoft::{name}" for name in _PAIRS_OF_LEVELS))
+@_demand(*(f"com.microsoft::QLinear{name}" for name in _LEVELS))
+def _levels(node: Node, shapes: Shapes) -> Iterable[str]:
+    places = (1, 2, 4, 5, 6, 7) if node.op_type in _PAIRS_OF_LEVELS else (1, 2, 3, 4)
+    for place in places:
+        yield from _holds("a scale or zero point", shapes[place], 1)
+
+
+@_demand("com.microsoft::DynamicQuantizeLSTM")
+def _dynamic_quantize_lstm(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, r = _pair(shapes, 2)
+    directions = 2 if node.attrs.get("direction", "forward") == "bidirectional" else 1
+    first = node.attrs.get("layout", 0)
+    batch, hidden = x[0 if first else 1], r[1]
+    columns = 4 * hidden
+    state = (batch, directions, hidden) if first else (directions, batch, hidden)
+    yield from _is("W", shapes[1], (directions, x[2], columns))
+    yield from _is("R", r, (directions, hidden, columns))
+    yield from _is("B", shapes[3], (directions, 2 * columns))
+    yield from _holds("sequence_lens", shapes[4], batch)
+    for place, name in ((5, "initial_h"), (6, "initial_c")):
+        yield from _is(name, shapes[place], state)
+    yield from _is("P", shapes[7], (directions, 3 * hidden))
+    for place in range(8, 12):
+        name = "a scale or zero point of the weights"
+        yield from _holds(name, shapes[place], directions, directions * columns)
+    yield from _activations(node, 3 * directions)
+
+
+@_demand("com.microsoft::EmbedLayerNormalization")
+def _embed_layer_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
+    _, words = _pair(shapes, 2)
+    yield from _holds("gamma", shapes[5], words[1])
+    yield from _holds("beta", shapes[6], words[1])
 
 
 @_demand("NonMaxSuppression")
 def _non_max_suppression(node: Node, shapes: Shapes) -> Iterable[str]:
     boxes, scores = _pair(shapes)
+    if len(scores) != 3:
+        yield "scores is to have 3 dimensions"
     yield from _is("boxes", boxes, (scores[0], scores[2], 4))
     for position, name in enumerate(("the most boxes", "the overlap", "the score"), 2):
         yield from _holds(name, shapes[position], 1)

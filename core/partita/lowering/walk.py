@@ -389,6 +389,7 @@ class Sketch(Walk):
         result = predicted(node, operands)
         if result is None:
             return False
+        check_demands(node, operands)  # what the graph is rewritten by must fit
         self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
         return True
 

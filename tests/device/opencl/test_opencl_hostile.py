@@ -5,7 +5,7 @@ import pytest
 
 from partita_opencl.runtime import host_folding
 
-from .comparison import check, floats, single
+from .comparison import check, compiled, floats, single
 
 WINDOWS = [
     ("AveragePool", [floats(1, 2, 5, 6)], {"kernel_shape": [3, 3], "pads": [1, 2, 1, 0]}),
@@ -27,3 +27,13 @@ def test_windows_over_constants_are_computed_by_the_device(monkeypatch, op_type,
     constant = [i for i, x in enumerate(inputs) if x is not None]
     model, _ = single(op_type, inputs, attrs, constant=constant)
     check(model, {})
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_sizes_and_scales_that_are_one_number(which):
+    """A scalar was no list; as a row of one number it fits a tensor of one dimension."""
+    inputs = [floats(5), None, None, None][: which + 2]
+    inputs[which + 1] = np.array(2, np.float32) if which == 1 else np.array(10, np.int64)
+    model, feeds = single("Resize", inputs, constant=[which + 1])
+    (found,) = compiled(model)(feeds).values()
+    np.testing.assert_array_equal(found, np.repeat(inputs[0], 2))

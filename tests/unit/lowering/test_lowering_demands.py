@@ -18,7 +18,15 @@ def check(kind, shapes, **attrs):
     check_demands(node, [operand(shape) for shape in shapes])
 
 
+def other_shape(shapes, place):
+    """The shapes with one of them a little larger."""
+    return [*shapes[:place], tuple(n + 1 for n in shapes[place]), *shapes[place + 1 :]]
+
+
 LSTM = [(5, 2, 3), (1, 16, 3), (1, 16, 4), (1, 32), (2,), (1, 2, 4), (1, 2, 4), (1, 12)]
+QUANTIZED_LSTM = [(5, 2, 3), (1, 3, 16), (1, 4, 16), (1, 32), (2,), (1, 2, 4), (1, 2, 4), (1, 12)]
+QUANTIZED_LSTM += [(1,), (1, 16), (1,), (1,)]
+EMBEDDING = [(2, 3), None, (9, 8), (3, 8), None, (8,), (8,)]
 FITS = [
     ("Transpose", [(2, 3)], {"perm": [1, 0]}),
     ("Transpose", [(2, 3)], {}),
@@ -47,6 +55,12 @@ FITS = [
     ("com.microsoft::QGemm", [(4, 2), (), (), (3, 2), (3,), (3,)], {"transB": 1}),
     ("NonMaxSuppression", [(1, 6, 4), (1, 2, 6)], {}),
     ("RoiAlign", [(1, 2, 8, 8), (3, 4), (3,)], {}),
+    ("com.microsoft::MatMulIntegerToFloat", [(4, 2), (2,), (), (), None, None, (1,)], {}),
+    ("com.microsoft::QLinearAdd", [(4,), (), (), (4,), (1,), None, (), None], {}),
+    ("com.microsoft::QLinearSigmoid", [(4,), (), None, (), ()], {}),
+    ("com.microsoft::QLinearConcat", [(), (), (4,), (), (), (5,), (), ()], {"axis": 0}),
+    ("com.microsoft::DynamicQuantizeLSTM", QUANTIZED_LSTM, {}),
+    ("com.microsoft::EmbedLayerNormalization", EMBEDDING, {}),
     ("GridSample", [(1, 2, 8, 8), (1, 3, 3, 2)], {}),
     ("Relu", [(2, 3)], {}),
 ]
@@ -94,6 +108,24 @@ FAULTS = [
     ("QLinearConv", [(1, 2, 5), (2,), (), (3, 2, 1), ()], {}, "of input or output is to hold 1"),
     ("ConvInteger", [(1, 2, 5), (3, 2, 1), (), (2,)], {}, "of the weights is to hold 1 or 3"),
     ("MatMulInteger", [(4, 2), (2, 3), (), (2,)], {}, "of the weights is to hold 1 or 3"),
+    ("MatMulInteger", [(4, 2), (2,), (), (0,)], {}, "of the weights is to hold 1 element"),
+    (
+        "com.microsoft::MatMulIntegerToFloat",
+        [(4, 2), (2,), (), (), None, None, (2,)],
+        {},
+        "the bias is to hold 1 element",
+    ),
+    ("com.microsoft::QLinearAdd", [(4,), (0,), (), (4,), ()], {}, "zero point is to hold 1"),
+    ("com.microsoft::QLinearConcat", [(), (), (4,), (0,), ()], {"axis": 0}, "is to hold 1"),
+    *(
+        ("com.microsoft::DynamicQuantizeLSTM", other_shape(QUANTIZED_LSTM, place), {}, said)
+        for place, said in enumerate(
+            ["W is", "W is", "W is", "B is", "sequence_lens", "initial_h", "initial_c", "P is"]
+        )
+    ),
+    ("com.microsoft::EmbedLayerNormalization", other_shape(EMBEDDING, 5), {}, "gamma is to hold 8"),
+    ("com.microsoft::EmbedLayerNormalization", other_shape(EMBEDDING, 6), {}, "beta is to hold 8"),
+    ("NonMaxSuppression", [(1, 6, 4), (1, 2, 6, 3)], {}, "scores is to have 3 dimensions"),
     ("NonMaxSuppression", [(1, 6, 4), (1, 2, 7)], {}, "boxes is to be of shape \\[1, 7, 4\\]"),
     ("RoiAlign", [(1, 2, 8, 8), (3, 4), (2,)], {}, "batch_indices is to be of shape"),
     ("GridSample", [(1, 2, 8, 8), (2, 3, 3, 2)], {}, "as many dimensions and images"),

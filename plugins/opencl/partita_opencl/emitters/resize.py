@@ -70,13 +70,13 @@ def resize(
     transformation = attrs.get("coordinate_transformation_mode", "half_pixel")
     region = np.array([0.0] * len(axes) + [1.0] * len(axes), np.float32)
     if transformation == "tf_crop_and_resize" and roi is not None:
-        region = k.value(roi)
+        region = k.value(roi).ravel()
     shape = [x.shape[axis] for axis in axes]
     if sizes is not None and sizes.size:
         policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-        outs, factors = fitted(shape, k.value(sizes).tolist(), policy)
+        outs, factors = fitted(shape, k.value(sizes).ravel().tolist(), policy)
     else:
-        factors = [1.0] * len(axes) if scales is None else k.value(scales).tolist()
+        factors = [1.0] * len(axes) if scales is None else k.value(scales).ravel().tolist()
         outs = [scaled(size, scale) for size, scale in zip(shape, factors, strict=True)]
     bounds = zip(region[: len(axes)].tolist(), region[len(axes) :].tolist(), strict=True)
     resampled = {
@@ -106,7 +106,7 @@ def resize(
 )
 def resize_by_scales(k: Kit, node: Node, x: Operand, scales: Operand) -> Operand:
     """Resampling as it was before coordinate transformations had names."""
-    return _resize_simply(k, node, x, [float(s) for s in k.value(scales)])
+    return _resize_simply(k, node, x, [float(s) for s in k.value(scales).ravel()])
 
 
 @operator("Upsample", types=MOVED, since=7, until=8, check=_resize_check, folds=False)

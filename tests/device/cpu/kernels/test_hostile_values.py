@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from models import model_of, node, value, weight
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from partita.errors import PartitaError
 
@@ -193,6 +193,90 @@ def test_a_grid_of_more_images_than_the_constant_it_samples(core):
     model.graph.initializer.extend([weight("x", images), weight("g", grid)])
     with pytest.raises(PartitaError, match="as many dimensions and images"):
         core.compile_model(model.SerializeToString(), "CPU")
+
+
+def test_scales_for_fewer_columns_than_a_product_of_bytes_has(core):
+    """It read a scale for each of 4096 columns, of three."""
+    x, w = np.ones((2, 4, 8), np.uint8), np.ones((2, 8, 4096), np.uint8)
+    one, zero = np.ones(1, np.float32), np.ones(1, np.uint8)
+    feeds = [x, one, zero, w, np.ones(3, np.float32), zero, one, zero]
+    with pytest.raises(PartitaError, match="has 3 scales for 4096 channels"):
+        run_one(core, "QLinearMatMul", feeds)
+
+
+def test_a_bias_of_one_element_for_a_product_of_bytes_with_a_vector(core):
+    """A bias as long as the vector was read for each of the rows."""
+    x, w = np.arange(200, dtype=np.uint8).reshape(100, 2), np.array([3, 4], np.uint8)
+    one = np.ones(1, np.float32)
+    feeds = [x, w, one, one, None, None, np.array([0.5], np.float32)]
+    found = run_one(core, "MatMulIntegerToFloat", feeds, domain="com.microsoft")
+    np.testing.assert_array_equal(found, x.astype(np.float32) @ w + 0.5)
+
+
+def run_one(core, op_type, feeds, domain="", **attributes):
+    """The first output of an operation on these inputs; ``None`` stands for one left out."""
+    names = ["" if feed is None else f"x{i}" for i, feed in enumerate(feeds)]
+    given = {name: feed for name, feed in zip(names, feeds, strict=True) if name}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(feed.dtype) for name, feed in given.items()}
+    ports = [value(name, feed.shape, kinds[name]) for name, feed in given.items()]
+    operation = node(op_type, names, "y", domain=domain, **attributes)
+    model = model_of([operation], ports, ["y"], opset=18, ir_version=10)
+    model.graph.output[0].CopyFrom(helper.make_empty_tensor_value_info("y"))
+    if domain:
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+    return run(core, model, *given.values())[0]
+
+
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+def test_the_largest_of_nothing_is_nowhere(core, op_type):
+    """Its place was what the memory held before."""
+    with pytest.raises(
+        PartitaError, match=r"axis 1 of an input of shape \[3, 0\] holds no element"
+    ):
+        run_one(core, op_type, [np.ones((3, 0), np.float32)], axis=1)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 0, 8), (1, 2, 8, 0)])
+def test_regions_of_an_image_of_no_pixels(core, shape):
+    """They read before its first element."""
+    regions = np.array([[-0.5, -0.5, 0, 0], [0, 0, 4, 4]], np.float32)
+    feeds = [np.ones(shape, np.float32), regions, np.zeros(2, np.int64)]
+    found = run_one(core, "RoiAlign", feeds, output_height=2, output_width=2)
+    np.testing.assert_array_equal(found, np.zeros((2, 2, 2, 2)))
+
+
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic"])
+def test_samples_of_an_image_of_no_pixels(core, mode, padding):
+    feeds = [np.ones((1, 1, 0, 3), np.float32), RNG.standard_normal((1, 2, 2, 2), np.float32)]
+    found = run_one(core, "GridSample", feeds, mode=mode, padding_mode=padding)
+    np.testing.assert_array_equal(found, np.zeros((1, 1, 2, 2)))
+
+
+def test_an_element_of_a_scalar(core):
+    """The shape of the result was the remainder of a division by a rank of 0."""
+    feeds = [np.ones((), np.float32), np.zeros(2, np.int64)]
+    with pytest.raises(PartitaError, match="has axis 0, but its tensor has 0 dimensions"):
+        run_one(core, "Gather", feeds)
+
+
+def test_a_dimension_added_twice(core):
+    with pytest.raises(PartitaError, match=r"adds a dimension twice: axes \[0, 0\]"):
+        run_one(core, "Unsqueeze", [np.ones((2, 3), np.float32), np.zeros(2, np.int64)])
+
+
+@pytest.mark.parametrize("antialias", [0, 1])
+def test_a_region_where_no_element_weighs_anything(core, antialias):
+    """Without a single tap left, it read weights of other memory."""
+    model = resize_model(
+        mode="cubic",
+        coordinate_transformation_mode="tf_crop_and_resize",
+        exclude_outside=1,
+        antialias=antialias,
+        extrapolation_value=7.0,
+    )
+    x, roi = np.ones((4, 5), np.float32), np.array([0, 1e8, 1, 2e8], np.float32)
+    assert (run(core, model, x, roi, np.ones(2, np.float32))[0] == 7).all()
 
 
 def resize_model(**attributes):

@@ -181,7 +181,8 @@ def roi_align_rows(
                     py = y0 + i * cell_h + (a + 0.5) * cell_h / count_h
                     for b in range(first_b, last_b):
                         px = x0 + j * cell_w + (b + 0.5) * cell_w / count_w
-                        if not (-1 <= py <= height and -1 <= px <= width):  # NaN neither
+                        inside = -1 <= py <= height and -1 <= px <= width  # NaN is not
+                        if image.size == 0 or not inside:
                             value = 0.0
                             first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
                         else:

@@ -41,10 +41,10 @@ def _reflected(x: float, low: float, high: float) -> float:
 
 @jit(inline=True)
 def _place(i: int, size: int, padding: int, aligned: int) -> int:
-    """The element that stands for place `i` of an axis; -1 for none."""
+    """The element that stands for place `i` of an axis; -1 for none, as an empty axis has."""
     if 0 <= i < size:
         return i
-    if padding == _ZEROS:
+    if padding == _ZEROS or size == 0:
         return -1
     if padding == _REFLECTION:
         edge = 0.0 if aligned else 0.5

@@ -207,6 +207,7 @@ def _taps(node: Node, mode: str, axis: Axis, kind: Any) -> tuple[Array, Array]:
 
 def _mixed(b: Builder, x: Operand, axis: int, index: Array, weights: Array) -> Operand:
     used = np.any(weights != 0, axis=0)
+    used[0] |= not used.any()  # far from the input nothing weighs, and the sums are 0
     if not used.all():
         index, weights = index[:, used], weights[:, used]
     out = len(index)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.transformed_weights import Form
 from partita_cpu.jit.deferred_numba import register_jitable
@@ -185,7 +186,7 @@ def _scaled(
         emit_broadcast(b, _times, [x_scale, w_scale], combined)
         emit_broadcast(b, _times_whole, [sums, combined], y)
         return y
-    terms = b.constant(np.zeros(n, np.float32)) if bias is None else b.flat(bias)
+    terms = b.constant(np.zeros(n, np.float32)) if bias is None else expanded(b, b.flat(bias), (n,))
     args = (b.flat(sums), b.flat(x_scale), b.flat(w_scale), terms, b.flat(y))
     b.call(scale_columns, *args, y.size // n, n)
     return y
@@ -306,6 +307,11 @@ def _requantized(
         return y
     factor = factors_of(b, scales)
     channels = extents[1]
+    if factor.size not in (1, channels) or (bias is not None and bias.size != channels):
+        raise CompileError(
+            f"Operation '{b.node.name}' ({b.node.kind}) has {factor.size} scales for {channels} "
+            "channels; it must have 1, or one per channel."
+        )
     terms = b.constant(np.zeros(channels, np.int32)) if bias is None else b.flat(bias)
     args = (b.flat(sums), terms, factor, b.flat(zero), b.flat(y))
     b.call(requantize, *args, Extents(*extents), levels_of_type(zero.dtype))

@@ -121,6 +121,10 @@ def unsqueeze(b: Builder, node: Node, x: Operand, axes: Operand | None = None) -
     given = node.attrs["axes"] if axes is None else ints(b, axes)
     rank = x.ndim + len(given)
     new = {axis_of(node, axis, rank) for axis in given}
+    if len(new) < len(given):
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) adds a dimension twice: axes {list(given)}."
+        )
     rest = iter(x.shape)
     return b.view(x, [1 if axis in new else next(rest) for axis in range(rank)])
 
