@@ -5,7 +5,8 @@
 Models: resnet50, mobilenetv2, encoder (four layers), bert (twelve), minilm (six smaller ones), gemm
 (of 4096, float16; gemm32: of float32), all built here with random weights, and all names that
 `partita benchmark` takes (light:squeezenet, zoo:ppocr-det, a path). PyTorch runs the same graph
-with the same weights: eagerly, replayed as a CUDA graph, and with --compile through inductor.
+with the same weights, channels last and with its own attention (`torch_graph.py`): eagerly,
+replayed as a CUDA graph, and with --compile through inductor.
 Inputs and outputs stay on the card. A call is timed from the first enqueue to the end on the host.
 Prints medians in milliseconds, the ratio of the best of PyTorch to Partita, and Partita's error:
 its Frobenius norm relative to that of what onnxruntime computes. For models that are not built
@@ -27,6 +28,7 @@ import onnx
 from cpu_networks import BUILT, encoder
 from cpu_peers import load
 from onnx import helper, numpy_helper, shape_inference
+from torch_graph import TorchGraph
 
 import partita
 
@@ -59,157 +61,6 @@ MODELS: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
 }
 
 
-class TorchGraph:
-    """An ONNX graph of a few operators, run by PyTorch.
-
-    Raises:
-        KeyError: An operator is not known here.
-    """
-
-    def __init__(self, model: onnx.ModelProto, precision: str) -> None:
-        import torch
-
-        self.torch = torch
-        kinds = {"f16": torch.float16, "bf16": torch.bfloat16}
-        self.dtype = kinds.get(precision, torch.float32)
-        self.weights = {w.name: self.place(numpy_helper.to_array(w)) for w in _constants(model)}
-        self.steps = []
-        for node in model.graph.node:
-            if node.output[0] in self.weights:
-                continue
-            attrs = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            self.steps.append((getattr(self, _METHODS[node.op_type]), node, attrs))
-        self.inputs = [p.name for p in model.graph.input if p.name not in self.weights]
-        self.outputs = [p.name for p in model.graph.output]
-
-    def place(self, array: Array) -> Any:
-        """The array on the card; integers stay on the host, where shapes are read."""
-        tensor = self.torch.from_numpy(np.array(array))
-        if not tensor.is_floating_point():
-            return tensor
-        return tensor.cuda() if tensor.dtype == self.torch.float16 else tensor.cuda().to(self.dtype)
-
-    def __call__(self, *inputs: Any) -> Any:
-        values = {**self.weights, **dict(zip(self.inputs, inputs, strict=True))}
-        for method, node, attrs in self.steps:
-            given = [values[name] if name else None for name in node.input]
-            values[node.output[0]] = method(node.op_type, attrs, *given)
-        return [values[name] for name in self.outputs]
-
-    def simple(self, op: str, attrs: Any, *x: Any) -> Any:
-        t, f = self.torch, self.torch.nn.functional
-        if op in ("Add", "Sum"):
-            return sum(x[1:], start=x[0])
-        functions: dict[str, Callable[..., Any]] = {
-            "Relu": t.relu,
-            "Mul": t.mul,
-            "Div": t.div,
-            "MatMul": t.matmul,
-            "Erf": t.erf,
-            "Sigmoid": t.sigmoid,
-            "HardSwish": f.hardswish,
-            "Dropout": lambda y, *_: y,
-            "Identity": lambda y: y,
-            "GlobalAveragePool": lambda y: y.mean((2, 3), keepdim=True),
-        }
-        return functions[op](*x)
-
-    def conv(self, op: str, attrs: Any, x: Any, w: Any, b: Any = None) -> Any:
-        x, pads = self._padded(x, attrs)
-        strides, dilations = attrs.get("strides", [1, 1]), attrs.get("dilations", [1, 1])
-        group = attrs.get("group", 1)
-        return self.torch.nn.functional.conv2d(x, w, b, strides, pads, dilations, group)
-
-    def pool(self, op: str, attrs: Any, x: Any) -> Any:
-        f = self.torch.nn.functional
-        fill = float("-inf") if op == "MaxPool" else 0.0
-        x, pads = self._padded(x, attrs, fill)
-        size, strides = attrs["kernel_shape"], attrs.get("strides", [1, 1])
-        ceil = bool(attrs.get("ceil_mode", 0))
-        if op == "MaxPool":
-            return f.max_pool2d(x, size, strides, pads, 1, ceil)
-        counted = bool(attrs.get("count_include_pad", 0))
-        return f.avg_pool2d(x, size, strides, pads, ceil, counted)
-
-    def _padded(self, x: Any, attrs: Any, fill: float = 0.0) -> tuple[Any, list[int]]:
-        """PyTorch pads both ends alike; what is not alike is padded first."""
-        top, left, bottom, right = attrs.get("pads", [0] * 4)
-        if (top, left) == (bottom, right):
-            return x, [top, left]
-        pads = (left, right, top, bottom)
-        return self.torch.nn.functional.pad(x, pads, value=fill), [0, 0]
-
-    def gemm(self, op: str, attrs: Any, a: Any, b: Any, c: Any = None) -> Any:
-        a = a.T if attrs.get("transA", 0) else a
-        b = b.T if attrs.get("transB", 0) else b
-        return a @ b if c is None else self.torch.addmm(c, a, b)
-
-    def norm(self, op: str, attrs: Any, x: Any, *given: Any) -> Any:
-        f, epsilon = self.torch.nn.functional, attrs.get("epsilon", 1e-5)
-        if op == "LayerNormalization":
-            return f.layer_norm(x, x.shape[-1:], *given, eps=epsilon)
-        scale, bias, mean, variance = given
-        return f.batch_norm(x, mean, variance, scale, bias, eps=epsilon)
-
-    def lrn(self, op: str, attrs: Any, x: Any) -> Any:
-        local = self.torch.nn.functional.local_response_norm
-        return local(
-            x,
-            attrs["size"],
-            attrs.get("alpha", 1e-4),
-            attrs.get("beta", 0.75),
-            attrs.get("bias", 1),
-        )
-
-    def shape(self, op: str, attrs: Any, x: Any, *given: Any) -> Any:
-        if op == "Reshape":
-            sizes = [x.shape[i] if n == 0 else n for i, n in enumerate(given[0].tolist())]
-            return x.reshape(sizes)
-        if op == "Transpose":
-            return x.permute(attrs["perm"])
-        if op == "Concat":
-            return self.torch.cat((x, *given), attrs["axis"])
-        if op == "Unsqueeze":
-            axes = attrs["axes"] if "axes" in attrs else given[0].tolist()
-            for axis in sorted(axes):
-                x = x.unsqueeze(axis)
-            return x
-        return x.flatten(attrs.get("axis", 1))
-
-    def softmax(self, op: str, attrs: Any, x: Any) -> Any:
-        return self.torch.softmax(x, attrs.get("axis", -1 if x.ndim == 2 else 1))
-
-    def clip(self, op: str, attrs: Any, x: Any, low: Any = None, high: Any = None) -> Any:
-        return self.torch.clamp(x, low, high)
-
-
-_METHODS = {
-    **dict.fromkeys(("Add", "Sum", "Relu", "Mul", "Div", "MatMul", "Erf", "Sigmoid"), "simple"),
-    **dict.fromkeys(("HardSwish", "Dropout", "Identity", "GlobalAveragePool"), "simple"),
-    **dict.fromkeys(("MaxPool", "AveragePool"), "pool"),
-    **dict.fromkeys(("LayerNormalization", "BatchNormalization"), "norm"),
-    **dict.fromkeys(("Reshape", "Transpose", "Concat", "Unsqueeze", "Flatten"), "shape"),
-    "Conv": "conv",
-    "Gemm": "gemm",
-    "LRN": "lrn",
-    "Softmax": "softmax",
-    "Clip": "clip",
-}
-
-
-def _constants(model: onnx.ModelProto) -> list[onnx.TensorProto]:
-    """Initializers, and what nodes of shapes alone make, as the light topologies' weights."""
-    found = {w.name: w for w in model.graph.initializer}
-    for node in model.graph.node:
-        if node.op_type == "ConstantOfShape":
-            shape = numpy_helper.to_array(found[node.input[0]])
-            fill = [numpy_helper.to_array(a.t) for a in node.attribute if a.name == "value"]
-            value = fill[0].reshape(-1)[0] if fill else np.float32(0)
-            array = np.full(shape, value)
-            found[node.output[0]] = numpy_helper.from_array(array, node.output[0])
-    return list(found.values())
-
-
 def torch_calls(
     model: onnx.ModelProto, feeds: Feeds, precision: str, inductor: bool
 ) -> dict[str, Call]:
@@ -219,7 +70,7 @@ def torch_calls(
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
-    graph = TorchGraph(model, precision)
+    graph = TorchGraph(model, "cuda", precision)
     inputs = [graph.place(feeds[name]) for name in graph.inputs]
     stream = torch.cuda.Stream()
 
