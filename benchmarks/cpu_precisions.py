@@ -5,8 +5,8 @@
 Models are named as for `cpu_peers`. Device REFERENCE evaluates the network in float64: its weights
 and constants are the model's, widened; ppocr-det takes a minute. Prints the median of all calls in
 milliseconds (mixed is the default: on AMX long sums as three bfloat16 products), its ratio to
-strict f32, and the largest error of the outputs, in parts of each one's largest value. The error of a network that the device does not take (tashkeel-int8) is against
-onnxruntime.
+strict f32, and the largest error of the outputs, in parts of each one's largest value. The error
+of a network that the device does not take (tashkeel-int8) is against onnxruntime.
 """
 
 from __future__ import annotations

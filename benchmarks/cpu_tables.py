@@ -2,10 +2,10 @@
 
     python benchmarks/cpu_tables.py [--threads 2] [--rounds 12] [--inductor] [--write] [model ...]
 
-Models are named as for `cpu_peers`. The first table compares float32 with float32, each engine on as
-many threads; the second one what each engine does if nothing is set. The second row of a table says
-what arithmetic a column is. Engines take turns, each with its tensors set before; times are medians
-of all calls in milliseconds. PyTorch runs channels last and with its own attention
+Models are named as for `cpu_peers`. The first table compares float32 with float32, each engine on
+as many threads; the second one what each engine does if nothing is set. The second row of a table
+says what arithmetic a column is. Engines take turns, each with its tensors set before; times are
+medians of all calls in milliseconds. PyTorch runs channels last and with its own attention
 (`torch_graph.py`), with --inductor compiled. An engine that is not installed is left out, and so is
 one in the row of a network that it does not run. --write puts the tables into README.md.
 """
