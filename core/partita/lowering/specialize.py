@@ -19,11 +19,12 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Program, Spec, plain
+from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk, weight_operand
 from partita.model.model import is_static
+from partita.system.gc_pause import few_collections
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +63,12 @@ class Specializer:
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
         self._lock = threading.RLock()
+        self._weights: dict[Value, Operand | None] = {
+            value: None
+            for node in graph.nodes
+            for value in node.inputs
+            if value is not None and value.const is not None
+        }
 
     def program(self, specs: Sequence[Spec], value_of: Callable[[int], Array]) -> Program:
         """The program for inputs of these shapes and types.
@@ -79,13 +86,26 @@ class Specializer:
             if found is not None:
                 return found
             self._stop_a_flood(specs)
-            made = self._build(specs, value_of)
+            with few_collections():
+                made = self._build(specs, value_of)
             self.programs.add(self.key(specs, value_of), made)
             return made
 
     def program_for(self, arrays: Sequence[Array]) -> Program:
         """The program for these inputs."""
         return self.program([(a.shape, a.dtype) for a in arrays], lambda index: arrays[index])
+
+    def weight(self, value: Value) -> Operand | None:
+        """The operand of a constant that the graph's own nodes read, the same for all programs.
+
+        Not of one that may be copied later: what is made of it is known by where it lies now.
+        """
+        if value not in self._weights or may_wait(value.const):  # type: ignore[arg-type]  # has one
+            return None
+        found = self._weights[value]
+        if found is None:
+            found = self._weights[value] = weight_operand(value)
+        return found
 
     def nested(
         self,

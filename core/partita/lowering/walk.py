@@ -61,6 +61,9 @@ class Owner(Protocol):
     known: dict[Value, Array]
     derives: bool
 
+    def weight(self, value: Value) -> Operand | None:
+        """The operand of a constant of the graph, the same for all programs."""
+
     def nested(
         self,
         graph: Graph,
@@ -140,7 +143,7 @@ class Walk:
         while work:
             node = work.popleft()
             self.walked.append(node)
-            if any(value in self._blocked for value in node.reads()):
+            if self._blocked and any(value in self._blocked for value in node.reads()):
                 self._wait(node)
                 continue
             marks = len(self._builder.steps), len(self._builder.ops)
@@ -175,7 +178,7 @@ class Walk:
         small = small_result(node, operands)
         if small is not None:
             self._builder.begin(node, True)
-            self._bind(node, self._builder.constant(small))
+            self._bind(node, Operand(small.shape, small.dtype, small))
             return
         if self._skips(node, operands):
             return
@@ -283,11 +286,7 @@ class Walk:
     def _operand(self, value: Value) -> Operand:
         operand = self._env.get(value)
         if operand is None:
-            if value.const is None:
-                raise CompileError(f"Value '{value.name}' is used before it is computed.")
-            array = value.const if may_wait(value.const) else plain(value.const)
-            operand = Operand(array.shape, array.dtype, array, lasting=True)
-            self._env[value] = operand
+            operand = self._env[value] = self._owner.weight(value) or weight_operand(value)
         return operand
 
     def _body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
@@ -392,6 +391,18 @@ class Sketch(Walk):
         check_demands(node, operands)  # what the graph is rewritten by must fit
         self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
         return True
+
+
+def weight_operand(value: Value) -> Operand:
+    """An operand for a constant of a graph.
+
+    Raises:
+        CompileError: It is no constant.
+    """
+    if value.const is None:
+        raise CompileError(f"Value '{value.name}' is used before it is computed.")
+    array = value.const if may_wait(value.const) else plain(value.const)
+    return Operand(array.shape, array.dtype, array, lasting=True)
 
 
 def _may_be_value_input(operand: Operand) -> bool:
