@@ -68,6 +68,17 @@ def entry_of(kernel: Any, args: Sequence[Any]) -> Entry | None:
     return found  # type: ignore[no-any-return]  # kernels do not know what it is
 
 
+def known_entry(kernel: Any, args: Sequence[Any]) -> tuple[bool, Entry | None]:
+    """Whether it is known how to call a kernel with arguments like these, and how, if it is."""
+    if isinstance(kernel, ItemSized):
+        kernel, args = kernel.kernel, kernel.seen(args)
+    kinds = kinds_of(args) if isinstance(kernel, KernelDefinition) else None
+    if kinds is None:
+        return True, None
+    found = kernel.entries.get(kinds, _UNKNOWN)
+    return found is not _UNKNOWN, None if found is _UNKNOWN else found
+
+
 def call(kernel: KernelDefinition, args: tuple[Any, ...]) -> Any:
     """Calls a kernel from Python; its last two arguments are the share.
 

@@ -130,21 +130,28 @@ Here such a kernel becomes part of those that call it, as all others do.
 
 def kinds_of(args: Sequence[Any]) -> Kinds | None:
     """The kinds of arguments (without the share); ``None`` if one is of another kind."""
-    kinds = []
+    kinds: list[str] = []
     for arg in args:
-        if isinstance(arg, Operand) or (isinstance(arg, np.ndarray) and arg.flags.carray):
-            if arg.dtype.kind not in "iuf" or not arg.dtype.isnative:
+        kind = _KINDS.get(type(arg))
+        if kind is None:
+            if not isinstance(arg, Operand) and not (
+                isinstance(arg, np.ndarray) and arg.flags.carray
+            ):
                 return None
-            kinds.append(f"{arg.dtype.str} {arg.ndim}")
-        elif type(arg) is int or isinstance(arg, np.int64):
-            kinds.append("int")
-        elif isinstance(arg, float):
-            kinds.append("float")
-        elif isinstance(arg, np.float32):
-            kinds.append("single")
-        else:
-            return None
+            kind = _array_kind(arg.dtype, len(arg.shape))
+            if kind is None:
+                return None
+        kinds.append(kind)
     return tuple(kinds)
+
+
+_KINDS = {int: "int", np.int64: "int", float: "float", np.float64: "float", np.float32: "single"}
+
+
+@functools.cache
+def _array_kind(dtype: np.dtype[Any], ndim: int) -> str | None:
+    taken = dtype.kind in "iuf" and dtype.isnative
+    return f"{dtype.str} {ndim}" if taken else None
 
 
 def type_of(kind: str) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,19 @@ class Entry:
         return 1 + len(_flat(self.kinds))
 
 
-def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> list[int]:
-    """Writes a call's arguments into its slots; operands stand for arrays that come later.
+def fill(
+    slots: Array,
+    entry: Entry,
+    args: Sequence[Any],
+    address_of: Callable[[Any], int] = lambda operand: 0,
+) -> list[int]:
+    """Writes a call's arguments into its slots.
+
+    Args:
+        slots: Where to.
+        entry: The kernel.
+        args: Arrays, numbers, and operands in the place of arrays.
+        address_of: Where the array is that an operand stands for; 0 for one that comes later.
 
     Returns:
         For each argument the slot of its address (of arrays), or 0.
@@ -65,9 +76,12 @@ def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> list[int]:
             values.append(int(np.float32(arg).view(np.int32)))
         else:
             places.append(len(values) + 4)
-            start = arg.ctypes.data if isinstance(arg, np.ndarray) else 0
-            itemsize = arg.dtype.itemsize
-            values += (0, 0, arg.size, itemsize, start, *arg.shape, *_strides(arg.shape, itemsize))
+            start = arg.ctypes.data if isinstance(arg, np.ndarray) else address_of(arg)
+            itemsize, shape = arg.dtype.itemsize, arg.shape
+            if len(shape) == 1:
+                values += (0, 0, shape[0], itemsize, start, shape[0], itemsize)
+            else:
+                values += (0, 0, arg.size, itemsize, start, *shape, *_strides(shape, itemsize))
     slots[:] = values
     for place, number in doubles:
         slots.view(np.float64)[place] = number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -154,6 +154,40 @@ class GraphRunner:
         return self._arena
 
 
+class Arena:
+    """Where the intermediate tensors of a program lie.
+
+    Args:
+        memory: At least as many bytes as they take.
+        offsets: Where each starts; see :class:`partita.lowering.Program`.
+    """
+
+    def __init__(self, memory: Array, offsets: Mapping[Operand, int]) -> None:
+        self._memory = memory
+        self._offsets = offsets
+        self._start: int = memory.ctypes.data
+        self._arrays: dict[Operand, Array] = {}
+
+    def address(self, operand: Operand) -> int:
+        """Where an intermediate tensor starts; 0 for anything else."""
+        offset = self._offsets.get(operand.root)
+        return 0 if offset is None else self._start + offset
+
+    def array(self, operand: Operand) -> Array:
+        """The memory of an intermediate tensor."""
+        found = self._arrays.get(operand)
+        if found is None:
+            start = self._offsets[operand.root]
+            raw = self._memory[start : start + operand.nbytes]
+            found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
+        return found
+
+    def elements(self, arg: Any) -> Any:
+        """The same for an argument of a step; one that is no intermediate tensor as it is."""
+        there = isinstance(arg, Operand) and arg.root in self._offsets
+        return self.array(arg) if there else arg
+
+
 class BoundProgram:
     """The calls of one program on one request's memory.
 
@@ -176,10 +210,9 @@ class BoundProgram:
         self._program = program
         self._team = team
         self._times = times
-        self._arena = arena
+        self._arena = Arena(arena, program.offsets)
         self._most_bytes = most_bytes
         self._results: dict[Operand, Array] = {}
-        self._arrays: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
         late = {operand for step in program.steps for operand in step.results}
         self._buffers: list[Array | None] = [
@@ -192,11 +225,12 @@ class BoundProgram:
         self._calls: list[Call] = []
         self._shifts: list[int] = []
         self._args: list[list[Any]] = []
-        load_kernels(program)
-        self._bind_steps()
+        entries = load_kernels(program)
+        walked = [team.crew is not None and entry is not None for entry in entries]
+        self._bind_steps(walked)
         self._walker: Walker | None = None
         if team.crew is not None:
-            self._walker = Walker(program.steps, self._args, team.crew)
+            self._walker = Walker(program.steps, entries, self._args, team.crew, self._arena)
         for number, (step, args) in enumerate(zip(program.steps, self._args, strict=True)):
             self._append(step, args, self._walker is not None and self._walker.taken[number])
         self._held = self._places_held()
@@ -304,7 +338,7 @@ class BoundProgram:
     def _buffer(operand: Operand) -> Array:
         return aligned_empty(operand.shape, operand.dtype)
 
-    def _bind_steps(self) -> None:
+    def _bind_steps(self, walked: Sequence[bool]) -> None:
         inputs = {o: i for i, o in enumerate(self._program.inputs) if o.const is None}
         owned = {o: i for i, o in enumerate(self._program.owned) if o is not None}
         for number, step in enumerate(self._program.steps):
@@ -324,8 +358,8 @@ class BoundProgram:
                         index = owned[arg.root]
                         self._output_places[index].append(place)
                         args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
-                    else:
-                        args[position] = self._planned(arg)
+                    elif not walked[number]:
+                        args[position] = self._arena.array(arg)
             self._args.append(args)
 
     def _append(self, step: Step, args: list[Any], taken: bool) -> None:
@@ -348,14 +382,6 @@ class BoundProgram:
         for operand, array in zip(step.results, step.fn(*args), strict=True):
             wanted = None if operand.dtype.hasobject else operand.dtype
             self._results[operand] = plain(np.asarray(array, dtype=wanted))
-
-    def _planned(self, operand: Operand) -> Array:
-        found = self._arrays.get(operand)
-        if found is None:
-            start = self._program.offsets[operand.root]
-            raw = self._arena[start : start + operand.nbytes]
-            found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
-        return found
 
     def _patch(self, places: Sequence[Place], array: Array) -> None:
         for number, position, shape in places:
@@ -417,7 +443,7 @@ class BoundProgram:
         for index, owner in enumerate(self._program.owned):
             if owner is root:
                 return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
-        return self._planned(operand)
+        return self._arena.array(operand)
 
     def _run_timed(self, times: Times) -> None:
         clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from partita.lowering import Array, Step
-from partita_cpu.jit.dispatch import entry_of
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import Entry, fill
 from partita_cpu.threads.thread_pool import ROW, Crew, Rows
@@ -23,24 +22,38 @@ WAKING_WORK = 1 << 18
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
+class Memory(Protocol):
+    """Where the operands of a program lie."""
+
+    def address(self, operand: Any) -> int:
+        """Where an operand's elements start; 0 for what a run brings: :meth:`Walker.patch`."""
+
+    def elements(self, arg: Any) -> Any:
+        """The elements of an operand that has an address; anything else as it is."""
+
+
 class Walker:
     """The steps of one program on one request's memory.
 
     Args:
         steps: The program's steps.
-        args: For each step its arguments, with arrays in place of operands. For an array that is
-            not known yet its operand may stand: :meth:`patch` brings it.
+        entries: For each step how to call it, or ``None`` if Python does.
+        args: For each step its arguments, with arrays in place of operands, or for steps that have
+            an entry the operands.
         crew: The threads.
+        memory: Where operands lie.
     """
 
     def __init__(
         self,
         steps: Sequence[Step],
+        entries: Sequence[Entry | None],
         args: Sequence[Sequence[Any]],
         crew: Crew,
+        memory: Memory,
     ) -> None:
         self._crew = crew
-        entries = [_entry(step) for step in steps]
+        self._memory = memory
         sizes = [0 if found is None else found.slots for found in entries]
         self._slots = np.zeros(sum(sizes), np.int64)
         self._table = np.zeros((len(steps), ROW), np.int64)
@@ -55,7 +68,7 @@ class Walker:
                 rows.append((0, 0, 0))
                 continue
             slots = self._slots[at : at + size]
-            for position, place in enumerate(fill(slots, found, args[number])):
+            for position, place in enumerate(fill(slots, found, args[number], memory.address)):
                 if place:
                     self._places[number, position] = at + place
             shares = crew.size if crew.size > 1 and steps[number].work >= SHARED_WORK else 0
@@ -109,7 +122,7 @@ class Walker:
         """Raises what a step that failed has to say, if anything."""
         kernel = self._kernels[number]
         if isinstance(kernel, Checked):
-            kernel.explain(*self._kept[number])
+            kernel.explain(*map(self._memory.elements, self._kept[number]))
 
     def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
@@ -170,9 +183,3 @@ class NativeStretch:
 
 Stretch = NativeStretch | Callable[[], Any]
 """Part of a program: rows for a crew, or a call for Python."""
-
-
-def _entry(step: Step) -> Entry | None:
-    if not step.shares or step.results:
-        return None
-    return entry_of(step.fn, step.args)

@@ -16,9 +16,10 @@ from partita_cpu.gemm import packing
 from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.jit import compile_pool, disk_cache
 from partita_cpu.jit.deferred_numba import compiler
-from partita_cpu.jit.dispatch import available, entry_of, order
+from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
 from partita_cpu.jit.kernel import Kernel
 from partita_cpu.jit.llvm_kernel import level_job
+from partita_cpu.jit.trampoline import Entry
 from partita_cpu.threads import thread_pool
 
 PATIENCE_S = 1.0
@@ -29,11 +30,35 @@ DESCRIPTION = "Compiling kernels for this processor, once"
 _lock = threading.Lock()
 
 
-def load_kernels(program: Program) -> None:
+def load_kernels(program: Program) -> list[Entry | None]:
     """Compiles or loads all kernels of a program, so that its first run is not slow.
 
     The first program on a machine may take some seconds; then a terminal shows a progress bar.
+
+    Returns:
+        For each step how to call it from machine code, or ``None`` if Python is to call it.
     """
+    found = _known(program)
+    if found is None:
+        _load(program)
+        found = _known(program)
+    return [None] * len(program.steps) if found is None else found
+
+
+def _known(program: Program) -> list[Entry | None] | None:
+    """What is loaded already, if that is all."""
+    if not available():
+        return None
+    entries: list[Entry | None] = []
+    for step in program.steps:
+        known, entry = known_entry(step.fn, step.args) if step.shares else (True, None)
+        if not known:
+            return None
+        entries.append(None if step.results else entry)
+    return entries
+
+
+def _load(program: Program) -> None:
     ready = entry_of if available() else callable_of
     steps = [step for step in program.steps if step.shares]
     missing = {(step.fn, *map(_kind, step.args)): step for step in steps}
