@@ -28,7 +28,7 @@ _BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", 
 def predicted(node: Node, operands: Operands) -> Operand | None:
     """A stand-in for the one output of a node; ``None`` if only its emitter knows.
 
-    Its type is the first input's, or bool for comparisons.
+    Its type is the first input's, but for operators that say otherwise.
     """
     rule = _RULES.get(node.kind)
     if rule is None or not operands or any(value is not None for value in node.outputs[1:]):
@@ -40,9 +40,20 @@ def predicted(node: Node, operands: Operands) -> Operand | None:
         shape = rule(node, operands)
     except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, CompileError):
         return None  # it does not fit, as its emitter will say
-    if shape is None:
-        return None
-    return Operand(tuple(shape), np.dtype(np.bool_) if node.op_type in _BOOL else first.dtype)
+    dtype = _type(node, operands)
+    return None if shape is None or dtype is None else Operand(tuple(shape), dtype)
+
+
+def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
+    if node.op_type in _BOOL:
+        return np.dtype(np.bool_)
+    if node.op_type == "Cast":
+        return None if node.outputs[0] is None else node.outputs[0].dtype
+    if node.op_type == "Where":
+        return operands[1].dtype  # type: ignore[no-any-return]  # of an operand
+    if node.op_type == "ConstantOfShape":
+        return np.asarray(node.attrs.get("value", np.float32(0))).dtype
+    return operands[0].dtype  # type: ignore[no-any-return]
 
 
 def _rule(*kinds: str) -> Callable[[Rule], Rule]:
@@ -91,7 +102,13 @@ def _constant(operand: Operand | None) -> list[int] | None:
         "Reciprocal",
     ),
     *("Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh"),
-    *("BatchNormalization", "InstanceNormalization", "LayerNormalization", "RMSNormalization"),
+    *(
+        "Cast",
+        "BatchNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "RMSNormalization",
+    ),
 )
 def _same(node: Node, operands: Any) -> Sequence[int]:
     return operands[0].shape  # type: ignore[no-any-return]  # of an operand
@@ -102,6 +119,11 @@ def _same(node: Node, operands: Any) -> Sequence[int]:
     *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
 )
 def _broadcast(node: Node, operands: Any) -> Sequence[int]:
+    return broadcast(*(operand.shape for operand in operands))
+
+
+@_rule("Where")
+def _where(node: Node, operands: Any) -> Sequence[int]:
     return broadcast(*(operand.shape for operand in operands))
 
 
@@ -203,6 +225,30 @@ def _gather(node: Node, operands: Any) -> Sequence[int]:
     x, index = operands[0].shape, operands[1].shape
     axis = node.attrs.get("axis", 0) % len(x)
     return (*x[:axis], *index, *x[axis + 1 :])
+
+
+@_rule("Slice")
+def _slice(node: Node, operands: Any) -> Sequence[int] | None:
+    if node.version < 10 or len(operands) < 3:
+        return None
+    starts, ends, axes, steps = (_constant(x) for x in [*operands[1:], None, None][:4])
+    if starts is None or ends is None or (len(operands) > 4 and steps != [1] * len(starts)):
+        return None
+    shape = list(operands[0].shape)
+    if axes is None:
+        if len(operands) > 3 and operands[3] is not None:
+            return None
+        axes = list(range(len(starts)))
+    for axis, start, end in zip(axes, starts, ends, strict=True):
+        size = operands[0].shape[axis]
+        first, last = (place + size if place < 0 else place for place in (start, end))
+        shape[axis] = max(min(max(last, 0), size) - min(max(first, 0), size), 0)
+    return shape
+
+
+@_rule("ConstantOfShape")
+def _constant_of_shape(node: Node, operands: Any) -> Sequence[int] | None:
+    return _constant(operands[0])
 
 
 @_rule("Expand")

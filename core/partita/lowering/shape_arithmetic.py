@@ -4,10 +4,13 @@ Graphs with dynamic sizes hold more operators that compute sizes than such that 
 and each new shape goes through all of them. numpy does one in a microsecond or two; a back-end's
 own kernels, made for large tensors, take a hundred times as long to be called. What is not quite
 usual is left to these: they know what is to be computed then, or what is wrong.
+
+Arrays of objects hold sizes that stand for others (:mod:`partita.lowering.symbolic_size`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +18,7 @@ import numpy as np
 
 from partita.lowering.graph import Node
 from partita.lowering.program import Array, Operand
+from partita.lowering.symbolic_size import Size
 
 MOST_ELEMENTS = 64
 """Of an operand; what is larger is no shape."""
@@ -24,6 +28,9 @@ Rule = Callable[[Node, Sequence[Any]], Array | None]
 
 _RULES: dict[str, Rule] = {}
 
+_MIXED = frozenset({"Concat", "Add", "Sub", "Mul", "Div", "Equal", "Where"})
+"""Operators whose inputs are of one type; symbolic ones may be among them."""
+
 
 def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None:
     """The one output of a node that computes shapes; ``None`` if it is anything else."""
@@ -31,7 +38,7 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
         return None
     if node.op_type == "Shape" and operands and operands[0] is not None:
         dims = operands[0].shape[slice(node.attrs.get("start", 0), node.attrs.get("end"))]
-        return np.array(dims, np.int64)
+        return np.array(dims, object if any(isinstance(n, Size) for n in dims) else np.int64)
     rule = _RULES.get(node.op_type)
     if rule is None:
         return None
@@ -41,11 +48,13 @@ def small_result(node: Node, operands: Sequence[Operand | None]) -> Array | None
             arrays.append(None)
             continue
         array = operand.const
-        if array is None or array.dtype.kind not in "ib" or array.size > MOST_ELEMENTS:
+        if array is None or operand.dtype.kind not in "ib" or array.size > MOST_ELEMENTS:
             return None
         arrays.append(array)
     if not arrays or arrays[0] is None:
         return None
+    if node.op_type in _MIXED and any(x is not None and x.dtype == object for x in arrays):
+        arrays = [x if x is None or x.dtype == bool else x.astype(object) for x in arrays]
     try:
         result = rule(node, arrays)
     except ValueError:  # more inputs than the operator has
@@ -124,10 +133,33 @@ def _slice(node: Node, arrays: Sequence[Any]) -> Array | None:
     return arrays[0][start:end].copy() if step == 1 and axis in (0, -1) else None
 
 
+@_rule("Reshape")
+def _reshape(node: Node, arrays: Sequence[Any]) -> Array | None:
+    if len(arrays) != 2 or arrays[1] is None or arrays[1].dtype != np.int64:
+        return None
+    dims = arrays[1].reshape(-1).tolist()
+    known = math.prod(n for n in dims if n != -1)
+    rest = arrays[0].size // known if known else 0
+    dims = [rest if n == -1 else n for n in dims]
+    fits = min(dims, default=1) > 0 and math.prod(dims) == arrays[0].size
+    return np.reshape(arrays[0], dims) if fits else None
+
+
+@_rule("ConstantOfShape")
+def _constant_of_shape(node: Node, arrays: Sequence[Any]) -> Array | None:
+    value = np.asarray(node.attrs.get("value", np.float32(0)))
+    dims = arrays[0].reshape(-1).tolist()
+    if value.dtype.kind not in "ib" or value.size != 1 or any(type(n) is not int for n in dims):
+        return None
+    if min(dims, default=0) < 0 or math.prod(dims) > MOST_ELEMENTS:
+        return None
+    return np.full(dims, value.reshape(-1)[0], value.dtype)
+
+
 @_rule("Add", "Sub", "Mul")
 def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
-    if z is None or x.dtype != z.dtype or x.dtype.kind != "i" or not _broadcast(x, z):
+    if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
         return None
     with np.errstate(over="ignore"):  # as everywhere, sums that are too large begin anew
         return np.asarray(_BINARY[node.op_type](x, z))
@@ -136,7 +168,7 @@ def _binary(node: Node, arrays: Sequence[Any]) -> Array | None:
 @_rule("Div")
 def _div(node: Node, arrays: Sequence[Any]) -> Array | None:
     x, z = arrays
-    if z is None or x.dtype != z.dtype or x.dtype.kind != "i" or not _broadcast(x, z):
+    if z is None or x.dtype != z.dtype or x.dtype.kind not in "iO" or not _broadcast(x, z):
         return None
     # Below zero ONNX rounds towards it, and numpy away from it.
     return np.asarray(x // z) if (x >= 0).all() and (z > 0).all() else None

@@ -21,8 +21,9 @@ from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
+from partita.lowering.shape_class import Refine, ShapeClass, learn
 from partita.lowering.target import Target
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk, weight_operand
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
 from partita.model.model import is_static
 from partita.system.gc_pause import few_collections
 
@@ -31,6 +32,9 @@ _log = logging.getLogger(__name__)
 FLOOD = 32
 """Programs for the same shapes, told apart by elements of inputs, before these are left to the run.
 """
+
+CLASSES = 16
+"""Classes of shapes that are learned per graph; what is of none of them is sketched each time."""
 
 
 class Specializer:
@@ -62,6 +66,10 @@ class Specializer:
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
+        self._classes: list[ShapeClass] = []
+        self._classes_left = CLASSES
+        self._varying: set[tuple[int, int]] = set()
+        self._specs: list[Spec] | None = None
         self._lock = threading.RLock()
         self._weights: dict[Value, Operand | None] = {
             value: None
@@ -95,16 +103,23 @@ class Specializer:
         """The program for these inputs."""
         return self.program([(a.shape, a.dtype) for a in arrays], lambda index: arrays[index])
 
-    def weight(self, value: Value) -> Operand | None:
-        """The operand of a constant that the graph's own nodes read, the same for all programs.
+    def weight(self, value: Value) -> Operand:
+        """The operand of a constant; of one that the graph's own nodes read the same each time.
 
         Not of one that may be copied later: what is made of it is known by where it lies now.
+
+        Raises:
+            CompileError: The value is no constant.
         """
-        if value not in self._weights or may_wait(value.const):  # type: ignore[arg-type]  # has one
-            return None
-        found = self._weights[value]
+        if value.const is None:
+            raise CompileError(f"Value '{value.name}' is used before it is computed.")
+        found = self._weights.get(value)
         if found is None:
-            found = self._weights[value] = weight_operand(value)
+            waits = may_wait(value.const)
+            array = value.const if waits else plain(value.const)
+            found = Operand(array.shape, array.dtype, array, lasting=True)
+            if value in self._weights and not waits:
+                self._weights[value] = found
         return found
 
     def nested(
@@ -162,10 +177,14 @@ class Specializer:
                 _log.debug("the shapes of '%s' are found by a walk: %s", self.graph.name, error)
         if refine is None:
             return Walk(self, self.graph, specs, values).run()
-        try:
-            return self._sketched(refine, specs, values)
-        except OtherShapes as error:
-            _log.debug("the shapes of '%s' are not as usual: %s", self.graph.name, error)
+        for way in (self._by_class, self._sketched):
+            try:
+                made = way(refine, specs, values)
+            except (OtherShapes, CompileError) as error:
+                _log.debug("the shapes of '%s' are not as usual: %s", self.graph.name, error)
+            else:
+                if made is not None:
+                    return made
         first = Walk(self, self.graph, specs, values)
         first.emit()
         with _producers_kept(first.walked):
@@ -175,10 +194,7 @@ class Specializer:
             return Walk(self, graph, specs, values).run() if changed else first.finish()
 
     def _sketched(
-        self,
-        refine: Callable[[Graph, Mapping[Value, tuple[int, ...]]], None],
-        specs: Sequence[Spec],
-        values: Mapping[int, Array],
+        self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
     ) -> Program:
         """The program of the graph without what folds, rewritten by the shapes of a sketch.
 
@@ -187,10 +203,49 @@ class Specializer:
         """
         sketch = Sketch(self, self.graph, specs, values)
         sketch.emit()
+        known = sketch.known()
         with _producers_kept(sketch.walked):
             graph = self._graph_of(sketch.unfolded)
-            refine(graph, sketch.shapes())
-            return Walk(self, graph, specs, values, before=sketch).run()
+            refine(graph, known.shapes)
+            return Walk(self, graph, specs, values, before=known).run()
+
+    def _by_class(
+        self, refine: Refine, specs: Sequence[Spec], values: Mapping[int, Array]
+    ) -> Program | None:
+        """The program by what was learned from other sizes; ``None`` if there is no such class.
+
+        Raises:
+            OtherShapes: Emitters make other shapes than were told.
+        """
+        if values or not self._classes_left:
+            return None
+        for known_class in self._classes:
+            known = known_class.known(specs)
+            if known is not None:
+                return Walk(self, known_class.graph, specs, values, before=known).run()
+        self._learn(refine, specs)
+        return None
+
+    def _learn(self, refine: Refine, specs: Sequence[Spec]) -> None:
+        """Makes a class of shapes, if these differ from those before in sizes alone."""
+        before, self._specs = self._specs, list(specs)
+        if before is None or any(
+            len(x) != len(z) for (x, _), (z, _) in zip(before, specs, strict=True)
+        ):
+            return
+        self._varying |= {
+            (index, axis)
+            for index, ((old, _), (new, _)) in enumerate(zip(before, specs, strict=True))
+            for axis in range(len(new))
+            if old[axis] != new[axis]
+        }
+        self._classes_left -= 1
+        with _producers_kept(self.graph.nodes):
+            found = learn(self, self.graph, refine, specs, frozenset(self._varying))
+        if found is None:
+            self._classes_left = 0
+        else:
+            self._classes.insert(0, found)
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)

@@ -20,11 +20,11 @@ from partita.lowering.program import (
     Rest,
     Spec,
     Step,
-    may_wait,
     plain,
 )
 from partita.lowering.result_shapes import predicted
 from partita.lowering.shape_arithmetic import small_result
+from partita.lowering.shape_class import KnownShapes
 from partita.lowering.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import is_static
@@ -61,8 +61,8 @@ class Owner(Protocol):
     known: dict[Value, Array]
     derives: bool
 
-    def weight(self, value: Value) -> Operand | None:
-        """The operand of a constant of the graph, the same for all programs."""
+    def weight(self, value: Value) -> Operand:
+        """The operand of a constant of the graph."""
 
     def nested(
         self,
@@ -83,8 +83,8 @@ class Walk:
         specs: Shape and type of every input.
         values: The elements of value inputs.
         as_declared: Whether values must have the shapes that they are said to have.
-        before: A sketch of the same graph for the same inputs: what it has found to be constant
-            is so, and values have the shapes that it predicted.
+        before: What is known of the graph for these inputs: constants, and shapes that values
+            must have.
 
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
@@ -98,9 +98,9 @@ class Walk:
         specs: Sequence[Spec],
         values: Mapping[int, Array],
         as_declared: bool = False,
-        before: Sketch | None = None,
+        before: KnownShapes | None = None,
     ) -> None:
-        self._predicted = {} if before is None else before.shapes()
+        self._predicted = {} if before is None else before.shapes
         self._as_declared = as_declared
         self._owner = owner
         self._graph = graph
@@ -286,7 +286,7 @@ class Walk:
     def _operand(self, value: Value) -> Operand:
         operand = self._env.get(value)
         if operand is None:
-            operand = self._env[value] = self._owner.weight(value) or weight_operand(value)
+            operand = self._env[value] = self._owner.weight(value)
         return operand
 
     def _body(self, graph: Graph, captures: Sequence[Value]) -> ProgramMaker:
@@ -356,31 +356,27 @@ class Sketch(Walk):
     Emitters are asked only where results are not as usual.
 
     Attributes:
-        folded: The constant values, but for those that are so in the graph.
-        folded_ops: The operations that made them.
         unfolded: The nodes that are left to be computed, in order.
     """
 
-    folded: dict[Value, Operand]
-    folded_ops: list[OpRecord]
     unfolded: list[Node]
 
-    def emit(self) -> None:
-        """Finds out the shapes; raises as :meth:`Walk.emit` does."""
-        super().emit()
-        self.folded = {
+    def known(self) -> KnownShapes:
+        """What it has found; to be called after :meth:`emit`."""
+        folded = {
             value: operand
             for value, operand in self._env.items()
             if operand.const is not None and value.const is None
         }
-        self.folded_ops, self.unfolded = [], []
+        ops = []
+        self.unfolded = []
         for node in self.walked:
             outputs = [value for value in node.outputs if value is not None]
-            if outputs and all(value in self.folded for value in outputs):
-                record = OpRecord(node.name, node.op_type, node.origins, "constant")
-                self.folded_ops.append(record)
+            if outputs and all(value in folded for value in outputs):
+                ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
             else:
                 self.unfolded.append(node)
+        return KnownShapes(folded, ops, self.shapes())
 
     def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
         if all(operand is None or operand.const is not None for operand in operands):
@@ -391,18 +387,6 @@ class Sketch(Walk):
         check_demands(node, operands)  # what the graph is rewritten by must fit
         self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
         return True
-
-
-def weight_operand(value: Value) -> Operand:
-    """An operand for a constant of a graph.
-
-    Raises:
-        CompileError: It is no constant.
-    """
-    if value.const is None:
-        raise CompileError(f"Value '{value.name}' is used before it is computed.")
-    array = value.const if may_wait(value.const) else plain(value.const)
-    return Operand(array.shape, array.dtype, array, lasting=True)
 
 
 def _may_be_value_input(operand: Operand) -> bool:

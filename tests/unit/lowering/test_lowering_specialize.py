@@ -502,3 +502,66 @@ def test_shapes_told_of_what_hangs_on_values_of_the_run_are_not_relied_on():
     )
     np.testing.assert_array_equal(run(maker, np.array(3, np.float32))[0], [3, 3, 3])
     assert [sorted(shapes) for shapes in told[:2]] == [["n", "x", "y", "z"], ["n", "x"]]
+
+
+def fused_when_equal(graph, shapes):
+    """Joins Relu and the Add of an equally large tensor; that of a broadcast one would be wrong."""
+    relu, add = graph.nodes
+    if shapes[relu.outputs[0]] == shapes[add.inputs[1]]:
+        joined = Node("ReluAdd", [relu.inputs[0], add.inputs[1]], add.outputs, name=add.name)
+        graph.nodes = [joined]
+
+
+def relu_add(b, node, x, z):
+    if x.shape != z.shape:
+        raise AssertionError("was joined for other shapes than it may be")
+    y = b.empty(x.shape, x.dtype)
+    b.call_numpy(lambda x, z, y: np.copyto(y, np.maximum(x, 0) + z), x, z, y)
+    return y
+
+
+def test_a_class_of_shapes_is_rewritten_once_and_each_size_decides_anew(monkeypatch):
+    monkeypatch.setitem(EMITTERS, "ReluAdd", Emit(relu_add))
+    calls = []
+
+    def refine(graph, shapes):
+        calls.append(None)
+        fused_when_equal(graph, shapes)
+
+    maker = specializer(
+        "g (float[N, 4] x, float[M, 4] z) => (float[K, 4] y) { a = Relu(x)  y = Add(a, z) }",
+        refine=refine,
+    )
+    sizes = [(5, 5), (6, 6), (7, 7), (8, 1), (9, 9), (10, 1), (1, 1), (11, 11), (1, 3), (12, 12)]
+    for rows, others in sizes:
+        x, z = floats(rows, 4), floats(others, 4)
+        np.testing.assert_array_equal(run(maker, x, z)[0], np.maximum(x, 0) + z)
+        joined = names(maker.program_for([x, z])) == ["ReluAdd"]
+        assert joined == (rows == others)
+    # Twice for what is learned, and once for each case that is met for the first time.
+    assert len(calls) < len(sizes)
+    before = len(calls)
+    for rows in range(20, 40):
+        run(maker, floats(rows, 4), floats(rows, 4))
+    assert len(calls) == before
+
+
+def test_what_keeps_a_size_as_a_number_is_no_class():
+    def refine(graph, shapes):
+        (relu,) = graph.nodes
+        rows = shapes[relu.inputs[0]][0]
+        graph.nodes = [Node("Rows", relu.inputs, relu.outputs, {"rows": rows}, name="rows")]
+
+    def find_rows(node, operands):
+        def emit(b, node, x):
+            assert node.attrs["rows"] == x.shape[0]
+            return x
+
+        return Emit(emit)
+
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) { y = Relu(x) }'
+    )
+    maker = Specializer(lower_proto(model), Target(find_rows, refine=refine))
+    for rows in range(1, 9):
+        maker.program_for([floats(rows)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -45,12 +46,12 @@ def _arithmetic(node: Node, shapes: Shapes, choice: Choice) -> Arithmetic | None
     if w.const.ndim != 2 or w.const.dtype != np.float32 or x.dtype != np.float32:
         return None
     shape, (depth, columns) = shapes.get(x), w.const.shape
-    if shape is None or len(shape) < 2 or shape[-1] != depth or not np.prod(shape) or not columns:
+    if shape is None or len(shape) < 2 or shape[-1] != depth or not math.prod(shape) or not columns:
         return None
     if bias is not None and (bias.const is None or bias.const.size != columns):
         return None
     residual = node.input(3)
     if residual is not None and shapes.get(residual) != (*shape[:-1], columns):
         return None
-    rows = int(np.prod(shape[:-1]))
+    rows = math.prod(shape[:-1])
     return choice.matrix_arithmetic(Images.matrix(rows, depth, columns), w.const)

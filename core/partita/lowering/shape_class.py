@@ -1,0 +1,224 @@
+"""Classes of shapes: what a graph becomes for all sizes by which the same is decided.
+
+When a size of an input varies, the sketch of the graph and its rewriting are done once with sizes
+that stand for others. What comes out is the rewritten graph, and expressions for the shapes and
+constants in it; for another size of the class these are computed, and nothing else is to be done
+before the graph is emitted. Every decision by a size is taken again for each new one, and if one
+comes out differently the size is of another class. Emitters check the shapes, as those of a sketch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from partita.lowering.graph import Graph, Node, Value
+from partita.lowering.program import Array, Operand, OpRecord, Spec
+from partita.lowering.result_shapes import predicted
+from partita.lowering.shape_arithmetic import small_result
+from partita.lowering.symbolic_size import Recording, Size
+
+Shape = tuple[int, ...]
+Refine = Callable[[Graph, Mapping[Value, Shape]], None]
+Axes = frozenset[tuple[int, int]]
+"""Which sizes of inputs vary: input and axis."""
+
+
+@dataclass(frozen=True)
+class KnownShapes:
+    """What is known of a graph before it is emitted.
+
+    Attributes:
+        folded: The constant values, but for those that are so in the graph.
+        folded_ops: The operations that made them.
+        shapes: Of values that are to be computed.
+    """
+
+    folded: Mapping[Value, Operand]
+    folded_ops: Sequence[OpRecord]
+    shapes: Mapping[Value, Shape]
+
+
+class Weights(Protocol):
+    """Whose graph it is."""
+
+    known: dict[Value, Array]
+
+    def weight(self, value: Value) -> Operand:
+        """The operand of a constant of the graph."""
+
+
+class ShapeClass:
+    """One class of shapes of a graph.
+
+    Args:
+        pattern: The shapes that it was made for, ``None`` in the place of sizes that vary.
+        recording: How sizes, shapes and constants follow from those that vary.
+        graph: The rewritten graph.
+        symbolic: What is known before it is emitted, with symbolic sizes.
+    """
+
+    def __init__(
+        self,
+        pattern: Sequence[tuple[tuple[int | None, ...], np.dtype[Any]]],
+        recording: Recording,
+        graph: Graph,
+        symbolic: KnownShapes,
+    ) -> None:
+        self._pattern = list(pattern)
+        self._recording = recording
+        self.graph = graph
+        self._ops = symbolic.folded_ops
+        self._shapes = dict(symbolic.shapes)
+        self._fixed: dict[Value, Operand] = {}
+        self._varying: list[tuple[Value, Operand, list[Any]]] = []
+        for value, operand in symbolic.folded.items():
+            elements: list[Any] = operand.const.reshape(-1).tolist()  # type: ignore[union-attr]
+            if any(type(element) is Size for element in elements):
+                self._varying.append((value, operand, elements))
+            else:
+                array = operand.const.astype(operand.dtype)  # type: ignore[union-attr]
+                self._fixed[value] = Operand(array.shape, array.dtype, array)
+
+    def known(self, specs: Sequence[Spec]) -> KnownShapes | None:
+        """What is known of the graph for inputs of these shapes; ``None`` if of another class."""
+        sizes: list[int] = []
+        for (wanted, kind), (shape, dtype) in zip(self._pattern, specs, strict=True):
+            if len(wanted) != len(shape) or kind != dtype:
+                return None
+            for size, number in zip(wanted, shape, strict=True):
+                if size is None:
+                    sizes.append(number)
+                elif size != number:
+                    return None
+        numbers = self._recording.repeat(sizes)
+        if numbers is None:
+            return None
+        folded = dict(self._fixed)
+        for value, operand, elements in self._varying:
+            array = np.array(_filled(elements, numbers), operand.dtype).reshape(operand.shape)
+            folded[value] = Operand(operand.shape, operand.dtype, array)
+        shapes = {value: tuple(_filled(dims, numbers)) for value, dims in self._shapes.items()}
+        return KnownShapes(folded, self._ops, shapes)
+
+
+def _filled(sizes: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    return [numbers[size.place] if type(size) is Size else size for size in sizes]
+
+
+def learn(
+    owner: Weights, graph: Graph, refine: Refine, specs: Sequence[Spec], varying: Axes
+) -> ShapeClass | None:
+    """The class of these shapes; ``None`` if the graph has operators whose results are not told.
+
+    What rewriting keeps of sizes must be shapes of values: a graph with numbers made of them in its
+    attributes is right for the one size only.
+
+    Args:
+        owner: Whose graph it is.
+        graph: The graph; its nodes have the producers of their outputs afterwards that `refine`
+            gives them.
+        refine: Rewrites a graph that knows its shapes; see :class:`partita.lowering.Target`.
+        specs: Shape and type of every input.
+        varying: The sizes that other shapes of the class may have otherwise.
+    """
+    recording = Recording()
+    pattern, inputs = [], {}
+    for index, (value, (shape, dtype)) in enumerate(zip(graph.inputs, specs, strict=True)):
+        free = [(index, axis) in varying for axis in range(len(shape))]
+        dims: list[Any] = [
+            recording.size(n) if varies else n for n, varies in zip(shape, free, strict=True)
+        ]
+        inputs[value] = Operand(tuple(dims), dtype)
+        fixed = (None if varies else n for n, varies in zip(shape, free, strict=True))
+        pattern.append((tuple(fixed), dtype))
+    sketch = _Sketch(owner, inputs)
+    if not all(map(sketch.take, graph.nodes)):
+        return None
+    outputs = [value for value in graph.outputs if value in sketch.folded]
+    rewritten = Graph(graph.inputs, graph.outputs, sketch.unfolded, graph.name)
+    refine(rewritten, sketch.shapes())
+    recording.close()
+    if any(_holds_sizes(node.attrs) for node in rewritten.nodes):
+        return None
+    for other in {value for node in rewritten.nodes for value in [*node.inputs, *node.outputs]}:
+        if other is not None and other not in sketch.operands and _holds_sizes(other.shape):
+            other.shape = None  # of a value that rewriting made; it is found out anew each time
+    left = [value for node in rewritten.nodes for value in node.outputs if value is not None]
+    read = itertools.chain(outputs, *(node.reads() for node in rewritten.nodes))
+    symbolic = KnownShapes(
+        {value: sketch.folded[value] for value in read if value in sketch.folded},
+        sketch.folded_ops,
+        {value: sketch.operands[value].shape for value in left if value in sketch.operands},
+    )
+    return ShapeClass(pattern, recording, rewritten, symbolic)
+
+
+def _holds_sizes(thing: Any) -> bool:
+    """Whether there are symbolic sizes in attributes or shapes."""
+    if isinstance(thing, Mapping):
+        return any(map(_holds_sizes, thing.values()))
+    if isinstance(thing, np.ndarray):
+        return thing.dtype == object and any(isinstance(x, Size) for x in thing.reshape(-1))
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        return any(map(_holds_sizes, thing))
+    if is_dataclass(thing):
+        return any(_holds_sizes(getattr(thing, field.name)) for field in fields(thing))
+    return isinstance(thing, Size)
+
+
+class _Sketch:
+    """Shapes and constants of a graph with symbolic sizes.
+
+    Args:
+        owner: Whose graph it is.
+        operands: Of the inputs.
+    """
+
+    def __init__(self, owner: Weights, operands: dict[Value, Operand]) -> None:
+        self._owner = owner
+        self.operands = operands
+        for value, array in owner.known.items():
+            operands[value] = Operand(array.shape, array.dtype, array)
+        self.folded: dict[Value, Operand] = {}
+        self.folded_ops: list[OpRecord] = []
+        self.unfolded: list[Node] = []
+
+    def take(self, node: Node) -> bool:
+        """Adds what a node computes; ``False`` if that is not told without emitting it."""
+        if len(node.outputs) != 1 and any(value is not None for value in node.outputs[1:]):
+            return False
+        output = node.outputs[0] if node.outputs else None
+        if output is None or any(True for _ in node.graphs()):
+            return False
+        operands = [None if value is None else self._operand(value) for value in node.inputs]
+        result = small_result(node, operands)
+        if result is not None:
+            dtype = np.dtype(np.int64) if result.dtype == object else result.dtype
+            operand = self.folded[output] = Operand(result.shape, dtype, result)
+            self.folded_ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
+        else:
+            if node.kind == "Identity" and operands[0] is not None:
+                found: Operand | None = Operand(operands[0].shape, operands[0].dtype)
+            else:
+                found = predicted(node, operands)
+            if found is None:
+                return False
+            operand = found
+            self.unfolded.append(node)
+        self.operands[output] = operand
+        return True
+
+    def shapes(self) -> dict[Value, Shape]:
+        """Of all values."""
+        return {value: operand.shape for value, operand in self.operands.items()}
+
+    def _operand(self, value: Value) -> Operand:
+        found = self.operands.get(value)
+        if found is None:
+            found = self.operands[value] = self._owner.weight(value)
+        return found

@@ -1,0 +1,119 @@
+"""Sizes that stand for others: what is computed of them, and decided by them, is repeated."""
+
+import math
+import operator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partita.lowering.symbolic_size import Recording, Size
+
+OPERATORS = [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod]
+COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+SMALL = st.integers(1, 12)
+
+
+@st.composite
+def expressions(draw):
+    """A function of two numbers that computes and decides at random."""
+    steps = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from([*OPERATORS, *COMPARISONS, min, max, "number", "range"]),
+                st.integers(0, 99),
+                st.integers(0, 99),
+            ),
+            min_size=1,
+            max_size=12,
+        )
+    )
+
+    def compute(x, z):
+        numbers = [x, z, 3, 1]
+        for fn, first, second in steps:
+            one, other = numbers[first % len(numbers)], numbers[second % len(numbers)]
+            if fn == "number":
+                numbers.append(int(one) + other)
+            elif fn == "range":
+                numbers.append(len(range(one)) * other)
+            elif fn in COMPARISONS:
+                numbers.append(one + 7 if fn(one, other) else other)
+            else:
+                numbers.append(fn(one, other))
+        return numbers
+
+    return compute
+
+
+@given(expressions(), SMALL, SMALL, SMALL, SMALL)
+def test_what_is_repeated_is_what_would_be_computed(compute, x, z, other_x, other_z):
+    recording = Recording()
+    try:
+        symbolic = compute(recording.size(x), recording.size(z))
+        plain = compute(x, z)
+    except ZeroDivisionError:
+        return
+    assert [n.value if isinstance(n, Size) else n for n in symbolic] == plain
+    numbers = recording.repeat([other_x, other_z])
+    if numbers is not None:
+        repeated = [numbers[n.place] if isinstance(n, Size) else n for n in symbolic]
+        assert repeated == compute(other_x, other_z)
+    assert recording.repeat([x, z]) is not None
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        int,
+        hash,
+        float,
+        range,
+        operator.index,
+        math.sqrt,
+        np.zeros,
+        lambda n: n * 0.5,
+        lambda n: 1 / n,
+    ],
+)
+def test_who_takes_the_number_decides_that_it_is_this_one(use):
+    recording = Recording()
+    use(recording.size(4) + 1)
+    assert recording.repeat([4]) is not None
+    assert recording.repeat([5]) is None
+
+
+def test_decisions_hold_for_others_that_decide_so_and_equal_sizes_need_none():
+    recording = Recording()
+    x, z = recording.size(4), recording.size(4)
+    assert x == x  # the same size is the same for all
+    assert recording.repeat([5, 6]) is not None
+    assert (x, 3) == (z, 3)
+    assert recording.repeat([6, 6]) is not None
+    assert recording.repeat([5, 6]) is None
+    assert not x < 2
+    assert recording.repeat([1, 1]) is None
+
+
+def test_a_division_by_a_size_of_none_is_another_case():
+    recording = Recording()
+    assert (100 // recording.size(4)).value == 25
+    assert recording.repeat([0]) is None
+
+
+def test_arrays_of_sizes_are_computed_element_by_element():
+    recording = Recording()
+    x = recording.size(4)
+    product = np.concatenate([np.array([x], object), np.array([2, 3])]).prod() - np.int64(1)
+    assert product.value == 23
+    assert recording.repeat([10])[product.place] == 59
+
+
+def test_nothing_is_decided_after_the_end():
+    recording = Recording()
+    x = recording.size(4)
+    recording.close()
+    for use in (int, bool, lambda n: n + 1, lambda n: n == 4):
+        with pytest.raises(RuntimeError, match="after its recording has ended"):
+            use(x)
