@@ -5,6 +5,7 @@ from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
+from partita.contract.execution import ExecutedStep, Execution, MemoryRange
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.contract.runner import Runner
@@ -18,6 +19,9 @@ __all__ = [
     "DeviceInfo",
     "DeviceModel",
     "DevicePlugin",
+    "ExecutedStep",
+    "Execution",
+    "MemoryRange",
     "ProfilingInfo",
     "QueryResult",
     "Reason",

@@ -38,6 +38,22 @@ def test_everything_as_json(report):
     assert measured["name"] == "measured"
     assert {span["name"] for span in measured["spans"]} >= {"subgraph1", "subgraph2", "subgraph3"}
     assert data["median_ms"] > 0
+    executed = [step["name"] for step in data["execution"]["steps"]]
+    assert [name for name in executed if name.startswith("subgraph")] == [
+        *("subgraph1", "subgraph2", "subgraph3")
+    ]
+
+
+def test_kernels_of_a_device_that_tells_them(report, tmp_path):
+    path = tmp_path / "report.html"
+    text = report("-d", "HETERO:A,CPU", "--output", path)
+    _, _, steps = text.partition("executed by")
+    rows = [line.split() for line in steps.splitlines()]
+    assert ["subgraph2", "bound", "call"] in rows or ["subgraph2", "run"] in rows
+    (kernel,) = [row[2] for row in rows if row[:2] == ["2", "b"]]
+    assert "exp" in kernel
+    assert "<h2>Steps of the last inference</h2>" in path.read_text()
+    assert f"<td>2</td><td>b</td><td>{kernel}</td>" in path.read_text()
 
 
 def test_as_text_and_as_a_page(report, tmp_path):

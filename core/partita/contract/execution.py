@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 
@@ -50,3 +50,13 @@ class Execution:
     steps: tuple[ExecutedStep, ...] = ()
     shared: tuple[MemoryRange, ...] = ()
     parts: Mapping[int, Execution] = field(default_factory=dict)
+
+    def rows(self, part: int | None = None) -> Iterator[tuple[int | None, str, str]]:
+        """Of every step, of submodels too: the submodel's number, what it does, what executes it.
+
+        Steps of the request as a whole, which are runs and transfers, have ``None`` and come first.
+        """
+        for step in self.steps:
+            yield part, step.name, step.how
+        for number, execution in sorted(self.parts.items()):
+            yield from execution.rows(number)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from partita.contract.execution import ExecutedStep
 from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
@@ -60,6 +61,7 @@ class GraphRunner:
         self._last_specs: list[Spec] = []
         self._last_values: list[bytes] = []
         self._last: BoundProgram | None = None
+        self._handed_out: Program | None = None  # what calls that were bound for good compute
 
     def run(
         self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None = None
@@ -114,7 +116,16 @@ class GraphRunner:
         elif not len(self._bound):
             self.close()
         bound = BoundProgram(program, self._team, None, arena)
-        return bound if bound.settle(arrays, outputs) else None
+        if not bound.settle(arrays, outputs):
+            return None
+        self._handed_out = program
+        return bound
+
+    def explain(self) -> tuple[ExecutedStep, ...]:
+        """The kernels of the last run, in order; none before the first one."""
+        if self._last is not None:
+            return self._last.explain()
+        return () if self._handed_out is None else _explained(self._handed_out)
 
     @property
     def value_inputs(self) -> tuple[int, ...]:
@@ -250,6 +261,10 @@ class BoundProgram:
     def kept_bytes(self) -> int:
         """What keeping it costs, roughly: its calls, its outputs, and the same of its rest."""
         return self._own_bytes + (0 if self._rest is None else self._rest.kept_bytes)
+
+    def explain(self) -> tuple[ExecutedStep, ...]:
+        """The kernels, in order, those too that a run itself made known."""
+        return _explained(self._program) + (() if self._rest is None else self._rest.explain())
 
     def run(self, inputs: Sequence[Array], outputs: Sequence[Array | None] | None) -> list[Array]:
         """Walks the calls; see :meth:`GraphRunner.run`."""
@@ -505,3 +520,7 @@ def _deliver(source: Array | None, wanted: Array | None) -> Array:
         return source
     np.copyto(wanted, source.reshape(wanted.shape))
     return wanted
+
+
+def _explained(program: Program) -> tuple[ExecutedStep, ...]:
+    return tuple(ExecutedStep(step.op.name, step.fn.__name__) for step in program.steps)

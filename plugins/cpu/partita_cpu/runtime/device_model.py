@@ -21,6 +21,7 @@ from partita import (
     Runner,
     Tensor,
 )
+from partita.contract.execution import Execution
 from partita.contract.profiling import Status
 from partita.errors import CompileError, InferError, PartitaError
 from partita.lowering import (
@@ -321,6 +322,10 @@ class CpuRunner(Runner):
             else ProfilingInfo(name, kind, status=Status.OPTIMIZED_OUT)
             for name, kind in ops
         ]
+
+    def explain_execution(self) -> Execution:
+        """The kernels of the last run, in order."""
+        return Execution(self._graph.explain())
 
     def close(self) -> None:
         """Frees arenas and outputs."""

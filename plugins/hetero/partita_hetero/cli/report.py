@@ -24,6 +24,7 @@ from partita.cli.arguments import (
     properties_of,
 )
 from partita.cli.output import Output
+from partita.contract.execution import Execution
 from partita.printable import html_text
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Report:
         median_ms: Median of the inferences.
         explanation: Where every operation runs and why.
         counters: Of the last inference.
+        execution: By what its steps were executed.
         timelines: The last inference, and what the cost model foresaw of it; none for devices that
             are not made of others.
     """
@@ -53,6 +55,7 @@ class Report:
     median_ms: float
     explanation: Explanation
     counters: Sequence[ProfilingInfo]
+    execution: Execution
     timelines: Sequence[Timeline]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,6 +68,7 @@ class Report:
             "median_ms": self.median_ms,
             "explanation": self.explanation.to_dict(),
             "counters": self.counters,
+            "execution": self.execution,
             "timelines": [timeline.to_json() for timeline in self.timelines],
         }
 
@@ -103,6 +107,11 @@ class Report:
                 ),
                 "<h2>Tensors that cross</h2>",
                 *_table(["value", "from part", "to part", "how", "bytes"], crossing),
+                "<h2>Steps of the last inference</h2>",
+                *_table(
+                    ["part", "step", "executed by"],
+                    [[_part(part), *rest] for part, *rest in self.execution.rows()],
+                ),
                 "<h2>Counters</h2>",
                 f"<pre>{html_text(format_counters(self.counters))}</pre></html>",
                 "",
@@ -148,6 +157,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         out.json(report.to_dict())
         return 0
     out.text(str(report.explanation), "", format_counters(report.counters), "")
+    out.table(
+        ["part", "step", "executed by"],
+        [[_part(part), *rest] for part, *rest in report.execution.rows()],
+    )
+    out.text("")
     for timeline in report.timelines:
         loads = ", ".join(f"{name} {us:.0f} us" for name, us in timeline.load_us().items())
         out.text(f"{timeline.name}: {timeline.latency_us:.0f} us; in use: {loads}")
@@ -184,6 +198,7 @@ def _make(args: argparse.Namespace, out: Output) -> Report:
         statistics.median(times),
         compiled.explain(),
         list(request.get_profiling_info()),
+        request.explain_execution(),
         timelines,
     )
 
