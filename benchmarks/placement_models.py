@@ -229,7 +229,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=[])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        database.cache_folder = lambda: Path(folder)
+        database.cost_folder = lambda: Path(folder)
         for name in arguments.parts:
             PARTS[name](arguments.models)
 

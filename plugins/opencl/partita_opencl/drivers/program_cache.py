@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from partita.errors import CompileError
-from partita.storage.cache_folder import cache_folder as private_folder
-from partita.storage.cache_folder import prune, read_private, write_private
+from partita.storage.cache_folder import cache_folder, prune, read_private, write_private
 from partita.system.processors import usable_processors
 from partita_opencl.drivers.hopper_ptx import HIDDEN, unhidden
 
@@ -151,7 +150,7 @@ class ProgramCache:
         )
 
     def _path(self, source: str, options: list[str]) -> Path | None:
-        folder = cache_folder() if self._on_disk else None
+        folder = program_folder() if self._on_disk else None
         if folder is None:
             return None
         parts = (self._identity, *options, source)
@@ -201,9 +200,9 @@ def built_program(program: Any, options: str, handle: Any) -> Any:
     return cl.Program(program)
 
 
-def cache_folder() -> Path | None:
+def program_folder() -> Path | None:
     """Where compiled programs are kept; see :func:`partita.storage.cache_folder.cache_folder`."""
-    return private_folder("opencl")
+    return cache_folder("opencl")
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import pytest
 
 from partita.errors import CostError
 from partita_hetero.cost import database as module
-from partita_hetero.cost.database import Cost, Database, LinkCost, cache_folder, device_key
+from partita_hetero.cost.database import Cost, Database, LinkCost, cost_folder, device_key
 
 GPU = {"device": "A100", "driver": "535.1", "plugin": "partita 0.1.0", "properties": "{}"}
 
@@ -170,10 +170,10 @@ def test_the_older_half_goes_when_there_are_too_many(path, monkeypatch):
 
 def test_the_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    assert cache_folder() == tmp_path / "hetero"
+    assert cost_folder() == tmp_path / "hetero"
     monkeypatch.delenv("PARTITA_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert cache_folder() == tmp_path / "xdg" / "partita" / "hetero"
+    assert cost_folder() == tmp_path / "xdg" / "partita" / "hetero"
 
 
 # -------------------------------------------------------------------------------------- JSON
