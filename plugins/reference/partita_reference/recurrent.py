@@ -65,10 +65,7 @@ class _Recurrent(OpRun):
         b: Array | None = None,
         lengths: Array | None = None,
         *initial: Array | None,
-        activation_alpha: Sequence[float] | None = None,
-        activation_beta: Sequence[float] | None = None,
         activations: Sequence[str] | None = None,
-        clip: float | None = None,
         direction: str | None = None,
         layout: int | None = None,
         **attributes: Any,
@@ -82,8 +79,10 @@ class _Recurrent(OpRun):
         names = list(activations or self.usual * directions)[: directions * len(self.usual)]
         if len(names) < directions * len(self.usual):
             raise ValueError(f"{len(names)} activations for {directions} directions")
-        functions = _activations(names, activation_alpha, activation_beta)
-        bound = clip or np.inf
+        functions = _activations(
+            names, attributes.get("activation_alpha"), attributes.get("activation_beta")
+        )
+        bound = attributes.get("clip") or np.inf
         counts = np.full(batch, steps) if lengths is None else np.clip(lengths, 0, steps)
         peepholes = initial[2] if len(initial) > 2 else None
         states = [self._initial(t, (directions, batch, hidden), layout) for t in initial[:2]]

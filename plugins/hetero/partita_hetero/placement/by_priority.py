@@ -113,11 +113,37 @@ def place(
         UnsupportedOpError: No device takes an operation, or a hard pin cannot be kept; every
             device's reason is in the message.
     """
+    verdict = _verdicts(graph, query, excluded)
+    result = _by_first_answer(graph, devices, pins, wishes, verdict)
+    _enforce_hard_pins(graph, result, pins)
+    homeless = [op for op, home in enumerate(result.device) if home is None and graph.live[op]]
+    if homeless:
+        raise _homeless_error(graph, homeless, result)
+    _report_pins(graph, result, pins, strict)
+    moved = follow(
+        graph,
+        result.device,
+        [op not in pins and op not in wishes for op in range(len(result.device))],
+        lambda op, device: welcomes(device) and verdict(op, device) is None,
+        devices,
+    )
+    for op, device in moved.items():
+        result.reason[op] = follows(result.device[op])
+        result.device[op] = device
+    _let_constants_follow(graph, result, verdict)
+    return result
+
+
+Verdict = Callable[[int, str], Reason | None]
+"""Why a device does not take an operation, or ``None`` if it does."""
+
+
+def _verdicts(graph: OpGraph, query: Query, excluded: Mapping[tuple[int, str], Reason]) -> Verdict:
+    """What devices say; each is asked once, when its answer is first needed."""
     answers: dict[str, QueryResult] = {}
     names = graph.names()
 
     def verdict(op: int, device: str) -> Reason | None:
-        """Why the device does not take the operation, or None."""
         if (op, device) in excluded:
             return excluded[op, device]
         if device not in answers:
@@ -129,46 +155,40 @@ def place(
             names[op], Reason(ReasonCode.UNSUPPORTED_OP, "the device gave no reason")
         )
 
-    count = len(names)
-    result = Placement([None] * count, [Reason(ReasonCode.PRIORITY)] * count, [{} for _ in names])
-    homeless = []
+    return verdict
+
+
+def _by_first_answer(
+    graph: OpGraph,
+    devices: Sequence[str],
+    pins: Mapping[int, Pin],
+    wishes: Wishes,
+    verdict: Verdict,
+) -> Placement:
+    """Every operation on the first device that takes it, if there is one: its pin's, its wish's."""
+    count = len(graph.nodes)
+    result = Placement(
+        [None] * count, [Reason(ReasonCode.PRIORITY)] * count, [{} for _ in range(count)]
+    )
     for op in range(count):
         if not graph.live[op]:
             result.reason[op] = Reason(ReasonCode.UNUSED, "no output depends on it")
             continue
-        pin = pins.get(op)
-        wish = wishes.get(op)
+        pin, wish = pins.get(op), wishes.get(op)
         chosen = [device for device in (pin and pin.device, wish and wish[0]) if device]
-        candidates = dict.fromkeys([*chosen, *devices])
-        for device in candidates:
+        for device in dict.fromkeys([*chosen, *devices]):
             refusal = verdict(op, device)
-            if refusal is None:
-                result.device[op] = device
-                if wish and device == wish[0] and not (pin and device == pin.device):
-                    result.reason[op] = wish[1]
-                else:
-                    result.reason[op] = _reason(device, pin, result.refused[op], devices)
-                break
-            result.refused[op][device] = refusal
-        else:
-            homeless.append(op)
+            if refusal is not None:
+                result.refused[op][device] = refusal
+                continue
+            result.device[op] = device
+            if wish and device == wish[0] and not (pin and device == pin.device):
+                result.reason[op] = wish[1]
+            else:
+                result.reason[op] = _reason(device, pin, result.refused[op], devices)
+            break
         if pin is not None and result.device[op] != pin.device:
             result.pinned_elsewhere.append(op)
-    _enforce_hard_pins(graph, result, pins)
-    if homeless:
-        raise _homeless_error(graph, homeless, result)
-    _report_pins(graph, result, pins, strict)
-    moved = follow(
-        graph,
-        result.device,
-        [op not in pins and op not in wishes for op in range(count)],
-        lambda op, device: welcomes(device) and verdict(op, device) is None,
-        devices,
-    )
-    for op, device in moved.items():
-        result.reason[op] = follows(result.device[op])
-        result.device[op] = device
-    _let_constants_follow(graph, result, verdict)
     return result
 
 
@@ -224,9 +244,7 @@ def _report_pins(graph: OpGraph, result: Placement, pins: Mapping[int, Pin], str
     _log.warning("%s. They go to the next device of the list.", shown)
 
 
-def _let_constants_follow(
-    graph: OpGraph, result: Placement, verdict: Callable[[int, str], Reason | None]
-) -> None:
+def _let_constants_follow(graph: OpGraph, result: Placement, verdict: Verdict) -> None:
     """Operations on constants are computed in every part that reads them, if its device can.
 
     Where a reader's device cannot, the operation keeps a place of its own and its result crosses;

@@ -72,17 +72,7 @@ def amx_tile(
     end = Finish(f, 16, BFLOAT if narrow else "")
     below = "%lda" if laid else f.let("shl i64 %lda, 4")
     places = [16 * 128 * (c // 2) + 64 * (c % 2) for c in range(2 * halves)]
-
-    def zero() -> None:
-        for c in range(2 * halves):
-            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
-
-    def go_on() -> None:
-        for c, place in enumerate(places):
-            at = f.at("%start", place)
-            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
-
-    f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
+    _begin_sums(f, places)
     fetched = TILE_BYTES * planes // (2 if laid else 1)
     # Without further parts, the parameter for their distance says how wide a step is.
     whole = planes > 1 or laid
@@ -138,6 +128,21 @@ def amx_tile(
     f.either(f.let("icmp eq ptr %y, null"), lambda: None, lambda: end.stored_tile("%rows"))
     f.do("ret void")
     return f
+
+
+def _begin_sums(f: Function, places: list[int]) -> None:
+    """Sums begin with zero, or go on where others were put aside: at these bytes from %start."""
+
+    def zero() -> None:
+        for c in range(len(places)):
+            f.do(f"call void @llvm.x86.tilezero(i8 {c})")
+
+    def go_on() -> None:
+        for c, place in enumerate(places):
+            at = f.at("%start", place)
+            f.do(f"call void @llvm.x86.tileloadd64(i8 {c}, ptr {at}, i64 128)")
+
+    f.either(f.let("icmp eq ptr %start, null"), zero, go_on)
 
 
 def configure(name: str) -> Function:

@@ -17,3 +17,8 @@ def jit(function: F) -> F:
     compiled = numba.njit(function, nogil=True, error_model="numpy")
     keep_compiled(compiled)
     return compiled  # type: ignore[no-any-return]
+
+
+def inlined(function: F) -> F:
+    """Makes a function part of each compiled loop that calls it."""
+    return numba.njit(function, inline="always", error_model="numpy")  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,24 @@ GUIDE = 0.1
 """How much the loads of all devices count beside the largest one."""
 
 
+class Stage(NamedTuple):
+    """Some moves at one temperature.
+
+    Attributes:
+        value: Of the placement that they begin with.
+        lowest: The lowest value so far.
+        heat: The temperature.
+        moves: How many.
+        seed: Of the random moves.
+    """
+
+    value: float
+    lowest: float
+    heat: float
+    moves: int
+    seed: int
+
+
 def anneal_parallel(
     arrays: Arrays, place: Array, early: bool, seconds: float, seed: int = 1
 ) -> tuple[float, Array]:
@@ -47,8 +65,8 @@ def anneal_parallel(
     """
     now, best = place.copy(), place.copy()
 
-    def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
-        return _steps_parallel(arrays, now, best, value, lowest, early, heat, count, seed)
+    def steps(stage: Stage) -> Any:
+        return _steps_parallel(arrays, now, best, early, stage)
 
     hot = max(HOT, HOT_OF_UNIT / len(now))  # a few units: each is a large share of the value
     return _cool(steps, hot, _parallel_value(arrays, now, early), seconds, seed), best
@@ -64,10 +82,8 @@ def anneal_loads(
     now, best = place.copy(), place.copy()
     load, used, readers = device_loads(arrays, now)
 
-    def steps(value: float, lowest: float, heat: float, count: int, seed: int) -> Any:
-        return _steps_loads(
-            arrays, now, best, load, used, readers, value, lowest, busiest, heat, count, seed
-        )
+    def steps(stage: Stage) -> Any:
+        return _steps_loads(arrays, now, best, load, used, readers, busiest, stage)
 
     value = _load_value(arrays, load, busiest)
     hot = HOT if busiest else HOT_OF_UNIT / len(now)
@@ -75,11 +91,7 @@ def anneal_loads(
 
 
 def _cool(
-    steps: Callable[[float, float, float, int, int], Any],
-    hot: float,
-    value: float,
-    seconds: float,
-    seed: int,
+    steps: Callable[[Stage], Any], hot: float, value: float, seconds: float, seed: int
 ) -> float:
     """Runs batches of steps while the temperature falls; returns the lowest value seen."""
     lowest = value
@@ -88,7 +100,7 @@ def _cool(
     while spent < seconds:
         heat = lowest * hot * COOLING ** (spent / seconds)
         before = time.perf_counter()
-        value, lowest = steps(value, lowest, heat, batch, seed)
+        value, lowest = steps(Stage(value, lowest, heat, batch, seed))
         seed += 1
         if time.perf_counter() - before < 0.01:
             batch *= 2
@@ -109,14 +121,11 @@ def _steps_parallel(
     arrays: Arrays,
     place: Array,
     best: Array,
-    value: float,
-    lowest: float,
     early: bool,
-    heat: float,
-    count: int,
-    seed: int,
+    stage: Stage,
 ) -> tuple[float, float]:
     """Some moves at one temperature; changes ``place`` and ``best``."""
+    value, lowest, heat, count, seed = stage
     np.random.seed(seed)
     used = np.zeros(len(arrays.slots))
     for unit in range(len(place)):
@@ -176,14 +185,11 @@ def _steps_loads(
     load: Array,
     used: Array,
     readers: Array,
-    value: float,
-    lowest: float,
     busiest: bool,
-    heat: float,
-    count: int,
-    seed: int,
+    stage: Stage,
 ) -> tuple[float, float]:
     """Some moves at one temperature; changes all arrays but those of the problem."""
+    value, lowest, heat, count, seed = stage
     np.random.seed(seed)
     changed = np.empty(64, np.int64)
     old = np.empty(64, np.int64)

@@ -1,4 +1,9 @@
-"""The inner loops of the dynamic programme over ideals: all pieces that fit a device."""
+"""The inner loops of the dynamic programme over ideals: all pieces that fit a device.
+
+Blocks, values and positions are arrays of records, and what is done for each of them is compiled
+into the loop. Compiled functions count the users of every array that they hand over or take out of
+a tuple, and that would take as long as all that the loop computes.
+"""
 
 from __future__ import annotations
 
@@ -6,51 +11,97 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partita_hetero.planner.arrays.compiled_loops import jit
+from partita_hetero.planner.arrays.compiled_loops import inlined, jit
 from partita_hetero.planner.arrays.problem_arrays import Array
 
 UNDECIDED, BEFORE, INSIDE, OUTSIDE = 0, 1, 2, 3
 
+_LISTS = ("reads", "reads_end", "writes", "writes_end", "succs", "succs_end")
 
-class BlockGraph(NamedTuple):
-    """Blocks and the values between them.
+BLOCK = np.dtype(
+    [(name, np.int64) for name in (*_LISTS, "preds", "status", "missing")]
+    + [(name, np.float64) for name in ("cost", "weight", "need")]
+)
+"""A block: where it finds, among all links, values of other blocks that it reads, values that it
+makes for others and blocks that read from it; how many blocks it reads from; whether it is
+decided, and how many of these are neither before nor inside; its cost on the device, the bytes
+that it keeps, and what it needs of the devices that will be left at least."""
+
+VALUE = np.dtype(
+    [(name, np.int64) for name in ("producer", "readers", "taken", "lost")]
+    + [("output", np.bool_), ("up", np.float64), ("down", np.float64)]
+)
+"""A value: the block that makes it, or -1; how many other blocks read it, how many of them are
+inside, and how many are known to be outside; whether it is an output of the model; how long it
+takes from the host to the device, and back."""
+
+_POSITION = np.dtype(
+    [(name, np.int64) for name in ("block", "choice", "length")]
+    + [(name, np.float64) for name in ("load", "sure", "used", "rest")]
+)
+"""A position in the order in which blocks are decided: the block that is decided there; `TAKE`,
+`LEAVE` or `BOTH_TRIED`; how many blocks could be decided when it was reached. Then totals of the
+piece so far: its load if all that is undecided stays outside; what of that is sure whatever becomes
+of them; bytes that it keeps; what the blocks outside need."""
+
+TAKE, LEAVE, BOTH_TRIED = range(3)
+
+
+class BlockTables(NamedTuple):
+    """Blocks and the values between them, for one device.
 
     Attributes:
-        succ: Blocks that read from each block, from ``succ_start``.
-        succ_start: Where each block's successors start.
-        preds: How many blocks each block reads from.
-        cost: Cost of each block on each device.
-        weight: Bytes that each block keeps.
-        producer: Block that makes each value, or -1.
-        readers: How many other blocks read each value.
-        output: Whether each value is an output of the model.
-        reads: Values of other blocks that each block reads, from ``read_start``.
-        read_start: Where each block's values start.
-        writes: Values that each block makes for others, from ``write_start``.
-        write_start: Where each block's values start.
-        up: Time of moving each value from the host to each device.
-        down: Time of moving each value from each device to the host.
-        launch: Launch cost of each device.
+        blocks: Records `BLOCK`.
+        values: Records `VALUE`.
+        links: What the blocks' lists hold.
     """
 
-    succ: Array
-    succ_start: Array
-    preds: Array
-    cost: Array
-    weight: Array
-    producer: Array
-    readers: Array
-    output: Array
-    reads: Array
-    read_start: Array
-    writes: Array
-    write_start: Array
-    up: Array
-    down: Array
-    launch: Array
+    blocks: Array
+    values: Array
+    links: Array
 
 
-@jit
+class Layer(NamedTuple):
+    """Ideals that a number of devices can reach; open addressing, a power of two slots.
+
+    Attributes:
+        words: Bits of the blocks, a row for each ideal.
+        value: Largest load so far; infinite for an empty row.
+        back: Layer number and row it came from, and the kind of device between.
+        rows: Number of rows in use.
+        table: Row of each slot, or -1.
+    """
+
+    words: Array
+    value: Array
+    back: Array
+    rows: Array
+    table: Array
+
+
+class Extension(NamedTuple):
+    """One more device, for what the devices before it have left.
+
+    Attributes:
+        slots: How much it runs at once.
+        limit: Its memory.
+        launch: Its launch cost.
+        layer: Number of the layer that is extended, to find the way back.
+        kind: Number of the device's kind, likewise.
+        below: Only values below this one count.
+        room: What the devices that will be left give, for each unit of time.
+    """
+
+    slots: int
+    limit: float
+    launch: float
+    layer: int
+    kind: int
+    below: float
+    room: float
+
+
+@inlined
 def find(words: Array, table: Array, key: Array) -> int:
     """The slot of a set of blocks in a table, or the empty one where it belongs."""
     mask = np.uint64(len(table) - 1)
@@ -73,173 +124,181 @@ def find(words: Array, table: Array, key: Array) -> int:
 
 @jit
 def expand(
-    graph: BlockGraph,
-    device: int,
-    slots: int,
-    limit: float,
-    origin: tuple[int, int],
-    words: Array,
-    value: Array,
-    first: int,
-    last: int,
-    below: float,
-    need: Array,
-    room: float,
-    new_words: Array,
-    new_value: Array,
-    new_back: Array,
-    new_count: Array,
-    new_table: Array,
+    tables: BlockTables, extension: Extension, source: Layer, first: int, last: int, target: Layer
 ) -> int:
     """Adds to a layer all ideals that one more device reaches from some ideals of another layer.
 
     Args:
-        graph: The blocks.
-        device: A device of the kind that is added.
-        slots: How much it runs at once.
-        limit: Its memory.
-        origin: What to note as the way back: number of the layer and of the kind.
-        words: Ideals of the other layer.
-        value: Their values.
-        first: First of the rows to expand.
+        tables: The blocks, for a device of the kind that is added.
+        extension: The device.
+        source: The other layer.
+        first: First of its rows to expand.
         last: End of those rows.
-        below: Only values below this one count.
-        need: What each block that is left needs of the devices that will be left at least.
-        room: What those devices give, for each unit of time.
-        new_words: Ideals of the layer.
-        new_value: Their values.
-        new_back: Their ways back.
-        new_count: How many there are.
-        new_table: Their slots.
+        target: The layer.
 
     Returns:
         The first row that was not expanded, for want of room in the layer; ``last`` if all were.
     """
-    count = len(graph.preds)
-    status = np.zeros(count, np.int64)
-    missing = np.zeros(count, np.int64)
-    taken = np.zeros(len(graph.producer), np.int64)  # readers inside
-    lost = np.zeros(len(graph.producer), np.int64)  # readers known to be outside
-    list_of = np.zeros(count, np.int64)
-    choice = np.zeros(count + 1, np.int64)  # 0 to take it, 1 to leave it, 2 both tried
-    length = np.zeros(count + 1, np.int64)
-    key = np.zeros(words.shape[1], np.uint64)
+    positions = np.zeros(len(tables.blocks) + 1, _POSITION)
+    key = np.zeros(source.words.shape[1], np.uint64)
     for row in range(first, last):
-        if value[row] >= below:
+        if source.value[row] >= extension.below:
             continue
-        left = 0.0
-        missing[:] = graph.preds
-        taken[:] = 0
-        lost[:] = 0
-        key[:] = words[row]
-        for block in range(count):
-            inside = (key[block // 64] >> np.uint64(block % 64)) & np.uint64(1)
-            status[block] = BEFORE if inside else UNDECIDED
-        for block in range(count):
-            if status[block] == BEFORE:
-                for i in range(graph.succ_start[block], graph.succ_start[block + 1]):
-                    missing[graph.succ[i]] -= 1
-            else:
-                left += need[block]
-        length[0] = 0
-        for block in range(count):
-            if status[block] == UNDECIDED and missing[block] == 0:
-                list_of[length[0]] = block
-                length[0] += 1
-        position = 0
-        choice[0] = 0
-        load, sure, used, rest = graph.launch[device], graph.launch[device], 0.0, left
-        load_at = np.zeros(count + 1)  # saved where the choice was made, so that undoing is exact
-        sure_at = np.zeros(count + 1)
-        used_at = np.zeros(count + 1)
-        rest_at = np.zeros(count + 1)
-        while position >= 0:
-            if position == length[position]:
-                if position > 0 and load / slots < below and rest <= room * below + 1e-9:
-                    slot = find(new_words, new_table, key)
-                    target = new_table[slot]
-                    if target < 0:
-                        if new_count[0] == len(new_value):
-                            return row
-                        target = new_count[0]
-                        new_count[0] += 1
-                        new_words[target] = key
-                        new_table[slot] = target
-                    now = max(value[row], load / slots)
-                    if now < new_value[target]:
-                        new_value[target] = now
-                        new_back[target, 0] = origin[0]
-                        new_back[target, 1] = row
-                        new_back[target, 2] = origin[1]
-                position -= 1
-                continue
-            block = list_of[position]
-            if choice[position] == 0:
-                load_at[position], sure_at[position] = load, sure
-                used_at[position], rest_at[position] = used, rest
-                choice[position] = 1
-                status[block] = INSIDE
-                key[block // 64] |= np.uint64(1) << np.uint64(block % 64)
-                load += graph.cost[block, device]
-                sure += graph.cost[block, device]
-                used += graph.weight[block]
-                rest -= need[block]
-                for i in range(graph.read_start[block], graph.read_start[block + 1]):
-                    v = graph.reads[i]
-                    taken[v] += 1
-                    if graph.producer[v] < 0 or status[graph.producer[v]] == BEFORE:
-                        if taken[v] == 1:
-                            load += graph.up[v, device]
-                            sure += graph.up[v, device]
-                    elif taken[v] == graph.readers[v] and not graph.output[v]:
-                        load -= graph.down[v, device]
-                for i in range(graph.write_start[block], graph.write_start[block + 1]):
-                    load += graph.down[graph.writes[i], device]
-                    if graph.output[graph.writes[i]]:
-                        sure += graph.down[graph.writes[i], device]
-                end = length[position]
-                for i in range(graph.succ_start[block], graph.succ_start[block + 1]):
-                    succ = graph.succ[i]
-                    missing[succ] -= 1
-                    if missing[succ] == 0:
-                        list_of[end] = succ
-                        end += 1
-                if sure / slots < below and used <= limit:
-                    position += 1
-                    length[position] = end
-                    choice[position] = 0
-                continue
-            if choice[position] == 1:
-                _take_out(graph, block, missing, taken)
-                key[block // 64] &= ~(np.uint64(1) << np.uint64(block % 64))
-                load, sure = load_at[position], sure_at[position]
-                used, rest = used_at[position], rest_at[position]
-                choice[position] = 2
-                status[block] = OUTSIDE
-                for i in range(graph.read_start[block], graph.read_start[block + 1]):
-                    v = graph.reads[i]
-                    lost[v] += 1
-                    inside = graph.producer[v] >= 0 and status[graph.producer[v]] == INSIDE
-                    if inside and lost[v] == 1 and not graph.output[v]:
-                        sure += graph.down[v, device]
-                if sure / slots < below:
-                    length[position + 1] = length[position]
-                    position += 1
-                    choice[position] = 0
-                continue
-            status[block] = UNDECIDED
-            for i in range(graph.read_start[block], graph.read_start[block + 1]):
-                lost[graph.reads[i]] -= 1
-            load, sure = load_at[position], sure_at[position]
-            used, rest = used_at[position], rest_at[position]
-            position -= 1
+        key[:] = source.words[row]
+        positions[0].load = positions[0].sure = extension.launch
+        _begin(tables, positions, key)
+        if not _add_pieces(tables, extension, positions, key, source.value[row], row, target):
+            return row
     return last
 
 
 @jit
-def _take_out(graph: BlockGraph, block: int, missing: Array, taken: Array) -> None:
-    """Undoes the counts of taking a block inside."""
-    for i in range(graph.read_start[block], graph.read_start[block + 1]):
-        taken[graph.reads[i]] -= 1
-    for i in range(graph.succ_start[block], graph.succ_start[block + 1]):
-        missing[graph.succ[i]] += 1
+def _begin(tables: BlockTables, positions: Array, key: Array) -> None:
+    """Decides nothing but what is before: the blocks of the key."""
+    blocks, values, links = tables
+    for v in range(len(values)):
+        values[v].taken = values[v].lost = 0
+    for block in range(len(blocks)):
+        blocks[block].missing = blocks[block].preds
+    start = positions[0]
+    start.used = start.rest = 0.0
+    for block in range(len(blocks)):
+        at = blocks[block]
+        if (key[block // 64] >> np.uint64(block % 64)) & np.uint64(1):
+            at.status = BEFORE
+            for i in range(at.succs, at.succs_end):
+                blocks[links[i]].missing -= 1
+        else:
+            at.status = UNDECIDED
+            start.rest += at.need
+    start.choice, start.length = TAKE, 0
+    for block in range(len(blocks)):
+        if blocks[block].status == UNDECIDED and blocks[block].missing == 0:
+            positions[start.length].block = block
+            start.length += 1
+
+
+@jit
+def _add_pieces(
+    tables: BlockTables,
+    extension: Extension,
+    positions: Array,
+    key: Array,
+    value: float,
+    row: int,
+    target: Layer,
+) -> bool:
+    """Tries all pieces behind one ideal, depth first; false if the layer has no room left."""
+    blocks, values, links = tables
+    words, best, back, count, table = target
+    slots, limit, _, layer, kind, below, room = extension
+    position = 0
+    while position >= 0:
+        at = positions[position]
+        if position == at.length:
+            fits = at.load / slots < below and at.rest <= room * below + 1e-9
+            if position > 0 and fits:
+                number = _number_of(words, table, count, key)
+                if number < 0:
+                    return False
+                largest = max(value, at.load / slots)
+                if largest < best[number]:
+                    best[number] = largest
+                    back[number, 0], back[number, 1], back[number, 2] = layer, row, kind
+            position -= 1
+            continue
+        if at.choice == BOTH_TRIED:
+            _forget(blocks, values, links, at.block)
+            position -= 1
+            continue
+        if at.choice == TAKE:
+            _take(blocks, values, links, positions, key, position)
+        else:
+            _leave(blocks, values, links, positions, key, position)
+        at.choice += 1
+        after = positions[position + 1]
+        if after.sure / slots < below and after.used <= limit:
+            position += 1
+            after.choice = TAKE
+    return True
+
+
+@inlined
+def _number_of(words: Array, table: Array, count: Array, key: Array) -> int:
+    """The row of an ideal in a layer, perhaps a new one; -1 if there is no room for it."""
+    slot = find(words, table, key)
+    number = table[slot]
+    if number < 0 and count[0] < len(words):
+        number = count[0]
+        count[0] += 1
+        words[number] = key
+        table[slot] = number
+    return int(number)
+
+
+@inlined
+def _take(
+    blocks: Array, values: Array, links: Array, positions: Array, key: Array, position: int
+) -> None:
+    """Takes the block of a position inside, and reaches the next position."""
+    at, after = positions[position], positions[position + 1]
+    number, block = at.block, blocks[at.block]
+    block.status = INSIDE
+    key[number // 64] |= np.uint64(1) << np.uint64(number % 64)
+    load, sure = at.load + block.cost, at.sure + block.cost
+    after.used, after.rest = at.used + block.weight, at.rest - block.need
+    for i in range(block.reads, block.reads_end):
+        v = values[links[i]]
+        v.taken += 1
+        if v.producer < 0 or blocks[v.producer].status == BEFORE:
+            if v.taken == 1:
+                load += v.up
+                sure += v.up
+        elif v.taken == v.readers and not v.output:
+            load -= v.down
+    for i in range(block.writes, block.writes_end):
+        v = values[links[i]]
+        load += v.down
+        if v.output:
+            sure += v.down
+    after.load, after.sure = load, sure
+    length = at.length
+    for i in range(block.succs, block.succs_end):
+        succ = links[i]
+        blocks[succ].missing -= 1
+        if blocks[succ].missing == 0:
+            positions[length].block = succ
+            length += 1
+    after.length = length
+
+
+@inlined
+def _leave(
+    blocks: Array, values: Array, links: Array, positions: Array, key: Array, position: int
+) -> None:
+    """Takes the block of a position out and leaves it outside: it gets what it reads from there."""
+    at, after = positions[position], positions[position + 1]
+    number, block = at.block, blocks[at.block]
+    key[number // 64] &= ~(np.uint64(1) << np.uint64(number % 64))
+    block.status = OUTSIDE
+    after.load, after.used, after.rest, after.length = at.load, at.used, at.rest, at.length
+    sure = at.sure
+    for i in range(block.reads, block.reads_end):
+        v = values[links[i]]
+        v.taken -= 1
+        v.lost += 1
+        inside = v.producer >= 0 and blocks[v.producer].status == INSIDE
+        if inside and v.lost == 1 and not v.output:
+            sure += v.down
+    after.sure = sure
+    for i in range(block.succs, block.succs_end):
+        blocks[links[i]].missing += 1
+
+
+@inlined
+def _forget(blocks: Array, values: Array, links: Array, number: int) -> None:
+    """Leaves a block undecided that was outside."""
+    block = blocks[number]
+    block.status = UNDECIDED
+    for i in range(block.reads, block.reads_end):
+        values[links[i]].lost -= 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -20,7 +19,15 @@ from partita_hetero.planner.arrays.blocks import Blocks
 from partita_hetero.planner.arrays.device_kinds import Kind
 from partita_hetero.planner.arrays.free_blocks import merge_free
 from partita_hetero.planner.arrays.problem_arrays import Array, Arrays, pack
-from partita_hetero.planner.search.ideal_loops import BlockGraph, expand, find
+from partita_hetero.planner.search.ideal_loops import (
+    BLOCK,
+    VALUE,
+    BlockTables,
+    Extension,
+    Layer,
+    expand,
+    find,
+)
 
 MAX_IDEALS = 1 << 21
 BATCH = 16
@@ -29,48 +36,31 @@ State = tuple[int, ...]
 """How many devices of each kind are used."""
 
 
-@dataclass
-class _Layer:
-    """Ideals that a number of devices can reach; open addressing, a power of two slots.
+def empty_layer(words: int, size: int) -> Layer:
+    """A layer of no ideals, with room for so many of so many words."""
+    return Layer(
+        np.zeros((size, words), np.uint64),
+        np.full(size, np.inf),
+        np.full((size, 3), -1, np.int64),
+        np.zeros(1, np.int64),
+        np.full(2 * size, -1, np.int64),
+    )
 
-    Attributes:
-        words: Bits of the blocks, a row for each ideal.
-        value: Largest load so far; infinite for an empty row.
-        back: Layer number and row it came from, and the kind of device between.
-        count: Number of rows in use.
-        table: Row of each slot, or -1.
-    """
 
-    words: Array
-    value: Array
-    back: Array
-    count: Array
-    table: Array
-
-    @classmethod
-    def empty(cls, words: int, size: int) -> _Layer:
-        return cls(
-            np.zeros((size, words), np.uint64),
-            np.full(size, np.inf),
-            np.full((size, 3), -1, np.int64),
-            np.zeros(1, np.int64),
-            np.full(2 * size, -1, np.int64),
-        )
-
-    def grow(self) -> _Layer:
-        """The same with twice the room."""
-        larger = _Layer.empty(self.words.shape[1], 2 * len(self.value))
-        rows = int(self.count[0])
-        for new, old in (
-            (larger.words, self.words),
-            (larger.value, self.value),
-            (larger.back, self.back),
-        ):
-            new[:rows] = old[:rows]
-        larger.count[0] = rows
-        for row in range(rows):
-            larger.table[find(larger.words, larger.table, self.words[row])] = row
-        return larger
+def grown(layer: Layer) -> Layer:
+    """The same layer with twice the room."""
+    larger = empty_layer(layer.words.shape[1], 2 * len(layer.value))
+    rows = int(layer.rows[0])
+    for new, old in (
+        (larger.words, layer.words),
+        (larger.value, layer.value),
+        (larger.back, layer.back),
+    ):
+        new[:rows] = old[:rows]
+    larger.rows[0] = rows
+    for row in range(rows):
+        larger.table[find(larger.words, larger.table, layer.words[row])] = row
+    return larger
 
 
 def best_contiguous(
@@ -91,17 +81,17 @@ def best_contiguous(
     """
     end = time.perf_counter() + seconds
     blocks, early = merge_free(arrays, blocks)
-    graph = _graph(arrays, blocks)
+    tables = _tables(arrays, blocks)
     words = (blocks.count + 63) // 64
     share = _divisible(blocks, arrays, alike)
     states = sorted(
         itertools.product(*(range(len(kind.devices) + 1) for kind in alike)), key=lambda s: sum(s)
     )
-    layers = {state: _Layer.empty(words, 1024) for state in states}
+    layers = {state: empty_layer(words, 1024) for state in states}
     first = layers[states[0]]
     first.words[0] = _pack_bits(early, words)
     first.table[find(first.words, first.table, first.words[0])] = 0
-    first.value[0], first.count[0] = 0.0, 1
+    first.value[0], first.rows[0] = 0.0, 1
     number = {state: index for index, state in enumerate(states)}
     full = _pack_bits(np.ones(blocks.count, bool), words)
     best, goal = below, None
@@ -112,35 +102,19 @@ def best_contiguous(
                 continue
             device = kind.devices[0]
             slots = max(1, int(arrays.slots[device]))
+            costs = float(arrays.limit[device]), float(arrays.launch[device])
             need, room = share(after)
+            _use_device(tables, arrays, blocks, device, need)
             source = layers[state]
             row = 0
-            while row < source.count[0]:
-                if time.perf_counter() > end or layers[after].count[0] > MAX_IDEALS:
+            while row < source.rows[0]:
+                if time.perf_counter() > end or layers[after].rows[0] > MAX_IDEALS:
                     return False, best, _places(layers, states, goal, blocks, alike)
-                last = min(row + BATCH, int(source.count[0]))
-                done = expand(
-                    graph,
-                    device,
-                    slots,
-                    float(arrays.limit[device]),
-                    (number[state], which),
-                    source.words,
-                    source.value,
-                    row,
-                    last,
-                    best,
-                    need,
-                    room,
-                    layers[after].words,
-                    layers[after].value,
-                    layers[after].back,
-                    layers[after].count,
-                    layers[after].table,
-                )
-                row = done
-                if 2 * int(layers[after].count[0]) > len(layers[after].value) or row < last:
-                    layers[after] = layers[after].grow()
+                last = min(row + BATCH, int(source.rows[0]))
+                extension = Extension(slots, *costs, number[state], which, best, room)
+                row = expand(tables, extension, source, row, last, layers[after])
+                if 2 * int(layers[after].rows[0]) > len(layers[after].value) or row < last:
+                    layers[after] = grown(layers[after])
             found = layers[after].table[find(layers[after].words, layers[after].table, full)]
             if found >= 0 and layers[after].value[found] < best:
                 best = float(layers[after].value[found])
@@ -149,7 +123,7 @@ def best_contiguous(
 
 
 def _places(
-    layers: dict[State, _Layer],
+    layers: dict[State, Layer],
     states: list[State],
     goal: tuple[int, int] | None,
     blocks: Blocks,
@@ -205,35 +179,40 @@ def _divisible(
     return share
 
 
-def _graph(arrays: Arrays, blocks: Blocks) -> BlockGraph:
-    """Drops the values that stay inside a block."""
+def _tables(arrays: Arrays, blocks: Blocks) -> BlockTables:
+    """Blocks and values as the loops take them, but for what depends on the device.
+
+    Values that stay inside a block are dropped.
+    """
     value_of = np.repeat(np.arange(len(arrays.producer)), np.diff(arrays.reader_start))
     reader = blocks.of_task[arrays.reader]
     made = arrays.producer >= 0
     producer = np.where(made, blocks.of_task[arrays.producer], -1)
     pairs = np.unique(np.stack([value_of, reader], axis=1), axis=0)
     pairs = pairs[pairs[:, 1] != producer[pairs[:, 0]]]
-    readers = np.bincount(pairs[:, 0], minlength=len(producer))
-    reads = [pairs[pairs[:, 1] == block, 0] for block in range(blocks.count)]
-    crossing = (readers > 0) | arrays.output
-    writes = [np.flatnonzero(crossing & (producer == block)) for block in range(blocks.count)]
-    succ, succ_start = pack(blocks.succs)
-    read, read_start = pack(reads)
-    write, write_start = pack(writes)
-    return BlockGraph(
-        succ,
-        succ_start,
-        np.array([len(preds) for preds in blocks.preds], np.int64),
-        blocks.cost,
-        blocks.weight,
-        producer,
-        readers,
-        arrays.output,
-        read,
-        read_start,
-        write,
-        write_start,
-        arrays.up,
-        arrays.down,
-        arrays.launch,
-    )
+    values = np.zeros(len(producer), VALUE)
+    values["producer"], values["output"] = producer, arrays.output
+    values["readers"] = np.bincount(pairs[:, 0], minlength=len(producer))
+    crossing = (values["readers"] > 0) | arrays.output
+    lists = {
+        "reads": [pairs[pairs[:, 1] == block, 0] for block in range(blocks.count)],
+        "writes": [np.flatnonzero(crossing & (producer == n)) for n in range(blocks.count)],
+        "succs": blocks.succs,
+    }
+    table, links, length = np.zeros(blocks.count, BLOCK), [], 0
+    for name, items in lists.items():
+        flat, start = pack(items)
+        table[name], table[f"{name}_end"] = length + start[:-1], length + start[1:]
+        links.append(flat)
+        length += len(flat)
+    table["preds"] = [len(preds) for preds in blocks.preds]
+    table["weight"] = blocks.weight
+    return BlockTables(table, values, np.concatenate(links))
+
+
+def _use_device(
+    tables: BlockTables, arrays: Arrays, blocks: Blocks, device: int, need: Array
+) -> None:
+    """Fills in what depends on the device, and on those that will be left behind it."""
+    tables.blocks["cost"], tables.blocks["need"] = blocks.cost[:, device], need
+    tables.values["up"], tables.values["down"] = arrays.up[:, device], arrays.down[:, device]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from partita_opencl.launches.steps import Counters
 from partita_opencl.passes.nhwc import filled
 from partita_opencl.tuning.product_tiles import (
     STREAM_DEEP,
+    Cut,
     StreamTile,
     cut_whole,
     ranked,
@@ -73,6 +75,21 @@ class Stream:
     def columns(self) -> int:
         """Filters of a group in whole units."""
         return filled(self.filters)
+
+    @property
+    def width(self) -> int:
+        """Elements from one pixel of the output to the next."""
+        return self.filters if self.ragged else self.columns * self.groups
+
+    @property
+    def has_taps(self) -> bool:
+        """Whether an output pixel reads others than one input pixel."""
+        return self.taps != (1, 1) or any(self.begin)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether output pixels are input pixels, in order."""
+        return not self.has_taps and self.stride == (1, 1)
 
     @property
     def depth(self) -> int:
@@ -186,23 +203,11 @@ def stream_product(
     ``out`` is, too. Rows are normalized first only where :func:`normalizes` says so, and for a
     dense product; these may be of float32, and so may the normalized ones be.
     """
-    limits = k.tuning.limits
-    taps = stream.taps != (1, 1) or any(stream.begin)
-    dense = not taps and stream.stride == (1, 1)
-    bulk = k.tuning.copy_engine and dense and stream.groups == 1 and norm is None
-    bulk = bulk and is_half(x.dtype) and (residual is None or residual.dtype == out.dtype)
-    if stream.ragged:
-        bulk = bulk and not is_half(out.dtype) and stream.filters % 4 == 0
-    tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups, bulk=bulk)
-    rows, columns = stream.rows, stream.columns
-    whole = None if norm is None else cut_whole(limits, tiles, rows, columns, stream.depth)
-    sizes = (rows, columns, stream.depth, stream.groups)
-    key = f"stream {stream.taps[0]}x{stream.taps[1]} {sizes}"
-    how = whole or k.choose(key, ranked(limits, tiles, *sizes))
+    operands = _Operands(x, w, bias, residual, out)
+    how = _chosen(k, stream, operands, norm)
     tile = how.tile
     if not isinstance(tile, StreamTile):
         raise TypeError(f"{tile!r} does not stream")
-    width = stream.filters if stream.ragged else columns * stream.groups
     product = Streamed(
         stream,
         activation,
@@ -210,34 +215,53 @@ def stream_product(
         norm is None and all(is_half(o.dtype) for o in (out, residual or out)),
     )
     if tile.bulk:
-        of_rows, operands = (rows, stream.channels, stream.pitch), (x, w, bias, residual, out)
-        bulk_product(
-            k, how, tile, stream.depth, columns, of_rows, width, operands, activation, product
-        )
-        return
-    options: dict[str, int | None] = {**tile.options(), "ACTIVATION": int(activation.code)}
+        of_rows = stream.rows, stream.channels, stream.pitch
+        sizes = stream.depth, stream.columns, of_rows, stream.width
+        bulk_product(k, how, tile, *sizes, operands, activation, product)
+    else:
+        _launch(k, how, tile, operands, norm, product)
+
+
+class _Operands(NamedTuple):
+    """What a launch reads and writes."""
+
+    x: Operand
+    w: Operand
+    bias: Operand
+    residual: Operand | None
+    out: Operand
+
+
+def _chosen(k: Kit, stream: Stream, operands: _Operands, norm: Norm | None) -> Cut:
+    """How the product is cut: whole for a normalization, else as was measured or is expected."""
+    x, _, _, residual, out = operands
+    limits, dense = k.tuning.limits, stream.is_dense
+    bulk = k.tuning.copy_engine and dense and stream.groups == 1 and norm is None
+    bulk = bulk and is_half(x.dtype) and (residual is None or residual.dtype == out.dtype)
+    if stream.ragged:
+        bulk = bulk and not is_half(out.dtype) and stream.filters % 4 == 0
+    tiles = tiles_for(limits, warpgroups=k.tuning.warpgroups, bulk=bulk)
+    sizes = (stream.rows, stream.columns, stream.depth, stream.groups)
+    whole = None if norm is None else cut_whole(limits, tiles, *sizes[:3])
+    key = f"stream {stream.taps[0]}x{stream.taps[1]} {sizes}"
+    return whole or k.choose(key, ranked(limits, tiles, *sizes))
+
+
+def _launch(
+    k: Kit, how: Cut, tile: StreamTile, operands: _Operands, norm: Norm | None, product: Streamed
+) -> None:
+    """Records the launch of ``product_stream``."""
+    x, w, bias, residual, out = operands
+    stream, activation, limits = product.stream, product.activation, k.tuning.limits
     steps = how.per_split // tile.deep
     at_once = steps <= tile.stages or norm is not None
     stages = steps if at_once else tile.stages
-    options["STAGES"] = stages
-    early = residual is not None and how.splits == 1 and not stream.ragged
+    flags = _flags(stream, how, tile, operands, norm)
     room = limits.kernel_local_bytes - replace(tile, stages=stages).local_bytes
-    early = early and tile.result_bytes <= room
-    flags = {
-        "AT_ONCE": at_once,
-        "TAPS": taps,
-        "DENSE": dense,
-        "EXACT": stream.channels % tile.deep == 0,
-        "RESIDUAL": residual is not None,
-        "EARLY": early,
-        "LOOSE": stream.ragged,
-        "SINGLE": not is_half(out.dtype),
-        "PAIRS": not is_half(out.dtype) and stream.filters % 2 == 0,
-        "ADDS_SINGLE": residual is not None and not is_half(residual.dtype),
-        "SINGLE_ROWS": not is_half(x.dtype),
-        "SINGLE_NORMAL": norm is not None and not is_half(norm.out.dtype),
-        "HAND_OVER": how.splits > 1,
-    }
+    early = residual is not None and how.splits == 1 and not stream.ragged
+    flags |= {"AT_ONCE": at_once, "EARLY": early and tile.result_bytes <= room}
+    options: dict[str, int | None] = {**tile.options(), "ACTIVATION": int(activation.code)}
+    options["STAGES"] = stages
     more: tuple[Argument, ...] = ()
     if how.splits > 1:
         elements = how.tiles * how.splits * tile.high * tile.wide
@@ -258,14 +282,14 @@ def stream_product(
         bias,
         residual or x,
         out,
-        i32(rows),
-        i32(columns),
+        i32(stream.rows),
+        i32(stream.columns),
         i32(stream.depth),
         ints(*stream.image, stream.pitch, stream.channels),
-        ints(*stream.out, width, stream.groups),
+        ints(*stream.out, stream.width, stream.groups),
         ints(stream.taps[0], *stream.dilation, filled(stream.channels)),
         ints(*stream.stride, *stream.begin),
-        i32(width),
+        i32(stream.width),
         f32(activation.alpha),
         f32(activation.beta),
         i32(steps),
@@ -274,3 +298,23 @@ def stream_product(
         **options,
         **{name: None for name, on in flags.items() if on},
     )
+
+
+def _flags(
+    stream: Stream, how: Cut, tile: StreamTile, operands: _Operands, norm: Norm | None
+) -> dict[str, bool]:
+    """Which parts of ``product_stream`` are compiled."""
+    residual, single = operands.residual, not is_half(operands.out.dtype)
+    return {
+        "TAPS": stream.has_taps,
+        "DENSE": stream.is_dense,
+        "EXACT": stream.channels % tile.deep == 0,
+        "RESIDUAL": residual is not None,
+        "LOOSE": stream.ragged,
+        "SINGLE": single,
+        "PAIRS": single and stream.filters % 2 == 0,
+        "ADDS_SINGLE": residual is not None and not is_half(residual.dtype),
+        "SINGLE_ROWS": not is_half(operands.x.dtype),
+        "SINGLE_NORMAL": norm is not None and not is_half(norm.out.dtype),
+        "HAND_OVER": how.splits > 1,
+    }
