@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import traceback
 import weakref
@@ -165,6 +166,19 @@ def test_a_failed_run_does_not_keep_the_inputs():
         runner.run([HostTensor(x)])
     for error in chain_of(caught.value):  # frames hold the inputs as long as it lives
         traceback.clear_frames(error.__traceback__)
+    kept = weakref.ref(x)
+    del x
+    gc.collect()
+    assert kept() is None
+
+
+def test_a_runner_keeps_no_error_that_was_handled():
+    """An error holds the frames that it came through, and these the inputs."""
+    core = core_with(FakeDevice("A", fails_at_run=range(1, 99)))
+    runner = core.compile_model(CHAIN, "HETERO:A", {"STRICT": True}).device_model.create_runner()
+    x = X.copy()
+    with contextlib.suppress(InferError):
+        runner.run([HostTensor(x)])
     kept = weakref.ref(x)
     del x
     gc.collect()

@@ -65,6 +65,21 @@ def test_with_counters_every_step_is_seen():
     assert device.calls == 0
 
 
+def test_nan_of_a_bound_call_is_told_of_as_that_of_a_run():
+    device = BindingDevice("A")
+    compiled = core_with(device).compile_model(CHAIN, "HETERO:A")
+    request = compiled.create_infer_request()
+    while device.calls < 2:
+        request.infer({"x": X})
+    device.fault = "nan"
+    before = device.calls
+    for _ in range(16):
+        assert np.isnan(request.infer({"x": X})[0]).all()
+    assert device.calls > before + 10
+    (note,) = compiled.explain().notes
+    assert "A returned NaN in 'd' for finite inputs" in note
+
+
 @pytest.mark.parametrize("again", ["works", "fails too"])
 def test_a_bound_call_that_fails_is_run_anew_and_moves_if_that_fails(again):
     device, other = BindingDevice("A"), FakeDevice("B")

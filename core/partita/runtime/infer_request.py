@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 request_pool = LazyPool("partita-infer", 64)
 
 
+_ASKS_AGAIN_S = 0.1
+"""Seconds after which who waits for a cancelled run asks the device again to stop."""
+
+
 class _AsyncRun:
     """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
 
@@ -186,6 +190,8 @@ class InferRequest:
                 "wait() was called in the request's own callback, whose end it would wait for; the "
                 "run is over, so read its results without waiting."
             )
+        while run.cancelled and not concurrent.futures.wait([run.end], _ASKS_AGAIN_S).done:
+            self.runner.cancel()  # it may have begun only after it was asked first
         run.end.result()
 
     def wait_for(self, timeout: float) -> bool:
@@ -203,7 +209,11 @@ class InferRequest:
         return True
 
     def cancel(self) -> None:
-        """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``."""
+        """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``.
+
+        HETERO stops before the next submodel, device CPU before the next iteration of a Loop or
+        Scan; what a device cannot stop, runs to its end.
+        """
         run = self._async
         if run is not None and not run.end.done():
             run.cancelled = True

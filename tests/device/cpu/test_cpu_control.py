@@ -1,12 +1,14 @@
 """If, Loop and Scan on device CPU, against onnxruntime."""
 
+import threading
+
 import numpy as np
 import pytest
 from judge import onnxruntime_results
 from onnx import TensorProto, helper, parser
 
 import partita
-from partita.errors import CompileError
+from partita.errors import CompileError, InferCancelledError
 
 RNG = np.random.default_rng(3)
 
@@ -39,6 +41,54 @@ CONDITIONAL = """g (float[N, 3] x, bool c) => (float[N, 3] y) <float[3] w = {{1,
     >
     y = Add(b, x)
 }}"""
+
+
+ENDLESS = """g (float[2] x) => (float[2] y)
+    <int64 trips = {{9223372036854775807}}, bool go = {{1}}> {{
+    y = Loop <body = b (int64 i, bool c, float[2] a) => (bool d, float[2] e) {{
+        d = Identity(c)
+        {body}
+    }}> (trips, go, x)
+}}"""
+NESTED = """e = Loop <body = b2 (int64 j, bool f, float[2] k) => (bool h, float[2] l) {
+    h = Identity(f)
+    l = Neg(k)
+}> (trips, go, a)"""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("device", ["CPU", "HETERO:CPU"])
+@pytest.mark.parametrize("body", ["e = Neg(a)", NESTED], ids=["one", "nested"])
+def test_an_endless_loop_ends_when_it_is_cancelled(device, body):
+    model = model_of(ENDLESS.format(body=body))
+    request = partita.Core().compile_model(model, device).create_infer_request()
+    for _ in range(2):  # what was cancelled can be run again
+        request.start_async([floats(2)])
+        assert not request.wait_for(200)
+        request.cancel()
+        with pytest.raises(InferCancelledError, match="was cancelled"):
+            request.wait()
+
+
+def test_a_loop_that_was_asked_to_end_before_it_began():
+    """The run forgets what came before it, so who waits has to ask again."""
+    model = model_of(ENDLESS.format(body="e = Neg(a)"))
+    request = partita.Core().compile_model(model, "CPU").create_infer_request()
+    begin = request.runner.run
+    begun, asked = threading.Event(), threading.Event()
+
+    def run(*args):
+        begun.set()
+        asked.wait(60)
+        return begin(*args)
+
+    request.runner.run = run
+    request.start_async([floats(2)])
+    begun.wait(60)
+    request.cancel()
+    asked.set()
+    with pytest.raises(InferCancelledError):
+        request.wait()
 
 
 @pytest.mark.parametrize("count", [0, 3])

@@ -6,11 +6,13 @@ import math
 import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
+from threading import Event
 from typing import Any
 
 import numpy as np
 
 from partita.contract.execution import ExecutedStep
+from partita.errors import InferCancelledError
 from partita.lowering import Array, Operand, OpRecord, Program, ProgramMaker, Subgraph
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
@@ -42,6 +44,7 @@ class GraphRunner:
         times: Where to note what each operation took, or ``None``.
         most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
             in the same arena, which is as large as the largest needs and not counted.
+        cancelled: Set while a run is to end early: each iteration of a loop looks at it.
     """
 
     def __init__(
@@ -50,8 +53,10 @@ class GraphRunner:
         team: Team,
         times: Times | None = None,
         most_bytes: int = MOST_KEPT_BYTES,
+        cancelled: Event | None = None,
     ) -> None:
         self._specializer = specializer
+        self._cancelled = cancelled or Event()
         self._team = team
         self._times = times
         self._arena = aligned_empty((0,), _BYTE)
@@ -75,7 +80,12 @@ class GraphRunner:
 
         Returns:
             The outputs; those not given are valid until the next run.
+
+        Raises:
+            InferCancelledError: The run is to end early.
         """
+        if self._cancelled.is_set():
+            raise InferCancelledError("The request was cancelled.")
         arrays = [a if a.flags.carray else plain(a) for a in inputs]
         specs = [(a.shape, a.dtype) for a in arrays]
         values = [arrays[i].tobytes() for i in self._specializer.value_inputs]
@@ -148,7 +158,9 @@ class GraphRunner:
         bound = self._bound.get(id(program))
         if bound is None:
             arena = self._arena_for(program)
-            bound = BoundProgram(program, self._team, self._times, arena, self._bound.most_bytes)
+            bound = BoundProgram(
+                program, self._team, self._times, arena, self._bound.most_bytes, self._cancelled
+            )
             self._bound.add(id(program), bound)
         return bound
 
@@ -208,6 +220,7 @@ class BoundProgram:
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.
         most_bytes: What may be kept of the rest of the program for sizes that the run tells.
+        cancelled: As runners of bodies and of the rest take it.
     """
 
     def __init__(
@@ -217,8 +230,10 @@ class BoundProgram:
         times: Times | None,
         arena: Array,
         most_bytes: int = MOST_KEPT_BYTES,
+        cancelled: Event | None = None,
     ) -> None:
         self._program = program
+        self._cancelled = cancelled
         self._team = team
         self._times = times
         self._arena = Arena(arena, program.offsets)
@@ -347,7 +362,7 @@ class BoundProgram:
                 fn(*args)
 
     def _runner(self, specializer: ProgramMaker, times: Times | None = None) -> GraphRunner:
-        return GraphRunner(specializer, self._team, times, self._most_bytes)
+        return GraphRunner(specializer, self._team, times, self._most_bytes, self._cancelled)
 
     @staticmethod
     def _buffer(operand: Operand) -> Array:

@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -221,7 +222,10 @@ class CpuRunner(Runner):
     def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
         most_bytes = compiled.specializer.target.most_kept_bytes
-        self._graph = GraphRunner(compiled.specializer, team, self._times, most_bytes)
+        self._cancelled = Event()
+        self._graph = GraphRunner(
+            compiled.specializer, team, self._times, most_bytes, self._cancelled
+        )
         self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]
         self._laid_out = bool(compiled.laid_out)
@@ -232,6 +236,7 @@ class CpuRunner(Runner):
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
         """Computes the outputs, in the given tensors where they are of this memory and fit."""
+        self._cancelled.clear()
         if self._times is not None:
             self._times.clear()
         use_threads(self._threads)
@@ -283,6 +288,10 @@ class CpuRunner(Runner):
         call = CpuBoundCall(stretches, self._threads, rebind)
         values = [arrays[index] for index in self._graph.value_inputs]
         return ValueBoundCall(call, values, self, inputs, outputs) if values else call
+
+    def cancel(self) -> None:
+        """Ends a run before the next iteration of a Loop or Scan; steps between are short."""
+        self._cancelled.set()
 
     def _tensor(self, index: int, array: Array) -> Tensor:
         dtype, layout = self._ports_out[index]

@@ -47,7 +47,6 @@ class BoundRequest:
     Attributes:
         assembly: The assembly.
         abandoned: Whether a runner was given up while it ran, so that none must be closed.
-        failures: What failed in the last run, when several submodels run at the same time.
         paces: How long steps take, if drifting devices are to be found.
         times: When steps ran, if requests note that.
     """
@@ -68,7 +67,7 @@ class BoundRequest:
             for piece, part in zip(assembly.submodels, assembly.compiled, strict=True)
         }
         self.abandoned = False
-        self.failures: list[tuple[Submodel, Exception]] = []
+        self._failures: list[tuple[Submodel, Exception]] = []
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         self._prepared = assembly.prepare(self._core)
         self._outputs = [
@@ -108,7 +107,7 @@ class BoundRequest:
             PartFailedError: A device failed.
             InferCancelledError: The request was cancelled.
         """
-        self.failures = []
+        self._failures = []
         self.paces.for_shapes(self._checks.expect(inputs))
         if self._whole is not None:
             return self._run_whole(self._whole, inputs, outputs)
@@ -161,8 +160,7 @@ class BoundRequest:
                 self._checks.check(whole.piece.number, results, ())
                 # A download that fails moves the model to another device; later it could not.
                 results = whole.on_host(results)
-            if self._nan.is_due():
-                self._tell_of_nan(whole.piece, inputs, results)
+            self.look_for_nan(inputs, results)
             return results
         except InferCancelledError:
             raise
@@ -340,10 +338,23 @@ class BoundRequest:
 
     def _failed(self, piece: Submodel, error: Exception) -> PartFailedError:
         """Notes a failure; of those that happen at the same time, only one is raised."""
-        self.failures.append((piece, error))
+        self._failures.append((piece, error))
         return PartFailedError(piece, error)
 
     # -------------------------------------------------------------- what was noticed
+
+    def take_failures(self) -> list[tuple[Submodel, Exception]]:
+        """What failed in the last run, where submodels run at the same time; not kept any longer.
+
+        An error holds the frames that it came through, and these the caller's arrays.
+        """
+        taken, self._failures = self._failures, []
+        return taken
+
+    def look_for_nan(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Looks at a run of the whole model, or at a call that is bound to one, if it is due."""
+        if self._whole is not None and self._nan.is_due():
+            self._tell_of_nan(self._whole.piece, inputs, outputs)
 
     def _find_nan(self, cancelled: Cancelled) -> None:
         """Runs the steps once more, one by one, and tells of the first that makes NaN."""

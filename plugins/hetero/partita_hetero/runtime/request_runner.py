@@ -73,9 +73,10 @@ class HeteroRunner(Runner):
         except PartFailedError as failure:
             if bound is not None and bound.abandoned:
                 self._bound = None  # a runner that hung stays busy
+            failures = _all_failures(failure, bound)
             if self._strict:
                 raise failure.as_infer_error() from failure.error
-            return self._run_elsewhere(inputs, outputs, failure, _all_failures(failure, bound))
+            return self._run_elsewhere(inputs, outputs, failure, failures)
 
     def bind(
         self,
@@ -88,7 +89,7 @@ class HeteroRunner(Runner):
         call = None if bound is None else bound.bind(inputs, outputs, scratch)
         if bound is None or call is None:
             return None
-        return WholeBoundCall(self, self._failover, bound.paces, call, inputs, outputs)
+        return WholeBoundCall(self, self._failover, bound, call, inputs, outputs)
 
     def _run_elsewhere(
         self,
@@ -220,6 +221,7 @@ def _all_failures(
     failure: PartFailedError, bound: BoundRequest | None
 ) -> Sequence[tuple[Submodel, Exception]]:
     """A failure with those that happened at the same time."""
-    if bound is not None and any(error is failure.error for _, error in bound.failures):
-        return bound.failures
+    failures = [] if bound is None else bound.take_failures()
+    if any(error is failure.error for _, error in failures):
+        return failures
     return [(failure.piece, failure.error)]

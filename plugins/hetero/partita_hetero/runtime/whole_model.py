@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from partita.contract.bound_call import BoundCall
 from partita.contract.runner import Runner, run_into
@@ -63,13 +63,26 @@ class WholeRun:
         return [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
 
 
+class RunWatch(Protocol):
+    """What is noticed of runs.
+
+    Attributes:
+        paces: How long they take.
+    """
+
+    paces: Paces
+
+    def look_for_nan(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Tells of NaN out of finite inputs, if this run is one to be looked at."""
+
+
 class WholeBoundCall(BoundCall):
     """A device's bound call, as long as that device runs the model and does not fail.
 
     Args:
         runner: HETERO's runner, which finds another device.
         failover: Tells what the model is run by.
-        paces: How long runs take; notes how long the call takes.
+        watch: What runs of the model are watched by, and the call as well: for NaN and its pace.
         call: The device's.
         inputs: What it reads.
         outputs: What it writes.
@@ -79,7 +92,7 @@ class WholeBoundCall(BoundCall):
         self,
         runner: Runner,
         failover: Failover,
-        paces: Paces,
+        watch: RunWatch,
         call: BoundCall,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
@@ -87,7 +100,8 @@ class WholeBoundCall(BoundCall):
         self._runner = runner
         self._failover = failover
         self._assembly = failover.assembly
-        self._paces = paces if paces.watching else None
+        self._paces = watch.paces if watch.paces.watching else None
+        self._look_for_nan = watch.look_for_nan
         self._call = call
         self._inputs = inputs
         self._outputs = outputs
@@ -103,6 +117,7 @@ class WholeBoundCall(BoundCall):
                     start = clock.seconds()
                     self._call()
                     paces.note(WholeRun.CALL, clock.seconds() - start)
+                self._look_for_nan(self._inputs, self._outputs)
                 return
             except (InferCancelledError, BoundCallEndedError):
                 raise
