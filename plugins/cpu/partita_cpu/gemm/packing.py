@@ -132,7 +132,7 @@ def _packed(
 def _kernels(plan: Plan) -> tuple[int, int]:
     """The addresses of the kernels that turn a block and lay it out; 0 where that is not done."""
     known = llvm_kernel.addresses(plan.level)
-    turn = known["turn_32"]
+    turn = known["turn_32" if plan.columns >= SIDE else "turn_32_by_8"]
     if not plan.arithmetic.in_bfloat16:
         return turn, 0
     if plan.arithmetic is Arithmetic.F16_SPLIT:
@@ -218,7 +218,7 @@ def pack_blocks(
                     at = origin + 4 * half * side * p[OUTPUT_STEP]
                     source, across, down = _piece(at, piece, at_row, p, there, exist)
                     if p[PAIRS]:
-                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * SIDE
+                        place = (unit * rows + row) * p[COLUMNS] + 2 * half * side
                         size = (count, there, exist)
                         largest = _lay_pairs(source, across, halves, split, p, place, size)
                         found[tid] = max(found[tid], largest)
@@ -242,8 +242,8 @@ def _piece(start: int, floats: Array, places: Array, p: Array, there: int, exist
     beside = 4 * p[CHANNEL_STEP]
     if p[CHANNEL_STEP] == 1 or (p[OUTPUT_STEP] == 1 and not p[LAY]):
         return start + 4 * places[0], 4 * p[OUTPUT_STEP], beside
-    if p[OUTPUT_STEP] == 1 and exist == SIDE and there == WHOLE_STEP:
-        for k in range(0, WHOLE_STEP, SIDE):
+    if p[OUTPUT_STEP] == 1 and exist == min(SIDE, p[COLUMNS]) and there == WHOLE_STEP:
+        for k in range(0, WHOLE_STEP, exist):
             target = address(floats) + 4 * k
             call_turn(p[TURN], (start + 4 * places[k], beside, target, wide))
     else:
@@ -300,16 +300,19 @@ def _lay_pairs(
     """
     count, there, exist = size
     largest, pair = 0, 2 * p[COLUMNS]
-    if exist < SIDE:
+    side = min(SIDE, p[COLUMNS])
+    if exist < side:
         for i in range(_TILE):
             parts[i] = 0
     if exist:
         largest = call_lay_tile(p[LAY], (source, across, exist, there, address(parts)))
     if count == WHOLE_STEP:
-        call_turn(p[TURN], (address(parts), 4 * SIDE, address(out) + 2 * place, 2 * pair))
+        for k in range(0, WHOLE_STEP, 2 * side):
+            target = address(out) + 2 * (place + k // 2 * pair)
+            call_turn(p[TURN], (address(parts) + 2 * k, 4 * SIDE, target, 2 * pair))
         return largest
     for k in range(count):
-        for j in range(SIDE):
+        for j in range(side):
             out[place + k // 2 * pair + 2 * j + k % 2] = parts[j * WHOLE_STEP + k]
     return largest
 
@@ -328,14 +331,19 @@ def _copy(
 ) -> None:
     """Writes a piece as floats, zeros where there are none."""
     columns = p[COLUMNS]
-    done = 0
-    if down == 4 and exist == SIDE:
-        for k in range(0, there // SIDE * SIDE, SIDE):
+    side, done = min(SIDE, columns), 0
+    if down == 4 and exist == side:
+        done = there // side * side
+        for k in range(0, done, side):
             target = address(out) + 4 * (place + k * columns)
             call_turn(p[TURN], (source + 4 * k, across, target, 4 * columns))
-        done = there // SIDE * SIDE
+    elif across == 4 and exist == side:
+        done = there
+        for k in range(there):
+            for j in range(side):
+                out[place + k * columns + j] = float_at(source + 4 * j + k * down)
     for k in range(done, count):
-        for j in range(min(SIDE, columns)):
+        for j in range(side):
             known = k < there and j < exist
             value = float_at(source + j * across + k * down) if known else np.float32(0)
             out[place + k * columns + j] = value

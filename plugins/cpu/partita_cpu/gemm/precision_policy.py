@@ -210,7 +210,7 @@ def lacking_bfloat16(wanted: str, level: Level, machine: Level) -> str:
         cure = f"set {VARIABLE} to '{machine.name}', which this machine has, or leave it out"
     else:
         chain = CHAINS.get(architecture(), ())
-        others = [one.name for one in chain if one.native and one.kernels and able(one)]
+        others = [one.name for one in chain if one.native and able(one)]
         cure = f"levels that have them: {', '.join(others) or 'none on this architecture'}"
     return f"INFERENCE_PRECISION_HINT={wanted} computes f32 here: {has}; {cure}."
 

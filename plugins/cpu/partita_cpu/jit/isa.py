@@ -68,7 +68,7 @@ def detected() -> Level:
 
 @functools.cache
 def available() -> tuple[Level, ...]:
-    """The levels that this machine has and kernels are written for, in the order of the chain.
+    """The levels that this machine has, in the order of the chain.
 
     Their machine code can be loaded on Linux; elsewhere there is the portable level alone.
 
@@ -81,7 +81,6 @@ def available() -> tuple[Level, ...]:
         if not level.native
         or (
             this_system().walks_programs
-            and level.kernels
             and level.features <= host_features()
             and (not level.tiles or tiles_granted())
         )

@@ -31,7 +31,6 @@ class Level:
         dots_bfloat16: Whether an instruction multiplies pairs of bfloat16 and adds up in float32.
         dots_bytes: Whether one multiplies quads of uint8 and int8 and adds up in int32.
         tiles: Whether there are tile registers, as AMX has them, for both.
-        kernels: Whether there are kernels; else the level is known, but never found.
     """
 
     name: str
@@ -45,12 +44,16 @@ class Level:
     dots_bfloat16: bool = False
     dots_bytes: bool = False
     tiles: bool = False
-    kernels: bool = True
 
     @property
     def native(self) -> bool:
         """Whether kernels are written for it; numba's serve otherwise."""
         return self.architecture != ANY
+
+    @property
+    def keeps_bfloat16(self) -> bool:
+        """Whether images can stay in bfloat16 between steps; else products alone are in it."""
+        return self.dots_bfloat16 and self.masks_halves
 
     def __str__(self) -> str:
         return self.name
@@ -111,7 +114,6 @@ NEON_BF16 = Level(
     8,
     dots_bfloat16=True,
     dots_bytes=True,
-    kernels=False,
 )
 
 CHAINS: dict[str, tuple[Level, ...]] = {

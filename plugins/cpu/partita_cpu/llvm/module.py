@@ -39,7 +39,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
         return fp16_weights.functions(lanes, level.rows, level.tiles)
     if part:
         half = part == "_weigh_halves"
-        if half and not level.dots_bfloat16:
+        if half and not level.keeps_bfloat16:
             return []
         return _weighing(lanes, part.removeprefix("_"), half, split=level.tiles and not half)
     made = [fma.fma_tile(f"fma_{rows}", rows, lanes) for rows in range(1, level.rows + 1)]
@@ -47,6 +47,7 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made.append(bf16_split.scale("scale", lanes, half_in=False, planes=0))
     made.append(deal("deal", lanes))
     made += [turn(f"turn_{bits}", bits) for bits in (8, 32)]
+    made.append(turn("turn_32_by_8", 32, 8))
     for kind in WINDOW_KINDS:
         made += [window(f"{kind}_{n}", kind, n, lanes) for n in WINDOW_PIXELS]
     made += _rows(lanes, "", False)
@@ -82,14 +83,20 @@ def _rows(lanes: int, kind: str, half: bool) -> list[Function]:
 
 
 def _bfloat16_functions(level: Level) -> list[Function]:
-    """What deals with bfloat16: products, in tiles or in vectors, and images kept in it."""
+    """Products in bfloat16, by tiles or by vectors; conversions take 16 numbers at a time."""
     made = _tile_functions() if level.tiles else _pair_functions(level)
+    whole = not level.masks_halves
     for name, planes in (("bf16", 1), ("bf16x3", 2), ("bf16x6", 3))[: 3 if level.tiles else 1]:
-        made.append(bf16_split.narrow(f"narrow_{name}", planes))
+        made.append(bf16_split.narrow(f"narrow_{name}", planes, whole))
         made.append(deal(f"deal_{name}", 16, planes))
         made.append(bf16_split.lay_tile(f"lay_{name}", planes))
         made.append(bf16_split.scale(f"scale_{name}", 16, half_in=False, planes=planes))
-    made.append(epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT))
+    return made + _bfloat16_images() if level.keeps_bfloat16 else made
+
+
+def _bfloat16_images() -> list[Function]:
+    """What deals with images that stay in bfloat16 between steps."""
+    made = [epilogue.epilogue("epilogue_narrow", 16, epilogue.BFLOAT)]
     made.append(bf16_split.copy_halves("copy_halves"))
     made.append(bf16_split.scale("scale_halves", 16, half_in=True, planes=1))
     made += _rows(16, "_halves", True)
@@ -104,8 +111,9 @@ def _pair_functions(level: Level) -> list[Function]:
     made = []
     for rows in range(1, level.rows + 1):
         made.append(fma.fma_tile(f"bf16_{rows}", rows, level.lanes, fma.Factors.PAIRS))
-        name, half = f"bf16_narrow_{rows}", epilogue.BFLOAT
-        made.append(fma.fma_tile(name, rows, level.lanes, fma.Factors.PAIRS, half))
+        if level.keeps_bfloat16:
+            name, half = f"bf16_narrow_{rows}", epilogue.BFLOAT
+            made.append(fma.fma_tile(name, rows, level.lanes, fma.Factors.PAIRS, half))
     return made
 
 
@@ -132,8 +140,12 @@ def text(level: Level, part: str = "") -> str:
     if level.masks_halves:
         parts.append(strided_copy.declarations())
     if level.dots_bfloat16:
-        parts += [epilogue.declarations(lanes), bf16_split.half_declarations()]
-        parts.append(fma.pair_declarations(lanes))
+        parts += [epilogue.declarations(16), fma.pair_declarations(lanes)]
+        if lanes != 16:
+            parts += [masked.declarations(16), bf16_split.declarations(16)]
+            parts.append(fma.declarations(16))
+    if level.keeps_bfloat16:
+        parts.append(bf16_split.half_declarations())
     if level.tiles:
         parts += [amx.declarations(), amx_int8.DECLARATIONS]
     return "\n".join(parts)

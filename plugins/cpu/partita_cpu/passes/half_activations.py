@@ -26,9 +26,9 @@ _MEANS = frozenset({f"{DOMAIN}::GlobalAveragePool", f"{DOMAIN}::GlobalMaxPool"})
 def keep_halves(graph: Graph, choice: Choice) -> None:
     """Marks the nodes whose results are kept in bfloat16 or float16.
 
-    In float16 only products know them, and AVX2 has no masks for 16-bit numbers.
+    In float16 only products know them; AVX2 and NEON have no masks for 16-bit numbers.
     """
-    if choice.arithmetic is Arithmetic.BF16:
+    if choice.arithmetic is Arithmetic.BF16 and choice.level.keeps_bfloat16:
         partial = functools.partial
         _Halves(graph, partial(_can_write, choice), partial(_can_read, choice)).run()
     elif choice.arithmetic is Arithmetic.F16 and choice.level.masks_halves:

@@ -15,7 +15,7 @@ from partita_cpu.gemm.precision_policy import Choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.isa import detected
-from partita_cpu.llvm.levels import AMX, NEON
+from partita_cpu.llvm.levels import AMX, NEON_BF16
 from partita_cpu.machine_model import MachineModel
 
 from .conftest import Guarded, choices
@@ -69,7 +69,7 @@ def test_convolutions(level, arithmetic, data):
     groups, down, across = (data.draw(st.sampled_from(s)) for s in ((1, 1, 3), (1, 3), (1, 2, 3)))
     channels, outputs = (groups * data.draw(st.integers(1, 70)) for _ in range(2))
     pad = data.draw(st.integers(0, across - 1))
-    half_in = arithmetic is Arithmetic.BF16 and data.draw(st.booleans())
+    half_in = arithmetic is Arithmetic.BF16 and level.keeps_bfloat16 and data.draw(st.booleans())
     sizes = (20 + down - 1, 20 + 2 * pad), ((down, across), (1, 1), (1, 1), (0, pad), (0, pad))
     out = 20, 20 + 4 * pad - across + 1
     images = Images(1, *sizes[0], channels, outputs, groups, *sizes[1], *out)
@@ -96,14 +96,32 @@ def test_matrices(level, arithmetic, depth, columns, order):
 
 @pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
 @pytest.mark.parametrize("order", ["C", "F"])
-def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, order):
+@pytest.mark.parametrize("depth", [5, 32, 43, 64])
+@pytest.mark.parametrize("arithmetic", [Arithmetic.F32, Arithmetic.BF16])
+def test_tiles_narrower_than_what_is_turned_at_once(monkeypatch, arithmetic, order, depth):
     """Tiles of NEON have eight columns; their weights can be packed on any machine."""
+    if arithmetic is Arithmetic.BF16 and not detected().dots_bfloat16:
+        pytest.skip("this machine lays nothing out as bfloat16")
     known = llvm_kernel.addresses(detected())
     monkeypatch.setattr(llvm_kernel, "addresses", lambda level: known)
-    w = np.random.default_rng(3).standard_normal((40, 37)).astype(np.float32)
-    cut = plan(Images.matrix(40, 40, 37), MachineModel(NEON), Arithmetic.F32, 2)
+    w = np.random.default_rng(3).standard_normal((depth, 37)).astype(np.float32)
+    cut = plan(Images.matrix(40, depth, 37), MachineModel(NEON_BF16), arithmetic, 2)
     assert cut.columns == 8
-    check(cut, pack_matrix(cut, np.asarray(w, order=order)), w.T.reshape(37, 40, 1, 1))
+    check(cut, pack_matrix(cut, np.asarray(w, order=order)), w.T.reshape(37, depth, 1, 1))
+
+
+@pytest.mark.skipif(not detected().native, reason="packing calls kernels of the machine's level")
+@pytest.mark.parametrize("arithmetic", [Arithmetic.F32, Arithmetic.BF16])
+def test_windows_for_narrow_tiles(monkeypatch, arithmetic):
+    if arithmetic is Arithmetic.BF16 and not detected().dots_bfloat16:
+        pytest.skip("this machine lays nothing out as bfloat16")
+    known = llvm_kernel.addresses(detected())
+    monkeypatch.setattr(llvm_kernel, "addresses", lambda level: known)
+    w = np.random.default_rng(4).standard_normal((29, 37, 3, 3)).astype(np.float32)
+    around = (3, 3), (1, 1), (1, 1), (1, 1), (1, 1)
+    images = Images(1, 9, 9, 37, 29, 1, *around, 9, 9)
+    cut = plan(images, MachineModel(NEON_BF16), arithmetic, 2)
+    check(cut, pack(cut, w), w)
 
 
 @pytest.mark.parametrize(("level", "arithmetic"), choices())

@@ -196,7 +196,7 @@ def test_halves_are_used_where_there_is_arithmetic_for_them(level):
     specs = [(port.shape, port.dtype) for port in device.inputs]
     steps = device.device_model.specializer.program(specs, None).steps
     kinds = {arg.dtype for step in steps for arg in step.args[:1]}
-    assert (np.dtype(np.uint16) in kinds) == EVERY[level].dots_bfloat16
+    assert (np.dtype(np.uint16) in kinds) == EVERY[level].keeps_bfloat16
     assert numpy_helper.to_array(net.weights[0]).dtype == np.float32
 
 

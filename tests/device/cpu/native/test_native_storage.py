@@ -46,8 +46,8 @@ INF = float("inf")
 NO_FIELDS = ActivationFields(0, 0.0, 0.0)
 BFLOAT16 = ml_dtypes.bfloat16
 LEVELS = list(available()[1:])
-KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.dots_bfloat16]]
-NARROW = [level for level in LEVELS if level.dots_bfloat16]
+KINDS = [(level, half) for level in LEVELS for half in (False, True)[: 1 + level.keeps_bfloat16]]
+NARROW = [level for level in LEVELS if level.keeps_bfloat16]
 SENTINEL = 7
 
 
@@ -73,7 +73,8 @@ def places(draw, half_in, half_out):
 @given(data=st.data(), images=convolutions(), seed=st.integers(0, 99), threads=st.integers(1, 3))
 def test_convolutions_of_parts(level, arithmetic, halves, data, images, seed, threads):
     float16 = arithmetic is Arithmetic.F16 and level.masks_halves
-    if not (arithmetic is Arithmetic.BF16 or float16):
+    bfloat16 = arithmetic is Arithmetic.BF16 and level.keeps_bfloat16
+    if not (bfloat16 or float16):
         halves = (False, False)
     (before_x, after_x, before_y, after_y), scaled, half_in, half_out = data.draw(places(*halves))
     scaled = scaled and not (float16 and half_in)
@@ -369,7 +370,7 @@ def test_infinity_and_nan_stay_in_bfloat16(level, guarded):
     np.testing.assert_array_equal(loaded(y), loaded(x))
 
 
-def test_every_kernel_of_bfloat16_exists_where_there_is_arithmetic_for_it():
+def test_kernels_of_images_in_bfloat16_exist_where_these_are_kept():
     names = {"copy_halves", "scale_halves", "epilogue_narrow"}
     for level in LEVELS:
-        assert (names <= set(llvm_kernel.addresses(level))) == level.dots_bfloat16
+        assert (names <= set(llvm_kernel.addresses(level))) == level.keeps_bfloat16

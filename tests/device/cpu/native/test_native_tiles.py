@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -15,7 +16,7 @@ from partita_cpu.gemm.macrokernel import multiply_tiles
 from partita_cpu.gemm.packing import pack, pack_bias, pack_matrix
 from partita_cpu.gemm.product_records import Epilogue, InputScaling, ProductArrays, TileContext
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
-from partita_cpu.jit.isa import detected
+from partita_cpu.jit.isa import available, detected
 from partita_cpu.llvm.levels import AMX
 from partita_cpu.machine_model import MachineModel
 
@@ -129,6 +130,19 @@ def test_long_sums_over_taps_are_cut(level, arithmetic, channels, guarded):
     w = rng.standard_normal((40, channels, 3, 3)).astype(np.float32)
     y = run(guarded, plan(images, MachineModel(level), arithmetic, 2), level, x, w, None, None)
     check(y, convolve(images, x, w), arithmetic)
+
+
+@pytest.mark.parametrize("level", [level for level in available() if level.dots_bfloat16])
+@pytest.mark.parametrize("rows", [1, 3, 8, 40])
+@pytest.mark.parametrize("depth", [1, 2, 31, 301])
+def test_factors_in_bfloat16_are_rounded_and_sums_are_not(level, rows, depth, guarded):
+    rng = np.random.default_rng(1)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in ((rows, depth), (depth, 50)))
+    images = Images.matrix(rows, depth, 50)
+    cut = plan(images, MachineModel(level), Arithmetic.BF16, 2)
+    y = run(guarded, cut, level, x, w, None, None)
+    x, w = (array.astype(ml_dtypes.bfloat16).astype(np.float64) for array in (x, w))
+    np.testing.assert_allclose(y, x @ w, atol=2e-6 * np.abs(x @ w).max() * depth**0.5)
 
 
 @pytest.mark.parametrize("depth", [33, 600, 3000])

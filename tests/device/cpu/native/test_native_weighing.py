@@ -35,7 +35,7 @@ from .test_native_passes import CONFIGS, steps_of
 INF = float("inf")
 BFLOAT16 = ml_dtypes.bfloat16
 KINDS = [
-    (level, half) for level in available()[1:] for half in (False, True)[: 1 + level.dots_bfloat16]
+    (level, half) for level in available()[1:] for half in (False, True)[: 1 + level.keeps_bfloat16]
 ]
 SENTINEL = 7
 
@@ -142,8 +142,13 @@ def test_windows_that_there_are_kernels_for(kernel, stride, dilation, begin, tak
     assert takes(window) is taken
 
 
-JOINED = [pair for pair in choices() if pair[1] is not Arithmetic.BF16X6]
-"""What is weighed on the way is kept in two parts at most."""
+JOINED = [
+    (level, arithmetic)
+    for level, arithmetic in choices()
+    if arithmetic is not Arithmetic.BF16X6
+    and (arithmetic is not Arithmetic.BF16 or level.keeps_bfloat16)
+]
+"""What is weighed on the way is kept in two parts at most; in one, if images are so too."""
 
 
 def run_joined(guarded, level, arithmetic, window, x, taps, offset, w, bias, residual, threads):

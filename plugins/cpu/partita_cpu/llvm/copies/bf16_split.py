@@ -55,12 +55,18 @@ def copy(name: str, lanes: int) -> Function:
     return f
 
 
-def narrow(name: str, planes: int) -> Function:
+def narrow(name: str, planes: int, whole: bool = False) -> Function:
     """Converts a run; returns the largest bit pattern of an absolute value among the floats.
 
     The pattern tells whether there was an infinity, a NaN or a number that rounds to infinity.
+
+    Args:
+        name: Its symbol.
+        planes: In how many parts numbers are kept.
+        whole: Whether whole vectors are converted without masks, where these cost much.
     """
-    return _Converter(Function(name, PARAMETERS, "i64"), 16, False, planes).function()
+    f = Function(name, PARAMETERS, "i64")
+    return _Converter(f, 16, False, planes, whole=whole).function()
 
 
 def scale(name: str, lanes: int, half_in: bool, planes: int) -> Function:
@@ -82,15 +88,25 @@ class _Converter:
         half_in: bool,
         planes: int,
         scaled: bool = False,
+        whole: bool = False,
     ) -> None:
-        self._f, self._lanes, self._scaled = f, lanes, scaled
+        self._f, self._lanes, self._scaled, self._whole = f, lanes, scaled, whole
         self._half_in, self._planes = half_in, planes
         self._floats, self._ints = f"<{lanes} x float>", f"<{lanes} x i32>"
 
     def function(self) -> Function:
         f, lanes, ints = self._f, self._lanes, self._ints
         rounds = f.let(f"udiv i64 {f.let(f'add i64 %padded, {lanes - 1}')}, {lanes}")
-        largest = f.loop(rounds, [(ints, "zeroinitializer")], self._piece)[0]
+        largest, done = "zeroinitializer", "0"
+        if self._whole:
+            done = f.let(f"udiv i64 %n, {lanes}")
+            largest = f.loop(done, [(ints, largest)], self._whole_piece)[0]
+            rounds = f.let(f"sub i64 {rounds}, {done}")
+
+        def piece(index: str, values: list[str]) -> list[str]:
+            return self._piece(f.let(f"add i64 {index}, {done}"), values)
+
+        largest = f.loop(rounds, [(ints, largest)], piece)[0]
         found = f.let(f"call i32 @llvm.vector.reduce.umax.v{lanes}i32({ints} {largest})")
         f.do(f"ret i64 {f.let(f'zext i32 {found} to i64')}")
         return f
@@ -146,6 +162,14 @@ class _Converter:
             masked_store(f, lanes, x, to, writable)
         else:
             store_parts(f, lanes, x, to, writable, self._planes)
+        return [self._larger(values[0], x)]
+
+    def _whole_piece(self, index: str, values: list[str]) -> list[str]:
+        """A vector of float32 that is there as a whole, in parts."""
+        f, lanes = self._f, self._lanes
+        first = f.let(f"mul i64 {index}, {lanes}")
+        x = f.load(self._floats, f.at("%x", f.let(f"shl i64 {first}, 2")))
+        store_parts(f, lanes, x, f.at("%to", f.let(f"shl i64 {first}, 1")), None, self._planes)
         return [self._larger(values[0], x)]
 
     def _mask(self, first: str, end: str) -> str:

@@ -36,6 +36,12 @@ _STRETCH = 8
 
 _GROUP = 3
 
+_DOT_PAIRS = {
+    4: "@llvm.aarch64.neon.bfdot.v4f32.v8bf16",
+    16: "@llvm.x86.avx512bf16.dpbf16ps.512",
+}
+"""What multiplies pairs of bfloat16 and adds both products up, by floats of a vector."""
+
 
 class Factors(enum.Enum):
     """What a and b are."""
@@ -171,7 +177,7 @@ class _FmaTile:
     def _fma(self, a: str, b: str, c: str) -> str:
         v, pairs = self._vector, _pairs(self._lanes)
         if self._factors is Factors.PAIRS:
-            name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * self._lanes}"
+            name = _DOT_PAIRS[self._lanes]
             return self._f.let(f"call {v} {name}({v} {c}, {pairs} {a}, {pairs} {b})")
         return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
 
@@ -205,5 +211,4 @@ def declarations(lanes: int) -> str:
 def pair_declarations(lanes: int) -> str:
     """What those of `Factors.PAIRS` call."""
     v, pairs = f"<{lanes} x float>", _pairs(lanes)
-    name = f"@llvm.x86.avx512bf16.dpbf16ps.{32 * lanes}"
-    return f"declare {v} {name}({v}, {pairs}, {pairs})\n"
+    return f"declare {v} {_DOT_PAIRS[lanes]}({v}, {pairs}, {pairs})\n"
