@@ -449,7 +449,8 @@ def _exact_tile(a: int, w: int, number: int, tile: int, context: PanelContext, r
                 tap = step // p[DEPTH]
                 inside = (step - tap * p[DEPTH]) * step_size
                 values = shorts_at(a + r * p[ROW] + places[tap] + 2 * inside, plane * planes)
-                block = (number * steps + step) * planes * 2 * half + c // 16 * half + c % 16 * 2
+                block = (number * steps + step) * planes * columns * step_size
+                block += c // 16 * half + c % 16 * 2
                 for k in range(min(step_size, p[RUN] - inside)):
                     index = block + k // 2 * 32 + k % 2
                     total += whole_term(values, k, plane, weights, index, planes)
