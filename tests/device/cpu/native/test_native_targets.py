@@ -165,6 +165,6 @@ def test_llvm_ends_a_process_that_asks_for_what_the_level_lacks():
 
 def test_every_level_that_has_kernels_is_compiled():
     assert {level.name for level in LEVELS} == {
-        level.name for level in EVERY.values() if level.native and level.kernels
+        level.name for level in EVERY.values() if level.native
     }
     assert {value.values[0].name for value in parts()} >= {level.name for level in LEVELS}
