@@ -105,6 +105,7 @@ class Builder:
         self._body = body
         self._folding = False
         self._made: dict[tuple[Operand, Any], Operand] = {}
+        self._flat: dict[Operand, Operand] = {}
         self._most = 0  # work of the node's largest step, which profiles name
         self._steps_end = _MOST_STEPS
 
@@ -120,9 +121,9 @@ class Builder:
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
         """A new intermediate tensor with arbitrary content; its memory is planned by liveness."""
-        dims = tuple(int(dim) for dim in shape)
+        dims = tuple(map(int, shape))
         kind = np.dtype(dtype)
-        if any(dim < 0 for dim in dims):
+        if min(dims, default=0) < 0:
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
                 f"{list(dims)}; check the shapes and attributes that lead to it."
@@ -136,9 +137,9 @@ class Builder:
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
-        dims = tuple(int(dim) for dim in shape)
+        dims = tuple(map(int, shape))
         view = Operand(dims, x.dtype)
-        if view.size != x.size or any(dim < 0 for dim in dims):
+        if math.prod(dims) != x.size or min(dims, default=0) < 0:
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.kind}) cannot view a tensor of shape "
                 f"{list(x.shape)} as {list(dims)}."
@@ -152,7 +153,17 @@ class Builder:
 
     def flat(self, x: Operand) -> Operand:
         """The operand as one dimension; no copy."""
-        return x if x.ndim == 1 else self.view(x, (x.size,))
+        if len(x.shape) == 1:
+            return x
+        found = self._flat.get(x)
+        if found is None:
+            found = Operand((x.size,), x.dtype)
+            if x.const is not None:
+                found.const, found.lasting = x.const.reshape(-1), x.lasting
+            else:
+                found.base = x.root
+            self._flat[x] = found
+        return found
 
     def constant(self, array: Any) -> Operand:
         """An operand for elements known now."""
@@ -305,7 +316,7 @@ class Builder:
             fn(*arrays, 0, 1) if shares else fn(*arrays)
             return
         op = self.ops[-1]
-        moved = sum(arg.nbytes for arg in args if isinstance(arg, Operand))
+        moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
         step = Step(fn, args, op, shares, max(moved, work or 0), results)
         if step.work >= self._most:
             self._most = step.work

@@ -20,6 +20,7 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, Spec
 from partita.lowering.result_shapes import predicted
 from partita.lowering.shape_arithmetic import small_result
+from partita.lowering.shape_rules import check_demands
 from partita.lowering.symbolic_size import Recording, Size
 
 Shape = tuple[int, ...]
@@ -208,6 +209,7 @@ class _Sketch:
                 found = predicted(node, operands)
             if found is None:
                 return False
+            check_demands(node, operands)  # what the graph is rewritten by must fit
             operand = found
             self.unfolded.append(node)
         self.operands[output] = operand

@@ -120,8 +120,8 @@ def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
     # Files of old exporters hold empty 1-D tensors that stand for "nothing yet".
     whole = [shape for shape in given if len(shape) == rank or shape != (0,)]
     if -rank <= axis < rank:
-        others = {(len(s), *s[: axis % rank], *s[axis % rank + 1 :]) for s in whole}
-        if len(others) > 1:
+        others = [(len(s), *s[: axis % rank], *s[axis % rank + 1 :]) for s in whole]
+        if any(other != others[0] for other in others):
             yield f"all dimensions but {axis} are to be the same"
 
 
