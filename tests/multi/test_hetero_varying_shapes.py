@@ -1,0 +1,73 @@
+"""HETERO over sizes that vary: the cut stays, and each part keeps what it made for a size."""
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import partita
+from partita_cpu.runtime import bound_program
+from partita_cpu.runtime.device_model import CpuModel
+
+WIDTH = 8
+
+
+def encoder():
+    """Two dense layers and a residual sum between them, of any batch and length."""
+    rng = np.random.default_rng(0)
+    weights = {name: rng.standard_normal((WIDTH, WIDTH)).astype(np.float32) for name in "vw"}
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
+        helper.make_node("MatMul", ["c", "w"], ["d"], name="second"),
+        helper.make_node("Tanh", ["d"], ["y"], name="tanh"),
+    ]
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["B", "L", WIDTH]) for name in "xy"
+    ]
+    initializers = [numpy_helper.from_array(array, name) for name, array in weights.items()]
+    graph = helper.make_graph(nodes, "encoder", ports[:1], ports[1:], initializers)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+    def wanted(x):
+        c = np.maximum(x @ weights["v"], 0) + x
+        return np.tanh(c @ weights["w"])
+
+    return model, wanted
+
+
+@pytest.mark.parametrize("pinned", ["sum", "tanh"])
+def test_new_sizes_keep_the_cut_and_seen_ones_what_was_made(pinned, monkeypatch):
+    bound = []
+    real = bound_program.BoundProgram.__init__
+    monkeypatch.setattr(
+        bound_program.BoundProgram,
+        "__init__",
+        lambda self, *args: bound.append(id(args[0])) or real(self, *args),
+    )
+    proto, wanted = encoder()
+    core = partita.Core()
+    model = core.read_model(proto)
+    (op,) = (op for op in model.ops if op.name == pinned)
+    op.affinity = "REFERENCE"
+    compiled = core.compile_model(model, "HETERO:CPU,REFERENCE")
+    devices = compiled.explain().subgraph_devices
+    assert "REFERENCE" in devices
+
+    compiles = []
+    real_compile = CpuModel.__init__
+    monkeypatch.setattr(
+        CpuModel, "__init__", lambda self, *args: compiles.append(args) or real_compile(self, *args)
+    )
+    request = compiled.create_infer_request()
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((1 + n % 3, 40 - n, WIDTH)).astype(np.float32) for n in range(30)]
+    for number in range(3):
+        for x in arrays:
+            got = request.infer({"x": x})["y"]
+            np.testing.assert_allclose(got, wanted(x), rtol=1e-4, atol=1e-4)
+        if number == 0:
+            made = len(bound)
+    assert len(bound) <= made + len(devices)  # again after a block has grown, at most
+    assert not compiles
+    assert compiled.explain().subgraph_devices == devices
