@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
@@ -21,6 +22,13 @@ from typing import Any, TextIO
 Json = dict[str, Any]
 Answer = Callable[[Json], None]
 """Tells the parent something; it has it even if this process dies next."""
+
+PROCESSOR_SECONDS = 3600
+"""Processor time that a process may use for one request, where the system can limit it: whoever
+asked gives it up long before, but may have been killed itself."""
+
+_LOOK_SECONDS = 2.0
+"""How often a process looks whether the one that started it is still there."""
 
 _BY_CHANCE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals that other processes send, as the system does when there is no memory."""
@@ -163,7 +171,12 @@ class TrialProcess:
 
 
 def serve(main: Callable[[Json, Answer], None]) -> None:
-    """The process's side: reads requests, and sends answers past what drivers print."""
+    """The process's side: reads requests, and sends answers past what drivers print.
+
+    It ends with the process that started it, also while a driver computes without end.
+    """
+    if os.name == "posix":
+        threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     with _own_output() as stream:
 
         def answer(found: Json) -> None:
@@ -171,7 +184,29 @@ def serve(main: Callable[[Json, Answer], None]) -> None:
             stream.flush()
 
         for line in sys.stdin:
+            _limit_processor_time()
             main(json.loads(line), answer)
+
+
+def _end_with(parent: int) -> None:
+    """Ends this process when another process has adopted it."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
+
+
+def _limit_processor_time() -> None:
+    """Has the system end this process if it computes without end from here on.
+
+    A driver may keep all threads of Python from running, also the one that looks for the parent.
+    """
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not every system has it
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_CPU)
+        allowed = int(time.process_time()) + PROCESSOR_SECONDS
+        if most == resource.RLIM_INFINITY or allowed < most:
+            resource.setrlimit(resource.RLIMIT_CPU, (allowed, most))
 
 
 @contextlib.contextmanager
