@@ -31,6 +31,10 @@ class RecentlyUsed(Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         return iter(list(self._values))
 
+    def values(self) -> list[V]:
+        """All values, the one used last at the end."""
+        return list(self._values.values())
+
     @property
     def nbytes(self) -> int:
         """What all values take now."""

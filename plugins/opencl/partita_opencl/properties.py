@@ -44,4 +44,12 @@ class OpenClProperties(DeviceProperties):
     FUSE_ELEMENTWISE: bool = Field(
         True, description="Compute chains of element-wise operations by one generated kernel."
     )
+    SHAPE_CACHE_BYTES: int = Field(
+        1 << 27,
+        ge=0,
+        description="Memory for what was made for input shapes seen before: programs, and as much "
+        "for plans with their constants, per compiled model; as much again per request for kernels "
+        "and outputs. What was used least recently goes first, the last one stays. Weights and "
+        "intermediate buffers are one for all shapes and do not count.",
+    )
     NUM_STREAMS: int = read_only(1, "In-order queues per request.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joi
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence
 
-TakeSlot = Callable[[int, int], Any]
-"""Gives the request's buffer for a slot number, with at least so many bytes."""
+_KERNEL_BYTES = 4096
+"""About what is kept for a kernel with its arguments."""
 
 _LEAST_STALL = 1e-3
 """Seconds that a run takes at least in which a kernel of a GPU gives up; see ``product_run.cl``."""
@@ -42,14 +42,14 @@ class BoundPlan:
         plan: The plan.
         device: Its device.
         name: The device's name.
-        take_slot: Where intermediate memory comes from.
+        slots: Buffers for intermediate tensors, as many and as large as the plan says at least.
     """
 
-    def __init__(self, plan: Plan, device: Device, name: str, take_slot: TakeSlot) -> None:
+    def __init__(self, plan: Plan, device: Device, name: str, slots: Sequence[Any]) -> None:
         self.plan = plan
         self._device = device
         self._name = name
-        self._slots = [take_slot(number, size) for number, size in enumerate(plan.sizes)]
+        self._slots = list(slots)
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
         self._describers: dict[Operand, list[Any]] = {}
@@ -76,6 +76,12 @@ class BoundPlan:
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._launches = [self._kernel(number) for number in range(len(plan.steps))]
         self._sequence = KernelSequence(self._launches)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, roughly: kernels, inputs and outputs of its own."""
+        own = [*self._own_inputs, *(operand for operand in self.plan.program.outputs if operand)]
+        return sum(operand.nbytes for operand in own) + _KERNEL_BYTES * len(self._launches)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,6 +27,7 @@ from partita.lowering import (
     lower,
 )
 from partita.lowering.nhwc.conversion import Shapes
+from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import Layout
 from partita_opencl.device.device import Device, find_device
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
@@ -49,9 +49,6 @@ from partita_opencl.trials.rehearsal import LaunchError
 
 _log = logging.getLogger(__name__)
 
-_PLANS = 32
-"""Shapes whose plans a compiled model keeps."""
-
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
@@ -68,6 +65,7 @@ class OpenClModel(DeviceModel):
         super().__init__(model, properties, device)
         self.target: Device = find_device(properties.DEVICE_ID)
         self._least_form = Form.USUAL
+        self._most_kept_bytes = properties.SHAPE_CACHE_BYTES
         self.fuse_chains = properties.FUSE_ELEMENTWISE
         graph = lower(model)
         own_halves = any(v.dtype == HALF for n in graph.nodes for v in n.outputs if v)
@@ -98,7 +96,7 @@ class OpenClModel(DeviceModel):
         self.laid_out: Mapping[Port, Layout] = {}
         self.specializer = self._specializer(toolkit)
         self._weights = Constants(self.target)
-        self.plans: OrderedDict[int, Plan] = OrderedDict()
+        self.plans = self._no_plans()
         self._lock = threading.Lock()
         self._prepare()
 
@@ -106,6 +104,11 @@ class OpenClModel(DeviceModel):
     def optimal_number_of_infer_requests(self) -> int:
         """Two where host and device work side by side, so that copies overlap computing."""
         return 1 if self.target.limits.is_cpu else 2
+
+    @property
+    def shape_cache_bytes(self) -> int:
+        """What each request may keep for shapes that it has seen."""
+        return self._most_kept_bytes
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Halves, where the model is computed in them."""
@@ -121,7 +124,7 @@ class OpenClModel(DeviceModel):
         DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
         other.specializer = other._specializer(self.specializer.target)
-        other.plans = OrderedDict()
+        other.plans = other._no_plans()
         other._lock = threading.Lock()
         other._prepare()
         return other
@@ -134,6 +137,7 @@ class OpenClModel(DeviceModel):
             allow_split=False,
             fold=fold,
             refine=self._refine if self._refines else None,
+            most_kept_bytes=self._most_kept_bytes,
         )
 
     def _specializer(self, toolkit: Target) -> Specializer:
@@ -192,11 +196,12 @@ class OpenClModel(DeviceModel):
             if found is None:
                 self._require_chains(program)
                 found = Plan(program, self.target, self.tuning, self._weights, self.fuse_chains)
-                self.plans[id(program)] = found
-                if len(self.plans) > _PLANS:
-                    self.plans.popitem(last=False)
-            self.plans.move_to_end(id(program))
+                self.plans.add(id(program), found)
             return found
+
+    def _no_plans(self) -> RecentlyUsed[int, Plan]:
+        """What keeps plans of shapes seen before, by their programs."""
+        return RecentlyUsed(self._most_kept_bytes, lambda plan: plan.kept_bytes)
 
     def _step_back(self, failing: Mapping[str, str]) -> bool:
         """Lets kernels be written in another way from now on; whether there is one."""

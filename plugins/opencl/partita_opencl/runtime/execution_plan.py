@@ -51,6 +51,12 @@ class Constants:
                 self._buffers[key] = found
             return found[1]
 
+    @property
+    def nbytes(self) -> int:
+        """Of the buffers here, without those of the parent."""
+        with self._lock:
+            return sum(buffer.size for _, buffer in self._buffers.values())
+
     def joined(self, constants: Joined) -> Any:
         """The buffer of several constants, which have none of their own."""
         import pyopencl as cl
@@ -146,6 +152,11 @@ class Plan:
         if not isinstance(step.fn, Launch):
             raise TypeError(f"{step.fn!r} is no launch")
         return step.fn
+
+    @property
+    def kept_bytes(self) -> int:
+        """What keeping it costs, roughly: the program, and constants that are no weights."""
+        return self.program.kept_bytes + self.constants.nbytes
 
     @property
     def nbytes(self) -> int:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from partita import DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
-from partita.errors import InferError
+from partita.errors import DeviceMemoryError, InferError
 from partita.lowering import Array, Graph, OpRecord
 from partita.lowering.program import Spec
+from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import Layout
 from partita_opencl.device.buffer_pool import runtime_error
 from partita_opencl.device.device import Device
@@ -20,9 +20,6 @@ from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.execution_plan import Plan
-
-_BOUND = 8
-"""Shapes for which a request keeps kernels and memory."""
 
 
 class PlannedModel(Protocol):
@@ -62,6 +59,10 @@ class PlannedModel(Protocol):
     def properties(self) -> DeviceProperties:
         """The properties it was compiled with."""
 
+    @property
+    def shape_cache_bytes(self) -> int:
+        """What each request may keep for shapes that it has seen."""
+
     def plan(self, specs: Sequence[Spec], value: Callable[[int], Array]) -> Plan:
         """The plan for inputs of these shapes and types."""
 
@@ -80,9 +81,10 @@ class OpenClRunner(Runner):
         self._profiles = compiled.properties.PERF_COUNT
         flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
         self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
-        self._bound: OrderedDict[int, BoundPlan] = OrderedDict()
+        self._bound: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
+            compiled.shape_cache_bytes, lambda bound: bound.kept_bytes
+        )
         self._slots: list[Any] = []
-        self._outgrown: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
 
     def run(
@@ -151,7 +153,7 @@ class OpenClRunner(Runner):
         """The kernels for the shapes of the last run."""
         if not self._bound:
             return Execution()
-        return next(reversed(self._bound.values())).explain_execution()
+        return self._bound.values()[-1].explain_execution()
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model: kernel time on the device, by its own clock.
@@ -190,25 +192,34 @@ class OpenClRunner(Runner):
     def close(self) -> None:
         """Gives the buffers back and drops kernels and outputs."""
         self._bound.clear()
-        for buffer in (*self._slots, *self._outgrown):
+        for buffer in self._slots:
             self._device.pool.give(buffer)
-        self._slots, self._outgrown = [], []
+        self._slots = []
 
     def _bind(self, plan: Plan) -> BoundPlan:
         found = self._bound.get(id(plan))
         if found is None:
-            if len(self._bound) >= _BOUND:
-                self._bound.popitem(last=False)
-            found = BoundPlan(plan, self._device, self._compiled.device, self._take_slot)
-            self._bound[id(plan)] = found
-        self._bound.move_to_end(id(plan))
+            self._grow(plan.sizes)
+            found = BoundPlan(plan, self._device, self._compiled.device, self._slots)
+            self._bound.add(id(plan), found)
         return found
 
-    def _take_slot(self, number: int, nbytes: int) -> Any:
-        """The buffer that all shapes of this request share; a larger one if it is too small."""
-        while number >= len(self._slots):
-            self._slots.append(self._device.pool.take(nbytes))
-        if self._slots[number].size < nbytes:
-            self._outgrown.append(self._slots[number])
-            self._slots[number] = self._device.pool.take(nbytes)
-        return self._slots[number]
+    def _grow(self, sizes: Sequence[int]) -> None:
+        """Makes the buffers that all shapes of this request share large enough.
+
+        One that is too small grows to the double at least, so that it seldom happens: kernels that
+        are bound to it are bound anew when their shapes come again.
+        """
+        pool, most = self._device.pool, self._device.limits.allocation_bytes
+        for number, size in enumerate(sizes):
+            if number == len(self._slots):
+                self._slots.append(pool.take(size))
+            elif self._slots[number].size < size:
+                self._bound.clear()
+                old = self._slots[number]
+                try:
+                    larger = pool.take(max(size, min(2 * old.size, most)))
+                except DeviceMemoryError:
+                    larger = pool.take(size)
+                self._slots[number] = larger
+                pool.give(old)
