@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from partita.lowering import Array
 from partita.properties.hint import ExecutionMode
 from partita_cpu.gemm.blocking import Images
+from partita_cpu.gemm.error_model import excess
 from partita_cpu.gemm.packing import rounds_to_infinity
 from partita_cpu.gemm.tile_kernels import Arithmetic
 from partita_cpu.jit.isa import VARIABLE, architecture, detected
@@ -18,21 +19,30 @@ from partita_cpu.properties import CpuProperties
 
 _log = logging.getLogger(__name__)
 
-SPLIT_DEPTH = 256
-"""Float32 sums shorter than this are not split into bfloat16 products."""
+TOLERANCE = 15.0
+"""How many times float32's own error a product may be off that is split into three of bfloat16.
 
-SPLIT_MANY = 512
-"""Nor are sums of just this length for fewer outputs: PicoDet's largest error would be 1.7e-5."""
+Sums of 256 terms are off a little more: split into three, PicoDet's largest error would be 1.7e-5.
+"""
 
-SPLIT_MEDIUM = 512
-"""1x1 convolutions up to this, for fewer outputs than `SPLIT_MANY`, take six where these pay.
+TOLERANCE_OF_MANY = 16.0
+"""The same for as many outputs as `MANY_OUTPUTS`: six products would take the longest there."""
 
-With three products the most uncertain letter of PP-OCR's recognition was off by 2.7e-5. Products of
+TOLERANCE_OF_PIXELS = 11.8
+"""The same for 1x1 convolutions of fewer outputs, where six products pay.
+
+With three the most uncertain letter of PP-OCR's recognition was off by 2.7e-5. Products of
 matrices are left alone: transformers normalize what they add up, and end 7e-6 off.
 """
 
+MANY_OUTPUTS = 512
+"""From here on an error is weighed against more time."""
+
+LONG_SUM = 256
+"""Products in float16 with shorter sums are left to vectors: AMX would not be faster."""
+
 SPLIT_OUTPUTS = 64
-"""Nor are products with fewer outputs: splitting the input costs as much as it saves."""
+"""Products with fewer outputs stay float32: splitting the input costs as much as it saves."""
 
 SPLIT_OUTPUTS_OF_WINDOWS = 32
 """The same for convolutions whose windows overlap: what is split is used several times."""
@@ -111,31 +121,28 @@ class Choice:
     def wanted(self, images: Images, computed: bool = False) -> Arithmetic:
         """The same where weights can be split, which packing them tells.
 
-        Splitting float32 pays where sums are long and outputs many. Layers with short sums gain
-        little, and in trained models most of the error comes from them: they are the first ones.
+        Splitting float32 pays where sums are long and outputs many. How exactly it is done goes by
+        what float32 itself would lose: see `error_model`. The first layers, whose sums are short,
+        gain little and lose the most beside it.
         """
         if not self.arithmetic.in_bfloat16:
             return Arithmetic.F32 if computed else self.arithmetic
-        if computed and self.arithmetic in (Arithmetic.BF16X3, Arithmetic.BF16X6):
-            # Nothing must be converted for them, but the error is the same.
-            if images.depth < EXACT_DEPTH:
-                return Arithmetic.F32
-            exactly = images.depth <= SPLIT_DEPTH or _is_medium(images)
-            return Arithmetic.BF16X6 if exactly else self.arithmetic
-        fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
-        if images.depth == SPLIT_DEPTH:
-            fewest = SPLIT_MANY
-        outputs = images.outputs // images.groups
-        short = images.depth < SPLIT_DEPTH or images.pixels < SPLIT_PIXELS or outputs < fewest
-        short |= images.channels // images.groups < SPLIT_CHANNELS or _is_medium(images)
-        if self.arithmetic is Arithmetic.BF16X6 or (short and self.arithmetic is Arithmetic.BF16X3):
-            return Arithmetic.BF16X6 if _splits_exactly(images) else Arithmetic.F32
-        return self.arithmetic
+        exact = Arithmetic.F32
+        # What is computed on the way need not be converted for splitting.
+        if images.depth >= EXACT_DEPTH if computed else _splits_exactly(images):
+            exact = Arithmetic.BF16X6
+        if self.arithmetic is Arithmetic.BF16X6:
+            return exact
+        if self.arithmetic is not Arithmetic.BF16X3:
+            return self.arithmetic
+        pays = images.depth >= EXACT_DEPTH if computed else _splits(images)
+        off = excess(Arithmetic.BF16X3, images.depth)
+        return Arithmetic.BF16X3 if pays and off <= _tolerance(images, computed) else exact
 
     def wanted_of_matrix(self, images: Images, weights: Array) -> Arithmetic:
         """The same for the product of a matrix: in float16, AMX takes it where sums are long."""
         found = self.wanted(images)
-        large = images.depth >= SPLIT_DEPTH and images.outputs >= SPLIT_OUTPUTS
+        large = images.depth >= LONG_SUM and images.outputs >= SPLIT_OUTPUTS
         large &= images.pixels >= SPLIT_PIXELS
         if found is not Arithmetic.F16 or not self.level.tiles or not large:
             return found
@@ -161,11 +168,22 @@ def _place(weights: Array) -> tuple[int, int]:
     return weights.ctypes.data, weights.size
 
 
-def _is_medium(images: Images) -> bool:
-    """Whether a convolution is neither so long nor of so many outputs that six cost too much."""
-    few = images.depth <= SPLIT_MEDIUM and images.outputs // images.groups < SPLIT_MANY
-    pointwise = images.kernel == (1, 1) and images.out_height > 1
-    return few and pointwise and _splits_exactly(images)
+def _tolerance(images: Images, computed: bool) -> float:
+    """How many times float32's own error three products in bfloat16 may be off."""
+    many = images.outputs // images.groups >= MANY_OUTPUTS
+    if not many and images.kernel == (1, 1) and images.out_height > 1 and _splits_exactly(images):
+        return TOLERANCE_OF_PIXELS
+    return TOLERANCE_OF_MANY if many and not computed else TOLERANCE
+
+
+def _splits(images: Images) -> bool:
+    """Whether three products in bfloat16 take less time than one in float32, and are spared none.
+
+    Those over one or two channels are: spectra have logarithms taken of them.
+    """
+    fewest = SPLIT_OUTPUTS if images.kernel == (1, 1) else SPLIT_OUTPUTS_OF_WINDOWS
+    enough = images.outputs // images.groups >= fewest and images.pixels >= SPLIT_PIXELS
+    return enough and images.channels // images.groups >= SPLIT_CHANNELS
 
 
 def _splits_exactly(images: Images) -> bool:
