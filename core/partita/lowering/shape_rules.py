@@ -13,6 +13,7 @@ from typing import NamedTuple
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.type_rules import check_types
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]
@@ -23,11 +24,12 @@ _DEMANDS: dict[str, Demand] = {}
 
 
 def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
-    """Refuses a node whose inputs do not fit each other or its attributes.
+    """Refuses a node whose inputs do not fit each other, in type or shape, or its attributes.
 
     Raises:
         CompileError: They do not.
     """
+    check_types(node, operands)
     demand = _DEMANDS.get(node.kind)
     if demand is None:
         return

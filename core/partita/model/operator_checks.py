@@ -119,6 +119,8 @@ def _check(node: ir.Node, version: int | None) -> None:
             continue  # of a function; known when it is called
         expected = _due_type(str(node.op_type), types, attribute.name)
         found = attribute.type.name
+        if found == "UNDEFINED":
+            raise _refusal(node, f"has an attribute '{attribute.name}' of no type")
         if expected and found != expected and found not in _NUMBERS.get(expected, ()):
             raise _refusal(
                 node, f"has an attribute '{attribute.name}' of type {found}; {expected} is due"

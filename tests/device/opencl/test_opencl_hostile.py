@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from partita.errors import PartitaError
 from partita_opencl.runtime import host_folding
 
 from .comparison import check, compiled, floats, single
@@ -50,3 +51,27 @@ def test_constants_gathered_by_element_are_so_by_numpy(monkeypatch, axis):
     inputs = [floats(4, 5), np.array([[0, -1, 2], [3, 1, -4]])]
     model, _ = single("GatherElements", inputs, {"axis": axis}, constant=[0, 1])
     check(model, {})
+
+
+@pytest.mark.parametrize("others", [np.float32, np.int8])
+def test_tensors_of_several_types_are_not_joined(others):
+    """Elements of four bytes were written to a result of one byte each, and beyond it."""
+    first = np.int8 if others is np.float32 else np.float32
+    parts = [np.ones(4, first), np.ones(4096, others)]
+    model, feeds = single("Concat", parts, {"axis": 0})
+    with pytest.raises(PartitaError, match=r"\(Concat\) has inputs of types"):
+        compiled(model)(feeds)
+
+
+@pytest.mark.parametrize("fill", [np.zeros(0, np.float32), np.ones((), np.float16)])
+def test_a_border_is_of_one_element_of_the_type_of_the_tensor(fill):
+    model, feeds = single("Pad", [floats(3), np.array([1, 1]), fill], constant=[1])
+    with pytest.raises(PartitaError, match=f"by {fill.size} elements of {fill.dtype}; it must be"):
+        compiled(model)(feeds)
+
+
+def test_images_of_more_pixels_than_kernels_count():
+    attrs = {"kernel_shape": [1, 1], "pads": [1 << 15] * 4}
+    model, _ = single("MaxPool", [floats(1, 1, 5, 5)], attrs)
+    with pytest.raises(PartitaError, match="pixels; device OPENCL takes 2147483647"):
+        compiled(model)

@@ -83,6 +83,13 @@ def test_attributes_of_other_types_and_none(attributes, said):
     assert said in str(caught.value)
 
 
+def test_an_attribute_of_no_type():
+    made = node("Relu", ["x"], "y")
+    made.attribute.append(onnx.AttributeProto(name="own"))
+    with pytest.raises(ModelFormatError, match="has an attribute 'own' of no type"):
+        read_model(model_of([made], [value("x", [2])], ["y"]).SerializeToString())
+
+
 def test_a_number_is_no_list():
     made = node("Transpose", ["x"], "y", perm=1)
     with pytest.raises(ModelFormatError, match="'perm' of type INT; INTS is due"):

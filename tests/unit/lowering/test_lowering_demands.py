@@ -6,6 +6,7 @@ import pytest
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
 from partita.lowering.shape_rules import check_box, check_demands
+from partita.lowering.type_rules import check_types
 
 
 def operand(shape):
@@ -141,6 +142,37 @@ def test_what_fits(kind, shapes, attrs):
 def test_what_does_not_fit(kind, shapes, attrs, message):
     with pytest.raises(CompileError, match=f"Operation 'n' \\({kind}\\).*{message}"):
         check(kind, shapes, **attrs)
+
+
+F32, F16, F64, I8, I64 = (np.dtype(t) for t in (np.float32, np.float16, np.float64, "i1", "i8"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "types", "fits"),
+    [
+        ("Add", [F32, F32], True),
+        ("Add", [F32, F16], True),  # a back-end keeps one of them in fewer bits
+        ("Add", [F32, F64], False),
+        ("Add", [I8, F32], False),
+        ("Pow", [F32, I64], True),
+        ("Concat", [F32, F32, F32], True),
+        ("Concat", [F32, F32, I8], False),
+        ("Clip", [F32, None, I8], False),
+        ("ScatterElements", [F32, I64, I8], False),
+        ("Pad", [F32, I64, F32, I64], True),
+        ("partita::Add", [F32, I8], True),
+        ("Unheard", [F32, I8], True),
+    ],
+)
+def test_types_that_are_to_be_the_same(kind, types, fits):
+    domain, _, op_type = kind.rpartition("::")
+    node = Node(op_type, (), (), {"axis": 0}, domain=domain, name="n", version=18)
+    operands = [None if dtype is None else Operand((2,), dtype) for dtype in types]
+    if fits:
+        check_types(node, operands)
+        return
+    with pytest.raises(CompileError, match=rf"'n' \({kind}\) has inputs of types .*; ONNX asks"):
+        check_demands(node, operands)
 
 
 @pytest.mark.parametrize(

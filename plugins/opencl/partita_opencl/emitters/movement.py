@@ -37,6 +37,11 @@ def copy_box(
         return
     check_box(k.builder.node, x, sizes, x_steps, x_start)
     check_box(k.builder.node, y, sizes, y_steps, y_start)
+    if x.dtype.itemsize != y.dtype.itemsize:
+        node = k.builder.node
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot copy {x.dtype} to {y.dtype}; cast it."
+        )
     dims, froms, tos = _merged(sizes, x_steps, y_steps)
     if len(dims) > _DIMS:
         node = k.builder.node
@@ -171,6 +176,11 @@ def _pad(
     y = k.empty(shape, x.dtype)
     if not y.size:
         return y
+    if fill.dtype.itemsize != x.dtype.itemsize or not fill.size:
+        raise CompileError(
+            f"Operation '{k.builder.node.name}' (Pad) pads a tensor of {x.dtype} by {fill.size} "
+            f"elements of {fill.dtype}; it must be one of the same type."
+        )
     if mode != "CONSTANT" and not x.size:
         raise CompileError(f"Operation '{k.builder.node.name}' pads an empty tensor by its edge.")
     dims = _unpadded_merged(x.shape, before, after)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 
+from partita.errors import CompileError
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.operator_table import FLOATS, operator
 from partita_opencl.emitters.reduction import REDUCTIONS, reduce_middle
 from partita_opencl.emitters.windows import int4, spatial_dims, window_of
 from partita_opencl.launches.emitter_kit import Kit, i32, i64
+
+_MOST_PIXELS = (1 << 31) - 1
+"""Kernels count the pixels of an image in 32 bits."""
 
 
 @operator("MaxPool", "AveragePool", types=FLOATS, check=spatial_dims(), folds=False)
@@ -18,6 +22,11 @@ def pool(k: Kit, node: Node, x: Operand) -> Operand:
     y = k.empty((*x.shape[:2], *window.out[: x.ndim - 2][::-1]), x.dtype)
     if not y.size:
         return y
+    if math.prod(window.out) > _MOST_PIXELS:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.op_type}) makes images of {math.prod(window.out)} "
+            f"pixels; device OPENCL takes {_MOST_PIXELS}."
+        )
     planes = x.shape[0] * x.shape[1]
     options: dict[str, None] = {"AVERAGE": None} if node.op_type == "AveragePool" else {}
     k.launch(

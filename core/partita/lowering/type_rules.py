@@ -1,0 +1,64 @@
+"""What operators demand of the types of their inputs: where ONNX gives one name, one type is due.
+
+Checked for all back-ends alike, when a node gets its shapes. A kernel that copies elements trusts
+it: one that is told to join bytes with numbers of 32 bits would write beyond its result.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import ml_dtypes
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.graph import Node
+from partita.lowering.program import Operand
+
+_PRECISIONS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
+"""One of these may stand for another: back-ends keep some tensors in fewer bits, and know it."""
+
+
+def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
+    """Refuses an operation of ONNX whose inputs are to be of one type and are not.
+
+    Raises:
+        CompileError: They are not.
+    """
+    if node.domain or len(operands) < 2:
+        return
+    for places, repeats in _groups(node.op_type, node.version):
+        chosen = [operands[place] for place in places if place < len(operands)]
+        if repeats:
+            chosen += operands[places[-1] + 1 :]
+        found = {operand.dtype for operand in chosen if operand is not None}
+        if len(found) > 1 and not found <= _PRECISIONS:
+            listed = ", ".join("none" if o is None else str(o.dtype) for o in operands)
+            raise CompileError(
+                f"Operation '{node.name}' ({node.kind}) has inputs of types {listed}; ONNX asks "
+                "for one type where they are joined or combined. Cast them."
+            )
+
+
+@functools.cache
+def _groups(op_type: str, version: int) -> tuple[tuple[tuple[int, ...], bool], ...]:
+    """Places of inputs that are of one type, and whether any number follows the last of them."""
+    import onnx
+
+    try:
+        schema = onnx.defs.get_schema(op_type, version, "")
+    except onnx.defs.SchemaError:
+        return ()
+    names: dict[str, list[int]] = {}
+    for place, formal in enumerate(schema.inputs):
+        names.setdefault(formal.type_str, []).append(place)
+    last = schema.inputs[-1] if schema.inputs else None
+    variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    repeats = last is not None and last.option == variadic and last.is_homogeneous
+    groups = []
+    for places in names.values():
+        repeated = repeats and places[-1] == len(schema.inputs) - 1
+        if len(places) > 1 or repeated:
+            groups.append((tuple(places), repeated))
+    return tuple(groups)
