@@ -33,7 +33,7 @@ def flattened(args: Iterable[Any]) -> tuple[Any, ...]:
     """Arguments with the fields of records, and of records in them, in the records' places."""
     flat: list[Any] = []
     for arg in args:
-        if is_record(arg):
+        if isinstance(arg, tuple) and hasattr(arg, "_fields"):
             flat += flattened(arg)
         else:
             flat.append(arg)
