@@ -50,7 +50,7 @@ def test_new_sizes_keep_the_cut_and_seen_ones_what_was_made(pinned, monkeypatch)
     model = core.read_model(proto)
     (op,) = (op for op in model.ops if op.name == pinned)
     op.affinity = "REFERENCE"
-    compiled = core.compile_model(model, "HETERO:CPU,REFERENCE")
+    compiled = core.compile_model(model, "HETERO:CPU,REFERENCE", {"STRICT": True})
     devices = compiled.explain().subgraph_devices
     assert "REFERENCE" in devices
 
