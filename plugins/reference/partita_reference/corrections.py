@@ -17,6 +17,7 @@ from onnx.reference.ops.op_batch_normalization import BatchNormalization_14
 from onnx.reference.ops.op_non_max_suppression import NonMaxSuppression as OriginalSuppression
 from onnx.reference.ops.op_prelu import PRelu as OriginalPRelu
 from onnx.reference.ops.op_resize import Resize as OriginalResize
+from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita_reference.control_flow import Loop, Scan
@@ -30,6 +31,7 @@ from partita_reference.rounding import (
     widened,
     widened_original,
 )
+from partita_reference.texts import StringNormalizer
 from partita_reference.windows import AveragePool, ConvTranspose, GlobalLpPool, LpPool, MaxPool
 
 
@@ -220,6 +222,18 @@ class Resize(OriginalResize):
         return (np.trunc(wide + np.copysign(2.0**-20, wide)).astype(x.dtype),)
 
 
+class RoiAlign(OriginalRoiAlign):
+    """The original begins with opset 16, and moves regions by half a pixel before as well."""
+
+    before = 16
+
+    def _run(  # type: ignore[override]  # onnx names each of them
+        self, *inputs: np.ndarray[Any, Any], **given: Any
+    ) -> tuple[Any]:
+        given["coordinate_transformation_mode"] = "output_half_pixel"
+        return (super()._run(*inputs, **given)[0],)  # type: ignore[no-untyped-call]  # onnx
+
+
 class GatherElements(OpRun):
     """The original wraps indices by as many subtractions as it takes, and wants full indices."""
 
@@ -262,10 +276,12 @@ CORRECTED: list[type[OpRun]] = [
     Pad,
     RNN,
     Resize,
+    RoiAlign,
     Scan,
     Scatter,
     Slice,
     Softmax,
+    StringNormalizer,
     Unique,
     *BY_TYPE,
 ]

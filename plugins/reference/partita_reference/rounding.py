@@ -32,7 +32,10 @@ _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
 def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
-    """The operator, computed in float32 where its inputs are of half precision."""
+    """The operator, computed in float32 where its inputs are of half precision.
+
+    Attributes are widened to float64, in which the original's formulas of them alone are then.
+    """
     # The evaluator fills in defaults of the version that a class is named after, or of the last.
     version = base.__name__.rpartition("_")[2]
     numbered = (int(version), "") if version.isdigit() else ()
@@ -43,7 +46,8 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
 
         def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
             half = getattr(inputs[0], "dtype", None)  # the results have its type
-            results = super()._run(*(_wide(x) for x in inputs), **given)
+            numbers = {n: float(v) if isinstance(v, np.floating) else v for n, v in given.items()}
+            results = super()._run(*(_wide(x) for x in inputs), **numbers)
             if half not in _HALVES:
                 return tuple(results)
             return tuple(

@@ -194,3 +194,28 @@ def test_resize_of_opset_10(mode):
 def test_global_lp_pool(p):
     got, want = both("GlobalLpPool", 13, [floats(2, 3, 4, 5)], p=p)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["avg", "max"])
+def test_regions_are_not_moved_by_half_a_pixel_before_opset_16(mode):
+    boxes = np.array([[0, 0, 3, 5], [1.5, 2, 6, 4.25]], np.float32)
+    arrays = [floats(1, 2, 8, 8), boxes, np.zeros(2, np.int64)]
+    given = {"output_height": 2, "output_width": 3, "sampling_ratio": 2, "mode": mode}
+    got, want = both("RoiAlign", 10, arrays, **given)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    moved, due = both("RoiAlign", 16, arrays, **given)
+    np.testing.assert_allclose(moved, due, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(moved, got, rtol=1e-2)
+
+
+def test_attention_of_doubles_takes_the_root_of_its_scale_in_float64():
+    q, k, v = (floats(1, 2, n, 4, seed=n).astype(np.float64) for n in (3, 5, 6))
+    v = v[:, :, :5]
+    feeds = {"q": q, "k": k, "v": v}
+    proto = one_node("Attention", 23, feeds, TensorProto.DOUBLE, scale=0.4, softcap=0.7)
+    (found,) = partita.Core().compile_model(proto, "REFERENCE")(feeds).to_tuple()
+    scale, cap = (float(np.float32(number)) for number in (0.4, 0.7))
+    scores = cap * np.tanh(np.einsum("bhqd,bhkd->bhqk", q, k) * scale / cap)
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    due = np.einsum("bhqk,bhkd->bhqd", weights, v)
+    np.testing.assert_allclose(found, due, rtol=1e-13)

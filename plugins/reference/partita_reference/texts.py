@@ -1,0 +1,30 @@
+"""Operators of texts that ``onnx.reference`` computes otherwise than ONNX specifies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from onnx.reference.op_run import OpRun
+
+_CHANGES: dict[str, Callable[[str], str]] = {"LOWER": str.lower, "UPPER": str.upper}
+
+
+class StringNormalizer(OpRun):
+    """The original looks for stop words within texts, strips accents and drops empty texts."""
+
+    def _run(
+        self,
+        x: np.ndarray[Any, Any],
+        case_change_action: str | None = None,
+        is_case_sensitive: int | None = None,
+        locale: str | None = None,
+        stopwords: Sequence[str] | None = None,
+    ) -> tuple[np.ndarray[Any, Any]]:
+        seen: Callable[[str], str] = str if is_case_sensitive else str.lower
+        stopped = {seen(word) for word in stopwords or ()}
+        changed = _CHANGES.get(case_change_action or "NONE", str)
+        kept = [changed(text) for text in x.reshape(-1) if seen(text) not in stopped]
+        shape = (*x.shape[:-1], -1)
+        return (np.array(kept or [""], dtype=object).reshape(shape),)

@@ -1,0 +1,39 @@
+"""StringNormalizer of device REFERENCE, as ONNX describes it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import partita
+
+TEXTS = ["Monday", "monday", "a Monday", "", "A", "\u00e9t\u00e9"]
+
+
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({}, TEXTS),
+        ({"stopwords": ["monday"]}, ["a Monday", "", "A", "\u00e9t\u00e9"]),
+        (
+            {"stopwords": ["monday"], "is_case_sensitive": 1},
+            ["Monday", "a Monday", "", "A", "\u00e9t\u00e9"],
+        ),
+        (
+            {"stopwords": ["MONDAY", "a"], "case_change_action": "UPPER"},
+            ["A MONDAY", "", "\u00c9T\u00c9"],
+        ),
+        ({"stopwords": [t.lower() for t in TEXTS]}, [""]),
+    ],
+)
+@pytest.mark.parametrize("rows", [False, True])
+def test_string_normalizer(given, due, rows):
+    x = np.array([TEXTS] if rows else TEXTS, object)
+    value = helper.make_tensor_value_info("x", TensorProto.STRING, x.shape)
+    result = helper.make_tensor_value_info("y", TensorProto.STRING, [1, None] if rows else [None])
+    node = helper.make_node("StringNormalizer", ["x"], ["y"], **given)
+    graph = helper.make_graph([node], "texts", [value], [result])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 10)], ir_version=8)
+    (found,) = partita.Core().compile_model(proto, "REFERENCE")({"x": x}).to_tuple()
+    assert found.tolist() == ([due] if rows else due)
