@@ -11,10 +11,22 @@ from onnx import helper
 from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.vary import TYPES
 
-_TARGETS = ("float", "float16", "double", "int8", "uint8", "int32", "int64", "uint64", "bool")
+_TARGETS = (
+    "float",
+    "float16",
+    "bfloat16",
+    "double",
+    "int8",
+    "uint8",
+    "int32",
+    "int64",
+    "uint64",
+    "bool",
+)
 _NUMBERS: Mapping[str, tuple[float, ...]] = {
     "float": (0.0, -0.0, 0.49, -0.5, 1.5, -2.5, 2.9999998, 100.7, -7.9),
     "large": (16777217.0, -16777219.0, 2147483520.0, 4503599627370497.0, -9007199254740991.0),
+    "between bfloats": (1.00390626, 1.01171876, -1.0078124, 3.3333333, 257.00001),
     "beyond": (3e38, -3e38, 70000.0, 1e-30, float("inf"), float("-inf")),
 }
 

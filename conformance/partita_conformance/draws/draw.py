@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import helper
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
@@ -29,6 +31,13 @@ class Draw:
     constant: Sequence[int] = ()
     outputs: int = 1
     opset: int = 17
+
+    @property
+    def element_type(self) -> str:
+        """ONNX's name, in small letters, of the type of the first input that there is."""
+        first = next(array for array in self.inputs if array is not None)
+        element = helper.np_dtype_to_tensor_dtype(first.dtype)
+        return str(onnx.TensorProto.DataType.Name(element)).lower()
 
 
 Generator = Callable[[Rng], Draw]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,8 +64,13 @@ def reduction(rng: Rng) -> Draw:
     x = floats(rng, random_shape(rng, 2)) + np.float32(0.1)
     chosen = [i for i in range(x.ndim) if rng.random() < 0.5]
     attributes: dict[str, Any] = {"keepdims": int(rng.integers(2))}
-    if chosen:
-        attributes["axes"] = [i - x.ndim if rng.random() < 0.3 else i for i in chosen]
+    axes = [i - x.ndim if rng.random() < 0.3 else i for i in chosen]
+    if rng.random() < 0.3:  # since opset 18 axes are an input
+        if not axes or rng.random() < 0.3:
+            return Draw([x], {**attributes, "noop_with_empty_axes": 1}, opset=18)
+        return Draw([x, np.array(axes, np.int64)], attributes, [1], opset=18)
+    if axes:
+        attributes["axes"] = axes
     return Draw([x], attributes)
 
 
@@ -72,12 +78,15 @@ def reduction_of_positives(rng: Rng) -> Draw:
     """Draws a model of reduction of positives."""
     result = reduction(rng)
     assert result.inputs[0] is not None  # noqa: S101  # drawn above
-    return Draw([np.abs(result.inputs[0]) + np.float32(0.1)], result.attributes)
+    positive = np.abs(result.inputs[0]) + np.float32(0.1)
+    return dataclasses.replace(result, inputs=[positive, *result.inputs[1:]])
 
 
 def reduce_sum(rng: Rng) -> Draw:
     """Draws a model of reduce sum."""
     result = reduction(rng)
+    if result.opset == 18:
+        return dataclasses.replace(result, opset=17)
     axes = result.attributes.pop("axes", None)
     if not axes and rng.random() < 0.5:
         result.attributes["noop_with_empty_axes"] = 1

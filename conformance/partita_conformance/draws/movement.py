@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from partita_conformance.draws.draw import Draw, Rng, floats, ints, random_axis, random_shape
+from partita_conformance.draws.draw import Array, Draw, Rng, floats, ints, random_axis, random_shape
 
 
 def concat(rng: Rng) -> Draw:
@@ -21,10 +21,14 @@ def concat(rng: Rng) -> Draw:
 
 
 def split(rng: Rng) -> Draw:
-    """Draws a model of split."""
+    """Draws a model of split, its parts sometimes by their number, which need not divide."""
     parts = ints(rng, 1, 4, int(rng.integers(1, 5)))
     shape = random_shape(rng, 1, 3)
-    axis = int(rng.integers(len(shape)))
+    axis = random_axis(rng, len(shape))
+    if rng.random() < 0.3:
+        count, shape[axis] = [(2, 5), (3, 7), (3, 8), (4, 13), (2, 6)][int(rng.integers(5))]
+        given = {"axis": axis, "num_outputs": count}
+        return Draw([floats(rng, shape)], given, outputs=count, opset=18)
     shape[axis] = int(parts.sum())
     return Draw([floats(rng, shape), parts], {"axis": axis}, [1], len(parts))
 
@@ -50,7 +54,9 @@ def slice(rng: Rng) -> Draw:
             far = 2**40 if rng.random() < 0.5 else 2**63 - 1
             ends.append(int(rng.integers(first + 1, n + 1)) if rng.random() < 0.7 else far)
             steps.append(int(rng.integers(1, 3)))
-    extras = [np.array(v, np.int64) for v in (starts, ends, axes, steps)]
+    order = rng.permutation(len(axes))  # axes may come in any order, from either side
+    axes = [a - len(shape) if rng.random() < 0.3 else a for a in axes]
+    extras = [np.array(v, np.int64)[order] for v in (starts, ends, axes, steps)]
     return Draw([floats(rng, shape), *extras], constant=[1, 2, 3, 4])
 
 
@@ -63,10 +69,11 @@ def gather(rng: Rng) -> Draw:
 
 
 def gather_elements(rng: Rng) -> Draw:
-    """Draws a model of gather elements."""
+    """Draws a model of gather elements, of indices that may be fewer than the data."""
     x = floats(rng, random_shape(rng, 1, 3))
     axis = random_axis(rng, x.ndim)
-    return Draw([x, ints(rng, 0, x.shape[axis], x.shape)], {"axis": axis})
+    shape = [int(rng.integers(1, n + 1)) for n in x.shape] if rng.random() < 0.3 else x.shape
+    return Draw([x, ints(rng, -x.shape[axis], x.shape[axis], tuple(shape))], {"axis": axis})
 
 
 def transpose(rng: Rng) -> Draw:
@@ -78,7 +85,9 @@ def transpose(rng: Rng) -> Draw:
 
 
 def reshape(rng: Rng) -> Draw:
-    """Draws a model of reshape."""
+    """Draws a model of reshape, sometimes to no dimensions."""
+    if rng.random() < 0.15:
+        return Draw([floats(rng, [1, 1]), np.zeros(0, np.int64)], constant=[1])
     shape = random_shape(rng, 2, 4)
     x = floats(rng, shape)
     target = [-1, shape[-1]] if rng.random() < 0.5 else [0, -1]
@@ -96,25 +105,27 @@ def flatten(rng: Rng) -> Draw:
 
 def squeeze(rng: Rng) -> Draw:
     """Draws a model of squeeze."""
-    return Draw(
-        [floats(rng, [1, 3, 1, 2]), np.array([[0], [2], [0, -2]][int(rng.integers(3))])],
-        constant=[1],
-    )
+    axes = [[0], [2], [0, -2], [2, 0]][int(rng.integers(4))]
+    return Draw([floats(rng, [1, 3, 1, 2]), np.array(axes)], constant=[1])
 
 
 def unsqueeze(rng: Rng) -> Draw:
     """Draws a model of unsqueeze."""
-    axes = [[0], [-1], [1, 3], [0, 2]][int(rng.integers(4))]
+    axes = [[0], [-1], [1, 3], [0, 2], [2, 0], [3, -4]][int(rng.integers(6))]
     return Draw([floats(rng, random_shape(rng, 2, 3)), np.array(axes, np.int64)], constant=[1])
 
 
 def expand(rng: Rng) -> Draw:
-    """Draws a model of expand."""
+    """Draws a model of expand; where the shape has ones, or less, the input keeps its sizes."""
     full = random_shape(rng)
     kept = [n if rng.random() < 0.5 else 1 for n in full]
-    return Draw(
-        [floats(rng, kept[int(rng.integers(0, 2)) :]), np.array(full, np.int64)], constant=[1]
-    )
+    target = [1 if n > 1 and rng.random() < 0.3 else m for n, m in zip(kept, full, strict=True)]
+    left_out = int(rng.integers(0, 2))
+    if rng.random() < 0.5:
+        kept = kept[left_out:]
+    else:
+        target = target[left_out:]
+    return Draw([floats(rng, kept), np.array(target, np.int64)], constant=[1])
 
 
 def tile(rng: Rng) -> Draw:
@@ -124,13 +135,20 @@ def tile(rng: Rng) -> Draw:
 
 
 def pad(rng: Rng) -> Draw:
-    """Draws a model of pad."""
+    """Draws a model of pad; what is negative takes away, and axes may be named."""
     shape = [int(n) for n in rng.integers(3, 6, rng.integers(1, 5))]
     mode = ("constant", "edge", "reflect")[int(rng.integers(3))]
     pads = ints(rng, 0, 3, 2 * len(shape))
-    inputs = [floats(rng, shape), pads]
+    if mode == "constant" and rng.random() < 0.3:
+        pads[int(rng.integers(len(pads)))] = -1
+    inputs: list[Array | None] = [floats(rng, shape), pads]
     if mode == "constant" and rng.random() < 0.7:
         inputs.append(np.array(1.5, np.float32))
+    if rng.random() < 0.2:
+        axis = random_axis(rng, len(shape))
+        value = inputs[2] if len(inputs) > 2 else None
+        named = [inputs[0], np.array([1, 2], np.int64), value, np.array([axis], np.int64)]
+        return Draw(named, {"mode": mode}, constant=[1, 2, 3], opset=18)
     return Draw(inputs, {"mode": mode}, constant=[1, 2])
 
 
@@ -156,6 +174,8 @@ def resize(rng: Rng) -> Draw:
         return Draw([x, roi, None, sizes], attributes, constant=[1, 3])
     if rng.random() < 0.4:  # exact quotients, so that the sizes are no matter of rounding
         scales = np.array([1, 1, *rng.choice((0.5, 1, 1.5, 2, 3), 2)], np.float32)
+        if where in ("half_pixel", "asymmetric") and rng.random() < 0.4:
+            scales[2:] = rng.choice((0.7, 1.3, 2.3), 2)
         nothing = np.zeros(0, np.float32) if rng.random() < 0.5 else None
         return Draw([floats(rng, [1, 2, 4, 6]), nothing, scales], attributes, constant=[1, 2])
     return Draw([x, None, None, sizes], attributes, constant=[3])

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from partita_conformance.draws import elementwise, movement, networks, rest
+from partita_conformance.draws import elementwise, movement, networks, rare, rest
 from partita_conformance.draws.draw import Array, Draw, Generator, WideRng, bools
 
 
@@ -46,13 +46,6 @@ def _output(op_type: str, name: str, inputs: list[onnx.ValueInfoProto]) -> onnx.
     if op_type == "GroupNormalization":
         value.type.CopyFrom(inputs[0].type)
     return value
-
-
-def element_type(op_type: str, number: int = 0) -> str:
-    """ONNX's name, in small letters, of the type of the first input that a draw gives."""
-    first = next(array for array in draw(op_type, number).inputs if array is not None)
-    element = helper.np_dtype_to_tensor_dtype(first.dtype)
-    return str(onnx.TensorProto.DataType.Name(element)).lower()
 
 
 def draw(op_type: str, number: int, attempt: int = 0, wide: bool = False) -> Draw:
@@ -215,5 +208,17 @@ GENERATORS: dict[str, Generator] = {
     "Upsample": rest.upsample,
     "NegativeLogLikelihoodLoss": rest.nll_loss,
     "HannWindow": rest.hann_window,
+    "QLinearConv": rare.qlinear_conv,
+    "DeformConv": rare.deform_conv,
+    "MaxRoiPool": rare.max_roi_pool,
+    "MaxUnpool": rare.max_unpool,
+    "STFT": rare.stft,
+    "TensorScatter": rare.tensor_scatter,
+    "TfIdfVectorizer": rare.tf_idf,
+    "Scan": rare.scan,
+    "StringNormalizer": rare.normalizer,
+    "RegexFullMatch": rare.full_match,
+    "StringSplit": rare.split_text,
+    "StringConcat": rare.join_text,
 }
 """Operator to its generator, each of one opset."""

@@ -308,7 +308,9 @@ def suppression(rng: Rng) -> Draw:
     boxes = np.concatenate([a, a + rng.uniform(1, 3, [1, 8, 2])], 2).astype(np.float32)
     limits = [scalar(3), scalar(0.3, np.float32), scalar(0.2, np.float32)]
     scores = np.asarray(rng.random([1, 2, 8]), np.float32)
-    return Draw([boxes, scores, *limits], {"center_point_box": int(rng.integers(2))}, [2, 3, 4])
+    given = {"center_point_box": int(rng.integers(2))}
+    count = one_of(rng, 3, 3, 2, 1, 0)  # boxes per class are none unless a limit is given
+    return Draw([boxes, scores, *limits[:count]], given, [2, 3, 4])
 
 
 def matmul_integer(rng: Rng) -> Draw:
@@ -363,17 +365,29 @@ def center_crop_pad(rng: Rng) -> Draw:
 
 
 def attention(rng: Rng) -> Draw:
-    """Draws Attention."""
-    q, k, v = (floats(rng, [2, 2, n, 4]) for n in (3, 5, 5))
+    """Draws Attention: heads that share keys, masks of truth values or numbers, a cache."""
+    heads = one_of(rng, 2, 4)
+    q, k, v = (floats(rng, [2, h, n, 4]) for h, n in ((heads, 3), (2, 5), (2, 5)))
     given = {
         "is_causal": int(rng.integers(2)),
         "softcap": one_of(rng, 0.0, 0.7),
         "scale": one_of(rng, 0.4, 1.5),
     }
     if rng.random() < 0.3:  # heads side by side in the last dimension
-        q, k, v = (np.ascontiguousarray(a.swapaxes(1, 2).reshape(2, -1, 8)) for a in (q, k, v))
-        given |= {"q_num_heads": 2, "kv_num_heads": 2}
-    return Draw([q, k, v], given, opset=23)
+        q, k, v = (
+            np.ascontiguousarray(a.swapaxes(1, 2)).reshape(2, a.shape[2], -1) for a in (q, k, v)
+        )
+        given |= {"q_num_heads": heads, "kv_num_heads": 2}
+    inputs: list[Array | None] = [q, k, v]
+    if rng.random() < 0.4:
+        shape, total = one_of(rng, (), (heads,), (2, 1)), one_of(rng, 5, 7)
+        mask = rng.random([*shape, 3, total]) < 0.7
+        mask[..., 0] = True  # no row is masked out altogether
+        inputs.append(mask if rng.random() < 0.5 else floats(rng, mask.shape))
+        if total == 7:
+            inputs += [floats(rng, [2, 2, 2, 4]) for _ in range(2)]
+            return Draw(inputs, given, outputs=3, opset=23)
+    return Draw(inputs, given, opset=23)
 
 
 def rotary(rng: Rng) -> Draw:

@@ -12,13 +12,14 @@ import numpy as np
 
 from partita_conformance.draws.draw import Array, Draw
 from partita_conformance.draws.vary import first_input, formal_input, schema_of
-from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, ROUNDED
+from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, MOVED, ROUNDED
 
 _FLOATS: Mapping[str, tuple[float, ...]] = {
     "special": (np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
     "infinite": (np.inf, -np.inf, -0.0, 0.0, 1.0, -2.5),
     "large": (3e38, -3e38, 1e30, -1e25, 16777217.0, 2147483904.0, -2147484160.0, 90.0, -104.0),
     "small": (1e-30, -1e-37, 1e-20, -0.0, 0.5, -1e-12),
+    "denormal": (1e-40, -3e-39, 6e-8, -5e-8, 1e-310, 0.5),
     "ties": (0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 8388609.0, -0.49999997, 3.0, 3.0),
 }
 _DOUBLES: Mapping[str, tuple[float, ...]] = {
@@ -34,6 +35,11 @@ _SUMS = {f"Reduce{name}" for name in ("Sum", "Mean", "L1", "L2", "SumSquare", "L
 _SUMS |= {"CumSum", "MatMul", "Gemm", "Einsum", "Softmax", "LogSoftmax", "GlobalAveragePool"}
 _EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
 """Operators that must not overflow where their results do not."""
+_MASKED = {"Softmax", "LogSoftmax"}
+"""Operators of which a row of -inf alone has an answer, which is NaN."""
+_LONG_SUMS = {"ReduceSum", "ReduceMean", "CumSum", "MatMul", "Gemm", "GlobalAveragePool"}
+"""Operators whose sums engines keep in float32, whatever the type of their terms."""
+_HALVES = ("float16", "bfloat16")
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
 _LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ", "end\0", "a\0b")
@@ -62,6 +68,8 @@ def groups_of(op_type: str, element: str) -> list[str]:
     whole = "int" in element
     if op_type in EACH:
         groups = _whole_groups(op_type, element) if whole else list(_FLOATS)
+        if op_type not in MOVED and "denormal" in groups:
+            groups.remove("denormal")  # which arithmetic may flush to zero
         return [group for group in groups if op_type not in UNTOLD.get(group, ())]
     if whole:
         return ["sums"] if op_type in _FACTORS else []
@@ -70,7 +78,9 @@ def groups_of(op_type: str, element: str) -> list[str]:
     halves = ["tall"] if op_type in CENTRED and element == "float16" else []
     weights = ["infinite weights"] if op_type in ("MatMul", "Gemm") else []
     spread = ["spread"] if op_type in _EXPONENTIAL else []
-    return sums + centred + halves + weights + spread
+    masked = ["masked"] if op_type in _MASKED else []
+    long = ["many ones"] if op_type in _LONG_SUMS and element in _HALVES else []
+    return sums + centred + halves + weights + spread + masked + long
 
 
 _DIVISORS = {("Div", 1), ("Mod", 1)}
@@ -89,6 +99,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
         draw: Of the element type that is to be tried.
         group: One of :func:`groups_of`.
     """
+    if group == "many ones":
+        return _many_ones(op_type, draw)
     schema = schema_of(op_type, draw.opset)
     assert schema is not None  # noqa: S101  # a draw is of an operator that its opset has
     variable = formal_input(schema, first_input(op_type, draw)).type_str
@@ -102,8 +114,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
     if (op_type, group) == ("Pow", "limits") and inputs[1] is not None:
         inputs[:2] = _powers(rng, draw)
     if (op_type, group) == ("ReduceProd", "sums"):  # of all elements, two of which are not 1
-        given = {name: value for name, value in draw.attributes.items() if name != "axes"}
-        return dataclasses.replace(draw, inputs=inputs, attributes=given)
+        given = {n: v for n, v in draw.attributes.items() if n == "keepdims"}
+        return dataclasses.replace(draw, inputs=inputs[:1], attributes=given)
     return dataclasses.replace(draw, inputs=inputs)
 
 
@@ -140,6 +152,8 @@ def _values(
         return np.asarray(array * np.asarray(300 if i == 0 else 1, array.dtype))
     if group == "infinite weights":
         return _with_few(rng, array, (0.0, 0.0, 0.0) if i == 0 else (np.inf,) if i == 1 else ())
+    if group == "masked":
+        return np.full_like(array, -np.inf)
     if group == "spread":
         return _filled(rng, array, np.array(_SPREAD).astype(array.dtype))
     pool = np.array(_FLOATS[group])
@@ -185,6 +199,25 @@ def _addends(rng: np.random.Generator, array: Array, terms: int, factors: int) -
     if array.dtype.kind == "i":
         values = np.where(rng.random(array.shape) < 0.4, -values, values)
     return np.asarray(values, array.dtype)
+
+
+_MANY = 4099
+"""Ones of which neither half precision holds the sum before: 2048 and one is 2048 in float16."""
+
+
+def _many_ones(op_type: str, draw: Draw) -> Draw:
+    """Ones whose sum is far from what it is if every partial sum is rounded."""
+    first = draw.inputs[0]
+    assert first is not None  # noqa: S101  # all these operators have it
+    x = np.ones((2, _MANY), first.dtype)
+    inputs: list[Array | None] = [x]
+    if op_type in ("MatMul", "Gemm"):
+        inputs.append(np.ones((_MANY, 3), first.dtype))
+    elif op_type == "CumSum":
+        inputs.append(np.array(1, np.int64))
+    elif op_type == "GlobalAveragePool":
+        inputs = [x[None]]
+    return Draw(inputs, {}, [1], opset=draw.opset)
 
 
 def _two_factors(rng: np.random.Generator, array: Array) -> Array:

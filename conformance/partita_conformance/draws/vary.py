@@ -48,7 +48,12 @@ def formal_input(schema: defs.OpSchema, position: int) -> Any:
 
 
 def element_types(op_type: str, draw: Draw) -> list[str]:
-    """ONNX's names of the types that the first input may have by the operator's schemas."""
+    """ONNX's names of the types that the first input may have by the operator's schemas.
+
+    That of the draw alone, if its attributes hold a body.
+    """
+    if _bound(draw):
+        return [draw.element_type]
     return [name for name in TYPES if opset_of(op_type, draw, name) is not None]
 
 
@@ -93,13 +98,18 @@ def first_input(op_type: str, draw: Draw) -> int:
     return next(several, there[0])
 
 
+def _bound(draw: Draw) -> bool:
+    """Whether the draw's types are bound by a body, which is of its own types."""
+    return any(isinstance(value, onnx.GraphProto) for value in draw.attributes.values())
+
+
 def variables(op_type: str, draw: Draw) -> list[tuple[str, str]]:
     """Type variables beside that of :func:`first_input`, each with one of its other types.
 
     A variable stands for the types of one or more inputs, which go together.
     """
     schema = schema_of(op_type, draw.opset)
-    if schema is None:
+    if schema is None or _bound(draw):
         return []
     first = formal_input(schema, first_input(op_type, draw)).type_str
     found: list[tuple[str, str]] = []
@@ -190,8 +200,8 @@ _ATTRIBUTES_BEFORE: Mapping[str, Sequence[tuple[int, Sequence[str]]]] = {
 """Operators whose inputs behind the first were attributes before an opset, and their names."""
 
 
-_MEANT_OTHERWISE = {"RoiAlign"}
-"""Operators that newer defaults let compute otherwise than before there was the attribute."""
+_MEANT_BEFORE = {("RoiAlign", "coordinate_transformation_mode"): "output_half_pixel"}
+"""What an operator did before there was an attribute whose default says otherwise."""
 
 
 def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
@@ -203,9 +213,11 @@ def aged(op_type: str, draw: Draw, opset: int) -> Draw | None:
     newer = schema_of(op_type, draw.opset)
 
     def usual(name: str, value: Any) -> bool:
-        """Whether an attribute says what the newer operator takes it for without."""
+        """Whether an attribute says what is done without it, where there is none."""
+        if (op_type, name) in _MEANT_BEFORE:
+            return bool(value == _MEANT_BEFORE[op_type, name])
         given = newer.attributes[name].default_value if newer else None
-        if given is None or not given.type or op_type in _MEANT_OTHERWISE:
+        if given is None or not given.type:
             return False
         default = helper.get_attribute_value(given)
         return bool((default.decode() if isinstance(default, bytes) else default) == value)

@@ -10,6 +10,7 @@ import numpy as np
 from partita_conformance.judging.requirements import ConformanceError
 
 _TOLERANCES = {"float16": (4e-3, 2e-3), "bfloat16": (2**-6, 2e-2), "float64": (1e-6, 1e-9)}
+BFLOAT16 = _TOLERANCES["bfloat16"][0]
 OF_LARGEST = 3e-5
 """Sums that cancel keep an error of this share of the largest element."""
 
@@ -83,7 +84,7 @@ def _compare_arrays(
         high += of_largest * largest(want)
         if want.dtype.kind in "iu" and rtol is None:
             low, high = 0.0, 0.0
-        relative = low if rtol is None else max(rtol, low if want.dtype.name == "bfloat16" else 0)
+        relative = low if rtol is None else rtol
         kind: type[Any] = np.complex128 if want.dtype.kind == "c" else np.float64
         if want.dtype.kind in "iu" and want.dtype.itemsize == 8:
             kind = np.longdouble  # float64 does not hold all of them

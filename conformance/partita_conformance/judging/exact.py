@@ -39,11 +39,7 @@ def exact_answers(proto: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[Arra
 def _function(op_type: str, inputs: Sequence[Array], given: Mapping[str, Any]) -> _Function | None:
     """What computes an operator of these inputs, if this module has it."""
     kind = inputs[0].dtype.kind
-    if op_type == "Attention" and not (
-        len(inputs) == 3
-        and given.keys() <= _PLAIN_ATTENTION
-        and given.get("q_num_heads") == given.get("kv_num_heads")
-    ):
+    if op_type == "Attention" and not (len(inputs) == 3 and given.keys() <= _PLAIN_ATTENTION):
         return None
     if given.get("training_mode"):
         return None
@@ -198,13 +194,16 @@ def _attention(
     q_num_heads: int = 0,
     kv_num_heads: int = 0,
 ) -> Array:
-    """Of as many heads on each side; of three dimensions, heads lie side by side in the last."""
+    """Neighbouring queries share keys; of three dimensions, heads lie side by side in the last."""
     if q.ndim == 3:
+        counts = (q_num_heads, kv_num_heads, kv_num_heads)
         queries, keys, values = (
-            each.reshape(*each.shape[:2], q_num_heads, -1).swapaxes(1, 2) for each in (q, k, v)
+            each.reshape(*each.shape[:2], count, -1).swapaxes(1, 2)
+            for each, count in zip((q, k, v), counts, strict=True)
         )
         y = _attention(queries, keys, values, scale, is_causal, softcap)
         return np.ascontiguousarray(y.swapaxes(1, 2)).reshape(*q.shape[:2], -1)
+    k, v = (np.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
     factor = 1 / np.sqrt(_WIDE(q.shape[-1])) if scale is None else _attribute(scale)
     scores = np.einsum("bhqd,bhkd->bhqk", q, k) * factor
     if softcap:

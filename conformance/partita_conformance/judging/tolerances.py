@@ -22,6 +22,12 @@ EXACT = _names(
     Range ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger"""
 )
 """Operators that move, choose or compare; they do not round."""
+MOVED = _names(
+    """Identity Where Concat Split Slice Gather GatherElements GatherND Transpose Reshape Flatten
+    Squeeze Unsqueeze Expand Tile Pad DepthToSpace SpaceToDepth Trilu Compress ReverseSequence
+    CenterCropPad Dropout"""
+)
+"""Operators whose results are elements of their inputs as they are, denormal numbers too."""
 ROUNDED = _names("Add Sub Mul Div Sqrt Reciprocal Mod Sum Mean PRelu ThresholdedRelu")
 """Operators of one or two rounded operations per element."""
 ELEMENTWISE = _names(
@@ -56,6 +62,8 @@ def tolerance(op_type: str, dtype: Any) -> Tolerance:
         return Tolerance(0, 0, 0)
     info: Any = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]  # ml_dtypes
     eps, tiny = float(info.eps), float(info.smallest_normal)
+    if op_type in MOVED:
+        return Tolerance(0, 0, 0)
     if op_type in EXACT:
         return Tolerance(0, tiny, 0)  # denormal numbers may be flushed to zero
     if op_type in ROUNDED:

@@ -9,6 +9,7 @@ import pytest
 from onnx import defs
 
 from partita_conformance.bench.bench import Bench, Target
+from partita_conformance.draws.cover import ATTEMPTS, newest_opset, nth, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.draws.shapes import broadcast, without_dimensions
@@ -22,10 +23,9 @@ from partita_conformance.suites.numerics.suite_sweep import (
     attributes_of,
     sweep_checks,
     telling,
-    turns,
 )
 
-ATTRIBUTES = [(op, name) for op in GENERATORS for name in attributes_of(op, draw(op, 0).opset)]
+ATTRIBUTES = [(op, name) for op in GENERATORS for name in attributes_of(op, newest_opset(op))]
 
 
 @pytest.fixture(scope="module")
@@ -192,9 +192,24 @@ def test_exact_operators_have_no_tolerance():
 
 
 def test_types_take_turns_in_the_kinds_of_draws():
-    kinds = {draw("Pad", 0, attempt).attributes["mode"] for attempt in turns("Pad")}
+    kinds = {nth("Pad", number).attributes["mode"] for number in range(4)}
     assert kinds == {"constant", "edge", "reflect"}
-    assert len({len(draw("Pad", 0, attempt).inputs) for attempt in turns("Pad")}) == 2
+    assert len({len(draw("Pad", 0, attempt).inputs) for attempt in order("Pad")}) == 3
+
+
+def test_every_pair_of_traits_is_in_the_order():
+    how = {(d.attributes["reduction"], d.inputs[0].ndim) for d in map(scatter, order(SCATTER))}
+    every = {(d.attributes["reduction"], d.inputs[0].ndim) for d in map(scatter, range(ATTEMPTS))}
+    assert how == every
+    assert ("add", 1) in how
+    assert len(order(SCATTER)) < ATTEMPTS / 2
+
+
+SCATTER = "ScatterElements"
+
+
+def scatter(attempt):
+    return draw(SCATTER, 0, attempt)
 
 
 @pytest.mark.parametrize("op", ["Add", "Where", "Sum", "And", "NonZero", "Reshape"])

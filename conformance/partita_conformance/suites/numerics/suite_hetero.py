@@ -14,7 +14,8 @@ from onnx import helper
 from partita.zoo.naming import resolve
 from partita_conformance.bench.bench import REFERENCE, Bench
 from partita_conformance.bench.checks import Check
-from partita_conformance.draws.operators import GENERATORS, element_type
+from partita_conformance.draws.cover import nth
+from partita_conformance.draws.operators import GENERATORS
 from partita_conformance.inputs.models import Sample, networks
 from partita_conformance.judging.compare import OF_LARGEST, compare
 from partita_conformance.judging.requirements import DeclinedError, NotApplicableError, require
@@ -38,7 +39,7 @@ def hetero_checks(seeds: int, models: Sequence[str] = ()) -> list[Check]:
             True,
             f"{op} on the device, its neighbours on {REFERENCE}",
             op,
-            element_type(op),
+            nth(op, 0).element_type,
         )
         for op in GENERATORS
     ]
