@@ -325,8 +325,9 @@ def matmul_integer(rng: Rng) -> Draw:
 
 def conv_integer(rng: Rng) -> Draw:
     """Draws ConvInteger."""
-    x = integers(rng, 0, 256, 1, 2, 5, 6, dtype=np.uint8)
-    w = integers(rng, -128, 128, 3, 2, 2, 3, dtype=np.int8)
+    group = one_of(rng, 1, 2)
+    x = integers(rng, 0, 256, 1, 2 * group, 5, 6, dtype=np.uint8)
+    w = integers(rng, -128, 128, 4, 2, 2, 3, dtype=np.int8)
     given = one_of(
         rng,
         {"pads": [1, 0, 1, 2]},
@@ -334,7 +335,7 @@ def conv_integer(rng: Rng) -> Draw:
         {"dilations": [2, 2]},
         {"auto_pad": "SAME_UPPER"},
     )
-    return Draw([x, w, scalar(3, np.uint8)], given, [1, 2])
+    return Draw([x, w, scalar(3, np.uint8)], given | ({"group": 2} if group > 1 else {}), [1, 2])
 
 
 def qlinear_matmul(rng: Rng) -> Draw:

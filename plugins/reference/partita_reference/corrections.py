@@ -231,7 +231,7 @@ class RoiAlign(OriginalRoiAlign):
         self, *inputs: np.ndarray[Any, Any], **given: Any
     ) -> tuple[Any]:
         given["coordinate_transformation_mode"] = "output_half_pixel"
-        return (super()._run(*inputs, **given)[0],)  # type: ignore[no-untyped-call]  # onnx
+        return (super()._run(*inputs, **given)[0],)
 
 
 class GatherElements(OpRun):

@@ -156,12 +156,10 @@ UNREAD: dict[str, dict[str, str]] = {
     },
     "HannWindow": {"output_datatype": "its numbers are float32's in any type, as ONNX defines it"},
     "Dropout": {"seed": "read in training only"},
-    "Conv": {"kernel_shape": "may be told from the weight"},
-    "ConvInteger": {"kernel_shape": "may be told from the weight", "group": "1 in these draws"},
-    **dict.fromkeys(
-        ("ConvTranspose", "DeformConv", "QLinearConv"),
-        {"kernel_shape": "may be told from the weight"},
-    ),
+    **{
+        op: {"kernel_shape": "may be told from the weight"}
+        for op in ("Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv")
+    },
     "Split": {"num_outputs": "as many as the node has outputs"},
     "StringNormalizer": {"locale": "which locales there are, and what they do, systems say"},
     "Cast": {"saturate": "matters to float8 only", "round_mode": "matters to float8 only"},
