@@ -134,12 +134,18 @@ def _shrink_integers(x: Array, bias: float = 0.0, lambd: float = 0.5) -> Array:
 
 
 def _log_of_sum(
-    x: Array, terms: Array, axes: Sequence[int] | None = None, keepdims: int = 1
+    x: Array,
+    terms: Array,
+    axes: Sequence[int] | Array | None = None,
+    keepdims: int = 1,
+    noop_with_empty_axes: int = 0,
 ) -> Array:
-    """The fraction is cut off, as casts do."""
-    along = None if axes is None else tuple(axes)
-    sums = np.sum(terms, axis=along, keepdims=bool(keepdims), dtype=_WIDE)
-    return np.asarray(np.trunc(np.log(sums)).astype(x.dtype))
+    """The fraction is cut off, as casts do; what is whole but for rounding is whole."""
+    along = (() if noop_with_empty_axes else None) if axes is None else tuple(axes)
+    logs = np.log(np.sum(terms, axis=along, keepdims=bool(keepdims), dtype=_WIDE))
+    near = np.round(logs)
+    logs = np.where(np.abs(logs - near) < _WIDE("1e-15") * np.abs(near), near, logs)
+    return np.asarray(np.trunc(logs).astype(x.dtype))
 
 
 def _mean_variance(x: Array, axes: Sequence[int] = (0, 2, 3)) -> Array:
@@ -276,7 +282,9 @@ _ELEMENTWISE: Mapping[str, _Function] = {
 _OF_INTEGERS: Mapping[str, _Function] = {
     "Shrink": _shrink_integers,
     "PRelu": _prelu,
-    "ReduceLogSum": lambda x, **given: _log_of_sum(x, x, **given),
-    "ReduceLogSumExp": lambda x, **given: _log_of_sum(x, np.exp(x.astype(_WIDE)), **given),
+    "ReduceLogSum": lambda x, *axes, **given: _log_of_sum(x, x, *axes, **given),
+    "ReduceLogSumExp": lambda x, *axes, **given: _log_of_sum(
+        x, np.exp(x.astype(_WIDE)), *axes, **given
+    ),
 }
 """Operator to its value of integers."""

@@ -227,11 +227,10 @@ class RoiAlign(OriginalRoiAlign):
 
     before = 16
 
-    def _run(  # type: ignore[override]  # onnx names each of them
-        self, *inputs: np.ndarray[Any, Any], **given: Any
-    ) -> tuple[Any]:
+    def _run(self, *inputs: np.ndarray[Any, Any], **given: Any) -> tuple[Any]:
         given["coordinate_transformation_mode"] = "output_half_pixel"
-        return (super()._run(*inputs, **given)[0],)
+        original: Any = super()._run
+        return (original(*inputs, **given)[0],)
 
 
 class GatherElements(OpRun):

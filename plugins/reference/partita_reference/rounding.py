@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -45,17 +46,23 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
         op_schema = schema  # decides which defaults there are
 
         def _run(self, *inputs: Any, **given: Any) -> tuple[Any, ...]:
-            half = getattr(inputs[0], "dtype", None)  # the results have its type
             numbers = {n: float(v) if isinstance(v, np.floating) else v for n, v in given.items()}
             results = super()._run(*(_wide(x) for x in inputs), **numbers)
-            if half not in _HALVES:
-                return tuple(results)
-            return tuple(
-                r.astype(half) if getattr(r, "dtype", None) == np.float32 else r for r in results
-            )
+            return tuple(_narrow(schema, i, r, inputs) for i, r in enumerate(results))
 
     Widened.__name__ = op_type
     return Widened
+
+
+def _narrow(schema: onnx.defs.OpSchema, index: int, result: Any, inputs: Sequence[Any]) -> Any:
+    """A result of float32, in half precision if the input of its type has that."""
+    outputs, formal = schema.outputs, schema.inputs
+    kind = outputs[min(index, len(outputs) - 1)].type_str
+    for i, x in enumerate(inputs):
+        if formal[min(i, len(formal) - 1)].type_str == kind and isinstance(x, np.ndarray):
+            narrow = x.dtype in _HALVES and getattr(result, "dtype", None) == np.float32
+            return result.astype(x.dtype) if narrow else result
+    return result
 
 
 def _wide(x: Any) -> Any:

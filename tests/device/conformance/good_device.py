@@ -141,7 +141,7 @@ class Picky(Good):
     device_name = "PICKY"
 
     def verdict(self, op):
-        if op.op_type not in ("Relu", "Add"):
+        if op.domain or op.op_type not in ("Relu", "Add"):
             return partita.Reason(partita.ReasonCode.UNSUPPORTED_OP, f"no {op.op_type}")
         for value in op.node.inputs:
             if value is None or value.dtype is None or value.dtype.name != "FLOAT":

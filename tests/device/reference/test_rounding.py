@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from test_corrections import both, floats
+
+import partita
 
 
 @pytest.mark.parametrize("opset", [13, 18])
@@ -64,3 +66,27 @@ def test_logsumexp_of_nothing():
 def test_lp_normalization_of_either_sign(p, axis):
     got, want = both("LpNormalization", 13, [floats(3, 5)], p=p, axis=axis)
     np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+def test_results_of_another_type_than_halves_keep_their_digits():
+    q, k, v = (floats(1, 2, n, 4, seed=n) for n in (3, 5, 5))
+    past = floats(1, 2, 2, 4, seed=9)
+    feeds = {"q": q.astype(np.float16), "k": k.astype(np.float16), "v": v}
+    feeds |= {"pk": past.astype(np.float16), "pv": past}
+    values = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
+    ]
+    outputs = [
+        helper.make_tensor_value_info("y", TensorProto.FLOAT16, None),
+        helper.make_tensor_value_info("keys", TensorProto.FLOAT16, None),
+        helper.make_tensor_value_info("all_values", TensorProto.FLOAT, None),
+    ]
+    names = [value.name for value in outputs]
+    node = helper.make_node("Attention", ["q", "k", "v", "", "pk", "pv"], names)
+    graph = helper.make_graph([node], "mixed", values, outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    compiled = partita.Core().compile_model(proto, "REFERENCE")
+    _, keys, together = compiled(feeds).to_tuple()
+    np.testing.assert_array_equal(together, np.concatenate([past, v], 2))
+    assert keys.dtype == np.float16

@@ -16,6 +16,7 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
+from partita_conformance.runs.elsewhere import run_elsewhere
 
 
 def _export(bench: Bench, kind: str = "plain") -> bytes:
@@ -55,6 +56,16 @@ def comes_back(bench: Bench) -> None:
         compare(
             again(feeds).to_tuple(), bench.expected(sample.proto, feeds), f"{sample.name}, twice"
         )
+
+
+@check("blob", values=True)
+def comes_back_in_another_process(bench: Bench) -> None:
+    """A blob holds all that it takes: another process imports it and computes the same."""
+    sample = bench.sample("plain")
+    blob = _export(bench)
+    feeds = sample.feeds(9)
+    results = run_elsewhere(bench.target, blob, feeds)
+    compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
 
 
 @check("blob")

@@ -136,6 +136,22 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
     )
 
 
+@check("compiled", values=True)
+def requests_outlive_what_made_them(bench: Bench) -> None:
+    """A request computes on when its compiled model, the model and their core are gone."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto, core=bench.new_core())
+    requests = [compiled.create_infer_request() for _ in range(2)]
+    del compiled
+    gc.collect()
+    for seed, request in enumerate(requests):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        what = f"{sample.name}, after its model was dropped"
+        compare(request.infer(feeds).to_tuple(), expected, what)
+        requests[0] = request  # of which the first is gone then
+
+
 @check("compiled")
 def a_model_that_is_not_taken_raises(bench: Bench) -> None:
     """Compiling what the device does not take raises a PartitaError; afterwards others compile."""

@@ -212,6 +212,78 @@ def outputs_may_be_left_out(bench: Bench) -> None:
 
 
 @check("ports", values=True)
+def values_may_be_of_unknown_rank(bench: Bench) -> None:
+    """What a shape that is an input makes has any rank, inside the model and as its output."""
+    unknown = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    shape = helper.make_tensor_value_info("s", TensorProto.INT64, ["K"])
+    tried = 0
+    for op in UNARY:
+        nodes = [
+            helper.make_node("Reshape", ["x", "s"], ["a"]),
+            helper.make_node(op, ["a"], ["y"]),
+        ]
+        proto = model(nodes, [_value("x"), shape], [unknown])
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        for dims in ([6], [3, 1, 2], [2, 3]):
+            feeds = {"x": numbers(1)[0], "s": np.array(dims, np.int64)}
+            agree(bench, proto, feeds, f"{op} of an unknown rank that is {len(dims)}")
+        break
+    if not tried:
+        raise NotApplicableError("the device takes nothing of unknown rank")
+
+
+_WEIGHTS: dict[str, Array] = {
+    "double": np.array([1 / 3, 1e300, -1 - 2.0**-40]),
+    "int64": np.array([2**53 + 1, -(2**62) - 1, 2**31]),
+    "int32": np.array([2**24 + 1, -(2**31), 5], np.int32),
+    "uint64": np.array([2**63 + 1, 2**64 - 1, 5], np.uint64),
+    "uint8": np.array([200, 255, 0], np.uint8),
+    "float16": np.array([6e-8, 65504, -0.1], np.float16),
+    "bool": np.array([True, False, True]),
+    "float": np.array([1e-40, 16777217, -1 / 3], np.float32),
+}
+"""Weights that no other type holds, by element type."""
+
+
+@check("ports", values=True)
+def weights_of_every_type_stay_as_they_are(bench: Bench) -> None:
+    """Weights reach outputs with all their digits, whatever their type."""
+    tried = 0
+    for name, weight in _WEIGHTS.items():
+        element = helper.np_dtype_to_tensor_dtype(weight.dtype)
+        x = helper.make_tensor_value_info("x", element, [1])
+        y = helper.make_tensor_value_info("y", element, [4])
+        node = helper.make_node("Concat", ["w", "x"], ["y"], axis=0)
+        proto = model([node], [x], [y], {"w": weight})
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        due = np.concatenate([weight, weight[:1]])
+        (have,) = bench.compile(proto)({"x": weight[:1]}).to_tuple()
+        compare([have], [due], f"a weight of {name}", 0, 0)
+    if not tried:
+        raise NotApplicableError("the device does not take Concat")
+
+
+@check("ports", values=True)
+def equal_weights_keep_their_shapes(bench: Bench) -> None:
+    """Weights of the same bytes in other shapes are not taken for one another."""
+    shapes = {"a": (2, 3), "b": (3, 2), "c": (6,), "d": (1, 6, 1)}
+    weights = {f"w{n}": np.arange(1, 7, dtype=np.float32).reshape(s) for n, s in shapes.items()}
+
+    def made(op: str) -> onnx.ModelProto:
+        nodes = [helper.make_node(op, [n, f"w{n}"], [f"y{n}"]) for n in shapes]
+        inputs = [_value(n, s) for n, s in shapes.items()]
+        return model(nodes, inputs, [_value(f"y{n}", s) for n, s in shapes.items()], weights)
+
+    proto = first_taken(bench, map(made, BINARY), "two inputs of each operation")
+    feeds = {n: np.full(s, 2, np.float32) for n, s in shapes.items()}
+    agree(bench, proto, feeds, "weights of equal bytes")
+
+
+@check("ports", values=True)
 def long_models_work(bench: Bench) -> None:
     """A chain of 300 operations that are all taken compiles and runs."""
 

@@ -76,6 +76,20 @@ def an_unknown_operator_is_refused(bench: Bench) -> None:
 
 
 @check("query")
+def other_domains_are_not_onnx(bench: Bench) -> None:
+    """An operator of a foreign domain is not taken for ONNX's own of the same name."""
+    for network in (*networks(), *samples("plain")):
+        foreign = type(network.proto)()
+        foreign.CopyFrom(network.proto)
+        for number, node in enumerate(foreign.graph.node):
+            node.domain, node.name = "com.nobody", f"foreign_{number}"
+        foreign.opset_import.add(domain="com.nobody", version=1)
+        answer = bench.core.query_model(bench.read(foreign), bench.device, bench.target.config)
+        taken = sorted(n.op_type for n in foreign.graph.node if n.name in answer)
+        require(not taken, f"The device takes com.nobody's {', '.join(taken)} for ONNX's.")
+
+
+@check("query")
 def the_model_stays_as_it_is(bench: Bench) -> None:
     """Neither query nor compile changes the model or the affinities in it."""
     for network in networks():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import partita
+from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.inputs.models import Sample, parse, samples
@@ -119,6 +120,108 @@ def every_element_is_read_anew(bench: Bench) -> None:
             array.reshape(-1)[place] += 3
             changed = {**feeds, name: array.copy()}
             _agree(bench, sample, changed, request.infer(changed), f"element {place} changed")
+
+
+_DECIDING: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
+    "If": (
+        "g (float[6] x, bool c) => (float[6] y) { y = If (c) <"
+        " then_branch = t () => (float[6] a) { a = Add(x, x) },"
+        " else_branch = e () => (float[6] b) { b = Neg(x) }> }",
+        ({"c": True}, {"c": False}, {"c": True}),
+    ),
+    "Reshape": (
+        "g (float[6] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        ({"s": [2, 3]}, {"s": [3, 2]}, {"s": [1, 6]}, {"s": [2, 3]}),
+    ),
+    "Slice": (
+        "g (float[6] x, int64[1] i, int64[1] j) => (float[A] y) { y = Slice(x, i, j) }",
+        ({"i": [1], "j": [3]}, {"i": [2], "j": [4]}, {"i": [0], "j": [6]}),
+    ),
+    "Expand": (
+        "g (float[6] x, int64[2] s) => (float[A,6] y) { y = Expand(x, s) }",
+        ({"s": [2, 6]}, {"s": [3, 6]}, {"s": [1, 1]}),
+    ),
+    "Tile": (
+        "g (float[6] x, int64[1] n) => (float[A] y) { y = Tile(x, n) }",
+        ({"n": [1]}, {"n": [3]}, {"n": [2]}),
+    ),
+    "Gather": (
+        "g (float[6] x, int64[2] i) => (float[2] y) { y = Gather(x, i) }",
+        ({"i": [0, 5]}, {"i": [-1, 2]}, {"i": [3, 3]}),
+    ),
+    "TopK": (
+        "g (float[6] x, int64[1] k) => (float[A] y, int64[A] i) { y, i = TopK(x, k) }",
+        ({"k": [2]}, {"k": [5]}, {"k": [1]}),
+    ),
+    "ReduceSum": (
+        "g (float[6] x, float[2,3] z, int64[1] a) => (float[A,B] y) { y = ReduceSum(z, a) }",
+        ({"a": [0]}, {"a": [1]}, {"a": [-2]}),
+    ),
+    "Clip": (
+        "g (float[6] x, float low) => (float[6] y) { y = Clip(x, low) }",
+        ({"low": -0.5}, {"low": 0.5}, {"low": -9}),
+    ),
+    "Range": (
+        "g (float[6] x, int64 n) => (int64[A] y) { y = Range(one, n, one) }",
+        ({"n": 4}, {"n": 7}, {"n": 2}),
+    ),
+}
+"""Operator to a model in which elements of an input decide a shape or a way, and those elements."""
+
+
+@check("request", values=True)
+def inputs_that_decide_are_read_anew(bench: Bench) -> None:
+    """Conditions, shapes, axes, bounds and indices that are inputs count in each run anew."""
+    tried = 0
+    for op, (text, turns) in _DECIDING.items():
+        proto = parse(text, {"one": np.array(1, np.int64)} if "one" in text else None)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        sample = Sample(op, proto)
+        request = bench.compile(proto).create_infer_request()
+        usual = sample.feeds(13)
+        for number, given in enumerate(turns):
+            feeds = usual | {n: np.array(v, usual[n].dtype) for n, v in given.items()}
+            _agree(bench, sample, feeds, request.infer(feeds), f"{given} in run {number + 1}")
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+_SEQUENCES = (
+    "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y) { y = SequenceInsert(s, x) }",
+    "g (seq(float[2,3]) s, int64 i) => (seq(float[2,3]) y) { y = SequenceErase(s, i) }",
+    "g (seq(float[2,3]) s, int64 i) => (float[2,3] y) { y = SequenceAt(s, i) }",
+    "g (seq(float[2,3]) s) => (int64 y) { y = SequenceLength(s) }",
+    "g (seq(float[2,3]) s) => (float[A,3] y) { y = ConcatFromSequence <axis = 0> (s) }",
+    "g (seq(float[2,3]) s) => (float[A,2,3] y) {"
+    " y = ConcatFromSequence <axis = 0, new_axis = 1> (s) }",
+)
+
+
+@check("request", values=True)
+def sequences_are_only_read(bench: Bench) -> None:
+    """Sequences that are inputs hold the same tensors after a run as before."""
+    tried = 0
+    for text in _SEQUENCES:
+        proto = parse(text)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        given = [np.full((2, 3), number, np.float32) for number in range(3)]
+        more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(1, np.int64)}
+        names = {value.name for value in proto.graph.input}
+        feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
+        compiled = bench.compile(proto)
+        what = text.partition("{")[2]
+        for _ in range(2):
+            have = [unboxed(array) for array in compiled(feeds).to_tuple()]
+            compare(have, [unboxed(array) for array in bench.expected(proto, feeds)], what)
+            for number, array in enumerate(given):
+                require(bool(np.all(array == number)), f"{what}: a run writes to the sequence.")
+            require(len(given) == 3, f"{what}: a run changes the sequence that it is given.")
+    if not tried:
+        raise NotApplicableError("the device takes no sequences")
 
 
 @check("request", values=True)

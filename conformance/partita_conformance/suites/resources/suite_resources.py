@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import decimal
 import gc
 import io
 import locale
+import logging
+import multiprocessing
 import os
+import random
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -216,8 +222,24 @@ def _state() -> dict[str, Any]:
         "the tracer": sys.gettrace(),
         "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "the processors to run on": _processors(),
-        "how small floats are computed": float(np.float32(1e-40) * np.float32(0.5)),
+        "handlers of the root logger": (logging.root.level, list(logging.root.handlers)),
+        "what is done with uncaught errors": (sys.excepthook, threading.excepthook),
+        "Python's random numbers": random.getstate(),
+        "the precision of decimals": decimal.getcontext().prec,
+        "how numpy prints": np.get_printoptions(),
+        "the timeout of sockets": socket.getdefaulttimeout(),
+        "functions called at exit": atexit._ncallbacks(),  # nothing else counts them
+        "how processes are started": multiprocessing.get_start_method(allow_none=True),
         "the interval of thread switches": sys.getswitchinterval(),
+    }
+
+
+def _arithmetic() -> dict[str, Any]:
+    """How this thread computes floats: modes of the processor that libraries switch."""
+    third = [float(np.float32(sign) / np.float32(3)) for sign in (1, -1)]
+    return {
+        "how small floats are computed": float(np.float32(1e-40) * np.float32(0.5)),
+        "how floats are rounded": third,
     }
 
 
@@ -246,6 +268,7 @@ def _unusual_state() -> Iterator[None]:
     folder, environment = Path.cwd(), dict(os.environ)
     limit, mask, filters = sys.getrecursionlimit(), os.umask(0o37), list(warnings.filters)
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
+    level, loggers = logging.root.level, list(logging.root.handlers)
     elsewhere = tempfile.mkdtemp(prefix="partita-conformance-")
     try:
         with np.errstate(all="warn"):
@@ -259,6 +282,8 @@ def _unusual_state() -> Iterator[None]:
             if _PROCESSORS:
                 os.sched_setaffinity(0, _PROCESSORS)
             gc.enable()
+            logging.root.handlers[:] = []
+            logging.root.setLevel(_LEVEL)
             np.random.set_state(np.random.RandomState(7).get_state())  # that of everybody
             yield
     finally:
@@ -267,6 +292,8 @@ def _unusual_state() -> Iterator[None]:
         _set_environment(environment)
         sys.setrecursionlimit(limit)
         os.umask(mask)
+        logging.root.setLevel(level)
+        logging.root.handlers[:] = loggers
         warnings.filters[:] = filters  # type: ignore[index]  # a list, whatever typeshed says
         if threading.current_thread() is threading.main_thread():
             for number, handler in handlers.items():
@@ -280,10 +307,13 @@ def _set_environment(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
+_LEVEL = 33  # of the root logger, which nobody else sets
 _ENVIRONMENT = dict(os.environ)
 """The environment before the device could change it."""
 _PROCESSORS = _processors()
 """The processors before the device could change them."""
+_ARITHMETIC = _arithmetic()
+"""How floats were computed before the device could switch it."""
 _HANDLED = [signal.SIGINT, signal.SIGTERM, signal.SIGABRT, signal.SIGFPE]
 
 
@@ -299,6 +329,7 @@ def the_process_is_left_alone(bench: Bench) -> None:
         for seed in range(2):
             compiled(sample.feeds(seed))
         after = _state()
+    before, after = before | _ARITHMETIC, after | _arithmetic()
     changed = [what for what, value in before.items() if after[what] != value]
     require(not changed, f"Compiling or running changes {', '.join(changed)}.")
     require(not out.getvalue(), f"Compiling or running prints {out.getvalue()[:80]!r}.")

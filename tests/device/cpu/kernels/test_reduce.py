@@ -54,6 +54,14 @@ def test_axes(op_type, axes):
         )
 
 
+@pytest.mark.parametrize("op_type", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(3, 1, 5), (2, 17)])
+def test_no_axis_leaves_the_other_steps(op_type, shape):
+    x = normal(2, *shape)
+    x = np.abs(x) + np.float32(0.1) if op_type == "ReduceLogSum" else x
+    check(op_type, [x], opset=18, noop_with_empty_axes=1, rtol=3e-6, atol=1e-6)
+
+
 @examples(40)
 @given(
     shape=st.lists(st.integers(1, 6), min_size=0, max_size=6),

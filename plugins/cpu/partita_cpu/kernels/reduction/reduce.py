@@ -104,6 +104,8 @@ _REDUCTIONS = {
         _product, _product, (_whole_product, _whole_product), scratch=False, empty=1.0
     ),
 }
+_COMPOSITE = frozenset(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"))
+"""Reductions that do more to an element than to reduce."""
 _LAST = {"sqrt": mapped(square_root), "log": mapped(logarithm)}
 _mean, _mean_whole = mapped_with(divided), mapped_with(divided_whole)
 _NO_SCRATCH = np.zeros(1, np.float64)
@@ -124,10 +126,15 @@ def normalized_axis(b: Builder, axis: int, ndim: int) -> int:
 
 
 def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> frozenset[int] | None:
-    """The axes to reduce, from the attribute or the input; ``None`` where nothing is reduced."""
+    """The axes to reduce, from the attribute or the input; ``None`` where elements stay.
+
+    Without an axis to reduce, a sum is its element, and a sum of squares is still a square.
+    """
     given = node.attrs.get("axes", ()) if axes is None else b.value(axes).reshape(-1).tolist()
     if not given:
-        return None if node.attrs.get("noop_with_empty_axes", 0) else frozenset(range(x.ndim))
+        if not node.attrs.get("noop_with_empty_axes", 0):
+            return frozenset(range(x.ndim))
+        return frozenset() if node.op_type in _COMPOSITE else None
     if x.ndim == 0:
         return frozenset()  # as onnxruntime: any axis of a scalar
     return frozenset(normalized_axis(b, int(axis), x.ndim) for axis in given)
