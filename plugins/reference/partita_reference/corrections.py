@@ -23,7 +23,7 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
-from partita_reference.movement import Flatten, Pad, Slice, Unique
+from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
@@ -282,6 +282,7 @@ CORRECTED: list[type[OpRun]] = [
     Softmax,
     StringNormalizer,
     Unique,
+    Unsqueeze,
     *BY_TYPE,
 ]
 

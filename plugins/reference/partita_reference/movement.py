@@ -12,6 +12,15 @@ from onnx.reference.op_run import OpRun
 Array = np.ndarray[Any, Any]
 
 
+class Unsqueeze(OpRun):
+    """The original inserts the axes one by one, in the order in which they are given."""
+
+    before = 13
+
+    def _run(self, x: Array, axes: Sequence[int] | None = None) -> tuple[Array]:
+        return (np.expand_dims(x, tuple(axes or ())),)
+
+
 class Flatten(OpRun):
     """The original asks numpy to find the size beside a size of 0."""
 

@@ -55,7 +55,9 @@ def widened(base: type[OpRun], op_type: str) -> type[OpRun]:
 
 
 def _narrow(schema: onnx.defs.OpSchema, index: int, result: Any, inputs: Sequence[Any]) -> Any:
-    """A result of float32, in half precision if the input of its type has that."""
+    """A result of float32, in half precision if the first input and that of its type have it."""
+    if getattr(inputs[0], "dtype", None) not in _HALVES:
+        return result
     outputs, formal = schema.outputs, schema.inputs
     kind = outputs[min(index, len(outputs) - 1)].type_str
     for i, x in enumerate(inputs):

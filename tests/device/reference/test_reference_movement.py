@@ -22,6 +22,14 @@ def test_flatten_beside_sizes_of_zero(shape, axis):
     assert got.shape == want.shape
 
 
+@pytest.mark.parametrize("axes", [[2, 0], [0, 2], [4, 0, 2], [1]])
+@pytest.mark.parametrize("opset", [10, 11])
+def test_axes_are_inserted_where_they_are_in_the_result(axes, opset):
+    got, want = both("Unsqueeze", opset, [floats(3, 4)], axes=axes)
+    np.testing.assert_array_equal(got, want)
+    assert got.shape == want.shape
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
 @pytest.mark.parametrize("pads", [(-1, 0, 0, 1), (1, -2, -1, 0), (-1, -1, -1, -1), (2, 1, 0, 2)])
 def test_pads_below_zero_take_elements_away(mode, pads):

@@ -38,7 +38,7 @@ from partita_conformance.judging.tolerances import ROUNDED
 from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
 
 OPSETS = (7, 9, 10, 11, 13)
-_AGED = 3  # draws of an old opset at least
+_AGED = 2  # draws of an old opset at least
 _TYPED = 6  # attempts at a draw of a type that can be judged
 
 
