@@ -34,7 +34,7 @@ _NUMBERS: Mapping[str, tuple[float, ...]] = {
 def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
     """A draw to each element type: fractions, both ends of the source's and target's range."""
     if element == "string":
-        return []
+        return [_read(op_type, name) for name in ("float", "double", "int32", "int64")]
     drawn = []
     for name in _TARGETS:
         target = np.dtype(TYPES[name])
@@ -45,6 +45,19 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
         else:
             drawn.append((f"to {name}", Draw([x, np.zeros(1, target)])))
     return drawn
+
+
+_TEXTS = ("1", "-2.5", "1e3", "2.5E-2", "-3.25e+01", "0.1", "NaN", "INF", "-INF")
+_WHOLE_TEXTS = ("1", "-12", "0", "2147483647")
+
+
+def _read(op_type: str, name: str) -> tuple[str, Draw]:
+    """A draw of texts that are numbers."""
+    target = np.dtype(TYPES[name])
+    x = np.array(_TEXTS if target.kind == "f" else _WHOLE_TEXTS, object)
+    to = int(helper.np_dtype_to_tensor_dtype(target))
+    made = Draw([x], {"to": to}) if op_type == "Cast" else Draw([x, np.zeros(1, target)])
+    return f"texts to {name}", made
 
 
 def _told(source: np.dtype[Any], target: np.dtype[Any]) -> Array:

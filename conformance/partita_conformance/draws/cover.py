@@ -54,6 +54,8 @@ def _traits(one: Draw) -> Iterator[str]:
     yield f"opset {one.opset}"
     for i, array in enumerate(one.inputs):
         yield f"input {i} {None if array is None else array.ndim}"
+        for axis in () if array is None else [k for k, n in enumerate(array.shape) if n == 1]:
+            yield f"input {i} is 1 along {axis}"
     for name, value in one.attributes.items():
         yield f"{name} {_choice(value)}"
 
@@ -63,7 +65,7 @@ def _choice(value: object) -> object:
     if isinstance(value, str) or (isinstance(value, int) and abs(value) <= _MOST_OF_A_NUMBER):
         return value
     if isinstance(value, (list, tuple)):
-        return f"{len(value)} {len(set(value)) > 1}" if _all_numbers(value) else tuple(value)
+        return {min(v, 2) for v in value} if _all_numbers(value) else tuple(value)
     return type(value).__name__
 
 

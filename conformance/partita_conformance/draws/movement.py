@@ -142,6 +142,8 @@ def pad(rng: Rng) -> Draw:
     if mode == "constant" and rng.random() < 0.3:
         pads[int(rng.integers(len(pads)))] = -1
     inputs: list[Array | None] = [floats(rng, shape), pads]
+    if mode == "edge" and rng.random() < 0.4:
+        return Draw(inputs, {"mode": "wrap"}, [1], opset=19)
     if mode == "constant" and rng.random() < 0.7:
         inputs.append(np.array(1.5, np.float32))
     if rng.random() < 0.2:
@@ -166,7 +168,7 @@ def resize(rng: Rng) -> Draw:
         attributes["cubic_coeff_a"] = -0.5
     if mode == "cubic" and rng.random() < 0.5:
         attributes["exclude_outside"] = 1
-    sizes = np.array([1, 2, *rng.integers(2, 12, 2)], np.int64)
+    sizes = np.array([1, 2, *rng.integers(1, 12, 2)], np.int64)
     if rng.random() < 0.2 and mode != "cubic":
         attributes["coordinate_transformation_mode"] = "tf_crop_and_resize"
         attributes["extrapolation_value"] = 2.5

@@ -36,7 +36,11 @@ def conv(rng: Rng) -> Draw:
     spatial = [int(n) for n in rng.integers(4, 9, rng.integers(1, 4))]
     groups = int(rng.choice([1, 1, 2, 3]))
     per_in, per_out = size(rng, 1, 4), size(rng, 1, 4)
+    if rng.random() < 0.2:  # a kernel for each channel
+        groups, per_in, per_out = 3, 1, int(rng.integers(1, 3))
     attributes = _windows(rng, spatial)
+    if rng.random() < 0.15:  # a product of matrices, of some pixels
+        attributes = {"kernel_shape": [1] * len(spatial), "strides": [2] * len(spatial)}
     x = floats(rng, [int(rng.integers(1, 3)), groups * per_in, *spatial])
     w = floats(rng, [groups * per_out, per_in, *attributes["kernel_shape"]])
     b = floats(rng, [groups * per_out]) if rng.random() < 0.5 else None
@@ -193,7 +197,9 @@ def einsum(rng: Rng) -> Draw:
         ("ii->i", ([i, i],)),
         ("ij,jk,kl->il", ([i, j], [j, k], [k, 2])),
         ("ij,ij->", ([i, j], [i, j])),
-    )[int(rng.integers(9))]
+        ("...ij,jk->...ik", ([2, i, j], [j, k])),
+        ("...i->...", ([2, i, j],)),
+    )[int(rng.integers(11))]
     return Draw([floats(rng, shape) for shape in shapes], {"equation": equation})
 
 

@@ -171,6 +171,12 @@ def scatter_nd(rng: Rng) -> Draw:
     """Draws ScatterND."""
     x = floats(rng, [5, 4])
     how = one_of(rng, "none", "add", "mul", "max", "min")
+    if rng.random() < 0.3:  # places of single elements, and slices of higher rank
+        places = rng.permutation(20)[:6] if how == "none" else rng.integers(0, 20, 6)
+        indices = np.asarray(np.stack([places // 4, places % 4 - 4], -1), np.int64)
+        x = x if rng.random() < 0.5 else floats(rng, [5, 4, 3])
+        updates = floats(rng, [6, *x.shape[2:]])
+        return Draw([x, indices, updates], {"reduction": how}, opset=18)
     rows = rng.permutation(5)[:3] if how == "none" else rng.integers(0, 5, 3)
     rows = np.asarray(rows - 5 * (rng.random(3) < 0.4), np.int64)
     return Draw([x, rows[:, None], floats(rng, [3, 4])], {"reduction": how}, opset=18)

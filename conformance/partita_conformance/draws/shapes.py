@@ -17,6 +17,7 @@ _UNARY, _BINARY = frozenset(_UNARY_NAMES.split()), frozenset(_BINARY_NAMES.split
 _LOGICAL = frozenset(("And", "Or", "Xor"))
 _SEVERAL = frozenset(("Sum", "Mean"))
 _FULL = (2, 3, 4)
+_DEEP = (2, 3, 2, 2, 4)
 _OTHERS = ((4,), (3, 1), (1, 3, 4), (2, 1, 1), (1,), ())
 """Shapes that broadcast to :data:`_FULL`: to the left of it, in its middle, and nothing at all."""
 _FIRST_TRUTH = _LOGICAL | {"Not"}
@@ -62,12 +63,16 @@ def without_dimensions(op_type: str) -> list[Draw]:
 
 
 def broadcast(op_type: str) -> list[Draw]:
-    """Draws in which each input in turn is of each shape that the others' broadcasts to."""
+    """Draws in which each input in turn is of each shape that the others' broadcasts to.
+
+    The last ones are of five dimensions, and of numbers beside vectors of one element.
+    """
     count = 2 if op_type in _BINARY else 3 if op_type in _SEVERAL | {"Where"} else 0
     draws = []
+    pairs = [(_FULL, shape) for shape in _OTHERS] + [(_DEEP, (3, 1, 1, 4)), ((1,), ())]
     for place in range(count):
-        for shape in _OTHERS:
-            shapes = [shape if i == place else _FULL for i in range(count)]
+        for full, shape in pairs:
+            shapes = [shape if i == place else full for i in range(count)]
             inputs = [_numbers(each, i, op_type) for i, each in enumerate(shapes)]
             if op_type == "Where":
                 inputs[0] = inputs[0] > 3

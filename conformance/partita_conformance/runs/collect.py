@@ -24,6 +24,7 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
     suite_query,
     suite_request,
 )
+from partita_conformance.suites.numerics.suite_chains import chain_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
@@ -85,6 +86,7 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
     form = sorted(registered(), key=lambda one: one.suite != _FIRST)
     everything = [
         *form,
+        *chain_checks(),
         *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
         *sweep_checks(selection.draws),

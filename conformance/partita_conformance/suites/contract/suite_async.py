@@ -85,6 +85,24 @@ def a_cancelled_request_works_again(bench: Bench) -> None:
 
 
 @check("async", values=True)
+def cancelling_nothing_does_nothing(bench: Bench) -> None:
+    """A cancellation before a run, or after its end, does not end the next one."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto)
+    request, runner = compiled.create_infer_request(), compiled.device_model.create_runner()
+    for seed in range(3):
+        feeds = sample.feeds(seed)
+        expected = bench.expected(sample.proto, feeds)
+        request.cancel()
+        result = request.infer(feeds).to_tuple()
+        compare(result, expected, f"{sample.name} after a cancelled request had no run")
+        runner.cancel()
+        inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+        results = [tensor.numpy() for tensor in runner.run(inputs)]
+        compare(results, expected, f"{sample.name} after a cancelled runner had no run")
+
+
+@check("async", values=True)
 def a_queue_loses_nothing(bench: Bench) -> None:
     """AsyncInferQueue runs every job once, each with its own inputs."""
     sample = bench.sample("plain")

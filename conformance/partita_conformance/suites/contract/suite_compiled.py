@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -11,9 +12,14 @@ import partita
 from partita.errors import ModelError, PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import networks, samples
+from partita_conformance.inputs.models import Sample, networks, parse, samples
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import ConformanceError, require, require_raises
+from partita_conformance.judging.requirements import (
+    ConformanceError,
+    NotApplicableError,
+    require,
+    require_raises,
+)
 
 
 @check("compiled")
@@ -134,6 +140,55 @@ def edits_of_the_model_come_too_late(bench: Bench) -> None:
         bench.expected(sample.proto, feeds),
         sample.name,
     )
+
+
+_ALIKE = (
+    "g (float[3,3] x) => (float[3,3] y) {{ y = LeakyRelu <alpha = {}> (x) }}",
+    "g (float[3,3] x) => (float[3,3] y) {{ y = Softmax <axis = {:.0f}> (x) }}",
+    "g (float[3,3] x) => (float[3,3] y) {{ y = Elu <alpha = {}> (x) }}",
+    "g (float[3,3] x) => (float[3,3] y) {{ y = CumSum <reverse = {:.0f}> (x, axis) }}",
+    "g (float[3,3] x) => (float[3,3] y) {{ y = HardSigmoid <alpha = {}> (x) }}",
+)
+
+
+@check("compiled", values=True)
+def models_differ_by_their_attributes(bench: Bench) -> None:
+    """Of models that have all but one attribute in common, each computes with its own."""
+    tried = 0
+    for text in _ALIKE:
+        weights = {"axis": np.array(1)} if "axis)" in text else None
+        protos = [parse(text.format(value), weights) for value in (1.0, 0.0)]
+        if any(bench.refusals(proto) for proto in protos):
+            continue
+        tried += 1
+        feeds = Sample("", protos[0]).feeds(5)
+        models = [bench.compile(proto) for proto in protos]
+        for proto, compiled in zip(protos, models, strict=True):
+            what = f"{text.rpartition('{{')[2]} beside another attribute"
+            compare(compiled(feeds).to_tuple(), bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+@check("compiled", values=True)
+def requests_end_alone(bench: Bench) -> None:
+    """A request that is closed, or dropped, takes nothing away from the others."""
+    sample = bench.sample("plain")
+    compiled = bench.compile(sample.proto)
+    device_model = compiled.device_model
+    runners = [device_model.create_runner() for _ in range(3)]
+    feeds = sample.feeds(6)
+    inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+    expected = bench.expected(sample.proto, feeds)
+    for runner in list(runners):
+        results = [tensor.numpy() for tensor in runner.run(inputs)]
+        compare(results, expected, f"{sample.name}, after another request ended")
+        if runners.index(runner) == 0:
+            runner.close()
+        runners.remove(runner)
+        del runner
+        gc.collect()
+    compare(compiled(feeds).to_tuple(), expected, f"{sample.name}, after all requests ended")
 
 
 @check("compiled", values=True)

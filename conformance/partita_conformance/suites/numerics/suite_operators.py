@@ -12,13 +12,15 @@ from partita.errors import PartitaError
 from partita.tensors.sequence_values import boxed, unboxed
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
-from partita_conformance.draws.cover import nth
+from partita_conformance.draws.cover import nth, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import GENERATORS, draw, model_of
 from partita_conformance.inputs.node_cases import NodeCase
 from partita_conformance.judging.compare import BFLOAT16, compare
 from partita_conformance.judging.requirements import ConformanceError
 from partita_conformance.judging.tolerances import EXACT
+
+_MANY_KINDS = 20
 
 
 def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
@@ -37,7 +39,7 @@ def operator_checks(cases: Mapping[str, NodeCase]) -> list[Check]:
 
 
 def random_checks(count: int) -> list[Check]:
-    """Checks of random models, some per operator."""
+    """Checks of random models, some per operator; twice as many where there are many kinds."""
     return [
         Check(
             f"random/{op}/{number}",
@@ -48,7 +50,7 @@ def random_checks(count: int) -> list[Check]:
             nth(op, number).element_type,
         )
         for op in GENERATORS
-        for number in range(count)
+        for number in range(count if len(order(op)) < _MANY_KINDS else 2 * count)
     ]
 
 

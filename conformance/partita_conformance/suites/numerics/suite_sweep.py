@@ -21,6 +21,7 @@ from partita_conformance.draws.casts import casts
 from partita_conformance.draws.cover import ATTEMPTS, newest_opset, order
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
+from partita_conformance.draws.long import LONG
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import groups_of, revalued
@@ -58,7 +59,7 @@ def sweep_checks(count: int) -> list[Check]:
                 make = functools.partial(_typed, op, element, number)
                 what = f"{op} of {element}"
                 checks.append(draw_check(f"types/{op}/{element}/{number}", op, make, what, element))
-            if groups_of(op, element) or (op in _CASTS and element != "string"):
+            if groups_of(op, element) or op in _CASTS:
                 make = functools.partial(_valued, op, element)
                 what = f"{op} of values of {element} that break things"
                 checks.append(draw_check(f"values/{op}/{element}", op, make, what, element))
@@ -248,6 +249,7 @@ def _sized(op: str, number: int, _: Bench) -> list[tuple[str, Draw]]:
 
 _SHAPES: Sequence[tuple[str, Callable[[str], list[Draw]], str]] = (
     ("empty", lambda op: EMPTY[op]() if op in EMPTY else [], "of no elements"),
+    ("long", lambda op: LONG[op]() if op in LONG else [], "of rows longer than a block"),
     ("scalars", without_dimensions, "of inputs without dimensions"),
     ("broadcast", broadcast, "of each input broadcast in each way"),
 )

@@ -1,0 +1,80 @@
+"""Draws of rows longer than a block of threads, and of matrices of more than one tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from partita_conformance.draws.draw import Array, Draw
+
+_ROW = 2053
+"""A prime that is more than any device has threads in a block."""
+_TILES = (70, 45)
+
+
+def _numbers(*shape: int) -> Array:
+    """Numbers between -2 and 2 whose largest stand at the end."""
+    count = int(np.prod(shape))
+    values = (np.arange(count) * 7919) % 401 / 200 - 1 + np.arange(count) / count
+    return np.asarray(values, np.float32).reshape(shape)
+
+
+def _whole(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _one(*inputs: Array, constant: tuple[int, ...] = (), **given: Any) -> Callable[[], list[Draw]]:
+    return lambda: [Draw(list(inputs), given, constant)]
+
+
+def _reduced() -> list[Draw]:
+    """Along the last axis, along the first one, and of all elements."""
+    x = _numbers(3, _ROW)
+    return [Draw([x], {"axes": [-1]}), Draw([x.T.copy()], {"axes": [0]}), Draw([x])]
+
+
+def _summed() -> list[Draw]:
+    x = _numbers(3, _ROW)
+    return [Draw([x, _whole(-1)], {}, [1]), Draw([x.T.copy(), _whole(0)], {}, [1]), Draw([x])]
+
+
+_ROWS = _numbers(3, _ROW)
+_ALONG = ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
+_REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
+
+LONG: Mapping[str, Callable[[], list[Draw]]] = {
+    **{op: lambda: [Draw([_ROWS]), Draw([_ROWS.T.copy()], {"axis": 0})] for op in _ALONG},
+    **dict.fromkeys(_REDUCTIONS, _reduced),
+    "ReduceSum": _summed,
+    **{op: lambda: [Draw([_ROWS], {"axis": a}) for a in (0, 1)] for op in ("ArgMax", "ArgMin")},
+    "TopK": lambda: [Draw([_ROWS, _whole(k)], {"axis": 1}, [1], 2) for k in (5, 600)],
+    "CumSum": _one(_ROWS, np.array(1, np.int64), constant=(1,)),
+    "LayerNormalization": _one(_ROWS, _numbers(_ROW), _numbers(_ROW), constant=(1, 2)),
+    "InstanceNormalization": _one(_numbers(1, 3, _ROW), _numbers(3), _numbers(3), constant=(1, 2)),
+    "MatMul": _one(_numbers(70, 1100), _numbers(1100, 45)),
+    "Gemm": _one(_numbers(70, 300), _numbers(45, 300), _numbers(45), transB=1),
+    "Transpose": lambda: [
+        Draw([_numbers(*_TILES)]),
+        Draw([_numbers(3, *_TILES)], {"perm": [0, 2, 1]}),
+        Draw([_numbers(*_TILES, 3)], {"perm": [2, 1, 0]}),
+    ],
+    "Concat": _one(_ROWS, _numbers(3, 7), _ROWS, axis=1),
+    "Split": lambda: [Draw([_ROWS, _whole(2000, 53)], {"axis": 1}, [1], 2)],
+    "Gather": _one(_numbers(7, 5), np.arange(_ROW) % 14 - 7),
+    "GatherElements": _one(_ROWS, np.tile(np.arange(_ROW)[::-1], (3, 1)), axis=1),
+    "Slice": _one(_ROWS, _whole(1), _whole(2050), _whole(1), _whole(3), constant=(1, 2, 3, 4)),
+    "Pad": _one(_ROWS, _whole(0, 3, 1, 0), constant=(1,)),
+    "Tile": _one(_numbers(3, 700), _whole(1, 3), constant=(1,)),
+    "Expand": _one(_numbers(3, 1), _whole(3, _ROW), constant=(1,)),
+    "NonZero": _one(np.round(_ROWS)),
+    "Compress": _one(_numbers(_ROW), np.arange(_ROW) % 3 == 0, axis=0),
+    "OneHot": _one(np.arange(300), np.array(300), _numbers(2), constant=(1, 2)),
+    "GlobalAveragePool": _one(_numbers(1, 2, *_TILES)),
+    "GlobalMaxPool": _one(_numbers(1, 2, *_TILES)),
+    "MaxPool": _one(_numbers(1, 2, *_TILES), kernel_shape=[3, 3], strides=[2, 2]),
+    "Conv": _one(_numbers(1, 3, *_TILES), _numbers(20, 3, 3, 3), constant=(1,)),
+    "Where": _one(np.round(_ROWS) > 0, _ROWS, -_ROWS),
+}
+"""Operator to draws of long rows."""

@@ -1,0 +1,166 @@
+"""Small models of a few operations that invite a compiler to rewrite them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from partita_conformance.inputs.models import Array, Sample, parse
+
+
+def _numbers(*shape: int, start: float = -1.0) -> Array:
+    count = int(np.prod(shape))
+    return np.asarray(start + (np.arange(count) * 7 % 11) / 4, np.float32).reshape(shape)
+
+
+_TEXTS: Mapping[str, str] = {
+    "zeros that broadcast": "float[3] x => float[2,3] y: y = Add(x, zeros)",
+    "zeros that are taken away": "float[3] x => float[2,3] y: y = Sub(x, zeros)",
+    "ones that broadcast": "float[3] x => float[2,3] y: y = Mul(x, ones)",
+    "divided by ones": "float[3] x => float[2,3] y: y = Div(x, ones)",
+    "power of ones": "float[3] x => float[2,3] y: y = Pow(x, ones)",
+    "turned twice": "float[2,3,4] x => float[3,4,2] y, float[2,3,4] z:"
+    " a = Transpose <perm = [2,0,1]> (x) y = Transpose <perm = [2,0,1]> (a)"
+    " b = Transpose <perm = [1,2,0]> (x) z = Transpose <perm = [2,0,1]> (b)",
+    "turned and reshaped": "float[2,3,4] x => float[6,4] y:"
+    " a = Transpose <perm = [1,0,2]> (x) y = Reshape(a, six)",
+    "reshaped twice": "float[2,3,4] x => float[6,4] y: a = Reshape(x, six) y = Reshape(a, keep)",
+    "reshaped by a rest": "float[2,3,4] x => float[2,12] y, float[2,3,4] z:"
+    " a = Reshape(x, row) y = Reshape(a, rest) b = Flatten(x) z = Reshape(b, cube)",
+    "squeezed and back": "float[2,1,3] x => float[2,3,1] y:"
+    " a = Squeeze(x, one) y = Unsqueeze(a, two)",
+    "cast to integers and back": "float[2,3] x => float[2,3] y:"
+    " a = Cast <to = 7> (x) y = Cast <to = 1> (a)",
+    "cast to bytes and back": "int64[2,3] i => int64[2,3] y:"
+    " m = Mul(i, big) a = Cast <to = 3> (m) y = Cast <to = 7> (a)",
+    "cast to halves and back": "float[2,3] x => float[2,3] y:"
+    " m = Mul(x, third) a = Cast <to = 10> (m) y = Cast <to = 1> (a)",
+    "cast to truth and back": "float[2,3] x => float[2,3] y:"
+    " a = Cast <to = 9> (x) y = Cast <to = 1> (a)",
+    "slices of a slice": "float[2,7] x => float[2,3] y: a = Slice(x, one, eight, one)"
+    " y = Slice(a, zero, five, one, two)",
+    "clipped after Relu": "float[2,3] x => float[2,3] y: a = Relu(x) y = Clip(a, low, high)",
+    "clipped before Relu": "float[2,3] x => float[2,3] y: a = Clip(x, low, high) y = Relu(a)",
+    "clipped twice": "float[2,3] x => float[2,3] y: a = Clip(x, low, high) y = Clip(a, high, low)",
+    "Relu of Neg": "float[2,3] x => float[2,3] y: a = Neg(x) b = Relu(a) y = Neg(b)",
+    "Abs of Neg": "float[2,3] x => float[2,3] y: a = Abs(x) b = Neg(a) c = Abs(b) y = Neg(c)",
+    "constants first": "float[2,3] x => float[2,3] y, float[2,3] z, bool[2,3] t:"
+    " y = Sub(third, x) z = Div(third, x) t = Greater(third, x)",
+    "one input, other attributes": "float[2,3] x => float[2,3] y, float[2,3] z, float[2,3] w:"
+    " y = LeakyRelu <alpha = 0.1> (x) z = LeakyRelu <alpha = 0.5> (x) w = LeakyRelu(x)",
+    "one input, other axes": "float[3,3] x => float[3,3] y, float[3,3] z, float[3,3] w:"
+    " y = Softmax <axis = 0> (x) z = Softmax <axis = 1> (x) w = Add(y, z)",
+    "the same twice": "float[2,3] x => float[2,3] y, float[2,3] z: y = Exp(x) z = Exp(x)",
+    "integers that are constants": "int64[3] i => int64[3] y:"
+    " a = Add(long, long) b = Mul(a, minus) y = Add(b, i)",
+    "a value in many places": "float[2,3] x => float[8,3] y:"
+    " a = Abs(x) b = Neg(a) y = Concat <axis = 0> (a, b, a, a)",
+    "joined in two ways": "float[2,3] x => float[4,6] y:"
+    " a = Concat <axis = 1> (x, x) b = Neg(a) y = Concat <axis = 0> (b, a)",
+    "parted and joined": "float[2,6] x => float[2,6] y:"
+    " a, b = Split <axis = 1> (x) y = Concat <axis = 1> (b, a)",
+    "places without values": "float[2,7] x => int64[2,3] i: v, i = TopK(x, three)",
+    "padded for a convolution": "float[1,2,5,5] x => float[1,3,5,7] y:"
+    " a = Pad(x, pads, third) y = Conv(a, kernel)",
+    "padded for a pool": "float[1,2,5,5] x => float[1,2,6,8] y:"
+    " a = Pad(x, pads) y = MaxPool <kernel_shape = [2,2]> (a)",
+    "normalized after a convolution": "float[1,2,5,5] x => float[1,3,3,3] y:"
+    " a = Conv(x, kernel, bias)"
+    " y = BatchNormalization <epsilon = 0.01> (a, bias, bias2, mean, var)",
+    "normalized before a convolution": "float[1,3,5,5] x => float[1,3,5,5] y:"
+    " a = BatchNormalization(x, bias, bias2, mean, var) y = Conv <pads = [1,1,1,1]> (a, square)",
+    "scaled after a convolution": "float[1,2,5,5] x => float[1,3,3,3] y:"
+    " a = Conv(x, kernel, bias) b = Mul(a, channels) y = Add(b, columns)",
+    "a convolution and its input": "float[1,3,5,5] x => float[1,3,5,5] y:"
+    " a = Conv <pads = [1,1,1,1]> (x, square) b = Add(x, a) y = Relu(b)",
+    "a product and a column": "float[3,2] x => float[3,3] y:"
+    " a = MatMul(x, matrix) y = Add(a, column)",
+    "a product and a row": "float[3,2] x => float[3,3] y: a = MatMul(x, matrix) y = Add(bias, a)",
+    "a product that grows": "float[2] x => float[3,3] y: a = MatMul(x, matrix) y = Add(a, column)",
+    "a product that is turned": "float[2,3] x => float[3,3] y:"
+    " a = Transpose(x) b = MatMul(a, matrix) y = Transpose(b)",
+    "Gemm of what was turned": "float[2,3] x => float[3,3] y:"
+    " a = Transpose(x) b = Gemm <alpha = 0.5, beta = 2.0> (a, matrix, bias) y = Sub(b, column)",
+    "a gate": "float[2,3] x => float[2,3] y: a = Sigmoid(x) b = Mul(x, a) y = Mul(b, a)",
+    "variance of rows": "float[3,3] x => float[3,3] y:"
+    " a = ReduceMean <axes = [0]> (x) b = Sub(x, a) c = Mul(b, b) d = ReduceMean <axes = [0]> (c)"
+    " e = Add(d, third) f = Sqrt(e) g = Div(b, f) h = Mul(g, column) y = Add(h, bias)",
+    "bell curves": "float[2,3] x => float[2,3] y:"
+    " a = Div(x, root) b = Erf(a) c = Add(b, unit) d = Mul(x, c) y = Mul(d, half)",
+    "quantized and back": "float[2,3] x => float[2,3] y:"
+    " a = QuantizeLinear(x, step, point) y = DequantizeLinear(a, step, point)",
+    "a quantized product": "float[3,2] x => float[3,3] y:"
+    " a = QuantizeLinear(x, step, point) b = DequantizeLinear(a, step, point)"
+    " c = MatMul(b, matrix) d = QuantizeLinear(c, step, point)"
+    " y = DequantizeLinear(d, step, point)",
+    "sizes that are computed": "float[N,6] x => float[M,3] y:"
+    " s = Shape(x) n = Gather(s, zero) t = Mul(n, two) u = Concat <axis = 0> (t, three)"
+    " y = Reshape(x, u)",
+    "chosen by what is not": "float[2,3] x => float[2,3] y:"
+    " a = Greater(x, third) b = Not(a) y = Where(b, x, third)",
+    "the root of squares": "float[2,3] x => float[2,3] y: a = Mul(x, x) y = Sqrt(a)",
+    "logarithms of shares": "float[2,3] x => float[2,3] y: a = Softmax(x) y = Log(a)",
+    "read in a body alone": "float[2,3] x, bool t => float[2,3] y: a = Exp(x)"
+    " y = If (t) <then_branch = p () => (float[2,3] b) { b = Neg(a) },"
+    " else_branch = q () => (float[2,3] c) { c = Add(a, a) }>",
+    "left before its end": "float[3] x => float[3] y, float[K,3] z:"
+    " y, z = Loop (five, truth, x) <body = r (int64 n, bool c, float[3] s)"
+    " => (bool d, float[3] u, float[3] v)"
+    " { u = Add(s, x) m = Cast <to = 7> (two0) d = Less(n, m) v = Neg(u) }>",
+}
+"""What invites to a rewrite that is wrong, and the model: ports, ``:``, and the operations."""
+
+_WEIGHTS: Mapping[str, Array] = {
+    "zeros": np.zeros((2, 3), np.float32),
+    "ones": np.ones((2, 3), np.float32),
+    "six": np.array([6, 4], np.int64),
+    "keep": np.array([0, -1], np.int64),
+    "row": np.array([1, 24], np.int64),
+    "rest": np.array([2, -1], np.int64),
+    "cube": np.array([0, 3, 4], np.int64),
+    "zero": np.array([0], np.int64),
+    "one": np.array([1], np.int64),
+    "two": np.array([2], np.int64),
+    "two0": np.array(2, np.int32),
+    "three": np.array([3], np.int64),
+    "five": np.array(5, np.int64),
+    "eight": np.array([8], np.int64),
+    "truth": np.array(True),
+    "big": np.array(37, np.int64),
+    "third": np.array(1 / 3, np.float32),
+    "half": np.array(0.5, np.float32),
+    "unit": np.array(1, np.float32),
+    "root": np.array(2**0.5, np.float32),
+    "low": np.array(-0.5, np.float32),
+    "high": np.array(0.25, np.float32),
+    "long": np.array([2**53 + 1, 2**60 + 1, -(2**55) - 3], np.int64),
+    "minus": np.array(-1, np.int64),
+    "pads": np.array([0, 0, 1, 2, 0, 0, 1, 2], np.int64),
+    "kernel": _numbers(3, 2, 3, 3),
+    "square": _numbers(3, 3, 3, 3),
+    "matrix": _numbers(2, 3),
+    "bias": np.array([0.5, -1.25, 2], np.float32),
+    "bias2": np.array([1.5, 0.25, -1], np.float32),
+    "mean": np.array([0.1, -0.2, 0.3], np.float32),
+    "var": np.array([0.5, 2, 0.01], np.float32),
+    "channels": np.array([2, -0.5, 3], np.float32).reshape(3, 1, 1),
+    "columns": np.array([2, -0.5, 3], np.float32),
+    "column": np.array([[2], [-0.5], [3]], np.float32),
+    "step": np.array(0.125, np.float32),
+    "point": np.array(117, np.uint8),
+}
+"""What the models read beside their inputs."""
+
+
+def chains() -> list[Sample]:
+    """The models, each with the weights that it reads."""
+    found = []
+    for name, text in _TEXTS.items():
+        ports, _, body = text.partition(":")
+        inputs, _, outputs = ports.partition("=>")
+        words = set("".join(c if c.isalnum() else " " for c in body).split())
+        weights = {n: array for n, array in _WEIGHTS.items() if n in words}
+        proto = parse(f"chain ({inputs}) => ({outputs}) {{ {body} }}", weights)
+        found.append(Sample(name, proto, {"N": 4, "M": 8, "K": 3}))
+    return found
