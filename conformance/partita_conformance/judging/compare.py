@@ -82,9 +82,9 @@ def _compare_arrays(
     else:
         low, high = _TOLERANCES.get(want.dtype.name, (1e-3, 1e-5))
         high += of_largest * largest(want)
-        if want.dtype.kind in "iu" and rtol is None:
-            low, high = 0.0, 0.0
-        relative = low if rtol is None else rtol
+        relative, absolute = low if rtol is None else rtol, high if atol is None else atol
+        if want.dtype.kind in "iu":
+            relative, absolute = 0.0, 0.0
         kind: type[Any] = np.complex128 if want.dtype.kind == "c" else np.float64
         if want.dtype.kind in "iu" and want.dtype.itemsize == 8:
             kind = np.longdouble  # float64 does not hold all of them
@@ -93,7 +93,7 @@ def _compare_arrays(
                 have.astype(kind),
                 want.astype(kind),
                 rtol=relative,
-                atol=high if atol is None else atol,
+                atol=absolute,
                 equal_nan=True,
             )
         wrong = ~close

@@ -327,3 +327,19 @@ def test_chains_of_many_inputs_are_cut():
 @pytest.mark.parametrize("count", [1, 3, 4, 5, 255, 1026])
 def test_contiguous_lengths(count):
     check_single("Mul", [floats(count), floats(count, seed=1)])
+
+
+@pytest.mark.parametrize("count", [3, 4, 33])
+def test_casts_to_halves_round_inside_a_chain(count):
+    x = np.concatenate([floats(count - 2) / 3, [70000.0, 1e-7]]).astype(np.float32)
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["a"]),
+        helper.make_node("Cast", ["a"], ["b"], to=TensorProto.FLOAT16),
+        helper.make_node("Cast", ["b"], ["c"], to=TensorProto.FLOAT),
+        helper.make_node("Neg", ["c"], ["y"]),
+    ]
+    model = build(nodes, {"x": x}, {"y": np.float32})
+    (y,) = compiled(model)({"x": x}).to_tuple()
+    with np.errstate(over="ignore"):
+        due = -(x * x).astype(np.float16).astype(np.float32)
+    np.testing.assert_array_equal(y, due)

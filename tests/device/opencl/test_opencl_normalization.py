@@ -16,6 +16,18 @@ def test_layer_normalization(axis, biased):
     check_single("LayerNormalization", inputs, {"axis": axis, "epsilon": 1e-4}, atol=1e-4)
 
 
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("types", [(np.float32, np.float16), (np.float16, np.float32)])
+def test_root_mean_square_of_mixed_types(axis, types):
+    x, scale = floats(2, 3, 5).astype(types[0]), floats(*(2, 3, 5)[axis:], seed=1).astype(types[1])
+    model, feeds = single("RMSNormalization", [x, scale], {"axis": axis}, opset=23)
+    (y,) = compiled(model)(feeds).to_tuple()
+    wide = x.astype(np.float64)
+    along = tuple(range(axis % 3, 3))
+    due = wide / np.sqrt((wide**2).mean(along, keepdims=True) + 1e-5) * scale
+    np.testing.assert_allclose(y.astype(np.float64), due, rtol=4e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize("shape", [(2, 5, 7, 6), (1, 3, 50)])
 def test_instance_normalization(shape):
     channels = shape[1]

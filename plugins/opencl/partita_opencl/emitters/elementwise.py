@@ -266,13 +266,20 @@ def cast(k: Kit, node: Node, x: Operand) -> Operand:
     target = cast_target(node)
     if target is None:
         raise CompileError(f"Operation '{node.name}' (Cast) has no target type.")
-    return convert(k, x, target)
+    return _cast_to(k, x, target)
 
 
 @operator("CastLike", types=COMPUTED)
 def cast_like(k: Kit, node: Node, x: Operand, like: Operand) -> Operand:
     """Conversion to the type of another tensor."""
-    return convert(k, x, like.dtype)
+    return _cast_to(k, x, like.dtype)
+
+
+def _cast_to(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:
+    """The elements as another type, rounded to it also where a chain computes on with them."""
+    if dtype != HALF or x.dtype == HALF or k.tuning.bfloat:
+        return convert(k, x, dtype)
+    return apply(k, "rounded_to_half((float){0})", dtype, x)
 
 
 def convert(k: Kit, x: Operand, dtype: np.dtype[Any]) -> Operand:

@@ -86,7 +86,9 @@ def layer_normalization(
 
 def _as(k: Kit, row: Operand, x: Operand) -> Operand:
     """Weights in the type of what they weigh."""
-    return narrow(k, row) if is_half(x.dtype) and not is_half(row.dtype) else row
+    if is_half(x.dtype) == is_half(row.dtype):
+        return row
+    return narrow(k, row) if is_half(x.dtype) else convert(k, row, SINGLE)
 
 
 def _is_short(
@@ -165,7 +167,7 @@ def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
-    scale = expand(k, scale, tail)
+    scale = expand(k, _as(k, scale, x), tail)
     return _rows(k, x, math.prod(tail), scale, None, epsilon, ROOT_MEAN_SQUARE=None)
 
 
