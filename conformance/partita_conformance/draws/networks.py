@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from partita_conformance.draws.draw import Array, Draw, Rng, floats, random_shape, size
 
@@ -178,10 +179,18 @@ def quantize(rng: Rng) -> Draw:
 
 def dequantize(rng: Rng) -> Draw:
     """Draws a model of dequantize."""
+    if rng.random() < 0.15:
+        whole = np.asarray(rng.integers(-128, 128, [2, 6]), np.int8)
+        scales = np.asarray(rng.uniform(0.02, 0.06, [2, 2]), np.float32)
+        return Draw([whole, scales], {"axis": 1, "block_size": 3}, [1], opset=21)
     axis = int(rng.integers(-3, 3))
     x = np.moveaxis(np.asarray(rng.integers(-128, 128, [2, 3, 4]), np.int8), 1, axis).copy()
     scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)
-    return Draw([x, scale, np.array([3, -7, 0], np.int8)], {"axis": axis}, [1, 2])
+    inputs = [x, scale, np.array([3, -7, 0], np.int8)]
+    if rng.random() < 0.2:
+        given = {"axis": axis, "output_dtype": TensorProto.FLOAT16}
+        return Draw(inputs, given, [1, 2], opset=23)
+    return Draw(inputs, {"axis": axis}, [1, 2])
 
 
 def einsum(rng: Rng) -> Draw:

@@ -207,7 +207,7 @@ GENERATORS: dict[str, Generator] = {
     "RotaryEmbedding": rest.rotary,
     "Upsample": rest.upsample,
     "NegativeLogLikelihoodLoss": rest.nll_loss,
-    "HannWindow": rest.hann_window,
+    **dict.fromkeys(("HannWindow", "HammingWindow", "BlackmanWindow"), rest.hann_window),
     "QLinearConv": rare.qlinear_conv,
     "DeformConv": rare.deform_conv,
     "MaxRoiPool": rare.max_roi_pool,

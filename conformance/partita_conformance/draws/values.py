@@ -206,10 +206,12 @@ _MANY = 4099
 
 
 def _many_ones(op_type: str, draw: Draw) -> Draw:
-    """Ones whose sum is far from what it is if every partial sum is rounded."""
+    """Ones, or larger equals, whose sum is another one if every partial sum is rounded."""
     first = draw.inputs[0]
     assert first is not None  # noqa: S101  # all these operators have it
     x = np.ones((2, _MANY), first.dtype)
+    if op_type in ("ReduceMean", "GlobalAveragePool"):
+        x *= 30_000  # of which no half precision holds the sum
     inputs: list[Array | None] = [x]
     if op_type in ("MatMul", "Gemm"):
         inputs.append(np.ones((_MANY, 3), first.dtype))

@@ -20,10 +20,9 @@ _TEXTS: Mapping[str, str] = {
     "ones that broadcast": "float[3] x => float[2,3] y: y = Mul(x, ones)",
     "divided by ones": "float[3] x => float[2,3] y: y = Div(x, ones)",
     "power of ones": "float[3] x => float[2,3] y: y = Pow(x, ones)",
-    "turned twice": "float[2,3,4] x => float[3,4,2] y, float[4,3,2] z:"
+    "turned twice": "float[2,3,4] x => float[3,4,2] y, float[3,4,2] z:"
     " a = Transpose <perm = [2,0,1]> (x) y = Transpose <perm = [2,0,1]> (a)"
-    " b = Transpose <perm = [1,0,2]> (x) c = Transpose <perm = [0,2,1]> (b)"
-    " z = Transpose <perm = [1,0,2]> (c)",
+    " b = Transpose <perm = [1,0,2]> (x) z = Transpose <perm = [0,2,1]> (b)",
     "turned and reshaped": "float[2,3,4] x => float[6,4] y:"
     " a = Transpose <perm = [1,0,2]> (x) y = Reshape(a, six)",
     "reshaped twice": "float[2,3,4] x => float[6,4] y: a = Reshape(x, six) y = Reshape(a, keep)",

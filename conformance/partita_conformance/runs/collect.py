@@ -24,6 +24,7 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
     suite_query,
     suite_request,
 )
+from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it enters a check)
 from partita_conformance.suites.numerics.suite_chains import chain_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks

@@ -306,7 +306,7 @@ class _Lowering:
         given = set(graph.inputs)
         for initializer in graph.initializers.values():
             if initializer not in given and initializer.const_value is not None:
-                self._value(initializer).const = initializer.const_value.numpy()
+                self._value(initializer).const = _array(initializer.const_value)
         nodes: list[Node] = []
         for number, node in enumerate(graph):
             lowered = self._node(node, number)
@@ -343,7 +343,7 @@ class _Lowering:
         if kind == "GRAPH":
             return self.graph(attr.value)
         if kind == "TENSOR":
-            return attr.value.numpy()
+            return _array(attr.value)
         if kind in ("INTS", "FLOATS", "STRINGS"):
             return list(attr.value)
         return attr.value
@@ -369,12 +369,21 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
+def _array(tensor: Any) -> np.ndarray[Any, Any]:
+    """A tensor's elements; texts as values of the graph are, where onnx-ir holds their bytes."""
+    array: np.ndarray[Any, Any] = np.asarray(tensor.numpy())
+    if array.dtype.kind != "S" and array.dtype != object:
+        return array
+    texts = [text.decode() if isinstance(text, bytes) else text for text in array.reshape(-1)]
+    return np.array(texts, dtype=object).reshape(array.shape)
+
+
 def _constant(node: ir.Node) -> np.ndarray[Any, Any] | None:
     """The array of a Constant node; ``None`` for a sparse one, which stays a node."""
     for attr in node.attributes.values():
         match attr.name:
             case "value":
-                return np.asarray(attr.value.numpy())
+                return _array(attr.value)
             case "value_float" | "value_floats":
                 return np.asarray(attr.value, dtype=np.float32)
             case "value_int" | "value_ints":

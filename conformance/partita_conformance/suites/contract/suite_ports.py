@@ -104,6 +104,17 @@ def names_may_be_any_text(bench: Bench) -> None:
 
 
 @check("ports", values=True)
+def models_may_have_any_name(bench: Bench) -> None:
+    """A model of no name, of a path or of a long text for its name compiles and runs."""
+    sample = bench.sample("plain")
+    for name in ("", "a/b\\c:d", "..", "\u5165\u529b ", LONG * 5):
+        proto = type(sample.proto)()
+        proto.CopyFrom(sample.proto)
+        proto.graph.name = name
+        agree(bench, proto, sample.feeds(15), f"the model's name {name!r}")
+
+
+@check("ports", values=True)
 def twenty_of_them_keep_their_places(bench: Bench) -> None:
     """Of twenty inputs and twenty outputs each is where it belongs, whatever the alphabet says."""
     names = [f"p{(7 * i) % 20}" for i in range(20)]
@@ -265,6 +276,37 @@ def weights_of_every_type_stay_as_they_are(bench: Bench) -> None:
         compare([have], [due], f"a weight of {name}", 0, 0)
     if not tried:
         raise NotApplicableError("the device does not take Concat")
+
+
+_CONSTANTS: dict[str, tuple[Any, Array]] = {
+    "value_float": (0.5, np.array(0.5, np.float32)),
+    "value_floats": ([0.5, -2.0], np.array([0.5, -2], np.float32)),
+    "value_int": (-7, np.array(-7)),
+    "value_ints": ([3, -(2**40)], np.array([3, -(2**40)])),
+    "value_string": ("one text", np.array("one text", object)),
+    "value_strings": (["a", "b c"], np.array(["a", "b c"], object)),
+    "value": (numpy_helper.from_array(np.array([[True]])), np.array([[True]])),
+}
+"""Attributes of Constant, each with a value and what it is as an array."""
+
+
+@check("ports", values=True)
+def constants_are_told_in_any_way(bench: Bench) -> None:
+    """Constant hands on numbers, texts and tensors, whatever attribute they stand in."""
+    tried = 0
+    for name, (value, due) in _CONSTANTS.items():
+        element = helper.np_dtype_to_tensor_dtype(due.dtype)
+        y = helper.make_tensor_value_info("y", element, due.shape)
+        nodes = [
+            helper.make_node("Constant", [], ["c"], **{name: value}),
+            helper.make_node("Identity", ["c"], ["y"]),
+        ]
+        proto = model(nodes, [], [y])
+        if not bench.refusals(proto):
+            tried += 1
+            compare(bench.compile(proto)({}).to_tuple(), [due], f"Constant with {name}")
+    if not tried:
+        raise NotApplicableError("the device does not take Identity")
 
 
 @check("ports", values=True)

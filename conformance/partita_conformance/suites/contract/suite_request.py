@@ -245,6 +245,20 @@ def inputs_of_any_layout(bench: Bench) -> None:
 
 
 @check("request", values=True)
+def large_tensors_pass(bench: Bench) -> None:
+    """An input and a result of more than four mebibytes are tensors like any other."""
+    for op in ("Relu", "Neg", "Abs", "Identity", "Sigmoid"):
+        proto = parse(f"large (float[1031,1033] x) => (float[1031,1033] y) {{ y = {op}(x) }}")
+        if bench.refusals(proto):
+            continue
+        sample = Sample(f"large {op}", proto)
+        feeds = sample.feeds(14)
+        _agree(bench, sample, feeds, bench.compile(proto)(feeds), "a tensor of 4.1 MiB")
+        return
+    raise NotApplicableError("the device takes none of the models")
+
+
+@check("request", values=True)
 def one_array_for_two_inputs(bench: Bench) -> None:
     """The same array may be given for two inputs."""
     for sample in samples("pair"):

@@ -155,7 +155,26 @@ UNREAD: dict[str, dict[str, str]] = {
         "qk_matmul_output_mode": "says what a fourth output holds, which is not drawn",
         "softmax_precision": "says how precisely to compute",
     },
-    "HannWindow": {"output_datatype": "its numbers are float32's in any type, as ONNX defines it"},
+    **{
+        op: {"output_datatype": "its numbers are float32's in any type, as ONNX defines it"}
+        for op in ("HannWindow", "HammingWindow", "BlackmanWindow", "MelWeightMatrix")
+    },
+    "Constant": {"sparse_value": "no judge has it"},
+    "QuantizeLinear": {
+        "precision": "says how precisely to compute",
+        "saturate": "matters to float8 only",
+    },
+    "LinearAttention": {"chunk_size": "says in how many parts to compute, not what"},
+    "Optional": {"type": "the type of what is not there"},
+    "SequenceEmpty": {"dtype": "the type of no elements"},
+    **{
+        op: {"seed": "which numbers a seed stands for, each engine decides"}
+        for op in ("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform")
+    },
+    **{
+        f"{op}Like": {"seed": "which numbers a seed stands for, each engine decides"}
+        for op in ("RandomNormal", "RandomUniform")
+    },
     "Dropout": {"seed": "read in training only"},
     **{
         op: {"kernel_shape": "may be told from the weight"}
@@ -263,8 +282,16 @@ def _shaped(op: str, draws: Callable[[str], list[Draw]], _: Bench) -> list[tuple
 _CASTS = ("Cast", "CastLike")
 
 
+def _roomy(op: str) -> Draw:
+    """The first of the draws of most rows and columns: sums and shares of one element say little."""
+    drawn = [draw(op, 0, attempt, wide=op in ROUNDED) for attempt in range(_TYPED)]
+    return max(
+        drawn, key=lambda one: min(next(a for a in one.inputs if a is not None).shape or (0,))
+    )
+
+
 def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     if op in _CASTS:
         return casts(op, element)
-    usual = typed(op, draw(op, 0, wide=op in ROUNDED), element)
+    usual = typed(op, _roomy(op), element)
     return [(group, revalued(op, usual, group)) for group in groups_of(op, element)]

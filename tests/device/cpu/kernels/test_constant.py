@@ -7,6 +7,7 @@ import onnx
 import pytest
 from single_op import check, model_of, normal, run_ours
 
+import partita
 from partita.errors import CompileError
 from partita.lowering import Graph, Node, Value
 from partita_cpu.runtime.device_model import run_graph
@@ -88,3 +89,26 @@ def test_model_of_constants_only():
     assert len(model_of("Shape", [normal(1, 2)], constants=(0,)).graph.input) == 0
     (shape,) = run_ours("Shape", [normal(1, 2)], constants=(0,))
     np.testing.assert_array_equal(shape, [2])
+
+
+@pytest.mark.parametrize(
+    ("given", "due"),
+    [
+        ({"value_string": "one t\u00e9xt"}, "one t\u00e9xt"),
+        ({"value_strings": ["a", "b c"]}, ["a", "b c"]),
+        ({"value": onnx.numpy_helper.from_array(np.array([["", "x"]], object))}, [["", "x"]]),
+    ],
+)
+def test_constant_texts_are_texts(given, due):
+    due = np.array(due, object)
+    y = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.STRING, due.shape)
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["c"], **given),
+        onnx.helper.make_node("Identity", ["c"], ["y"]),
+    ]
+    graph = onnx.helper.make_graph(nodes, "texts", [], [y])
+    imports = [onnx.helper.make_opsetid("", 17)]
+    proto = onnx.helper.make_model(graph, opset_imports=imports, ir_version=8)
+    (found,) = partita.Core().compile_model(proto, "CPU")({}).to_tuple()
+    assert found.dtype == object
+    assert found.tolist() == due.tolist()

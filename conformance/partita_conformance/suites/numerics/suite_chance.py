@@ -1,0 +1,83 @@
+"""Suite ``chance``: random numbers are of the type, shape and distribution asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from partita_conformance.bench.bench import Bench
+from partita_conformance.bench.checks import check
+from partita_conformance.judging.requirements import NotApplicableError, require
+from partita_conformance.suites.numerics.suite_operators import claimed_compiles
+
+_COUNT = 20_000
+_SHAPE = (_COUNT // 4, 4)
+_DOUBLE = TensorProto.DOUBLE
+_FAIR = np.log(np.tile(np.array([[0.2, 0.5, 0.3]], np.float32), (2, 1)))
+
+_ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, float, float]] = {
+    "RandomNormal": (
+        {"shape": _SHAPE, "mean": 3.0, "scale": 2.0, "dtype": _DOUBLE, "seed": 1.0},
+        None,
+        *(np.float64, 3.0, 2.0),
+    ),
+    "RandomUniform": (
+        {"shape": _SHAPE, "low": 2.0, "high": 8.0, "dtype": _DOUBLE, "seed": 1.0},
+        None,
+        *(np.float64, 5.0, 6 / 12**0.5),
+    ),
+    "RandomNormalLike": (
+        {"mean": 3.0, "scale": 2.0, "dtype": _DOUBLE, "seed": 1.0},
+        np.zeros(_SHAPE, np.float32),
+        *(np.float64, 3.0, 2.0),
+    ),
+    "RandomUniformLike": (
+        {"low": 2.0, "high": 8.0, "dtype": _DOUBLE, "seed": 1.0},
+        np.zeros(_SHAPE, np.float32),
+        *(np.float64, 5.0, 6 / 12**0.5),
+    ),
+    "Bernoulli": (
+        {"dtype": TensorProto.INT32, "seed": 1.0},
+        np.full(_SHAPE, 0.3, np.float32),
+        *(np.int32, 0.3, 0.21**0.5),
+    ),
+    "Multinomial": (
+        {"sample_size": _COUNT // 2, "dtype": TensorProto.INT64, "seed": 1.0},
+        _FAIR,
+        *(np.int64, 1.1, 0.7),
+    ),
+}
+"""Operator to attributes, input, and the type, mean and deviation of its results."""
+
+
+@check("chance", values=True)
+def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
+    """Twenty thousand random numbers have about the mean and the deviation that are theirs."""
+    tried = 0
+    for op, (given, x, dtype, mean, deviation) in _ASKED.items():
+        proto = _model(op, given, x)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        feeds = {} if x is None else {"x": x}
+        (y,) = claimed_compiles(bench, proto)(feeds).to_tuple()
+        require(y.dtype == dtype, f"{op} with {given} gives {y.dtype}.")
+        due = (2, _COUNT // 2) if op == "Multinomial" else _SHAPE
+        require(y.shape == due, f"{op} with {given} gives the shape {y.shape}.")
+        found, spread = float(np.mean(y)), float(np.std(y))
+        close = abs(found - mean) < 0.06 * deviation and abs(spread / deviation - 1) < 0.06
+        require(close, f"{op} with {given} has mean {found:.3f} and deviation {spread:.3f}.")
+    if not tried:
+        raise NotApplicableError("the device makes no random numbers")
+
+
+def _model(op: str, given: Mapping[str, Any], x: Any) -> Any:
+    names = [] if x is None else ["x"]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n in names]
+    output = helper.make_tensor_value_info("y", given["dtype"], None)
+    graph = helper.make_graph([helper.make_node(op, names, ["y"], **given)], op, inputs, [output])
+    imports = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8)
