@@ -186,7 +186,7 @@ def dequantize(rng: Rng) -> Draw:
     axis = int(rng.integers(-3, 3))
     x = np.moveaxis(np.asarray(rng.integers(-128, 128, [2, 3, 4]), np.int8), 1, axis).copy()
     scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)
-    inputs = [x, scale, np.array([3, -7, 0], np.int8)]
+    inputs: list[Array | None] = [x, scale, np.array([3, -7, 0], np.int8)]
     if rng.random() < 0.2:
         given = {"axis": axis, "output_dtype": TensorProto.FLOAT16}
         return Draw(inputs, given, [1, 2], opset=23)

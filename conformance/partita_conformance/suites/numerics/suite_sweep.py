@@ -283,11 +283,13 @@ _CASTS = ("Cast", "CastLike")
 
 
 def _roomy(op: str) -> Draw:
-    """The first of the draws of most rows and columns: sums and shares of one element say little."""
-    drawn = [draw(op, 0, attempt, wide=op in ROUNDED) for attempt in range(_TYPED)]
-    return max(
-        drawn, key=lambda one: min(next(a for a in one.inputs if a is not None).shape or (0,))
-    )
+    """The first draw of most rows and columns: sums and shares of one element say little."""
+
+    def least(one: Draw) -> int:
+        first = next(array for array in one.inputs if array is not None)
+        return min(first.shape, default=0)
+
+    return max((draw(op, 0, n, wide=op in ROUNDED) for n in range(_TYPED)), key=least)
 
 
 def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
