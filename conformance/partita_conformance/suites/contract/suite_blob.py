@@ -14,9 +14,9 @@ from partita.errors import BlobError, CompileError, PartitaError
 from partita.properties import writable
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.bench.elsewhere import run_elsewhere
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
-from partita_conformance.runs.elsewhere import run_elsewhere
 
 
 def _export(bench: Bench, kind: str = "plain") -> bytes:
