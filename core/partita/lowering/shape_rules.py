@@ -176,6 +176,13 @@ def _reverse_sequence(node: Node, shapes: Shapes) -> Iterable[str]:
         yield from _is("sequence_lens", shapes[1], (x[axes[1]],))
 
 
+@_demand("ArgMax", "ArgMin")
+def _argument(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, axis = _first(shapes), node.attrs.get("axis", 0)
+    if -len(x) <= axis < len(x) and x[axis] == 0 and x.count(0) == 1:
+        yield f"axis {axis} holds no element"
+
+
 @_demand("OneHot")
 def _one_hot(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _holds("depth", shapes[1], 1)
@@ -192,8 +199,11 @@ def _batch_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
 @_demand("InstanceNormalization", "GroupNormalization")
 def _plane_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
     size = _first(shapes)[1]
-    if node.op_type == "GroupNormalization" and node.version < 21:
-        size = node.attrs["num_groups"]
+    if node.op_type == "GroupNormalization":
+        groups = node.attrs["num_groups"]
+        if groups < 1 or size % groups:
+            yield f"{size} channels do not fall into {groups} groups; num_groups must divide them"
+        size = groups if node.version < 21 else size
     yield from _holds("scale", shapes[1], size)
     yield from _holds("bias", shapes[2], size)
 

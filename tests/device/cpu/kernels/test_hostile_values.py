@@ -230,9 +230,7 @@ def run_one(core, op_type, feeds, domain="", **attributes):
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
 def test_the_largest_of_nothing_is_nowhere(core, op_type):
     """Its place was what the memory held before."""
-    with pytest.raises(
-        PartitaError, match=r"axis 1 of an input of shape \[3, 0\] holds no element"
-    ):
+    with pytest.raises(PartitaError, match="axis 1 holds no element"):
         run_one(core, op_type, [np.ones((3, 0), np.float32)], axis=1)
 
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
@@ -256,11 +255,6 @@ def group_normalization(
     """Groups of channels; until opset 20 scale and bias are per group, then per channel."""
     groups = int(node.attrs["num_groups"])
     channels = x.shape[1]
-    if groups <= 0 or channels % groups:
-        raise CompileError(
-            f"Operation '{node.name}' (GroupNormalization): {channels} channels do not fall into "
-            f"{groups} groups; num_groups must divide them."
-        )
     if node.version < 21:
         scale, bias = (_per_channel(b, operand, channels) for operand in (scale, bias))
     return _emit_planes(b, node, x, scale, bias, groups)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
@@ -97,11 +96,6 @@ def position(b: Builder, node: Node, x: Operand) -> Operand:
         shape = []
     y = b.empty(shape, np.int64)
     if y.size:
-        if n == 0:
-            raise CompileError(
-                f"Operation '{node.name}' ({node.op_type}): axis {axis} of an input of shape "
-                f"{list(x.shape)} holds no element."
-            )
         best = b.empty((y.size,) if inner > 1 else (1,), x.dtype)
         function = _POSITIONS[node.op_type, node.attrs.get("select_last_index", 0)]
         b.call(function, b.flat(x), b.flat(y), best, y.size // inner, n, inner)
