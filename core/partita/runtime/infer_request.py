@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,13 +27,13 @@ from partita.runtime.infer_result import InferResult
 from partita.runtime.input_binding import Inputs, RequestInputs
 from partita.runtime.output_binding import RequestOutputs
 from partita.runtime.variable_state import RequestState, VariableState
-from partita.system.thread_pool import LazyPool
+from partita.system.task_threads import TaskThreads
 from partita.tensors.tensor import HostTensor, Tensor
 
 if TYPE_CHECKING:
     from partita.runtime.compiled_facts import CompiledFacts
 
-request_pool = LazyPool("partita-infer", 64)
+request_threads = TaskThreads("partita-infer", 64)
 
 
 _ASKS_AGAIN_S = 0.1
@@ -44,12 +43,36 @@ _ASKS_AGAIN_S = 0.1
 class _AsyncRun:
     """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
 
-    __slots__ = ("calling_back", "cancelled", "end")
+    __slots__ = ("_going", "calling_back", "cancelled", "failure")
 
     def __init__(self) -> None:
         self.cancelled = False
         self.calling_back = 0
-        self.end: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self.failure: BaseException | None = None
+        self._going = threading.Lock()
+        self._going.acquire()
+
+    def has_ended(self) -> bool:
+        """Whether it is over, its callback included."""
+        return not self._going.locked()
+
+    def end(self, failure: BaseException | None) -> None:
+        """Says that it is over."""
+        self.failure = failure
+        self._going.release()
+
+    def wait(self, seconds: float = -1) -> bool:
+        """Waits for the end, at most so long if a time is given; whether it has come.
+
+        Raises:
+            InferError: What the run or its callback raised.
+        """
+        if not self._going.acquire(timeout=seconds):
+            return False
+        self._going.release()
+        if self.failure is not None:
+            raise self.failure
+        return True
 
 
 class InferRequest:
@@ -98,7 +121,7 @@ class InferRequest:
         """
         self._acquire()
         try:
-            if self._async is not None and self._async.end.done():
+            if self._async is not None and self._async.has_ended():
                 self._async = None  # wait() is about the last run
             if inputs is not None and (
                 self._state is not None or not self._inputs.take(inputs, True)
@@ -145,12 +168,14 @@ class InferRequest:
         self._acquire()
         before = self._async
         try:
-            if inputs is not None:
+            if inputs is not None and (
+                self._state is not None or not self._inputs.take(inputs, True, not share_inputs)
+            ):
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
             self._async = _AsyncRun()
-            request_pool.submit(self._work, self._async, ended)
+            request_threads.submit(self._work, self._async, ended)
         except BaseException:
             self._async = before
             self._busy.release()
@@ -159,7 +184,9 @@ class InferRequest:
     def _work(self, run: _AsyncRun, ended: Callable[[BaseException | None], None]) -> None:
         failure: BaseException | None = None
         try:
-            self._compute(run)
+            if run.cancelled or not self._repeat():
+                self._compute(run)
+            self._check(run)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = error
         self._busy.release()
@@ -168,10 +195,7 @@ class InferRequest:
             ended(failure)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = failure or error
-        if failure is None:
-            run.end.set_result(None)
-        else:
-            run.end.set_exception(failure)
+        run.end(failure)
 
     def wait(self) -> None:
         """Waits for the end of the asynchronous run and its callback.
@@ -185,14 +209,14 @@ class InferRequest:
         run = self._async
         if run is None:
             return
-        if run.calling_back == threading.get_ident() and not run.end.done():
+        if run.calling_back == threading.get_ident() and not run.has_ended():
             raise InferError(
                 "wait() was called in the request's own callback, whose end it would wait for; the "
                 "run is over, so read its results without waiting."
             )
-        while run.cancelled and not concurrent.futures.wait([run.end], _ASKS_AGAIN_S).done:
+        while run.cancelled and not run.wait(_ASKS_AGAIN_S):
             self.runner.cancel()  # it may have begun only after it was asked first
-        run.end.result()
+        run.wait()
 
     def wait_for(self, timeout: float) -> bool:
         """Waits at most ``timeout`` milliseconds; returns whether the run has ended.
@@ -203,10 +227,7 @@ class InferRequest:
         run = self._async
         if run is None:
             return True
-        if not concurrent.futures.wait([run.end], timeout / 1000).done:
-            return False
-        run.end.result()
-        return True
+        return run.wait(max(timeout, 0) / 1000)
 
     def cancel(self) -> None:
         """Asks the asynchronous run to stop; :meth:`wait` then raises ``InferCancelledError``.
@@ -215,7 +236,7 @@ class InferRequest:
         Scan; what a device cannot stop, runs to its end.
         """
         run = self._async
-        if run is not None and not run.end.done():
+        if run is not None and not run.has_ended():
             run.cancelled = True
             self.runner.cancel()
 
@@ -412,14 +433,21 @@ class InferRequest:
             except Exception as error:  # noqa: BLE001  # a device may raise anything
                 self._blame(error)
             written = outputs.take(results, tensors)
-        if run is not None and run.cancelled:
-            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
+        if run is not None:
+            self._check(run)
         self._latency_s = time.perf_counter() - start
         self._has_results = True
         if self._state is None:
             inputs.repeat_from_now_on(self.runner, written)
         else:
             self._state.advance(outputs.results)
+
+    def _check(self, run: _AsyncRun) -> None:
+        """Raises if a run was cancelled; the next one tells the runner that it may go on."""
+        if run.cancelled:
+            self._has_results = False
+            self._inputs.start_anew()
+            raise InferCancelledError(f"The request on {self.compiled_model!r} was cancelled.")
 
     def _blame(self, error: Exception) -> NoReturn:
         """Raises what a device raised; whatever it is, as an error that names the device."""

@@ -69,6 +69,7 @@ class RequestInputs:
         self._written: Mapping[int, object] = {}  # who owns the memory that they write, by id
         # By input what it was given as: an array that is read as it is, or a tensor.
         self._sources: list[Array | Tensor | None] = [None] * len(compiled.inputs)
+        self._copies: dict[int, Array] = {}  # by input the copy of what was given last
         self._taken = False  # whether arrays among the sources are newer than the tensors
         self._brought = False  # whether bound calls read all sources already
         self._runs, self._patience = 0, _PATIENCE
@@ -193,25 +194,38 @@ class RequestInputs:
         self.start_anew()
         self._sources = list(self.tensors)
 
-    def take(self, inputs: Inputs, at_once: bool) -> bool:
+    def take(self, inputs: Inputs, at_once: bool, copy: bool = False) -> bool:
         """Lets the bound calls read other arrays, if they are like those that they read now.
 
         Args:
             inputs: What was given.
             at_once: Whether the calls are made next, before anybody can change the arrays.
+            copy: Copy the elements of arrays in any case, to where those of the last ones are.
         """
         if self.again is None or type(inputs) is not dict:
             return False
         setters, indices, sources = self._setters, self._indices, self._sources.copy()
         for key, data in inputs.items():
             index = indices.get(key)
-            if index is None or type(data) is not np.ndarray or not setters[index](data):
+            if index is None or type(data) is not np.ndarray:
+                return False
+            if copy:
+                data = self._copied(index, data)
+            if data is None or not setters[index](data):
                 return False
             sources[index] = data
         self._sources = sources
         self._taken = True
         self._brought = at_once and len(inputs) == len(sources)
         return True
+
+    def _copied(self, index: int, data: Array) -> Array | None:
+        """An array's elements in the memory of the copy before it, if they fit there."""
+        copy = self._copies.get(index)
+        if copy is None or data.dtype != copy.dtype or data.shape != copy.shape:
+            return None
+        copy[...] = data
+        return copy
 
     def bind(self, inputs: Inputs, copy: bool, own: Callable[[Tensor], Tensor]) -> None:
         """Sets inputs: all that are given, or none if one of them is wrong.
@@ -248,12 +262,19 @@ class RequestInputs:
                 continue
             tensor = tensors[index] = own(to_tensor(ports[index], data, copy))
             sources[index] = data if is_array and tensor.numpy() is data else tensor
+            self._keep_copy(index, tensor, copy and is_array)
             changed = True
         if changed:
             alike = all(map(_is_like, tensors, self.tensors))
             self.tensors, self._sources = tensors, sources
             if not alike:
                 self.start_anew()
+
+    def _keep_copy(self, index: int, tensor: Tensor, is_copy: bool) -> None:
+        """Notes which memory the next array of an input may be copied to."""
+        self._copies.pop(index, None)
+        if is_copy and isinstance(tensor, HostTensor):
+            self._copies[index] = tensor.numpy()
 
     def settle(self) -> None:
         """Makes tensors of the arrays that came without being made ones.

@@ -217,10 +217,10 @@ def test_a_cancel_after_the_run_does_not_hit_the_next_one():
 
 
 def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
-    from partita.system.thread_pool import LazyPool
+    from partita.system.task_threads import TaskThreads
 
-    pool = LazyPool("narrow", 1)
-    monkeypatch.setattr("partita.runtime.infer_request.request_pool", pool)
+    threads = TaskThreads("narrow", 1)
+    monkeypatch.setattr("partita.runtime.infer_request.request_threads", threads)
     plugin = ToyDevice(gate=gate)
     compiled = core_with(plugin).compile_model(neg(), "TOY")
     first, second = compiled.create_infer_request(), compiled.create_infer_request()
@@ -232,7 +232,7 @@ def test_a_run_cancelled_before_its_turn_never_starts(gate, monkeypatch):
     with pytest.raises(InferCancelledError):
         second.wait()
     assert second.runner.inputs == []
-    pool.close()
+    threads.close()
 
 
 # ------------------------------------------------------------------------------- queues
@@ -597,21 +597,25 @@ print("leaving")
     assert run_script(PRELUDE + script) == ["leaving"]
 
 
-def test_requests_refuse_to_start_when_the_interpreter_ends():
+def test_requests_can_start_while_the_interpreter_ends_and_not_after():
     script = """
 import atexit
+from partita.runtime.infer_request import request_threads
 request = compiled.create_infer_request()
 request.start_async(x)
 request.wait()
 
 def late():
+    request.start_async(x)
+    request.wait()
+    print(request.results[0].tolist() == [-1, -2])
+    request_threads.end()
     try:
         request.start_async(x)
     except RuntimeError as error:
         print("refused")
-    request.wait()
     print(compiled(x)[0].tolist() == [-1, -2])
 
 atexit.register(late)
 """
-    assert run_script(PRELUDE + script) == ["refused", "True"]
+    assert run_script(PRELUDE + script) == ["True", "refused", "True"]

@@ -10,8 +10,8 @@ from models import neg
 from toy_device import ToyDevice, core_with
 
 import partita
-from partita.errors import InferError, InputError
-from partita.runtime import input_binding
+from partita.errors import BoundCallEndedError, InferCancelledError, InferError, InputError
+from partita.runtime import infer_request, input_binding
 
 
 class Bound(partita.BoundCall):
@@ -165,14 +165,63 @@ def test_an_input_that_becomes_an_output_is_copied_first():
         assert (x == value).all()
 
 
-def test_asynchronous_runs_do_not_repeat(made):
+@pytest.mark.parametrize("staged_bytes", [0, 1 << 14], ids=["large", "small"])
+@pytest.mark.parametrize("share", [False, True])
+def test_asynchronous_runs_are_bound_too(made, monkeypatch, share, staged_bytes):
+    monkeypatch.setattr(input_binding, "STAGED_BYTES", staged_bytes)
+    request, bound = made
+    x = ones()
+    for value in range(1, 8):
+        x[:] = value
+        request.start_async({"x": x}, share_inputs=share)
+        request.wait()
+        assert (request.results[0] == -value).all()
+    assert [one.calls for one in bound] == [5]
+
+
+@pytest.mark.parametrize("staged_bytes", [0, 1 << 14], ids=["large", "small"])
+@pytest.mark.parametrize("ends", [False, True])
+def test_arrays_may_change_once_an_asynchronous_run_has_started(
+    made, monkeypatch, staged_bytes, ends
+):
+    """Also if the request finds out late that its bound calls do not hold any more."""
+    monkeypatch.setattr(input_binding, "STAGED_BYTES", staged_bytes)
+    request, bound = made
+    waiting = []
+    monkeypatch.setattr(
+        infer_request.request_threads, "submit", lambda task, *args: waiting.append((task, args))
+    )
+    x = ones()
+    for value in range(1, 8):
+        x[:] = value
+        if ends and value == 6:
+            bound[0].failure = BoundCallEndedError("sizes have changed")
+        request.start_async({"x": x})
+        x[:] = 99
+        task, args = waiting.pop()
+        task(*args)
+        request.wait()
+        assert (request.results[0] == -value).all()
+        assert (request.get_input_tensor(0).data == value).all()
+
+
+def test_a_cancelled_run_asks_the_runner_again(made):
+    """A runner that was told to stop learns from its next run that it may go on."""
     request, bound = made
     x = ones()
     for _ in range(4):
         request.infer({"x": x})
-    calls = bound[0].calls
+
+    def cancelled_meanwhile():
+        request.cancel()
+        return 1
+
+    bound[0].__class__ = type("Cancels", (Bound,), {"__call__": lambda self: cancelled_meanwhile()})
     request.start_async({"x": x})
-    request.wait()
+    with pytest.raises(InferCancelledError):
+        request.wait()
+    calls = bound[0].calls
+    assert (request.infer({"x": x})[0] == -1).all()
     assert bound[0].calls == calls
 
 
