@@ -161,6 +161,13 @@ def _conv(node: Node, operands: Any) -> Sequence[int]:
     return x[0], w[0], *resolve(node, x[2:], w[2:]).out_shape
 
 
+@_rule("AveragePool", "MaxPool")
+def _pool(node: Node, operands: Any) -> Sequence[int]:
+    shape, kernel = operands[0].shape, node.attrs["kernel_shape"]
+    ceil_mode = bool(node.attrs.get("ceil_mode", 0))
+    return *shape[:2], *resolve(node, shape[2:], kernel, ceil_mode=ceil_mode).out_shape
+
+
 @_rule("GlobalAveragePool", "GlobalMaxPool")
 def _global_pool(node: Node, operands: Any) -> Sequence[int]:
     shape = operands[0].shape

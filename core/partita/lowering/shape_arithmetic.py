@@ -133,6 +133,18 @@ def _slice(node: Node, arrays: Sequence[Any]) -> Array | None:
     return arrays[0][start:end].copy() if step == 1 and axis in (0, -1) else None
 
 
+@_rule("Cast")
+def _cast(node: Node, arrays: Sequence[Any]) -> Array | None:
+    dtype = None if node.outputs[0] is None else node.outputs[0].dtype
+    x = arrays[0]
+    if dtype is None or dtype.kind != "i" or x.dtype.kind not in "iO":
+        return None
+    limits = np.iinfo(dtype)
+    if not all(limits.min <= n <= limits.max for n in x.reshape(-1).tolist()):
+        return None
+    return x if x.dtype == object else np.asarray(x.astype(dtype))
+
+
 @_rule("Reshape")
 def _reshape(node: Node, arrays: Sequence[Any]) -> Array | None:
     if len(arrays) != 2 or arrays[1] is None or arrays[1].dtype != np.int64:

@@ -199,7 +199,11 @@ class _Sketch:
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         result = small_result(node, operands)
         if result is not None:
-            dtype = np.dtype(np.int64) if result.dtype == object else result.dtype
+            dtype = result.dtype
+            if dtype.hasobject:
+                declared = output.dtype
+                whole = declared is not None and declared.kind == "i"
+                dtype = declared if whole else np.dtype(np.int64)
             operand = self.folded[output] = Operand(result.shape, dtype, result)
             self.folded_ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
         else:

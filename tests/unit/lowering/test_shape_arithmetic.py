@@ -87,6 +87,17 @@ def test_values_that_only_the_run_tells_are_left_but_their_shapes_are_known():
     assert small_result(node_of("Shape", 1, start=-2, end=2), [x]).tolist() == [5]
 
 
+def test_casts_between_integers_are_computed_where_numbers_fit():
+    node = Node("Cast", [Value("x", None, None)], [Value("y", np.dtype(np.int32), None)], {"to": 6})
+    for array, fits in ((ints(7, -8), True), (ints(2**31), False), (np.ones(2, bool), False)):
+        found = small_result(node, [Operand(array.shape, array.dtype, array)])
+        assert (found is not None) == fits
+        if found is not None:
+            (wanted,) = reference_fold(node, [array])
+            np.testing.assert_array_equal(found, wanted)
+            assert found.dtype == wanted.dtype == np.int32
+
+
 def arr(*shape):
     return np.ones(shape, np.float32)
 
@@ -99,6 +110,12 @@ RESULTS = [
     ("MatMul", [arr(5, 1, 2, 3), arr(4, 3, 6)], {}),
     ("Gemm", [arr(3, 2), arr(4, 3)], {"transA": 1, "transB": 1}),
     ("Conv", [arr(2, 4, 9, 7), arr(6, 2, 3, 3)], {"group": 2, "strides": [2, 1], "pads": [1] * 4}),
+    ("MaxPool", [arr(2, 4, 9, 7)], {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}),
+    ("AveragePool", [arr(2, 4, 9, 7)], {"kernel_shape": [3, 2], "pads": [1, 0, 1, 1]}),
+    ("Slice", [arr(9, 7), ints(-4), ints(99), ints(0)], {}),
+    ("Slice", [arr(9, 7), ints(1, 5), ints(-1, 2)], {}),
+    ("Where", [np.ones((3, 1), bool), arr(4), arr(2, 1, 1)], {}),
+    ("ConstantOfShape", [ints(2, 0, 3)], {}),
     ("GlobalAveragePool", [arr(2, 4, 9, 7)], {}),
     ("Transpose", [arr(2, 3, 4)], {}),
     ("Transpose", [arr(2, 3, 4)], {"perm": [1, 0, 2]}),

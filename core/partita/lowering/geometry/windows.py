@@ -15,6 +15,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
+from partita.lowering.symbolic_size import Size
 
 Triple = tuple[int, int, int]
 
@@ -252,5 +253,6 @@ def _sized(values: Any, count: int, default: int) -> list[int]:
 
 def _triple(values: Sequence[int], fill: int) -> Triple:
     """The values with `fill` in front, as three."""
-    padded = [fill] * (3 - len(values)) + [int(v) for v in values]
+    numbers = [v if isinstance(v, Size) else int(v) for v in values]
+    padded = [fill] * (3 - len(values)) + numbers
     return padded[0], padded[1], padded[2]
