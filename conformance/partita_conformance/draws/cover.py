@@ -6,6 +6,8 @@ import functools
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
 
+import numpy as np
+
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.operators import draw
 
@@ -50,12 +52,18 @@ def _pairs(one: Draw) -> frozenset[Hashable]:
 
 
 def _traits(one: Draw) -> Iterator[str]:
-    """What kind of a draw it is: ranks, inputs that are there, attributes and their choices."""
+    """What kind of a draw it is: ranks, inputs that are there, orders, attributes' choices."""
     yield f"opset {one.opset}"
     for i, array in enumerate(one.inputs):
         yield f"input {i} {None if array is None else array.ndim}"
         for axis in () if array is None else [k for k, n in enumerate(array.shape) if n == 1]:
             yield f"input {i} is 1 along {axis}"
+    for i, array in enumerate(one.inputs):
+        if i not in one.constant or array is None:
+            continue
+        if array.dtype.kind == "i" and array.ndim == 1:  # axes, say
+            yield f"input {i} rises {bool(np.all(np.diff(array) > 0))}"
+            yield f"input {i} is below zero {bool(np.any(array < 0))}"
     for name, value in one.attributes.items():
         yield f"{name} {_choice(value)}"
 

@@ -79,7 +79,7 @@ CAUGHT = {
     ("unseen_numerics", "OldResizesCountFromTheRight"): ["opsets/Resize/*"],
     ("unseen_numerics", "ScatteredSumsLoseRepeats"): ["random/ScatterElements/*"],
     ("unseen_habits", "SoftmaxOfNothingIsZero"): ["values/Softmax/float"],
-    ("unseen_habits", "UnsqueezesInTheOrderGiven"): ["random/Unsqueeze/*"],
+    ("unseen_habits", "UnsqueezesInTheOrderGiven"): ["random/Unsqueeze/*", "types/Unsqueeze/*"],
     ("unseen_habits", "SplitsAsNumpyDoes"): ["random/Split/*"],
     ("unseen_habits", "CumulatesHalvesInHalves"): ["values/CumSum/float16"],
     ("unseen_habits", "MatchesTheStart"): ["random/RegexFullMatch/*"],

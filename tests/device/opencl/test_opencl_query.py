@@ -178,3 +178,11 @@ def test_constants_whose_types_nobody_says_are_taken():
     assert not refusals(graph)
     product.inputs[0].dtype = None
     assert "no known type" in refusals(graph)["product"].detail
+
+
+def test_texts_that_are_constants_are_refused():
+    texts = numpy_helper.from_array(np.array(["a", "b c"], object), "w")
+    model = build([helper.make_node("Identity", ["w"], ["y"], name="one")], {}, ["y"], [texts])
+    answer = core().query_model(core().read_model(model), "OPENCL")
+    assert answer.reasons["one"].code == ReasonCode.UNSUPPORTED_DTYPE
+    assert "holds texts" in answer.reasons["one"].detail
