@@ -138,13 +138,19 @@ def _may_be_read(value: Value) -> bool:
     return len(value.shape) <= 1
 
 
+def _refuse_texts(node: Node) -> Reason | None:
+    """What the host computes lies on the device then, which holds numbers."""
+    for value in node.outputs:
+        if value is not None and _dtype(value) == np.object_:
+            return Reason(
+                ReasonCode.UNSUPPORTED_DTYPE, f"'{value.name}' holds texts; takes numbers"
+            )
+    return None
+
+
 def _refuse(node: Node, entry: Entry, facts: _Facts) -> Reason | None:
-    texts = next((v for v in node.outputs if v is not None and _dtype(v) == np.object_), None)
-    if texts is not None:  # what the host folds lies on the device then
-        detail = f"'{texts.name}' holds texts; takes numbers"
-        return Reason(ReasonCode.UNSUPPORTED_DTYPE, detail)
     if not node.domain and all(facts.is_constant(value) for value in node.inputs):
-        return None  # computed by the host, once
+        return _refuse_texts(node)  # computed by the host, once
     for position, value in enumerate(node.inputs):
         if value is None:
             continue
