@@ -88,7 +88,6 @@ CAUGHT = {
     ("unseen_engines", "DeduplicatesWeightsByBytes"): ["ports/equal_weights*"],
     ("unseen_engines", "ExportsAHandle"): ["blob/comes_back_in*"],
     ("unseen_engines", "IgnoresDomains"): ["query/other_domains*"],
-    ("unseen_engines", "LeavesFlushToZeroOn"): ["resources/the_process*"],
     ("unseen_engines", "ConfiguresTheRootLogger"): ["resources/the_process*"],
     ("unseen_engines", "InsertsInPlace"): ["request/sequences*"],
     ("unseen_passes", "MergesTransposesBackwards"): ["chains/turned*"],

@@ -283,13 +283,13 @@ _CASTS = ("Cast", "CastLike")
 
 
 def _roomy(op: str) -> Draw:
-    """The first draw of most rows and columns: sums and shares of one element say little."""
+    """The largest draw with more than one row and column: shares of one element say little."""
 
-    def least(one: Draw) -> int:
+    def room(one: Draw) -> tuple[bool, int]:
         first = next(array for array in one.inputs if array is not None)
-        return min(first.shape, default=0)
+        return min(first.shape, default=0) > 1, first.size
 
-    return max((draw(op, 0, n, wide=op in ROUNDED) for n in range(_TYPED)), key=least)
+    return max((draw(op, 0, n, wide=op in ROUNDED) for n in range(_TYPED)), key=room)
 
 
 def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
