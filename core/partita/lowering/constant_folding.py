@@ -13,7 +13,7 @@ from partita.lowering.builder import Builder
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.node_proto import model_proto, node_proto
 from partita.lowering.program import Array, Operand, ProgramMaker, plain
-from partita.lowering.shape_rules import check_demands
+from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 
 

@@ -21,7 +21,7 @@ from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
-from partita.lowering.shape_class import Refine, ShapeClass, learn
+from partita.lowering.shapes.shape_class import Refine, ShapeClass, learn
 from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
 from partita.model.model import is_static

@@ -22,10 +22,10 @@ from partita.lowering.program import (
     Step,
     plain,
 )
-from partita.lowering.result_shapes import predicted
-from partita.lowering.shape_arithmetic import small_result
-from partita.lowering.shape_class import KnownShapes
-from partita.lowering.shape_rules import check_demands
+from partita.lowering.shapes.result_shapes import predicted
+from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.lowering.shapes.shape_class import KnownShapes
+from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.model.model import is_static
 

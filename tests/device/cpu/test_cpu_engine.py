@@ -84,9 +84,9 @@ def test_what_is_kept_of_shapes_has_a_bound(most):
     for n in [*range(1, 2000, 100), 1, 1901]:
         x = floats(n, 8)
         np.testing.assert_array_equal(request.infer([x])["y"], chain(x))
-    graph = request.runner._graph
+    graph = request.runner.graph
     largest = 1901 * 8 * 4 + 10_000
-    assert graph._bound.nbytes <= max(most, largest)
+    assert graph.bound_programs.nbytes <= max(most, largest)
 
 
 def test_inputs_in_every_memory_layout():

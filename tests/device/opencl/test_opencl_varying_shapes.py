@@ -56,5 +56,5 @@ def test_what_is_kept_of_shapes_has_a_bound_and_buffers_grow(most):
     for n in [*range(1, 400, 40), 1, 361, 2]:
         x = rng.standard_normal((n, 8)).astype(np.float32)
         np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
-    kept = request.runner._bound
+    kept = request.runner.bound_plans
     assert kept.nbytes <= most or len(kept) == 1

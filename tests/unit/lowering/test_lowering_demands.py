@@ -5,8 +5,8 @@ import pytest
 
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.shape_rules import check_box, check_demands
-from partita.lowering.type_rules import check_types
+from partita.lowering.shapes.shape_rules import check_box, check_demands
+from partita.lowering.shapes.type_rules import check_types
 
 
 def operand(shape):

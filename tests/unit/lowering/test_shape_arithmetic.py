@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from partita.lowering import Node, Operand, Value, reference_fold
-from partita.lowering.result_shapes import predicted
-from partita.lowering.shape_arithmetic import small_result
+from partita.lowering.shapes.result_shapes import predicted
+from partita.lowering.shapes.shape_arithmetic import small_result
 
 I64 = np.int64
 

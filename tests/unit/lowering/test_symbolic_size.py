@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.symbolic_size import Recording, Size
+from partita.lowering.shapes.symbolic_size import Recording, Size
 
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod]
 COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]

@@ -15,7 +15,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
-from partita.lowering.symbolic_size import Size
+from partita.lowering.shapes.symbolic_size import Size
 
 Triple = tuple[int, int, int]
 

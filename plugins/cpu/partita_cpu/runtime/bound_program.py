@@ -45,6 +45,9 @@ class GraphRunner:
         most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
             in the same arena, which is as large as the largest needs and not counted.
         cancelled: Set while a run is to end early: each iteration of a loop looks at it.
+
+    Attributes:
+        bound_programs: Those of the shapes seen last.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class GraphRunner:
         self._team = team
         self._times = times
         self._arena = aligned_empty((0,), _BYTE)
-        self._bound: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
+        self.bound_programs: RecentlyUsed[int, BoundProgram] = RecentlyUsed(
             most_bytes, lambda bound: bound.kept_bytes
         )
         self._last_specs: list[Spec] = []
@@ -118,12 +121,12 @@ class GraphRunner:
         if arrays is None or not all(array.flags.carray for array in outputs):
             return None
         program = self._specializer.program_for(arrays)
-        self._bound.discard(id(program))
+        self.bound_programs.discard(id(program))
         self._last = None
         arena = lent_arena(scratch, program.arena_bytes)
         if arena is None:
             arena = self._arena_for(program)
-        elif not len(self._bound):
+        elif not len(self.bound_programs):
             self.close()
         bound = BoundProgram(program, self._team, None, arena)
         if not bound.settle(arrays, outputs):
@@ -145,23 +148,28 @@ class GraphRunner:
     @property
     def kept_bytes(self) -> int:
         """What is kept for all shapes seen before, and the arena."""
-        return self._bound.nbytes + self._arena.nbytes
+        return self.bound_programs.nbytes + self._arena.nbytes
 
     def close(self) -> None:
         """Frees the memory; a later run takes new."""
-        self._bound.clear()
+        self.bound_programs.clear()
         self._last = None
         self._arena = aligned_empty((0,), _BYTE)
 
     def _bind(self, arrays: Sequence[Array]) -> BoundProgram:
         program = self._specializer.program_for(arrays)
-        bound = self._bound.get(id(program))
+        bound = self.bound_programs.get(id(program))
         if bound is None:
             arena = self._arena_for(program)
             bound = BoundProgram(
-                program, self._team, self._times, arena, self._bound.most_bytes, self._cancelled
+                program,
+                self._team,
+                self._times,
+                arena,
+                self.bound_programs.most_bytes,
+                self._cancelled,
             )
-            self._bound.add(id(program), bound)
+            self.bound_programs.add(id(program), bound)
         return bound
 
     def _arena_for(self, program: Program) -> Array:
@@ -172,7 +180,7 @@ class GraphRunner:
         """
         if self._arena.nbytes < program.arena_bytes:
             grown = 2 * self._arena.nbytes
-            self._bound.clear()
+            self.bound_programs.clear()
             self._arena = aligned_empty((max(grown, program.arena_bytes),), _BYTE)
         return self._arena
 

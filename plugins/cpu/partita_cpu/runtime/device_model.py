@@ -217,13 +217,17 @@ def _not_yet(index: int) -> Array:
 
 
 class CpuRunner(Runner):
-    """One request: arenas, outputs and counters."""
+    """One request: arenas, outputs and counters.
+
+    Attributes:
+        graph: Runs the model's graph.
+    """
 
     def __init__(self, compiled: CpuModel, team: Team) -> None:
         self._times: Times | None = [] if compiled.properties.PERF_COUNT else None
         most_bytes = compiled.specializer.target.most_kept_bytes
         self._cancelled = Event()
-        self._graph = GraphRunner(
+        self.graph = GraphRunner(
             compiled.specializer, team, self._times, most_bytes, self._cancelled
         )
         self._threads = team.size
@@ -249,7 +253,7 @@ class CpuRunner(Runner):
             arrays = [tensor.numpy() for tensor in inputs]
         targets = None if outputs is None else [_target(tensor) for tensor in outputs]
         try:
-            results = self._graph.run(arrays, targets)
+            results = self.graph.run(arrays, targets)
         except PartitaError:
             raise
         except Exception as error:
@@ -276,7 +280,7 @@ class CpuRunner(Runner):
         targets = [array for tensor in outputs if (array := _target(tensor)) is not None]
         if len(targets) != len(outputs):
             return None
-        bound = self._graph.bind(arrays, targets, scratch)
+        bound = self.graph.bind(arrays, targets, scratch)
         stretches = None if bound is None else bound.stretches()
         if bound is None or not stretches:
             return None
@@ -286,7 +290,7 @@ class CpuRunner(Runner):
             return bound.repoint([stored_as(tensor, layout) for tensor, layout in ports])
 
         call = CpuBoundCall(stretches, self._threads, rebind)
-        values = [arrays[index] for index in self._graph.value_inputs]
+        values = [arrays[index] for index in self.graph.value_inputs]
         return ValueBoundCall(call, values, self, inputs, outputs) if values else call
 
     def cancel(self) -> None:
@@ -334,11 +338,11 @@ class CpuRunner(Runner):
 
     def explain_execution(self) -> Execution:
         """The kernels of the last run, in order."""
-        return Execution(self._graph.explain())
+        return Execution(self.graph.explain())
 
     def close(self) -> None:
         """Frees arenas and outputs."""
-        self._graph.close()
+        self.graph.close()
 
 
 def _target(tensor: Tensor | None) -> Array | None:

@@ -10,7 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.shape_rules import check_box
+from partita.lowering.shapes.shape_rules import check_box
 from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
 from partita_opencl.launches.emitter_kit import Kit, i32, i64, ints, longs, raw_ctype
 

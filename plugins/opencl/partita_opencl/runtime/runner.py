@@ -71,7 +71,11 @@ class PlannedModel(Protocol):
 
 
 class OpenClRunner(Runner):
-    """One request: an in-order queue, and per set of shapes the kernels with their arguments."""
+    """One request: an in-order queue, and per set of shapes the kernels with their arguments.
+
+    Attributes:
+        bound_plans: Those of the shapes seen last.
+    """
 
     def __init__(self, compiled: PlannedModel) -> None:
         import pyopencl as cl
@@ -81,7 +85,7 @@ class OpenClRunner(Runner):
         self._profiles = compiled.properties.PERF_COUNT
         flags: Any = cl.command_queue_properties.PROFILING_ENABLE if self._profiles else 0
         self._queue = cl.CommandQueue(self._device.context, self._device.handle, flags)
-        self._bound: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
+        self.bound_plans: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
             compiled.shape_cache_bytes, lambda bound: bound.kept_bytes
         )
         self._slots: list[Any] = []
@@ -104,7 +108,7 @@ class OpenClRunner(Runner):
             try:
                 results = self._bind(plan).run(self._queue, inputs, outputs, events)
             except StalledError:
-                self._bound.clear()
+                self.bound_plans.clear()
                 self._compiled.stop_waiting()
                 plan = self._compiled.plan(specs, lambda i: inputs[i].numpy())
                 results = self._bind(plan).run(self._queue, inputs, outputs, events)
@@ -151,9 +155,9 @@ class OpenClRunner(Runner):
 
     def explain_execution(self) -> Execution:
         """The kernels for the shapes of the last run."""
-        if not self._bound:
+        if not self.bound_plans:
             return Execution()
-        return self._bound.values()[-1].explain_execution()
+        return self.bound_plans.values()[-1].explain_execution()
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """One record per operation of the model: kernel time on the device, by its own clock.
@@ -191,17 +195,17 @@ class OpenClRunner(Runner):
 
     def close(self) -> None:
         """Gives the buffers back and drops kernels and outputs."""
-        self._bound.clear()
+        self.bound_plans.clear()
         for buffer in self._slots:
             self._device.pool.give(buffer)
         self._slots = []
 
     def _bind(self, plan: Plan) -> BoundPlan:
-        found = self._bound.get(id(plan))
+        found = self.bound_plans.get(id(plan))
         if found is None:
             self._grow(plan.sizes)
             found = BoundPlan(plan, self._device, self._compiled.device, self._slots)
-            self._bound.add(id(plan), found)
+            self.bound_plans.add(id(plan), found)
         return found
 
     def _grow(self, sizes: Sequence[int]) -> None:
@@ -215,7 +219,7 @@ class OpenClRunner(Runner):
             if number == len(self._slots):
                 self._slots.append(pool.take(size))
             elif self._slots[number].size < size:
-                self._bound.clear()
+                self.bound_plans.clear()
                 old = self._slots[number]
                 try:
                     larger = pool.take(max(size, min(2 * old.size, most)))

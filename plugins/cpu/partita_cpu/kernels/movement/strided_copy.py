@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
-from partita.lowering.shape_rules import check_box
+from partita.lowering.shapes.shape_rules import check_box
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.elementwise.cast import NARROW

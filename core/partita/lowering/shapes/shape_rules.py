@@ -13,7 +13,7 @@ from typing import NamedTuple
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
-from partita.lowering.type_rules import check_types
+from partita.lowering.shapes.type_rules import check_types
 
 Shape = tuple[int, ...]
 Shapes = Sequence[Shape | None]

@@ -5,7 +5,7 @@ and each new shape goes through all of them. numpy does one in a microsecond or 
 own kernels, made for large tensors, take a hundred times as long to be called. What is not quite
 usual is left to these: they know what is to be computed then, or what is wrong.
 
-Arrays of objects hold sizes that stand for others (:mod:`partita.lowering.symbolic_size`).
+Arrays of objects hold sizes that stand for others (:mod:`partita.lowering.shapes.symbolic_size`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from partita.lowering.graph import Node
 from partita.lowering.program import Array, Operand
-from partita.lowering.symbolic_size import Size
+from partita.lowering.shapes.symbolic_size import Size
 
 MOST_ELEMENTS = 64
 """Of an operand; what is larger is no shape."""

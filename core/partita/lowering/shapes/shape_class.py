@@ -18,10 +18,10 @@ import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, Spec
-from partita.lowering.result_shapes import predicted
-from partita.lowering.shape_arithmetic import small_result
-from partita.lowering.shape_rules import check_demands
-from partita.lowering.symbolic_size import Recording, Size
+from partita.lowering.shapes.result_shapes import predicted
+from partita.lowering.shapes.shape_arithmetic import small_result
+from partita.lowering.shapes.shape_rules import check_demands
+from partita.lowering.shapes.symbolic_size import Recording, Size
 
 Shape = tuple[int, ...]
 Refine = Callable[[Graph, Mapping[Value, Shape]], None]
