@@ -121,13 +121,13 @@ def add_device_options(
 
 
 def properties_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What ``--property`` and the options of plugins set.
+    """What ``--property`` and, in a command that adds them, the options of plugins set.
 
     Raises:
         DeviceStringError: An option is given that is another device's.
     """
     properties = normalize(args.properties)
-    for option in args.device_options:
+    for option in getattr(args, "device_options", ()):
         value = getattr(args, option.property)
         if value is None:
             continue

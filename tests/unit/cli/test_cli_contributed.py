@@ -47,6 +47,22 @@ def test_a_plugin_brings_a_command(install, monkeypatch, capsys):
     assert capsys.readouterr().out == "hello\n"
 
 
+def test_a_command_of_a_plugin_may_leave_out_options_of_devices(install, monkeypatch, capsys):
+    def add_parser(commands):
+        add_device(add_command(commands, "show", run, "shows", ["partita show -d CPU"]))
+
+    def run(args, out):
+        out.text(str(properties_of(args)))
+        return 0
+
+    module = ModuleType("fake_showing")
+    module.add_parser = add_parser
+    monkeypatch.setitem(sys.modules, "fake_showing", module)
+    install(one=lambda: ["fake_showing"])
+    assert main(["show", "-d", "CPU", "--property", "PERF_COUNT=YES"]) == 0
+    assert capsys.readouterr().out == "{'PERF_COUNT': 'YES'}\n"
+
+
 def test_a_plugin_that_does_not_load_brings_none(install, monkeypatch):
     install(good=lambda: ["a", "b"], missing=None)
     assert command_modules() == ["a", "b"]
