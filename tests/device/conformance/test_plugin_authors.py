@@ -153,8 +153,8 @@ def test_example_plugin_conforms(device, folder, module, plugin, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples" / folder))
     source = (ROOT / "examples" / folder / f"{module}.py").read_text()
     assert len(source.splitlines()) <= 100
-    Expectations.load(ROOT / "examples" / folder / "expectations.toml")
-    assert conforms(device, f"{module}:{plugin}") > 150
+    expectations = Expectations.load(ROOT / "examples" / folder / "expectations.toml")
+    assert conforms(device, f"{module}:{plugin}", expectations) > 150
 
 
 def test_examples_mix_with_other_devices(monkeypatch):
