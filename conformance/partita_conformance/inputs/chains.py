@@ -39,7 +39,7 @@ _TEXTS: Mapping[str, str] = {
     "cast to truth and back": "float[2,3] x => float[2,3] y:"
     " a = Cast <to = 9> (x) y = Cast <to = 1> (a)",
     "slices of a slice": "float[2,7] x => float[2,3] y: a = Slice(x, one, eight, one)"
-    " y = Slice(a, zero, five, one, two)",
+    " y = Slice(a, zero, six1, one, two)",
     "clipped after Relu": "float[2,3] x => float[2,3] y: a = Relu(x) y = Clip(a, low, high)",
     "clipped before Relu": "float[2,3] x => float[2,3] y: a = Clip(x, low, high) y = Relu(a)",
     "clipped twice": "float[2,3] x => float[2,3] y: a = Clip(x, low, high) y = Clip(a, high, low)",
@@ -124,6 +124,7 @@ _WEIGHTS: Mapping[str, Array] = {
     "two": np.array([2], np.int64),
     "two0": np.array(2, np.int32),
     "three": np.array([3], np.int64),
+    "six1": np.array([6], np.int64),
     "five": np.array(5, np.int64),
     "eight": np.array([8], np.int64),
     "truth": np.array(True),

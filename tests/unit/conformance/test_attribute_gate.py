@@ -16,9 +16,9 @@ from partita_conformance.draws.operators import GENERATORS
 from partita_conformance.inputs.node_cases import node_cases
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import ConformanceError
-from partita_conformance.suites.contract.suite_ports import _CONSTANTS
-from partita_conformance.suites.contract.suite_request import _SEQUENCES
-from partita_conformance.suites.numerics.suite_chance import _ASKED
+from partita_conformance.suites.contract.suite_ports import CONSTANTS
+from partita_conformance.suites.contract.suite_request import SEQUENCES
+from partita_conformance.suites.numerics.suite_chance import ASKED
 from partita_conformance.suites.numerics.suite_sweep import UNREAD, attributes_of, telling
 
 OPERATORS = sorted({s.name for s in defs.get_all_schemas() if not s.domain and not s.deprecated})
@@ -34,10 +34,10 @@ def optional(op):
 def told_elsewhere(op):
     """Attributes that checks of several operators set."""
     if op == "Constant":
-        return set(_CONSTANTS)
+        return set(CONSTANTS)
     if op == "ConcatFromSequence":
-        return {"new_axis"} if any("new_axis = 1" in text for text in _SEQUENCES) else set()
-    return set(_ASKED[op][0]) if op in _ASKED else set()
+        return {"new_axis"} if any("new_axis = 1" in text for text in SEQUENCES) else set()
+    return set(ASKED[op][0]) if op in ASKED else set()
 
 
 @functools.cache

@@ -278,7 +278,7 @@ def weights_of_every_type_stay_as_they_are(bench: Bench) -> None:
         raise NotApplicableError("the device does not take Concat")
 
 
-_CONSTANTS: dict[str, tuple[Any, Array]] = {
+CONSTANTS: dict[str, tuple[Any, Array]] = {
     "value_float": (0.5, np.array(0.5, np.float32)),
     "value_floats": ([0.5, -2.0], np.array([0.5, -2], np.float32)),
     "value_int": (-7, np.array(-7)),
@@ -294,7 +294,7 @@ _CONSTANTS: dict[str, tuple[Any, Array]] = {
 def constants_are_told_in_any_way(bench: Bench) -> None:
     """Constant hands on numbers, texts and tensors, whatever attribute they stand in."""
     tried = 0
-    for name, (value, due) in _CONSTANTS.items():
+    for name, (value, due) in CONSTANTS.items():
         element = helper.np_dtype_to_tensor_dtype(due.dtype)
         y = helper.make_tensor_value_info("y", element, due.shape)
         nodes = [

@@ -188,7 +188,7 @@ def inputs_that_decide_are_read_anew(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the models")
 
 
-_SEQUENCES = (
+SEQUENCES = (
     "g (seq(float[2,3]) s, float[2,3] x) => (seq(float[2,3]) y) { y = SequenceInsert(s, x) }",
     "g (seq(float[2,3]) s, int64 i) => (seq(float[2,3]) y) { y = SequenceErase(s, i) }",
     "g (seq(float[2,3]) s, int64 i) => (float[2,3] y) { y = SequenceAt(s, i) }",
@@ -203,7 +203,7 @@ _SEQUENCES = (
 def sequences_are_only_read(bench: Bench) -> None:
     """Sequences that are inputs hold the same tensors after a run as before."""
     tried = 0
-    for text in _SEQUENCES:
+    for text in SEQUENCES:
         proto = parse(text)
         if bench.refusals(proto):
             continue

@@ -18,7 +18,7 @@ _SHAPE = (_COUNT // 4, 4)
 _DOUBLE = TensorProto.DOUBLE
 _FAIR = np.log(np.tile(np.array([[0.2, 0.5, 0.3]], np.float32), (2, 1)))
 
-_ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, float, float]] = {
+ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, float, float]] = {
     "RandomNormal": (
         {"shape": _SHAPE, "mean": 3.0, "scale": 2.0, "dtype": _DOUBLE, "seed": 1.0},
         None,
@@ -57,7 +57,7 @@ _ASKED: Mapping[str, tuple[dict[str, Any], np.ndarray[Any, Any] | None, type, fl
 def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
     """Twenty thousand random numbers have about the mean and the deviation that are theirs."""
     tried = 0
-    for op, (given, x, dtype, mean, deviation) in _ASKED.items():
+    for op, (given, x, dtype, mean, deviation) in ASKED.items():
         proto = _model(op, given, x)
         if bench.refusals(proto):
             continue
