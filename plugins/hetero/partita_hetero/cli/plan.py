@@ -309,7 +309,8 @@ def _print(summary: PlanSummary, explain: bool, out: Output) -> None:
         "latency": f"{_number(summary.latency_us)} us by the table of costs",
         "bound": f"{_number(summary.bound_us)} us, of the table: this placement is at most "
         f"{summary.gap:.1%} above its optimum" + (f" ({summary.proof})" if summary.proof else ""),
-        "found by": f"{summary.method} in {summary.seconds:.2f} s",
+        "found by": f"{summary.method} in {summary.seconds:.2f} s"
+        + (", before the search was through" if summary.cut else ""),
         "moved": f"{format_bytes(summary.bytes_moved)} in {summary.transfers} transfers",
     }
     if summary.estimated:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import time
 from dataclasses import replace
 from unittest.mock import patch
 
@@ -31,9 +34,8 @@ from partita_hetero.planner.simulation.simulate import objective_value, simulate
 def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     best = best_of_all(problem, objective, contiguous)
     with patch.object(searching, "FEW", 0):  # let the methods find it
-        plan = solve(problem, objective, 0.15, contiguous)
-        if plan.value_us > best + 1e-4:  # a busy machine may leave the search no such time
-            plan = solve(problem, objective, 5, contiguous)
+        plan = solve(problem, objective, math.inf, contiguous)
+    assert not plan.cut
     run = simulate(problem, plan.assignment, objective)
     assert not broken_rules(problem, plan.assignment, run)
     assert not contiguous or is_contiguous(problem, plan.assignment)
@@ -43,6 +45,65 @@ def test_a_small_plan_is_the_best_there_is(problem, objective, contiguous):
     assert {type(number) for number in numbers} == {float}  # what files can hold
     assert plan.value_us == pytest.approx(best, rel=1e-4, abs=1e-4)
     assert sorted(plan.order) == list(range(len(problem.tasks)))
+
+
+@pytest.fixture
+def late(monkeypatch):
+    """A machine so busy that three seconds go by whenever a search looks at the clock."""
+    clock = itertools.count(0.0, 3.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+
+
+def hard_to_search():
+    """A placement that no bound proves to be the best, with branches on two devices."""
+    machines = (Device("CPU", host_memory=True, slots=1), Device("GPU", slots=1))
+    tasks = tuple(Task(f"t{i}", (Cost(2 + i % 3), Cost(1 + i % 4))) for i in range(9))
+    values = tuple(Value(f"v{i}", i, (i + 1, i + 2), transfer_us=1 + i % 2) for i in range(7))
+    return Problem(machines, tasks, values, (Link(HOST, 1, 1), Link(1, HOST, 1)))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_search_without_a_time_limit_finds_the_same_on_a_busy_machine(objective, request):
+    problem = hard_to_search()
+    with patch.object(searching, "FEW", 0):
+        plan = solve(problem, objective, math.inf)
+        request.getfixturevalue("late")
+        again = solve(problem, objective, math.inf)
+    assert (again.assignment, again.bound_us) == (plan.assignment, plan.bound_us)
+    assert not plan.cut and not again.cut
+
+
+@pytest.mark.parametrize("objective", ["PARALLEL", "THROUGHPUT"])
+def test_a_plan_says_that_the_time_limit_ended_its_search(objective, late):
+    with patch.object(searching, "FEW", 0):
+        plan = solve(hard_to_search(), objective, 5)
+    assert plan.gap > 0
+    assert plan.cut
+
+
+def test_the_largest_of_few_loads_leaves_a_local_optimum():
+    """All ways from the list schedules to the optimum are worse by a large share of the value."""
+    machines = (
+        Device("CPU", host_memory=True, slots=1),
+        Device("GPU.1", launch_us=3),
+        Device("GPU.2", launch_us=2),
+    )
+    costs = ((8, None, 3), (0, None, 7), (7, None, 3), (7, 2, None), (1, 3, 5))
+    groups = (None, "h", None, "g", "g")
+    tasks = tuple(
+        Task(f"t{i}", tuple(map(Cost, row)), group=group)
+        for i, (row, group) in enumerate(zip(costs, groups, strict=True))
+    )
+    values = (
+        Value("v0", 0, (), is_output=True, transfer_us=2),
+        Value("v1", 1, (2, 3, 4), transfer_us=9),
+    )
+    links = [Link(*ends, 1) for i in (1, 2) for ends in ((HOST, i), (i, HOST))]
+    links += [Link(1, 2, 0.5), Link(2, 1, shared=True)]
+    problem = Problem(machines, tasks, values, tuple(links))
+    with patch.object(searching, "FEW", 0):
+        plan = solve(problem, "THROUGHPUT", math.inf)
+    assert plan.value_us == best_of_all(problem, "THROUGHPUT") == 12
 
 
 def test_a_few_units_cross_a_barrier_together():
@@ -58,9 +119,9 @@ def test_a_few_units_cross_a_barrier_together():
     problem = Problem(machines, tasks, values, (Link(HOST, 1, 1), Link(1, HOST, 1)))
     arrays = flatten(problem)
     start = np.zeros(4, np.int64)
-    anneal_parallel(arrays, start, False, 0.01)  # compiles what searches
-    value, place = anneal_parallel(arrays, start, False, 2.0)
-    assert (value, place.tolist()) == (2.0, [0, 1, 1, 0])
+    found = anneal_parallel(arrays, start, False, math.inf)
+    assert (found.value, found.place.tolist()) == (2.0, [0, 1, 1, 0])
+    assert found.full
 
 
 def two_devices(*tasks, values=(), pins=(), room=None):

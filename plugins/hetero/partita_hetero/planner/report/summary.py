@@ -122,6 +122,7 @@ class PlanSummary:
         kept: Which of those that were run it is, as ``"plan"`` or ``"only CPU"``.
         raced: All that were run, in turns; empty if none was.
         notes: What could not be measured, and why.
+        cut: Whether the search ended before it was through.
     """
 
     model: str
@@ -145,6 +146,7 @@ class PlanSummary:
     kept: str = ""
     raced: Sequence[Candidate] = ()
     notes: Sequence[str] = ()
+    cut: bool = False
 
 
 def summarize(
@@ -196,6 +198,7 @@ def summarize(
         "" if kept is None else kept.name,
         () if decision is None else decision.candidates,
         () if decision is None else decision.notes,
+        plan.cut,
     )
 
 

@@ -2,10 +2,14 @@
 
 A move is kept if it is better or, with a probability that falls over time, if it is worse
 (Metropolis). Most moves bring a unit to the device of one of its neighbours.
+
+The temperature falls with the time that is spent; without a time limit it falls with the number of
+moves, so that what is found depends on nothing else.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -30,6 +34,27 @@ GUIDE = 0.1
 """How much the loads of all devices count beside the largest one."""
 
 
+MOVES_OF_UNIT = 10_000
+"""How many moves a search without a time limit makes, for each unit."""
+
+STAGES = 100
+"""At how many temperatures it makes them."""
+
+
+class Annealed(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        value: The lowest value seen.
+        place: Device of each unit there.
+        full: Whether it made at least as many moves as a search without a time limit makes.
+    """
+
+    value: float
+    place: Array
+    full: bool
+
+
 class Stage(NamedTuple):
     """Some moves at one temperature.
 
@@ -50,31 +75,29 @@ class Stage(NamedTuple):
 
 def anneal_parallel(
     arrays: Arrays, place: Array, early: bool, seconds: float, seed: int = 1
-) -> tuple[float, Array]:
+) -> Annealed:
     """Improves the PARALLEL latency of a placement that keeps the memory limits.
 
     Args:
         arrays: The problem.
         place: Device of each unit.
         early: How submodels are cut, see :func:`parallel_us`.
-        seconds: How long to search.
+        seconds: How long to search, apart from compiling; may be infinite.
         seed: Of the random moves.
-
-    Returns:
-        The best value and placement seen.
     """
     now, best = place.copy(), place.copy()
 
     def steps(stage: Stage) -> Any:
         return _steps_parallel(arrays, now, best, early, stage)
 
-    hot = max(HOT, HOT_OF_UNIT / len(now))  # a few units: each is a large share of the value
-    return _cool(steps, hot, _parallel_value(arrays, now, early), seconds, seed), best
+    hot = _hot_of_largest(len(now))
+    lowest, full = _cool(steps, hot, _parallel_value(arrays, now, early), len(now), seconds, seed)
+    return Annealed(lowest, best, full)
 
 
 def anneal_loads(
     arrays: Arrays, place: Array, busiest: bool, seconds: float, seed: int = 1
-) -> tuple[float, Array]:
+) -> Annealed:
     """Improves the largest load or the sum of loads, launches apart; see :func:`anneal_parallel`.
 
     A move costs time only for the values of the units moved, so large models are no problem.
@@ -86,26 +109,43 @@ def anneal_loads(
         return _steps_loads(arrays, now, best, load, used, readers, busiest, stage)
 
     value = _load_value(arrays, load, busiest)
-    hot = HOT if busiest else HOT_OF_UNIT / len(now)
-    return _cool(steps, hot, value, seconds, seed), best
+    hot = _hot_of_largest(len(now)) if busiest else HOT_OF_UNIT / len(now)
+    lowest, full = _cool(steps, hot, value, len(now), seconds, seed)
+    return Annealed(lowest, best, full)
+
+
+def _hot_of_largest(units: int) -> float:
+    """First temperature of a largest sum: of a few units each is a large share of it."""
+    return max(HOT, HOT_OF_UNIT / units)
 
 
 def _cool(
-    steps: Callable[[Stage], Any], hot: float, value: float, seconds: float, seed: int
-) -> float:
-    """Runs batches of steps while the temperature falls; returns the lowest value seen."""
-    lowest = value
+    steps: Callable[[Stage], Any], hot: float, value: float, units: int, seconds: float, seed: int
+) -> tuple[float, bool]:
+    """Runs batches of steps while the temperature falls.
+
+    Returns:
+        The lowest value seen, and whether the search was full, see :class:`Annealed`.
+    """
+    whole = MOVES_OF_UNIT * units
+    timed = seconds < math.inf
+    batch = 16 if timed else max(whole // STAGES, 1)
+    lowest, moves, gone = value, 0, 0.0
+    steps(Stage(value, lowest, 1.0, 0, seed))  # compiles them, which is no searching
     start = time.perf_counter()
-    spent, batch = 0.0, 16
-    while spent < seconds:
-        heat = lowest * hot * COOLING ** (spent / seconds)
+    while gone < 1:
+        heat = lowest * hot * COOLING**gone
         before = time.perf_counter()
         value, lowest = steps(Stage(value, lowest, heat, batch, seed))
         seed += 1
+        moves += batch
+        if not timed:
+            gone = moves / whole
+            continue
         if time.perf_counter() - before < 0.01:
             batch *= 2
-        spent = time.perf_counter() - start
-    return lowest
+        gone = (time.perf_counter() - start) / seconds
+    return lowest, moves >= whole
 
 
 @jit

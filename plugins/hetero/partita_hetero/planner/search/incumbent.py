@@ -59,6 +59,7 @@ class Search:
         tried: Method to the best value it reached.
         broken: Rules that the last refused placement broke.
         lost: Whether a better placement was refused for what its live values take.
+        cut: Whether a method was left out or ended early, for want of time or room.
         whole: The problem in arrays, for bounds.
         arrays: The same with limits that leave room for live values, for searching.
         limited: Whether a device has a memory limit.
@@ -78,6 +79,7 @@ class Search:
     tried: dict[str, float] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
     lost: bool = False
+    cut: bool = False
 
     def __post_init__(self) -> None:
         self.whole: Arrays = flatten(self.problem)

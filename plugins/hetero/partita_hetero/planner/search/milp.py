@@ -18,7 +18,7 @@ MAX_BINARIES = 6000
 
 def solve_milp(
     arrays: Arrays, busiest: bool, cutoff: float, seconds: float
-) -> tuple[float, Array | None]:
+) -> tuple[bool, float, Array | None]:
     """Looks for a placement below a value and proves a bound.
 
     Args:
@@ -28,7 +28,8 @@ def solve_milp(
         seconds: Time limit.
 
     Returns:
-        The bound, and the device of each unit, or None if nothing below the cutoff was found.
+        Whether the search ended before its time; the bound; the device of each unit, or None if
+        nothing below the cutoff was found.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
 
@@ -56,12 +57,13 @@ def solve_milp(
         options={"time_limit": max(seconds, 0.1), "mip_rel_gap": 1e-4},
     )
     if result.status == 2:  # nothing is below the cutoff
-        return cutoff, None
+        return True, cutoff, None
+    complete = result.status != 1  # that is a limit of time or of iterations
     bound = 0.0 if result.mip_dual_bound is None else float(result.mip_dual_bound)
     if result.x is None:
-        return min(bound, cutoff), None
+        return complete, min(bound, cutoff), None
     chosen = result.x[: model.places].reshape(arrays.units, -1)
-    return min(bound, cutoff), chosen.argmax(axis=1)
+    return complete, min(bound, cutoff), chosen.argmax(axis=1)
 
 
 class _Rows:

@@ -13,6 +13,7 @@ All start from greedy placement, single devices and list schedules.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -42,7 +43,9 @@ def solve(
     Args:
         problem: What everything costs.
         objective: What is minimized.
-        time_limit_s: How long methods may search in all; a plan comes in any case.
+        time_limit_s: How long methods may search in all; a plan comes in any case, and says
+            whether it was cut. Infinite: until each method is through, so that the plan depends
+            on the problem alone, not on how fast or busy the machine is.
         contiguous: Each device gets one piece that can run without a break; devices that run tasks
             by themselves are free of that.
 
@@ -74,6 +77,7 @@ def solve(
         time.perf_counter() - start,
         search.proof,
         search.tried,
+        search.cut and not search.done,
     )
 
 
@@ -144,12 +148,16 @@ def _search_sequential(search: Search, seconds: float) -> None:
         _cut_sequence(search, seconds)
     for number, share in enumerate(search.surcharges):
         left = end - time.perf_counter()
-        if left <= 0 or search.best is None or search.done:
+        if search.best is None or search.done:
+            break
+        if left <= 0:
+            search.cut = True
             break
         charged = with_surcharge(search.arrays, share)
         spend = left / (len(search.surcharges) - number) / (2 if _small(search.whole) else 1)
-        _, place = anneal_loads(charged, search.best.place, False, spend)
-        search.offer("annealing", place)
+        found = anneal_loads(charged, search.best.place, False, spend)
+        search.cut |= not found.full
+        search.offer("annealing", found.place)
     _search_milp(search, False, end)
 
 
@@ -157,11 +165,15 @@ def _search_milp(search: Search, busiest: bool, end: float) -> None:
     from partita_hetero.planner.search.milp import solve_milp
 
     left = end - time.perf_counter()
-    if search.best is None or search.done or left < 0.2 or search.contiguous:
+    if search.best is None or search.done or search.contiguous:
         return
     if not (_small(search.whole) and search.through_host):
         return
-    bound, place = solve_milp(search.whole, busiest, search.best.value, left)
+    if left < 0.2:
+        search.cut = True
+        return
+    complete, bound, place = solve_milp(search.whole, busiest, search.best.value, left)
+    search.cut |= not complete
     search.prove("MILP", bound)
     if place is not None:
         search.offer("MILP", place)
@@ -187,15 +199,18 @@ def _search_parallel(search: Search, seconds: float) -> None:
     blocks = search.blocks if search.contiguous and search.through_host and not early else None
     if blocks is not None and blocks.hold(whole):
         search.prove("chain", chain_bound(whole, blocks, search.alike, seconds / 2))
-    seed = 1
+    seed, full = 1, False
     while search.best is not None and not search.done and time.perf_counter() < end - 0.05:
         left = end - time.perf_counter()
-        _, place = anneal_parallel(arrays, search.best.place, early, max(left / 2, 0.05), seed)
+        found = anneal_parallel(arrays, search.best.place, early, max(left / 2, 0.05), seed)
         before = search.best.value
-        search.offer("annealing", place)
+        search.offer("annealing", found.place)
+        full |= found.full
         seed += 1
-        if left < seconds / 16 and search.best.value >= before:
+        late = left < seconds / 16 or seconds == math.inf
+        if late and search.best.value >= before:
             break
+    search.cut |= not full
 
 
 def _search_throughput(search: Search, seconds: float) -> None:
@@ -213,6 +228,7 @@ def _search_throughput(search: Search, seconds: float) -> None:
         complete, value, place = best_contiguous(
             arrays, search.blocks, search.alike, below * (1 - 1e-12), share
         )
+        search.cut |= not complete
         if place is not None:
             search.offer("ideals", place)
         proven = complete and search.blocks.hold(whole)
@@ -222,11 +238,15 @@ def _search_throughput(search: Search, seconds: float) -> None:
         return
     for number in (3, 2, 1):
         left = end - time.perf_counter()
-        if left <= 0.05 or search.best is None or search.done:
+        if search.best is None or search.done:
+            break
+        if left <= 0.05:
+            search.cut = True
             break
         spend = left / number / (1.3 if _small(whole) else 1)
-        _, place = anneal_loads(arrays, search.best.place, True, spend, number)
-        search.offer("annealing", place)
+        found = anneal_loads(arrays, search.best.place, True, spend, number)
+        search.cut |= not found.full
+        search.offer("annealing", found.place)
     _search_milp(search, True, end)
 
 

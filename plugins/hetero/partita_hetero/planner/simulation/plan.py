@@ -28,6 +28,8 @@ class Plan:
         seconds: Time that planning took.
         proof: What gave the bound.
         tried: Method to the value that it reached.
+        cut: Whether a method was left out or ended before it was through, for want of time or room,
+            so that there may be a better plan; never if this one is proven to be optimal.
     """
 
     assignment: tuple[int, ...]
@@ -40,6 +42,7 @@ class Plan:
     seconds: float = 0.0
     proof: str = ""
     tried: dict[str, float] = field(default_factory=dict)
+    cut: bool = False
 
     @property
     def gap(self) -> float:
