@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and CHANGELOG as pages of the site; links to them become links to pages.
+"""README, CONTRIBUTING, CHANGELOG and benchmarks as pages of the site; links to them become links to pages.
 
 In the repository all links are plain relative paths, so that they work there too.
 """
@@ -14,6 +14,7 @@ PAGES = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changes.md",
+    "benchmarks/README.md": "benchmarks.md",
 }
 
 
