@@ -83,9 +83,9 @@ def requests_give_back(bench: Bench) -> None:
 
     use(5)
     before = resident_bytes()
-    use(60)
+    use(120)
     growth = (resident_bytes() - before) / _MIB
-    require(growth < 20, f"60 requests made and dropped take {growth:.0f} MiB more.")
+    require(growth < 30, f"120 requests made and dropped take {growth:.0f} MiB more.")
 
 
 @check("memory")
@@ -115,13 +115,13 @@ def compiling_does_not_grow(bench: Bench) -> None:
     def use(count: int) -> None:
         for _ in range(count):
             bench.compile(sample.proto)(feeds)
-        gc.collect()
+            gc.collect()  # in a large process Python would come to it too late
 
     use(4)
     before = resident_bytes()
-    use(40)
+    use(64)
     growth = (resident_bytes() - before) / _MIB
-    require(growth < 12, f"40 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
+    require(growth < 18, f"64 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
 
 
 @check("memory")
