@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING, CHANGELOG and benchmarks as pages of the site; links to them become links to pages.
+"""Pages that lie above `docs`, README among them; links to them become links to pages.
 
 In the repository all links are plain relative paths, so that they work there too.
 """
