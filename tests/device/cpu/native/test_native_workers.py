@@ -44,6 +44,12 @@ SOFTMAX = """
     """
 
 
+@pytest.fixture(autouse=True)
+def native_kernels(monkeypatch):
+    """Where kernels are portable, nobody else compiles any."""
+    monkeypatch.delenv("PARTITA_CPU_ISA", raising=False)
+
+
 def environment(folder, **more):
     return {**os.environ, "PARTITA_CACHE_DIR": str(folder), **more}
 
