@@ -135,12 +135,10 @@ class Registry:
         Raises:
             DeviceNotFoundError: No plugin does.
         """
-        for name in self.names:
-            if self._plugins[name].is_default:
-                return name
-        raise DeviceNotFoundError(
-            f"No device is used where none is named; name one of {', '.join(self.names) or 'none'}."
-        )
+        found = self._first(lambda plugin: plugin.is_default)
+        if found is None:
+            raise DeviceNotFoundError(f"No device is used where none is named; {self._choice()}.")
+        return found
 
     @property
     def reference(self) -> str:
@@ -149,13 +147,19 @@ class Registry:
         Raises:
             DeviceNotFoundError: No plugin does.
         """
-        for name in self.names:
-            if self._plugins[name].is_reference:
-                return name
-        raise DeviceNotFoundError(
-            "No device is taken to be right where none is named; name one of "
-            f"{', '.join(self.names) or 'none'}."
-        )
+        found = self._first(lambda plugin: plugin.is_reference)
+        if found is None:
+            raise DeviceNotFoundError(
+                f"No device is taken to be right where none is named; {self._choice()}."
+            )
+        return found
+
+    def _first(self, offers: Callable[[DevicePlugin], bool]) -> str | None:
+        """The first device whose plugin offers something, if there is one."""
+        return next((name for name in self.names if offers(self._plugins[name])), None)
+
+    def _choice(self) -> str:
+        return f"name one of {', '.join(self.names) or 'none'}"
 
     def over(self, devices: Iterable[str]) -> str:
         """A device string that splits models over devices; empty if no plugin does that."""
@@ -172,8 +176,8 @@ class Registry:
         name = self.resolve(device).name
         if self._plugins[name].is_reference or self.takes_list(name):
             return ""
-        behind = [name for name in self.names if self._plugins[name].is_reference]
-        return self.over([device, *behind[:1]]) if behind else ""
+        behind = self._first(lambda plugin: plugin.is_reference)
+        return "" if behind is None else self.over([device, behind])
 
     def takes_list(self, name: str) -> bool:
         """Whether a device is made of others; one whose properties do not load is not."""

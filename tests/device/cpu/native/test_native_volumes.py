@@ -7,15 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from judge import onnxruntime_results
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from sampling import examples
 
 import partita
 from partita.errors import PartitaError
-from partita_cpu.jit.isa import available
 
-F32 = TensorProto.FLOAT
-LEVELS = [level.name for level in available()]
+from .test_native_sequences import LEVELS, check, model_of
 
 
 @pytest.fixture(params=LEVELS)
@@ -24,29 +22,13 @@ def level(request, monkeypatch):
     return request.param
 
 
-def model_of(nodes, shape, outputs, weights):
-    graph = helper.make_graph(
-        nodes,
-        "net",
-        [helper.make_tensor_value_info("x", F32, shape)],
-        [helper.make_tensor_value_info(name, F32, None) for name in outputs],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def network_of(nodes, shape, outputs, weights):
+    return model_of(nodes, {"x": shape}, outputs, weights)
 
 
-def check(model, x, **config):
+def computed_by(model, x):
     """Compares two runs with onnxruntime; returns what computed each node."""
-    config["PERF_COUNT"] = True
-    request = partita.Core().compile_model(model, "CPU", config).create_infer_request()
-    wanted = onnxruntime_results(model, {"x": x})
-    for _ in range(2):
-        results = request.infer({"x": x})
-        for index, expected in enumerate(wanted):
-            found = np.asarray(results[index])
-            assert found.shape == expected.shape
-            scale = max(float(np.abs(expected).max(initial=0)), 1e-6)
-            assert float(np.abs(found - expected).max(initial=0)) <= 4e-5 * scale
+    request = check(model, {"x": x}, PERF_COUNT=True)
     return {info.node_name: info.exec_type for info in request.get_profiling_info()}
 
 
@@ -103,8 +85,8 @@ def test_random_convolutions_over_volumes(drawn, seed):
     shape, attrs, outputs, kernel = drawn
     rng = np.random.default_rng(seed)
     weights = weights_of(rng, shape[1], outputs, kernel, attrs["group"])
-    model = model_of(network(attrs), shape, ["c", "r", "y"], weights)
-    check(model, rng.standard_normal(shape).astype(np.float32))
+    model = network_of(network(attrs), shape, ["c", "r", "y"], weights)
+    computed_by(model, rng.standard_normal(shape).astype(np.float32))
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -112,8 +94,8 @@ def test_every_level_computes_volumes_by_its_tiles(level, mode):
     rng = np.random.default_rng(0)
     weights = weights_of(rng, 3, 20, (3, 3, 3))
     attrs = {"auto_pad": mode, "strides": [1, 2, 1]}
-    model = model_of(network(attrs), (1, 3, 7, 14, 15), ["y"], weights)
-    taken = check(model, rng.standard_normal((1, 3, 7, 14, 15)).astype(np.float32))
+    model = network_of(network(attrs), (1, 3, 7, 14, 15), ["y"], weights)
+    taken = computed_by(model, rng.standard_normal((1, 3, 7, 14, 15)).astype(np.float32))
     native = "portable" not in level
     assert ("blas" not in set(taken.values())) == native
 
@@ -121,7 +103,7 @@ def test_every_level_computes_volumes_by_its_tiles(level, mode):
 def test_volumes_of_varying_depth():
     rng = np.random.default_rng(0)
     weights = weights_of(rng, 4, 8, (3, 3, 3))
-    model = model_of(network({"pads": [1] * 6}), (1, 4, "depth", 9, 9), ["y"], weights)
+    model = network_of(network({"pads": [1] * 6}), (1, 4, "depth", 9, 9), ["y"], weights)
     request = partita.Core().compile_model(model, "CPU").create_infer_request()
     for depth in (5, 2, 8, 5):
         x = rng.standard_normal((1, 4, depth, 9, 9)).astype(np.float32)
@@ -132,7 +114,7 @@ def test_volumes_of_varying_depth():
 
 def test_a_window_that_does_not_fit_is_refused_by_name():
     weights = weights_of(np.random.default_rng(0), 3, 4, (3, 3, 3))
-    model = model_of(network({}), (1, 3, "depth", 9, 9), ["y"], weights)
+    model = network_of(network({}), (1, 3, "depth", 9, 9), ["y"], weights)
     request = partita.Core().compile_model(model, "CPU").create_infer_request()
     with pytest.raises(PartitaError, match="first"):
         request.infer({"x": np.zeros((1, 3, 1, 9, 9), np.float32)})
