@@ -263,6 +263,67 @@ def volumes() -> tuple[bytes, Feeds]:
     return b.model((1, 3, 16, 112, 112), x)
 
 
+def detector(size: int = 640) -> tuple[bytes, Feeds]:
+    """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins."""
+    b = Builder()
+
+    def conv(y: str, c: int, o: int, k: int = 1, s: int = 1) -> str:
+        y = b.conv(y, c, o, k, s)
+        return b.add("Mul", y, b.add("Sigmoid", y))
+
+    def split_block(y: str, c: int, o: int, repeat: int, residual: bool = True) -> str:
+        """Half of the channels pass through ever more pairs of convolutions; all are joined."""
+        half = o // 2
+        y = conv(y, c, o)
+        sides = [
+            b.add("Slice", y, *(b.weight(np.array([n])) for n in (at, at + half, 1)))
+            for at in (0, half)
+        ]
+        for _ in range(repeat):
+            z = conv(conv(sides[-1], half, half, 3), half, half, 3)
+            sides.append(b.add("Add", z, sides[-1]) if residual else z)
+        return conv(b.add("Concat", *sides, axis=1), half * len(sides), o)
+
+    def upsampled(y: str) -> str:
+        scales = b.weight(np.float32([1, 1, 2, 2]))
+        return b.add("Resize", y, "", scales, mode="nearest")
+
+    def head(y: str, c: int, cells: int) -> str:
+        """Boxes by 16 bins a side, and scores of 80 classes, of each cell."""
+        sides = b.conv(conv(conv(y, c, 64, 3), 64, 64, 3), 64, 64)
+        scores = b.conv(conv(conv(y, c, 80, 3), 80, 80, 3), 80, 80)
+        bins = b.add("Reshape", sides, b.weight(np.array([1, 4, 16, cells])))
+        shares = b.add("Softmax", b.add("Transpose", bins, perm=[0, 1, 3, 2]), axis=-1)
+        steps = b.weight(np.arange(16, dtype=np.float32).reshape(16, 1))
+        boxes = b.add("Reshape", b.add("MatMul", shares, steps), b.weight(np.array([1, 4, cells])))
+        flat = b.add("Reshape", scores, b.weight(np.array([1, 80, cells])))
+        return b.add("Concat", boxes, b.add("Sigmoid", flat), axis=1)
+
+    x, c, levels = conv("x", 3, 32, 3, 2), 32, []
+    for o, repeat in ((64, 2), (128, 4), (256, 4), (512, 2)):
+        x, c = split_block(conv(x, c, o, 3, 2), o, o, repeat), o
+        levels.append(x)
+    y = pooled = conv(x, c, c // 2)
+    joined = [y]
+    for _ in range(3):
+        pooled = b.pool("MaxPool", pooled, 5, 1, 2)
+        joined.append(pooled)
+    top = conv(b.add("Concat", *joined, axis=1), 2 * c, c)
+    middle = b.add("Concat", upsampled(top), levels[2], axis=1)
+    middle = split_block(middle, 768, 256, 2, residual=False)
+    low = b.add("Concat", upsampled(middle), levels[1], axis=1)
+    low = split_block(low, 384, 128, 2, residual=False)
+    middle = b.add("Concat", conv(low, 128, 128, 3, 2), middle, axis=1)
+    middle = split_block(middle, 384, 256, 2, residual=False)
+    top = b.add("Concat", conv(middle, 256, 256, 3, 2), top, axis=1)
+    top = split_block(top, 768, 512, 2, residual=False)
+    heads = [
+        head(y, c, (size // stride) ** 2)
+        for y, c, stride in ((low, 128, 8), (middle, 256, 16), (top, 512, 32))
+    ]
+    return b.model((1, 3, size, size), b.add("Concat", *heads, axis=2))
+
+
 BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "resnet50": resnet50,
     "inception_v3": inception_v3,
@@ -271,5 +332,6 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "mobilenetv2": mobilenetv2,
     "pp_lcnet": pp_lcnet,
     "encoder": encoder,
+    "detector": detector,
     "volumes": volumes,
 }

@@ -133,7 +133,7 @@ def partita_call(
     core = partita.Core()
     config = {"INFERENCE_PRECISION_HINT": precision}
     compiled = core.compile_model(core.read_model(model), device, config)
-    runner = compiled.create_runner()
+    runner = compiled.device_model.create_runner()
     inputs = [
         core.device_api.transfer_to(device, partita.HostTensor(np.asarray(feeds[port.name])))
         for port in compiled.inputs
