@@ -165,6 +165,17 @@ def test_query_counts_by_type(ok, odd_model):
     assert "Cast" in ok("query", odd_model, "-d", "REFERENCE", "--by-type")
 
 
+def test_query_goes_by_pins(ok, model, odd_model):
+    out = ok("query", model, "-d", BOTH, "--pin", "type:Relu=REFERENCE", "--json")
+    assert [op["device"] for op in json.loads(out)["ops"]] == ["CPU", "REFERENCE"]
+    out = ok("query", model, "--pin", "clip=REFERENCE", "--only-refused")
+    assert "PINNED: pin 'clip=REFERENCE'" in out
+    found = json.loads(ok("query", odd_model, "-d", BOTH, "--pin", "say=CPU?", "--json"))
+    (say,) = (op for op in found["ops"] if op["name"] == "say")
+    assert say["device"] == "REFERENCE"
+    assert "not CPU" in say["reason"]["detail"]
+
+
 # --------------------------------------------------------------------------------------- run
 
 

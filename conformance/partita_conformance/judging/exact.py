@@ -86,10 +86,6 @@ def _softplus(x: Array) -> Array:
     return np.asarray(np.where(x > 0, x, 0) + np.log1p(np.exp(-np.abs(x))))
 
 
-def _softsign(x: Array) -> Array:
-    return np.asarray(np.where(np.isinf(x), np.nan, x / (1 + np.abs(x))))
-
-
 def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 

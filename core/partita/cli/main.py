@@ -17,7 +17,7 @@ from partita.devices.registry import command_modules
 from partita.errors import PartitaError
 from partita.system.modules import import_modules
 
-EXIT_OK, EXIT_ERROR, EXIT_INTERRUPTED = 0, 1, 130
+EXIT_ERROR, EXIT_INTERRUPTED = 1, 130
 
 _EPILOG = """\
 examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import partita
@@ -41,8 +42,13 @@ class HeteroPlugin(DevicePlugin):
     def query_model(
         self, model: partita.Model, properties: DeviceProperties
     ) -> partita.QueryResult:
-        """The first device of the list that takes each operation; pins are ignored."""
-        return self._devices(properties).query(model)
+        """The first device of the list that takes each operation, or that it is pinned to."""
+        from partita_hetero.partition import op_graph
+        from partita_hetero.placement import constraints
+
+        devices, wiring = self._devices(properties), op_graph.build(model)
+        wanted = constraints.gather(model, wiring, devices, partial(devices.ask, model), {})
+        return devices.query(model, wiring, wanted.pins)
 
     def compile_model(
         self, model: partita.Model, properties: DeviceProperties

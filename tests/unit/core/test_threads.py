@@ -1,57 +1,56 @@
-"""Thread pools that start late."""
+"""Threads for short tasks: they start late, end when told to, and survive a fork."""
 
 from __future__ import annotations
 
 import os
+import queue
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from partita.system.thread_pool import LazyPool
+from partita.system.task_threads import TaskThreads
 
 
 def test_threads_start_with_the_first_task():
     before = threading.active_count()
-    pool = LazyPool("lazy", 2)
+    threads = TaskThreads("lazy", 2)
     assert threading.active_count() == before
-    assert pool.submit(lambda a, b: a + b, 1, 2).result() == 3
-    assert pool.submit(lambda: threading.current_thread().name).result().startswith("lazy")
-    pool.close()
+    found = queue.SimpleQueue()
+    threads.submit(lambda a, b: found.put(a + b), 1, 2)
+    assert found.get(timeout=20) == 3
+    threads.submit(lambda: found.put(threading.current_thread().name))
+    assert found.get(timeout=20).startswith("lazy")
+    threads.close()
 
 
-def test_a_closed_pool_starts_again():
-    pool = LazyPool("lazy", 1)
-    first = pool.submit(threading.get_ident).result()
-    pool.close()
-    pool.close()
-    assert isinstance(first, int)
-    assert pool.submit(lambda: 7).result() == 7
-    pool.close()
-
-
-def test_errors_stay_with_the_task():
-    pool = LazyPool("lazy", 1)
-    with pytest.raises(ZeroDivisionError):
-        pool.submit(lambda: 1 / 0).result()
-    assert pool.submit(lambda: 7).result() == 7
-    pool.close()
+def test_closed_threads_start_again():
+    threads = TaskThreads("lazy", 1)
+    found = queue.SimpleQueue()
+    threads.submit(found.put, 6)
+    threads.close()
+    threads.close()
+    threads.submit(found.put, 7)
+    assert (found.get(timeout=20), found.get(timeout=20)) == (6, 7)
+    threads.close()
 
 
 FORK = """
-import os, threading
-from partita.system.thread_pool import LazyPool
+import os, queue, threading
+from partita.system.task_threads import TaskThreads
 
-pool = LazyPool("lazy", 2)
-held, release = threading.Event(), threading.Event()
-pool.submit(lambda: (held.set(), release.wait()))
+threads = TaskThreads("lazy", 2)
+held, release, found = threading.Event(), threading.Event(), queue.SimpleQueue()
+threads.submit(lambda: (held.set(), release.wait()))
 held.wait()
 child = os.fork()
 if child == 0:
-    os._exit(7 if pool.submit(lambda: 7).result(20) == 7 else 1)
+    threads.submit(found.put, 7)
+    os._exit(found.get(timeout=20))
 release.set()
-print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), pool.submit(lambda: 8).result(20))
+threads.submit(found.put, 8)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), found.get(timeout=20))
 """
 
 

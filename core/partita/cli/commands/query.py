@@ -12,9 +12,11 @@ from partita.cli.arguments import (
     Commands,
     add_command,
     add_device,
+    add_device_options,
     add_model,
     add_shapes,
     device_of,
+    properties_of,
 )
 from partita.cli.feeds import reshape
 from partita.cli.output import Output
@@ -58,11 +60,13 @@ def add_parser(commands: Commands) -> None:
         [
             "partita query model.onnx -d HETERO:GPU,CPU",
             "partita query model.onnx -d OPENCL.0 --only-refused",
+            "partita query model.onnx --pin type:Softmax=CPU --lock plan.toml",
             "partita query zoo:ppocr-rec -d HETERO:OPENCL,CPU --by-type --shape x=1x3x48x320",
         ],
     )
     add_model(parser)
     add_device(parser)
+    add_device_options(parser)
     add_shapes(parser)
     parser.add_argument(
         "--only-refused",
@@ -80,7 +84,7 @@ def run(args: argparse.Namespace, out: Output) -> int:
     device = device_of(args, core)
     model = core.read_model(resolve(args.model, Store(notify=out.note)).source)
     reshape(model, args.shapes)
-    result = core.query_model(model, device, args.properties)
+    result = core.query_model(model, device, properties_of(args))
     everything = verdicts(model, result)
     shown = [v for v in everything if v.reason is not None] if args.only_refused else everything
     counts = Counter(v.device or "no device" for v in everything)

@@ -30,6 +30,7 @@ from partita_hetero.executors import DEFAULT, executor_for
 from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
 from partita_hetero.options.command_options import PIN
 from partita_hetero.options.pins import PinRule, read_rules
+from partita_hetero.planner.simulation.plan import OBJECTIVES
 
 if TYPE_CHECKING:
     from partita.contract.explanation import Candidate
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from partita_hetero.planner.report.summary import PlanSummary
     from partita_hetero.tuning.plan_report import Planned
     from partita_hetero.tuning.scheduler import Scheduler
-
-OBJECTIVES = ("LATENCY", "PARALLEL", "THROUGHPUT")
 
 
 def add_parser(commands: Commands) -> None:

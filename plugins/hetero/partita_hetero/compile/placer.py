@@ -50,7 +50,8 @@ class Placer:
         self.sizes = sizes_of(model, {})
         self.answers: dict[str, QueryResult] = {}
         if pins is None:
-            self.wanted = constraints.gather(model, self.wiring, devices, self.ask)
+            affinities = {op.name: op.affinity for op in model.ops if op.affinity}
+            self.wanted = constraints.gather(model, self.wiring, devices, self.ask, affinities)
         else:
             self.wanted = constraints.by_name(pins, self.wiring, devices)
         self.pins = {op: pin.device for op, pin in self.wanted.pins.items()}

@@ -7,16 +7,17 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from partita.errors import CostError
 from partita.storage.cache_folder import CACHE_VARIABLE, cache_folder, make_private, open_private
@@ -55,6 +56,11 @@ CREATE TABLE IF NOT EXISTS decision (
 T = TypeVar("T")
 
 
+Seconds = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+
+_NO_MORE_FIELDS = ConfigDict(extra="forbid")
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one piece of work takes on one device.
@@ -68,10 +74,12 @@ class Cost:
         label: What it is, for people.
     """
 
+    __pydantic_config__ = _NO_MORE_FIELDS
+
     device: str
     work: str
-    seconds: float
-    samples: int
+    seconds: Seconds
+    samples: Annotated[int, Field(strict=True)]
     how: str
     label: str
 
@@ -87,10 +95,43 @@ class LinkCost:
         per_byte: Seconds that each byte takes on top.
     """
 
+    __pydantic_config__ = _NO_MORE_FIELDS
+
     source: str
     target: str
-    latency: float
-    per_byte: float
+    latency: Seconds
+    per_byte: Seconds
+
+
+class MeasuredCosts(BaseModel):
+    """Measured costs as they go to other machines.
+
+    Attributes:
+        format: :data:`FORMAT`.
+        version: :data:`VERSION`.
+        devices: What each device key stands for.
+        costs: Of work on these devices.
+        links: Between these devices and the host.
+    """
+
+    model_config = _NO_MORE_FIELDS
+
+    format: Literal["partita-costs"]
+    version: Literal[2]
+    devices: dict[str, dict[str, str]]
+    costs: list[Cost]
+    links: list[LinkCost]
+
+    @model_validator(mode="after")
+    def _names_its_devices(self) -> Self:
+        for key, fingerprint in self.devices.items():
+            if device_key(fingerprint) != key:
+                raise ValueError(f"device '{key}' is not what its key says")
+        ends = [end for link in self.links for end in (link.source, link.target)]
+        for name in [*(cost.device for cost in self.costs), *ends]:
+            if name not in self.devices and name != "host":
+                raise ValueError(f"device '{name}' is not among 'devices'")
+        return self
 
 
 def cost_folder() -> Path | None:
@@ -201,7 +242,7 @@ class Database:
     def export(self) -> dict[str, Any]:
         """All devices, costs and links as plain data; decisions stay."""
 
-        def read(connection: sqlite3.Connection) -> dict[str, Any]:
+        def read(connection: sqlite3.Connection) -> MeasuredCosts:
             devices = connection.execute("SELECT id, fingerprint FROM device ORDER BY id")
             costs = connection.execute(
                 "SELECT device, work, seconds, samples, how, label FROM cost ORDER BY device, work"
@@ -209,15 +250,15 @@ class Database:
             links = connection.execute(
                 "SELECT source, target, latency, per_byte FROM link ORDER BY source, target"
             )
-            return {
-                "format": FORMAT,
-                "version": VERSION,
-                "devices": {key: json.loads(text) for key, text in devices},
-                "costs": [asdict(Cost(*row)) for row in costs],
-                "links": [asdict(LinkCost(*row)) for row in links],
-            }
+            return MeasuredCosts(
+                format=FORMAT,
+                version=VERSION,
+                devices={key: json.loads(text) for key, text in devices},
+                costs=[Cost(*row) for row in costs],
+                links=[LinkCost(*row) for row in links],
+            )
 
-        return self._run(read)
+        return self._run(read).model_dump()
 
     def import_(self, data: object) -> int:
         """Adds what :meth:`export` gave, on this machine or another; all of it or nothing.
@@ -228,17 +269,22 @@ class Database:
         Raises:
             CostError: It is something else, of another version, or holds an impossible value.
         """
-        devices, costs, links = _checked(data)
+        try:
+            given = MeasuredCosts.model_validate(data)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"])) or "it"
+            raise CostError(f"This is no table of costs: {where}: {fault['msg']}.") from error
 
         def write(connection: sqlite3.Connection) -> None:
-            for fingerprint in devices:
+            for fingerprint in given.devices.values():
                 _insert_device(connection, fingerprint)
-            _insert_costs(connection, costs)
-            for link in links:
+            _insert_costs(connection, given.costs)
+            for link in given.links:
                 _insert_link(connection, link)
 
         self._run(write)
-        return len(costs) + len(links)
+        return len(given.costs) + len(given.links)
 
     # -------------------------------------------------------------------------- internals
 
@@ -368,85 +414,3 @@ def _insert_costs(connection: sqlite3.Connection, costs: Sequence[Cost]) -> None
 def _insert_link(connection: sqlite3.Connection, link: LinkCost) -> None:
     row = [link.source, link.target, link.latency, link.per_byte, time.time()]
     connection.execute("INSERT OR REPLACE INTO link VALUES (?,?,?,?,?)", row)
-
-
-# ---------------------------------------------------------------------------- checking JSON
-
-
-def _checked(
-    data: object,
-) -> tuple[list[dict[str, str]], list[Cost], list[LinkCost]]:
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise CostError(f"This is no table of costs: its 'format' is not '{FORMAT}'.")
-    if data.get("version") != VERSION:
-        raise CostError(
-            f"This table of costs is of version {data.get('version')!r}; this Partita reads "
-            f"{VERSION}."
-        )
-    devices = data.get("devices")
-    if not isinstance(devices, dict) or not all(
-        isinstance(f, dict) and all(isinstance(v, str) for v in f.values())
-        for f in devices.values()
-    ):
-        raise CostError("In a table of costs, 'devices' holds a dict of texts for each device.")
-    for key, fingerprint in devices.items():
-        if device_key(fingerprint) != key:
-            raise CostError(f"Device '{key}' of the table of costs is not what its key says.")
-    known = {*devices, "host"}
-    costs = [
-        Cost(**fields)
-        for fields in _rows(data, "costs", _COST_FIELDS, known, ("device",), ("seconds",))
-    ]
-    links = [
-        LinkCost(**fields)
-        for fields in _rows(
-            data, "links", _LINK_FIELDS, known, ("source", "target"), ("latency", "per_byte")
-        )
-    ]
-    return list(devices.values()), costs, links
-
-
-_COST_FIELDS: Mapping[str, type] = {
-    "device": str,
-    "work": str,
-    "seconds": float,
-    "samples": int,
-    "how": str,
-    "label": str,
-}
-_LINK_FIELDS: Mapping[str, type] = {
-    "source": str,
-    "target": str,
-    "latency": float,
-    "per_byte": float,
-}
-
-
-def _rows(
-    data: Mapping[str, Any],
-    name: str,
-    fields: Mapping[str, type],
-    known: set[str],
-    places: Sequence[str],
-    times: Sequence[str],
-) -> Iterator[dict[str, Any]]:
-    """The rows of one list, each with exactly the fields that it needs."""
-    rows = data.get(name)
-    if not isinstance(rows, list):
-        raise CostError(f"In a table of costs, '{name}' is a list.")
-    for number, row in enumerate(rows):
-        where = f"'{name}[{number}]' of the table of costs"
-        if not isinstance(row, dict) or set(row) != set(fields):
-            raise CostError(f"{where} needs exactly the fields {', '.join(fields)}.")
-        for field, kind in fields.items():
-            value = row[field]
-            accepted = (int, float) if kind is float else kind
-            if not isinstance(value, accepted) or isinstance(value, bool):
-                raise CostError(f"{where}: '{field}' is {value!r}; a {kind.__name__} is due.")
-        for place in places:
-            if row[place] not in known:
-                raise CostError(f"{where} names device '{row[place]}', which 'devices' lacks.")
-        for field in times:
-            if not (math.isfinite(row[field]) and row[field] >= 0):
-                raise CostError(f"{where}: '{field}' is {row[field]!r}; no such time exists.")
-        yield dict(row)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from partita.model.model import is_static, numpy_dtype, value_shape
+from partita.model.model import numpy_dtype, value_shape
 from partita_hetero.partition.op_graph import OpGraph
 
 if TYPE_CHECKING:
@@ -133,8 +133,3 @@ def _nbytes(value: ir.Value) -> int:
 
 def _product(dims: Sequence[int]) -> int:
     return math.prod(dims)
-
-
-def is_known(value: ir.Value) -> bool:
-    """Whether type and shape of a value are fixed."""
-    return numpy_dtype(value.dtype) is not None and is_static(value_shape(value))

@@ -6,11 +6,11 @@ import heapq
 import threading
 from collections.abc import Sequence
 
-from partita.system.thread_pool import LazyPool
+from partita.system.task_threads import TaskThreads
 from partita_hetero.executors.executor import Cancelled, Executor, RunStep, check_cancelled
 from partita_hetero.executors.schedule import Schedule
 
-_pool = LazyPool("partita-hetero", 32)
+_threads = TaskThreads("partita-hetero", 32)
 
 
 class Parallel(Executor):
@@ -64,7 +64,7 @@ class _ParallelRun:
 
     def _hand_out(self, start: Sequence[int]) -> None:
         for index in start:
-            _pool.submit(self._run_from, index)
+            _threads.submit(self._run_from, index)
 
     def _run_from(self, index: int) -> None:
         """Runs a step, and after it, as long as there are any, one of those that waited for it."""

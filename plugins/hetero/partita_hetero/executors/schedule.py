@@ -23,7 +23,6 @@ class Schedule:
 
     Args:
         steps: In an order in which they can run.
-        after: Further constraints: step index to steps that must have ended before it.
         devices: Step index to the device that it occupies, for steps that occupy one.
         capacity: How many steps each device runs at the same time; 1 where nothing is said.
     """
@@ -31,7 +30,6 @@ class Schedule:
     def __init__(
         self,
         steps: Sequence[Step],
-        after: Mapping[int, set[int]] | None = None,
         devices: Mapping[int, str] | None = None,
         capacity: Mapping[str, int] | None = None,
     ) -> None:
@@ -40,8 +38,6 @@ class Schedule:
         waits: list[set[int]] = [
             {writer[slot] for slot in step.reads if slot in writer} for step in steps
         ]
-        for index, others in (after or {}).items():
-            waits[index] |= others
         self.waits = waits
         self.waiting = [len(others) for others in waits]
         self.devices = [(devices or {}).get(index, "") for index in range(len(steps))]

@@ -32,17 +32,22 @@ class Wanted:
 
 
 def gather(
-    model: Model, wiring: OpGraph, devices: DeviceList, ask: Callable[[str], QueryResult]
+    model: Model,
+    wiring: OpGraph,
+    devices: DeviceList,
+    ask: Callable[[str], QueryResult],
+    affinities: Mapping[str, str],
 ) -> Wanted:
     """Collects wishes; of several for one operation the strongest counts.
 
-    From weak to strong: soft pins, affinities in the model, the lock file, hard pins.
+    From weak to strong: soft pins, affinities, the lock file, hard pins.
 
     Args:
         model: The model.
         wiring: Its operations.
         devices: The device list with its properties.
         ask: What a device says of the model.
+        affinities: Device by operation name.
 
     Raises:
         PlanError: A pin or the lock cannot be used; with STRICT also if the lock does not hold.
@@ -56,7 +61,6 @@ def gather(
         for op, pin in resolve(properties.HETERO_PINS, facts).items()
     }
     pins = {op: pin for op, pin in ruled.items() if not pin.hard}
-    affinities = {op.name: op.affinity for op in model.ops if op.affinity}
     named = by_name(affinities, wiring, devices)
     pins |= named.pins
     notes = named.notes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from partita.contract.core_api import CoreAPI
@@ -9,7 +10,8 @@ from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.devices.device_string import parse_list
 from partita.errors import DeviceError, PropertyError
 from partita.model.model import Model
-from partita_hetero.partition import op_graph
+from partita_hetero.options.pins import Pin
+from partita_hetero.partition.op_graph import OpGraph
 from partita_hetero.placement import by_priority, data_movement
 from partita_hetero.properties import HeteroProperties
 
@@ -52,14 +54,23 @@ class DeviceList:
         """What one device says of the model."""
         return self.core.query_model(model, device, self.config(device))
 
-    def query(self, model: Model) -> QueryResult:
-        """Who would take what; pins are ignored, so that the answer can be edited into pins."""
+    def query(self, model: Model, wiring: OpGraph, pins: Mapping[int, Pin]) -> QueryResult:
+        """Who would take what; not by affinities, so that the answer can be edited into them.
+
+        Args:
+            model: The model.
+            wiring: Its operations.
+            pins: Operation to where properties want it.
+        """
+        names = wiring.names()
+        pinned = {names[op]: pin for op, pin in pins.items()}
         supported: dict[str, str] = {}
         reasons: dict[str, Reason] = {}
         answers: dict[str, QueryResult] = {}
         for op in model.ops:
             refused = []
-            for device in self.names:
+            pin = pinned.get(op.name)
+            for device in dict.fromkeys([*([pin.device] if pin else []), *self.names]):
                 if device not in answers:
                     answers[device] = self.ask(model, device)
                 if op.name in answers[device]:
@@ -71,12 +82,12 @@ class DeviceList:
                 continue
             if refused:
                 reasons[op.name] = Reason(ReasonCode.FALLBACK, "; ".join(refused))
-        wiring = op_graph.build(model)
-        names = wiring.names()
+            elif pin:
+                reasons[op.name] = Reason(ReasonCode.PINNED, pin.why)
         moved = data_movement.follow(
             wiring,
             [supported.get(name) for name in names],
-            [True] * len(names),
+            [op not in pins for op in range(len(names))],
             lambda op, device: self.welcomes(device) and names[op] in answers[device],
             self.names,
         )

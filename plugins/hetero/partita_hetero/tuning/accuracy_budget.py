@@ -22,8 +22,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 import partita
 from partita.bisection.bench import Bench, RefusedError
 from partita.contract.query import Reason, ReasonCode
@@ -44,7 +42,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("partita.hetero")
 
-Array = np.ndarray[Any, Any]
 Excluded = dict[tuple[int, str], Reason]
 
 PRECISION = "INFERENCE_PRECISION_HINT"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,8 +21,6 @@ from partita_hetero.tuning.trial_run import Counters, Run
 
 if TYPE_CHECKING:
     from partita_hetero.compile.pipeline import Compilation
-
-_log = logging.getLogger("partita.hetero")
 
 ALONE = Effort(warm=2, least=3, most=15, seconds=0.05)
 """For one group by itself."""

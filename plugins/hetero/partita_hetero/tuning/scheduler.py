@@ -8,7 +8,6 @@ import hashlib
 import itertools
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -43,15 +42,6 @@ ROUNDS = 3
 
 PLANNING_SECONDS = 2.0
 """Limit of one round's planning, for models of a hundred tasks and more."""
-
-WARMING = 5
-"""Most searches for one plan, while the planner's loops are being compiled."""
-
-OVERRUN = 1.5
-"""A search that takes so much longer than its limit was compiling."""
-
-PROVEN = 0.01
-"""A plan that near to the optimum is not searched for again."""
 
 Excluded = dict[tuple[int, str], Reason]
 
@@ -306,13 +296,14 @@ def _settled_by(table: CostTable) -> str:
 
 
 def solve_warm(problem: Problem, objective: Objective, limit: float) -> Plan:
-    """Solves until no search spent its time on compiling the planner's loops, as first ones do."""
-    for _ in range(WARMING):
-        start = time.perf_counter()
+    """Solves again if a search was cut short while the planner's loops were being compiled."""
+    from partita_hetero.planner.arrays.compiled_loops import compilations  # numba takes a second
+
+    while True:
+        before = compilations()
         plan = solve(problem, objective, limit)
-        if plan.gap < PROVEN or time.perf_counter() - start < OVERRUN * limit:
-            break
-    return plan
+        if not plan.cut or compilations() == before:
+            return plan
 
 
 def objective_of(properties: HeteroProperties) -> Objective:

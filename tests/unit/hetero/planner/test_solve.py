@@ -16,6 +16,7 @@ from sampling import examples
 from small_problems import best_of_all, problems, with_soft_pin
 
 from partita.errors import InfeasiblePlanError
+from partita_hetero.planner.arrays import compiled_loops
 from partita_hetero.planner.arrays.problem_arrays import flatten
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.problem.records import HOST, Cost, Device, Link, Pin, Task, Value
@@ -27,6 +28,7 @@ from partita_hetero.planner.search.solve import solve
 from partita_hetero.planner.simulation.feasible import broken_rules, is_contiguous
 from partita_hetero.planner.simulation.plan import OBJECTIVES
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
+from partita_hetero.tuning import scheduler
 
 
 @examples(25)
@@ -79,6 +81,44 @@ def test_a_plan_says_that_the_time_limit_ended_its_search(objective, late):
         plan = solve(hard_to_search(), objective, 5)
     assert plan.gap > 0
     assert plan.cut
+
+
+@pytest.mark.parametrize(("compiling", "searches"), [(0, 1), (1, 2), (3, 4)])
+def test_a_search_that_was_cut_while_loops_were_compiled_is_repeated(
+    late, monkeypatch, compiling, searches
+):
+    """However long it took: on a busy machine any search may take longer than its limit."""
+    compiled, done = [0], []
+
+    def counted(*arguments):
+        done.append(solve(*arguments))
+        compiled[0] += len(done) <= compiling
+        return done[-1]
+
+    monkeypatch.setattr(scheduler, "solve", counted)
+    monkeypatch.setattr(compiled_loops, "compilations", lambda: compiled[0])
+    with patch.object(searching, "FEW", 0):
+        plan = scheduler.solve_warm(hard_to_search(), "PARALLEL", 5)
+    assert len(done) == searches
+    assert plan is done[-1]
+
+
+def test_loops_are_counted_when_they_are_compiled(monkeypatch, tmp_path):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+
+    def fresh():
+        @compiled_loops.jit
+        def twice(x):
+            return 2 * x
+
+        return twice
+
+    before = compiled_loops.compilations()
+    twice = fresh()
+    assert (twice(3), twice(4)) == (6, 8)
+    assert compiled_loops.compilations() == before + 1
+    assert fresh()(5) == 10  # found on disk
+    assert compiled_loops.compilations() == before + 1
 
 
 def test_the_largest_of_few_loads_leaves_a_local_optimum():

@@ -11,14 +11,22 @@ from partita.storage.numba_cache import keep_compiled
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_loops: list[Any] = []
+
 
 def jit(function: F) -> F:
     """Compiles a function on its first call; kept on disk, without the GIL."""
     compiled = numba.njit(function, nogil=True, error_model="numpy")
     keep_compiled(compiled)
+    _loops.append(compiled)
     return compiled  # type: ignore[no-any-return]
 
 
 def inlined(function: F) -> F:
     """Makes a function part of each compiled loop that calls it."""
     return numba.njit(function, inline="always", error_model="numpy")  # type: ignore[no-any-return]
+
+
+def compilations() -> int:
+    """How many loops this process has compiled so far, those found on disk apart."""
+    return sum(sum(loop.stats.cache_misses.values()) for loop in _loops)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -50,17 +51,7 @@ def to_json(problem: Problem) -> dict[str, Any]:
         "version": VERSION,
         "name": problem.name,
         "early_handover": problem.early_handover,
-        "devices": [
-            {
-                "name": device.name,
-                "memory_bytes": device.memory_bytes,
-                "launch_us": device.launch_us,
-                "slots": device.slots,
-                "host_memory": device.host_memory,
-                "per_task": device.per_task,
-            }
-            for device in problem.devices
-        ],
+        "devices": [asdict(device) for device in problem.devices],
         "links": [
             {
                 "source": end(link.source),

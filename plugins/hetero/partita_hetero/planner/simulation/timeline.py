@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["compute", "transfer", "launch"]
-KINDS: tuple[Kind, ...] = ("compute", "transfer", "launch")
 
 
 @dataclass(frozen=True, slots=True)
