@@ -25,10 +25,25 @@ from pathlib import Path
 from tests.campaign.checkout import entry_points_of_the_checkout
 from tests.campaign.watched_child import Child
 
-KINDS = {"tensors": 5, "models": 6, "blobs": 3, "locks": 3, "irs": 3, "opencl": 3}
+KINDS = {
+    "tensors": 5,
+    "models": 6,
+    "element_types": 3,
+    "false_shapes": 3,
+    "blobs": 3,
+    "locks": 3,
+    "irs": 3,
+    "opencl": 3,
+}
 """Which kinds there are, and how many shares of the time each gets."""
 
-BATCH = {"tensors": 1000, "models": 1000, "opencl": 400}
+BATCH = {
+    "tensors": 1000,
+    "models": 1000,
+    "element_types": 1000,
+    "false_shapes": 1000,
+    "opencl": 400,
+}
 """Cases of a child process; 1600 where nothing is said."""
 
 FINE = frozenset({"ok", "refused", "ended", "memory"})

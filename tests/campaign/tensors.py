@@ -10,7 +10,6 @@ import onnx
 from onnx import numpy_helper
 
 import partita
-from partita.errors import PartitaError
 from partita_conformance.inputs.node_cases import node_cases
 
 from . import guard, numbers
@@ -42,7 +41,14 @@ def case(seed, device="CPU"):
     at_end = rng.random() < 0.7
     feeds = [guard.guarded(f, at_end) if isinstance(f, np.ndarray) else f for f in feeds]
     yield f"{name} at {'end' if at_end else 'start'}"
-    # A Loop of 2**62 iterations is a program that never ends, not a fault of who runs it.
+    run_patiently(proto, feeds, device)
+
+
+def run_patiently(proto, feeds, device):
+    """Runs a model, one with a Loop for some seconds at most.
+
+    A Loop of 2**62 iterations is a program that never ends, not a fault of who runs it.
+    """
     loops = any(node.op_type == "Loop" for node in proto.graph.node)
     with ended_after(LOOP_SECONDS) if loops else contextlib.nullcontext():
         run(proto, feeds, device)
@@ -178,6 +184,3 @@ def make_constant(rng, proto, feeds, arrays):
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
     return [feed for i, feed in enumerate(feeds) if i not in gone]
-
-
-REFUSAL = PartitaError

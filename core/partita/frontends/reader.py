@@ -21,7 +21,7 @@ from partita.frontends.onnx.lazy_onnx_ir import import_onnx_ir
 from partita.frontends.onnx.malformed import described
 from partita.frontends.onnx.weight_splitter import without_weights
 from partita.model.model import Model
-from partita.model.operator_checks import check_attributes, check_inputs
+from partita.model.operator_checks import check_attributes, check_domains, check_inputs
 from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.printable import printable
 from partita.system.gc_pause import few_collections
@@ -238,6 +238,7 @@ def _tidy(
         if tidy:
             _simplify(ir_model)
         nodes, bodies = _operations(ir_model.graph)
+        check_domains(nodes)
         check_inputs(nodes, ir_model.opset_imports)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:

@@ -53,6 +53,9 @@ RANGES: dict[str, tuple[int, int]] = {
 _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """What ONNX defines besides its main operators; its inference trusts these as well."""
 
+PRIVATE_DOMAIN = "partita"
+"""Of operators that devices make of others when they compile; they trust their form."""
+
 _LENIENT = frozenset({"Resize"})
 """Operators of which exporters leave out inputs, but the first, that a version of ONNX asks for."""
 
@@ -70,6 +73,24 @@ def check_attributes(ir_model: ir.Model) -> None:
     for graph in graphs:
         for node in _nodes(graph):
             _check(node, _version(node, graph.opset_imports))
+
+
+def check_domains(nodes: Iterable[ir.Node]) -> None:
+    """Refuses operations of Partita's own domain, which only its devices may make.
+
+    Args:
+        nodes: With functions inlined: a function may have any domain.
+
+    Raises:
+        ModelFormatError: Names the first such operation.
+    """
+    for node in nodes:
+        if node.domain == PRIVATE_DOMAIN:
+            raise _refusal(
+                node,
+                f"is of domain '{PRIVATE_DOMAIN}', whose operators no file may hold: devices make "
+                "them when they compile; use another domain for your own, or ONNX's operators",
+            )
 
 
 def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:

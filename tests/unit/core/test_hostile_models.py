@@ -340,3 +340,40 @@ def test_operators_of_other_onnx_domains_are_checked_too():
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=9)
     with pytest.raises(ModelFormatError, match=r"'labels' \(LabelEncoder\) lacks its input 0, 'X'"):
         read_model(proto)
+
+
+def of_our_domain():
+    """A model that names an operator which devices make when they compile."""
+    proto = one_relu()
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "Silu", "partita"
+    proto.opset_import.append(helper.make_opsetid("partita", 1))
+    return proto
+
+
+@pytest.mark.parametrize("tidy", [True, False])
+def test_no_file_may_hold_operators_that_devices_make(tidy):
+    with pytest.raises(ModelFormatError, match=r"'r' \(Silu\) is of domain 'partita', whose"):
+        read_model(of_our_domain(), tidy)
+
+
+def test_bodies_hold_no_operators_that_devices_make_either():
+    inner = of_our_domain().graph
+    inner.ClearField("input")
+    graph = helper.make_graph(
+        [node("If", ["c"], "y", "if", then_branch=inner, else_branch=inner)],
+        "outer",
+        [value("c", [], TensorProto.BOOL), value("x", [2])],
+        [value("y", [2])],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("partita", 1)]
+    with pytest.raises(ModelFormatError, match="is of domain 'partita'"):
+        read_model(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+
+
+def test_functions_may_have_the_name_of_our_domain():
+    proto = of_our_domain()
+    opsets = [helper.make_opsetid("", 18)]
+    proto.functions.append(
+        helper.make_function("partita", "Silu", ["a"], ["b"], [node("Relu", ["a"], "b")], opsets)
+    )
+    assert [op.op_type for op in read_model(proto).ops] == ["Relu"]
