@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import partita
 from partita.contract.device_plugin import DeviceInfo
 from partita.errors import InferError
@@ -16,6 +18,7 @@ class PacedDevice(FakeDevice):
     Args:
         name: Device name, part of the full name too: costs of two of them are never shared.
         times: Operator to seconds.
+        per_element: Operator to seconds for each element of the submodel's first input, on top.
         launch: Seconds of each run on top.
         copy: Seconds of each tensor that is brought here or away; needs a memory of its own.
         parts: Seconds of each run on top, for submodels that hold some but not all of the
@@ -38,12 +41,14 @@ class PacedDevice(FakeDevice):
         fuses=False,
         driver="1",
         fails_on=(),
+        per_element=None,
         **options,
     ):
         super().__init__(name, **options)
         self.times, self.launch, self.copy = times or {}, launch, copy
         self.parts, self.counts, self.driver = parts, counts, driver
         self.fuses, self.fails_on = fuses, set(fails_on)
+        self.per_element = per_element or {}
 
     def device_info(self, device_id):
         return DeviceInfo(
@@ -96,6 +101,8 @@ class PacedRunner(FakeRunner):
         timed = [plugin.times[op_type] for _, op_type in self._ops if op_type in plugin.times]
         partial = 0 < len(timed) < len(plugin.times)
         seconds = plugin.launch + sum(timed) + partial * plugin.parts
+        growing = (plugin.per_element.get(op_type, 0.0) for _, op_type in self._ops)
+        seconds += sum(growing) * math.prod(inputs[0].shape)
         TIME.sleep(seconds, plugin.device_name)
         results = super().run(inputs)
         if plugin.memory == "host":

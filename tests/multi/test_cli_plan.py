@@ -159,11 +159,25 @@ def test_what_cannot_be_planned(command, tmp_path):
     assert code == 1
     assert "'A' is one device; a plan is for 'HETERO:A,...'" in err
     free = tmp_path / "free.onnx"
-    onnx.save(model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 3)), free)
+    onnx.save(model_of([node("Exp", ["x"], "y")], ["y"], shape=None), free)
     code, _, err = command("plan", "-d", "HETERO:A,B", on=free)
     assert code == 1
-    assert "Nothing can be measured: give --shape." in err
-    assert command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)[0] == 0
+    assert "Nothing can be measured. COST needs to know how many axes input 'x' has" in err
+
+
+def test_a_plan_where_input_shapes_vary(command, tmp_path):
+    free = tmp_path / "free.onnx"
+    onnx.save(model_of([node("Exp", ["x"], "y")], ["y"], shape=("n", 3)), free)
+    for options, note in (
+        (["--property", "HETERO_SAMPLE_SHAPES=x=2x3"], "Measured at x=2x3."),
+        ([], "Measured at x=1x3, sizes that are made up"),
+    ):
+        code, out, _ = command("plan", "-d", "HETERO:A,B", *options, on=free)
+        assert code == 0
+        assert note in out
+    code, out, _ = command("plan", "-d", "HETERO:A,B", "--shape", "2x3", on=free)
+    assert code == 0
+    assert "Measured at" not in out
 
 
 def test_run_explains_on_demand(command):

@@ -131,7 +131,7 @@ def test_a_placement_that_does_not_fit_the_model_is_refused(change):
         core.compile_model(CHAIN, "HETERO:A,B").export_model(), "HETERO"
     )
     header = json.loads(json.dumps(content.header))
-    change(header["placement"])
+    change(header["placements"][0]["operations"])
     with pytest.raises(BlobError, match="placement is damaged"):
         core.import_model(exported_model.pack("HETERO", header, content.model), "HETERO")
 

@@ -258,26 +258,6 @@ def test_a_damaged_decision_is_made_again(folder):
 # --------------------------------------------------------------------------------- limits
 
 
-def test_dynamic_shapes_go_by_priority_and_say_so(caplog):
-    proto = model_of(
-        [node("Atan", ["x"], "a", "relu"), node("Sinh", ["a"], "y", "exp")],
-        [value("x", ["N", 3])],
-        ["y"],
-    )
-    a, b = pair()
-    compiled = compile_for((a, b), proto)
-    assert set(placed(compiled).values()) == {"A"}
-    decision = compiled.explain().decision
-    assert decision.chosen == "priority"
-    assert decision.notes == [
-        "COST needs fixed input shapes, and 'x' is float32[N, 3]: placed by priority. Fix them "
-        "with model.reshape(...) before compiling."
-    ]
-    assert decision.notes[0] in caplog.text
-    assert decision.notes[0] in str(compiled.explain())
-    assert (a.runs, b.runs) == (0, 0)
-
-
 def test_one_device_leaves_nothing_to_decide():
     a, b = pair()
     compiled = compile_for((a, b), device="HETERO:A")

@@ -1,6 +1,7 @@
 """HETERO over sizes that vary: the cut stays, and each part keeps what it made for a size."""
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -71,3 +72,32 @@ def test_new_sizes_keep_the_cut_and_seen_ones_what_was_made(pinned, monkeypatch)
     assert len(bound) <= made + len(devices)  # again after a block has grown, at most
     assert not compiles
     assert compiled.explain().subgraph_devices == devices
+
+
+@pytest.mark.parametrize("device", ["HETERO:CPU,REFERENCE", "HETERO:CPU,OPENCL"])
+def test_plans_by_measurement_are_right_at_any_size(device, tmp_path, monkeypatch):
+    monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
+    proto, _ = encoder()
+    core = partita.Core()
+    model = core.read_model(proto)
+    (op,) = (op for op in model.ops if op.name == "sum")
+    op.affinity = device.rpartition(",")[2]
+    compiled = core.compile_model(
+        model,
+        device,
+        {"HETERO_SCHEDULE": "COST", "HETERO_SAMPLE_SHAPES": "x=1x4x8; x=2x200x8", "STRICT": True},
+    )
+    why = compiled.explain()
+    places = "; ".join([why.planned_for, *why.near])
+    assert sorted(places.split("; ")) == ["x=1x4x8", "x=2x200x8"]
+    assert op.affinity in why.subgraph_devices
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    request = compiled.create_infer_request()
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        batch, length = rng.integers(1, 4), rng.integers(1, 300)
+        x = rng.standard_normal((batch, length, WIDTH)).astype(np.float32)
+        (wanted,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(request.infer({"x": x})["y"], wanted, rtol=1e-4, atol=1e-4)

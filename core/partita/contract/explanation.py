@@ -178,6 +178,9 @@ class Explanation:
         boundaries: Tensors that cross between submodels.
         notes: What else a person should know (failed devices, fallbacks), in order.
         decision: How measurements decided it, if they did.
+        planned_for: Where input shapes vary: those at which measurements decided.
+        near: Other placements, by the input shapes at which measurements decided for them; a
+            request runs what was planned for the shapes nearest to its own.
     """
 
     model: str
@@ -186,6 +189,8 @@ class Explanation:
     boundaries: Sequence[Boundary] = ()
     notes: Sequence[str] = ()
     decision: Decision | None = None
+    planned_for: str = ""
+    near: Mapping[str, Explanation] = field(default_factory=dict)
 
     @classmethod
     def single_device(cls, model: Model, device: str) -> Explanation:
@@ -250,8 +255,10 @@ class Explanation:
             for row in rows
         ]
         decided = self.decision.lines() if self.decision else []
-        rest = map(printable, [self.summary(), *self.notes, *decided])
-        return "\n".join([*lines, "", *rest])
+        shapes = [f"planned for inputs near {self.planned_for}"] if self.planned_for else []
+        rest = map(printable, [self.summary(), *self.notes, *shapes, *decided])
+        others = (f"\n{one}" for one in self.near.values())
+        return "\n".join([*lines, "", *rest, *others])
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain data for JSON."""

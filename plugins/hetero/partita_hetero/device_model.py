@@ -83,7 +83,8 @@ class HeteroModel(DeviceModel):
     @property
     def execution_devices(self) -> list[str]:
         """The devices that run something, in order of first use."""
-        return list(dict.fromkeys(submodel.device for submodel in self.assembly.submodels))
+        assemblies = (self.assembly, *self.assembly.variants)
+        return list(dict.fromkeys(piece.device for one in assemblies for piece in one.submodels))
 
     @property
     def optimal_number_of_infer_requests(self) -> int:

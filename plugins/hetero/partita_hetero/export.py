@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.identity import stamp
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import BlobError, PartitaError, PropertyError
+from partita.model.expected_shapes import InputShapes
 from partita.properties import DeviceProperties, validate
 from partita.storage import exported_model as blobs
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.pipeline import Compilation, Tune
+from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.device_list import DeviceList
 from partita_hetero.properties import HeteroProperties
@@ -34,29 +36,19 @@ def export(compilation: Compilation, assembly: Assembly, properties: Mapping[str
         properties: Those that belong to the model wherever it is imported.
     """
     devices = compilation.devices
-    rows = [
-        {
-            "name": op.name,
-            "device": op.device if op.subgraph is not None else None,
-            "reason": _pair(op.reason),
-            "refused": {device: _pair(reason) for device, reason in op.refused.items()},
-            "elsewhere": [op.own_us, op.alternative, op.extra_us, op.change],
-        }
-        for op in assembly.explanation.ops
-    ]
-    decision = assembly.explanation.decision
+    assemblies = (assembly, *assembly.variants)
     arrays: dict[str, Any] = {}
     made_by: dict[str, str] = {}
-    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
-        state = part.export_state()
-        arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
-        if state and piece.device not in made_by:
-            made_by[piece.device] = _stamp(devices, piece.device)
+    for one in assemblies:
+        for piece, part in zip(one.submodels, one.compiled, strict=True):
+            state = part.export_state()
+            arrays |= {f"{piece.device}/{name}": array for name, array in state.items()}
+            if state and piece.device not in made_by:
+                made_by[piece.device] = _stamp(devices, piece.device)
     header = {
         "properties": dict(properties),
-        "placement": rows,
+        "placements": [_stored(one) for one in assemblies],
         "notes": list(assembly.explanation.notes),
-        "decision": None if decision is None else asdict(decision),
         "overrides": devices.overrides,
         "devices": made_by,
     }
@@ -85,8 +77,8 @@ def restore(
     """
     content = blobs.unpack(blob, own_name)
     header = content.header
-    stored, rows = header.get("properties"), header.get("placement")
-    if not isinstance(stored, dict) or not isinstance(rows, list):
+    stored, placements = header.get("properties"), header.get("placements")
+    if not isinstance(stored, dict) or not isinstance(placements, list) or not placements:
         raise BlobError("The exported model's header lacks its properties or its placement.")
     try:
         base = validate(HeteroProperties, stored, "The exported model")
@@ -95,27 +87,88 @@ def restore(
     own = properties.model_dump(exclude_unset=True)
     devices = devices_of(validate(HeteroProperties, own, "The exported model", base))
     try:
-        placement = _placement(content.model, rows)
+        kept = [_restored(content.model, one) for one in placements]
+        if len(kept) > 1 and not all(one.planned_for for one in kept):
+            raise ValueError("nothing tells which request runs which placement")
         notes = [str(note) for note in header.get("notes", [])]
         for name, values in header.get("overrides", {}).items():
             for key, value in values.items():
                 devices.override(str(name), str(key), value)
-        told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
-        decision = _decision(header.get("decision"))
         made_by = {str(name): str(by) for name, by in header.get("devices", {}).items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BlobError(f"The exported model's placement is damaged: {error}") from error
     names = [op.name for op in content.model.ops]
-    pins = {n: d for n, d in zip(names, placement.device, strict=True) if d is not None}
+    first = kept[0].placement.device
+    pins = {n: d for n, d in zip(names, first, strict=True) if d is not None}
     compilation = Compilation(content.model, devices, tune, pins)
     states = _states(devices, made_by, content.arrays)
-    assembly = compilation.restore(placement, states, notes)
-    ops = [
-        replace(op, **told[op.name]) if pins.get(op.name, "-") == op.device else op
-        for op in assembly.explanation.ops
+    placed = [(one.placement, one.planned_for) for one in kept]
+    assembly = compilation.restore(placed, states, notes)
+    return compilation, _explained(assembly, kept, [port.name for port in content.model.inputs])
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """One placement of an exported model.
+
+    Attributes:
+        placement: Where each operation goes.
+        planned_for: Input shapes that measurements chose it at, where input shapes vary.
+        elsewhere: By operation, what was known of it on other devices.
+        decision: How it was decided.
+    """
+
+    placement: Placement
+    planned_for: Sequence[InputShapes]
+    elsewhere: Mapping[str, Mapping[str, Any]]
+    decision: Decision | None
+
+
+def _stored(assembly: Assembly) -> dict[str, Any]:
+    """A placement as plain data."""
+    why = assembly.explanation
+    return {
+        "operations": [
+            {
+                "name": op.name,
+                "device": op.device if op.subgraph is not None else None,
+                "reason": _pair(op.reason),
+                "refused": {device: _pair(reason) for device, reason in op.refused.items()},
+                "elsewhere": [op.own_us, op.alternative, op.extra_us, op.change],
+            }
+            for op in why.ops
+        ],
+        "planned_for": assembly.planned_for,
+        "decision": None if why.decision is None else asdict(why.decision),
+    }
+
+
+def _restored(model: Model, stored: Mapping[str, Any]) -> _Kept:
+    rows = stored["operations"]
+    shapes = [
+        tuple(tuple(int(dim) for dim in shape) for shape in one) for one in stored["planned_for"]
     ]
-    explanation = replace(assembly.explanation, decision=decision, ops=ops)
-    return compilation, replace(assembly, explanation=explanation)
+    ranks = [len(port.shape or ()) for port in model.inputs]
+    if any([len(shape) for shape in one] != ranks for one in shapes):
+        raise ValueError("it is for other inputs")
+    told = {str(row["name"]): _elsewhere(row["elsewhere"]) for row in rows}
+    return _Kept(_placement(model, rows), shapes, told, _decision(stored.get("decision")))
+
+
+def _explained(assembly: Assembly, kept: Sequence[_Kept], inputs: Sequence[str]) -> Assembly:
+    """The assembly, with all that was known of its placements when they were found."""
+    built = (assembly, *assembly.variants)
+    if len(built) < len(kept):
+        return assembly  # a device has failed, and all of it was placed anew
+    told = []
+    for one, known in zip(built, kept, strict=True):
+        ops = [
+            replace(op, **known.elsewhere[op.name]) if (device or "-") == op.device else op
+            for op, device in zip(one.explanation.ops, known.placement.device, strict=True)
+        ]
+        why = replace(one.explanation, decision=known.decision, ops=ops, near={})
+        told.append(replace(one, explanation=why, variants=()))
+    return with_variants(told, inputs)
 
 
 def _placement(model: Model, rows: list[Any]) -> Placement:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, PositiveInt, field_validator
 
 from partita.devices.device_string import parse_list
 from partita.properties import DeviceProperties
 from partita.properties.hint import PerformanceMode
 from partita_hetero.executors import DEFAULT, EXECUTORS, Executor
 from partita_hetero.options.pins import PinRule
+from partita_hetero.options.sample_shapes import normalized
 
 if TYPE_CHECKING:
     ExecutorName = str
@@ -77,6 +78,12 @@ class HeteroProperties(DeviceProperties):
         description="What HETERO_SCHEDULE=COST measures and the accuracy budget compares on: an "
         ".npz file with the inputs by name, or a folder with input_0.pb, ...; empty: made-up ones.",
     )
+    HETERO_SAMPLE_SHAPES: tuple[dict[str, tuple[PositiveInt, ...]], ...] = Field(
+        (),
+        description="Where input shapes vary: those that HETERO_SCHEDULE=COST measures and plans "
+        "at, as dicts or as text ('ids=1x16; ids=1x128'); inputs that are left out follow by their "
+        "symbols. A request gets the plan of the shapes that are nearest to its own.",
+    )
     STRICT: bool = Field(
         False,
         description="Raise when a device refuses a pin or fails, instead of moving on.",
@@ -109,6 +116,11 @@ class HeteroProperties(DeviceProperties):
     @classmethod
     def _list_of_pins(cls, value: Any) -> Any:
         return [value] if isinstance(value, (str, dict)) else value
+
+    @field_validator("HETERO_SAMPLE_SHAPES", mode="before")
+    @classmethod
+    def _list_of_shapes(cls, value: Any) -> Any:
+        return normalized(value)
 
     @field_validator("HETERO_MEMORY_LIMITS", mode="before")
     @classmethod

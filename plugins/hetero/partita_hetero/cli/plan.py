@@ -184,6 +184,7 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
     """The model and the devices of this machine, and what measures one on the others."""
     from partita_hetero.device_model import HeteroModel
     from partita_hetero.tuning.scheduler import Scheduler
+    from partita_hetero.tuning.sized_model import sized_models
 
     core = Core()
     device = device_of(args, core)
@@ -202,7 +203,9 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
         raise TypeError(f"HETERO compiles to {type(placed).__name__}.")
     compilation = placed.compilation
     lost = dict(compilation.inexact or {})
-    return _Setting(model, compilation.devices), Scheduler(compilation, lost, [])
+    return _Setting(model, compilation.devices), Scheduler(
+        compilation, sized_models(compilation)[0], lost, []
+    )
 
 
 def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:

@@ -79,6 +79,8 @@ class Report:
         title = f"{self.model} on {self.device}"
         why = self.explanation
         decision = [] if why.decision is None else why.decision.lines()
+        shapes = [f"planned for inputs near {why.planned_for}"] if why.planned_for else []
+        shapes += [f"near {where}: {one.summary()}" for where, one in why.near.items()]
         crossing = [
             [b.value, _part(b.source), _part(b.target), b.how, "" if b.nbytes is None else b.nbytes]
             for b in why.boundaries
@@ -98,7 +100,7 @@ class Report:
                 f"<h1>{html_text(title)}</h1>",
                 f"<p>{html_text(why.summary())}</p>",
                 f"<p>median {self.median_ms:.3f} ms, compiled in {self.compile_ms:.0f} ms</p>",
-                *(f"<p>{html_text(line)}</p>" for line in [*why.notes, *decision]),
+                *(f"<p>{html_text(line)}</p>" for line in [*why.notes, *shapes, *decision]),
                 *chart,
                 "<h2>Operations</h2>",
                 *_table(

@@ -14,6 +14,7 @@ from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.lowering import memory_plan
+from partita.model.expected_shapes import InputShapes
 from partita.model.model import Port, is_static
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor
@@ -70,6 +71,8 @@ class Assembly:
         explanation: What ``explain`` returns.
         arena_bytes: Size of the block for intermediate host tensors.
         places: Where they lie in it, by slot.
+        planned_for: Input shapes that measurements chose it at, where input shapes vary.
+        variants: What requests run whose inputs are nearer to shapes that these were chosen at.
     """
 
     submodels: Sequence[Submodel]
@@ -80,6 +83,8 @@ class Assembly:
     explanation: Explanation
     arena_bytes: int
     places: dict[int, Place]
+    planned_for: Sequence[InputShapes] = ()
+    variants: Sequence[Assembly] = ()
 
     def prepare(self, core: CoreAPI) -> list[Tensor | None]:
         """Allocates one request's intermediate host tensors, per slot, as views of one block.

@@ -6,10 +6,12 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from partita.contract.query import Reason, ReasonCode
+from partita.model.expected_shapes import InputShapes
 from partita.model.model import Model
 from partita_hetero.compile.assembler import Placed, assemble
 from partita_hetero.compile.executable import Assembly
@@ -17,6 +19,7 @@ from partita_hetero.compile.failures import Exclusions, exclude, not_compiled, r
 from partita_hetero.compile.layout_negotiation import Negotiation
 from partita_hetero.compile.placer import Placer
 from partita_hetero.compile.submodel_compiler import SubmodelCompiler
+from partita_hetero.compile.variants import with_variants
 from partita_hetero.placement.by_priority import Placement
 from partita_hetero.placement.decision import Choice
 from partita_hetero.placement.device_list import DeviceList
@@ -31,14 +34,15 @@ class Compilation:
     Args:
         model: The model; affinities in it are pins.
         devices: The device list.
-        tune: Sets ``choice`` and ``inexact`` by measurements, if properties ask for them. It is
+        tune: Sets ``choices`` and ``inexact`` by measurements, if properties ask for them. It is
             handed the compilation, what devices failed to compile and notes, and adds to both.
         pins: Operation name to device, instead of affinities, pins and lock file.
 
     Attributes:
         placer: Says where operations go.
         compiler: Compiles submodels; those that stay between assemblies once.
-        choice: The placement that measurements have chosen, if they were asked.
+        choices: The placement that measurements have chosen, if they were asked; where input
+            shapes vary, one for each of some shapes.
         inexact: What devices lose for the accuracy budget, if there is one.
 
     Raises:
@@ -58,7 +62,7 @@ class Compilation:
         self.placer = Placer(model, devices, pins)
         self.wiring = self.placer.wiring
         self.compiler = SubmodelCompiler(model, self.wiring, devices)
-        self.choice: Choice | None = None
+        self.choices: Sequence[Choice] = ()
         self.inexact: dict[tuple[int, str], Reason] | None = None
         self._tune = tune
         self._negotiation = Negotiation()
@@ -82,16 +86,21 @@ class Compilation:
             standing = [note for note in self.placer.wanted.notes if note not in notes]
             return self._assemble(dict(excluded), [*standing, *notes])
 
+    @property
+    def choice(self) -> Choice | None:
+        """The first of the choices."""
+        return self.choices[0] if self.choices else None
+
     def restore(
         self,
-        placement: Placement,
+        placements: Sequence[tuple[Placement, Sequence[InputShapes]]],
         states: Mapping[str, Mapping[str, Any]],
         notes: Sequence[str] = (),
     ) -> Assembly:
-        """Compiles a placement that an earlier compile found; asks no device what it takes.
+        """Compiles what an earlier compile found; asks no device what it takes.
 
         Args:
-            placement: The placement.
+            placements: The placement, and others for other shapes, with the shapes of each.
             states: Device to what its compiled submodels had exported.
             notes: What to say in the explanation.
         """
@@ -99,11 +108,17 @@ class Compilation:
             excluded: dict[tuple[int, str], Reason] = {}
             remarks = list(notes)
             self.compiler.states = states
-            assembly = self.build(placement, excluded, remarks)
+            built = [
+                (self.build(placement, excluded, remarks), shapes)
+                for placement, shapes in placements
+            ]
             self.compiler.states = {}
-            if assembly is None:
+            assemblies = [
+                replace(one, planned_for=shapes) for one, shapes in built if one is not None
+            ]
+            if len(assemblies) < len(built):
                 return self._assemble(excluded, remarks)
-            return self._kept(assembly)
+            return self._kept(assemblies)
 
     def build(
         self,
@@ -157,16 +172,38 @@ class Compilation:
     def _assemble(self, out: dict[tuple[int, str], Reason], remarks: list[str]) -> Assembly:
         self._tune(self, out, remarks)
         out |= self.inexact or {}
-        choice = self.choice
         while True:
-            placement = self.placer.place(out, choice.wishes if choice else {})
-            assembly = self.build(placement, out, remarks, choice)
-            if assembly is not None:
-                return self._kept(assembly)
+            assemblies = self._built(out, remarks)
+            if assemblies is not None:
+                return self._kept(assemblies)
 
-    def _kept(self, assembly: Assembly) -> Assembly:
+    def _built(
+        self, out: dict[tuple[int, str], Reason], remarks: list[str]
+    ) -> list[Assembly] | None:
+        """What was chosen, compiled, each placement once; ``None`` if a device failed."""
+        shapes: dict[tuple[str | None, ...], list[InputShapes]] = {}
+        built: list[Assembly] = []
+        undecided: Sequence[Choice | None] = [None]
+        for choice in self.choices or undecided:
+            placement = self.placer.place(out, choice.wishes if choice else {})
+            is_new = tuple(placement.device) not in shapes
+            planned_for = shapes.setdefault(tuple(placement.device), [])
+            if choice is not None and choice.shapes:
+                planned_for.append(tuple(choice.shapes.values()))
+            if is_new:
+                assembly = self.build(placement, out, remarks, choice)
+                if assembly is None:
+                    return None
+                built.append(assembly)
+        return [
+            replace(one, planned_for=tuple(found))
+            for one, found in zip(built, shapes.values(), strict=True)
+        ]
+
+    def _kept(self, assemblies: Sequence[Assembly]) -> Assembly:
         """The assembly that will run, told of in the log, and in files if they are wanted."""
-        self.compiler.forget_old(assembly.submodels)
+        assembly = with_variants(assemblies, [port.name for port in self.model.inputs])
+        self.compiler.forget_old([piece for one in assemblies for piece in one.submodels])
         _log.info("%s", assembly.explanation.summary())
         if self.devices.properties.HETERO_DUMP_GRAPH_DOT or graphviz.wanted(os.environ):
             why = assembly.explanation

@@ -22,10 +22,12 @@ class Signatures:
 
     Args:
         wiring: The model's operations.
+        varies: Whether what was compiled is for other shapes too, which costs some devices time.
     """
 
-    def __init__(self, wiring: OpGraph) -> None:
+    def __init__(self, wiring: OpGraph, varies: bool = False) -> None:
         self._wiring = wiring
+        self._varies = varies
         self._nodes: dict[int, str] = {}
 
     @functools.cached_property
@@ -47,6 +49,8 @@ class Signatures:
         lines = self._lines(ops, outputs or self._wiring.writes[ops[-1]])
         if any("?" in line for line in lines):
             lines += [self.whole, ",".join(map(str, ops))]
+        if self._varies:
+            lines.append("for other shapes too")
         return _digest(lines)
 
     def _lines(self, ops: Sequence[int], outputs: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from partita.contract.explanation import Candidate, Decision
 from partita.contract.query import Reason, ReasonCode
+from partita_hetero.options.sample_shapes import Shape
 from partita_hetero.placement.by_priority import Wishes
 from partita_hetero.planner.simulation.timeline import Span, Timeline
 
@@ -38,12 +39,14 @@ class Choice:
         decision: What was compared.
         predicted: The run that the cost model foresees, if it was asked.
         elsewhere: For each operation what it would cost elsewhere.
+        shapes: Input to the shape that it was found for, where input shapes vary.
     """
 
     wishes: Wishes
     decision: Decision
     predicted: Timeline | None = None
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
 
 def store(choice: Choice) -> dict[str, Any]:

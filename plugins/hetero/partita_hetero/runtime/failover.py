@@ -12,9 +12,11 @@ from partita.contract.explanation import Explanation
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import DeviceNotFoundError
 from partita.model.expected_shapes import DueShapes
+from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.failures import Exclusions, exclude, exclude_device, remark
 from partita_hetero.compile.pipeline import Compilation
+from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.properties import HeteroProperties
 from partita_hetero.runtime.call_timeout import Watchdog
@@ -92,6 +94,10 @@ class Failover:
     def told_of_nan(self) -> bool:
         """Whether a request has told already of NaN out of finite inputs."""
         return self._told_of_nan
+
+    def assembly_for(self, inputs: Sequence[Tensor]) -> Assembly:
+        """What a request with these inputs runs."""
+        return for_inputs(self.assembly, inputs)
 
     def explain(self) -> Explanation:
         """Where every operation runs and why, what crosses, and what went wrong on the way."""

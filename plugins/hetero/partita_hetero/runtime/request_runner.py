@@ -15,6 +15,8 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, PartitaError
 from partita.tensors.tensor import Tensor
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import BoundRequest
@@ -38,6 +40,7 @@ class HeteroRunner(Runner):
         self._strict = failover.properties.STRICT
         self._cancelled = False
         self._bound: BoundRequest | None = None
+        self._parked: list[BoundRequest] = []  # of other variants of the same assembly
         self._left: BoundRequest | None = None  # its results may be read until the next run
         self._unready: PartFailedError | None = None
         try:
@@ -55,15 +58,14 @@ class HeteroRunner(Runner):
         if self._left is not None:
             self._leave(self._left)
             self._left = None
-        assembly = self._failover.assembly
+        assembly = self._failover.assembly_for(inputs)
         bound, unready = self._bound, self._unready
         self._unready = None
         try:
             if unready is not None:
                 raise unready
             if bound is None or bound.assembly is not assembly:
-                self._leave(bound)
-                bound = self._bound = BoundRequest(self._failover, assembly)
+                bound = self._switch(assembly)
             results = bound.run(inputs, outputs, self._is_cancelled)
             if bound.times is not None:
                 self._failover.measured = bound.times
@@ -86,10 +88,29 @@ class HeteroRunner(Runner):
     ) -> BoundCall | None:
         """A bound call of the device that runs the whole model; ``None`` if several take part."""
         bound = self._bound
-        call = None if bound is None else bound.bind(inputs, outputs, scratch)
-        if bound is None or call is None:
+        if bound is None or bound.assembly is not self._failover.assembly_for(inputs):
+            return None
+        call = bound.bind(inputs, outputs, scratch)
+        if call is None:
             return None
         return WholeBoundCall(self, self._failover, bound, call, inputs, outputs)
+
+    def _switch(self, assembly: Assembly) -> BoundRequest:
+        """Goes on with another assembly; what was made for variants of the same one is kept."""
+        present = self._failover.assembly
+        current = {id(present), *map(id, present.variants)}
+        waiting = [*self._parked, *([] if self._bound is None else [self._bound])]
+        self._bound, self._parked = None, []
+        for bound in waiting:
+            if bound.assembly is assembly:
+                self._bound = bound
+            elif id(bound.assembly) in current:
+                self._parked.append(bound)
+            else:
+                self._leave(bound)
+        if self._bound is None:
+            self._bound = BoundRequest(self._failover, assembly)
+        return self._bound
 
     def _run_elsewhere(
         self,
@@ -115,7 +136,7 @@ class HeteroRunner(Runner):
                 raise failure.as_infer_error() from failure.error
             bound = None
             try:
-                bound = BoundRequest(failover, remedy.assembly)
+                bound = BoundRequest(failover, for_inputs(remedy.assembly, inputs))
                 results = bound.run(inputs, outputs, self._is_cancelled)
             except PartFailedError as again:
                 self._leave(bound)
@@ -153,7 +174,7 @@ class HeteroRunner(Runner):
 
         try:
             remedy = failover.without_drifted(pieces, f"{why}; elsewhere the model is faster.")
-            other = BoundRequest(failover, remedy.assembly)
+            other = BoundRequest(failover, for_inputs(remedy.assembly, inputs))
             present_s, other_s = race(partial(run, bound), partial(run, other))
         except (PartitaError, PartFailedError) as error:
             self._leave(other)
@@ -212,9 +233,10 @@ class HeteroRunner(Runner):
 
     def close(self) -> None:
         """Closes the submodels' runners."""
-        for bound in (self._bound, self._left):
+        for bound in (self._bound, self._left, *self._parked):
             self._leave(bound)
         self._bound = self._left = None
+        self._parked = []
 
 
 def _all_failures(

@@ -34,6 +34,7 @@ from partita_hetero.cost.database import Database
 from partita_hetero.device_model import HeteroModel
 from partita_hetero.placement.by_priority import Placement, Wishes
 from partita_hetero.tuning.sample_inputs import Samples
+from partita_hetero.tuning.sized_model import sized_models
 
 if TYPE_CHECKING:
     from partita.contract.core_api import CoreAPI
@@ -91,7 +92,8 @@ class Accuracy:
         self._against = (
             properties.HETERO_ACCURACY_REFERENCE or compilation.devices.core.reference_device
         )
-        self._feeds = Samples(compilation.model, properties.HETERO_SAMPLE_INPUTS).feeds
+        sized = sized_models(compilation)[0]
+        self._feeds = Samples(sized.model, properties.HETERO_SAMPLE_INPUTS).feeds
         self._names = compilation.wiring.names()
         self._errors: dict[tuple[int, str], float] = {}
         self._exact: list[str] = []

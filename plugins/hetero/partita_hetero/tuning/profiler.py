@@ -17,6 +17,7 @@ from partita_hetero.cost.signature import Signatures
 from partita_hetero.cost.timing import Effort, median_of
 from partita_hetero.partition import submodels
 from partita_hetero.partition.submodels import Submodel
+from partita_hetero.tuning.sized_model import SizedModel
 from partita_hetero.tuning.trial_run import Counters, Run
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class Profile:
     """Turns what was measured into costs of groups.
 
     Args:
-        compilation: The model and its devices.
+        compilation: What compiles for the devices.
+        sized: The model, with fixed shapes.
         table: What is filled.
         database: Where costs come from and go to.
         signatures: Names of the work.
@@ -42,11 +44,13 @@ class Profile:
     def __init__(
         self,
         compilation: Compilation,
+        sized: SizedModel,
         table: CostTable,
         database: Database,
         signatures: Signatures,
     ) -> None:
         self._compilation = compilation
+        self._sized = sized
         self._table = table
         self._database = database
         self._names = compilation.wiring.names()
@@ -175,11 +179,11 @@ class Profile:
 
     def _run_alone(self, device: DeviceCosts, index: int) -> float:
         """Seconds of one group, compiled as a submodel of its own."""
-        compilation = self._compilation
-        core, devices = compilation.devices.core, compilation.devices
+        devices = self._compilation.devices
+        core = devices.core
         ops = self._table.groups[index].ops
-        piece = submodels.alone(compilation.wiring, device.name, ops)
-        model = submodels.cut(compilation.model, compilation.wiring, piece)
+        piece = submodels.alone(self._sized.wiring, device.name, ops)
+        model = submodels.cut(self._sized.model, self._sized.wiring, piece)
         for port in model.inputs:
             if not is_static(port.shape):
                 raise PartitaError(f"the shape of '{port.name}' is not known before the model runs")

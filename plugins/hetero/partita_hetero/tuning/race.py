@@ -160,6 +160,7 @@ class Contest:
         self._inputs = samples.tensors()
         self._made_up = samples.made_up
         self._entries: dict[tuple[str | None, ...], Entry] = {}
+        self._present: Entry | None = None
         self.scales: dict[tuple[int, str], float] = {}
         self._overhead = 0.0
 
@@ -186,6 +187,19 @@ class Contest:
         if entry is not None:
             self.correct_entry(entry)
         return entry is not None
+
+    def enter_present(self, name: str, wishes: Wishes) -> None:
+        """A placement that the model has already, for other shapes; others must beat it surely."""
+
+        def place() -> Placement:
+            return self._compilation.placer.place(self._out, wishes)
+
+        entry = self._enter(name, place)
+        if entry is None:
+            entry = self._entries[tuple(place().device)]
+        else:
+            self.correct_entry(entry)
+        self._present = self._present or entry
 
     def note(self, text: str) -> None:
         """Adds to what the decision tells."""
@@ -222,7 +236,7 @@ class Contest:
         self._race(able)
         if self._made_up and any(entry.failure for entry in self._entries.values()):
             self.note(UNFIT)
-        chosen = best(able)
+        chosen = best(able, self._present)
         if chosen is not None:
             self._time_again(chosen)
         return chosen, self._decision(chosen, plan)
@@ -413,10 +427,17 @@ class Contest:
         }
 
 
-def best(entries: Sequence[Entry]) -> Entry | None:
-    """What is kept; ``None`` if nothing has run."""
+def best(entries: Sequence[Entry], present: Entry | None = None) -> Entry | None:
+    """What is kept; ``None`` if nothing has run.
+
+    Args:
+        entries: What raced.
+        present: What the model has already, for other shapes: only what surely beats it is kept.
+    """
     ran = sorted((entry for entry in entries if entry.times), key=lambda entry: entry.median)
     simple = next((entry for entry in ran if entry.name != PLAN), None)
+    if present in ran:
+        simple = present
     return next((e for e in ran if simple is None or e is simple or _beats(e, simple)), None)
 
 

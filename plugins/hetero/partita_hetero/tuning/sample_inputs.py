@@ -30,7 +30,7 @@ class Samples:
     """
 
     def __init__(self, model: Model, path: str) -> None:
-        self.feeds = _read(model, path) if path else made_up_inputs(model, _generator())
+        self.feeds = read_samples(model, path) if path else made_up_inputs(model, _generator())
         self.made_up = not path
         self._model = model
         self._path = path
@@ -53,7 +53,12 @@ def _generator() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def _read(model: Model, path: str) -> dict[str, Array]:
+def read_samples(model: Model, path: str) -> dict[str, Array]:
+    """The arrays that ``HETERO_SAMPLE_INPUTS`` names, by input.
+
+    Raises:
+        InputError: The file cannot be read, or lacks an input.
+    """
     if Path(path).is_dir():
         return read_data(Path(path), model)
     try:

@@ -9,6 +9,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import partita
@@ -23,6 +24,7 @@ from partita_hetero.cost.fusion_groups import group
 from partita_hetero.cost.launch_cost import launch_cost
 from partita_hetero.cost.link_cost import link_costs, works_on_host
 from partita_hetero.cost.signature import Signatures
+from partita_hetero.options.sample_shapes import describe
 from partita_hetero.placement.decision import Choice, restore, store
 from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.search.solve import solve
@@ -31,6 +33,7 @@ from partita_hetero.properties import HeteroProperties
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.race import Contest, Outcome
 from partita_hetero.tuning.sample_inputs import Samples
+from partita_hetero.tuning.sized_model import SizedModel
 
 if TYPE_CHECKING:
     from partita_hetero.compile.pipeline import Compilation
@@ -47,29 +50,43 @@ Excluded = dict[tuple[int, str], Reason]
 
 
 class Scheduler:
-    """Finds the placement of one model.
+    """Finds the placement of one model, at one set of input shapes.
 
     Args:
         compilation: The model, its devices, and what compiles placements.
+        sized: The model at the shapes in question.
         out: What devices failed to compile; what fails here is added.
         remarks: Notes for the explanation; what fails here is added.
+        present: What was found for other shapes; another placement must be surely faster.
     """
 
-    def __init__(self, compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
+    def __init__(
+        self,
+        compilation: Compilation,
+        sized: SizedModel,
+        out: Excluded,
+        remarks: list[str],
+        present: Sequence[Choice] = (),
+    ) -> None:
         self._compilation = compilation
+        self._sized = sized
+        self._present = present
         self._out = out
         self._remarks = remarks
         self._devices = compilation.devices
         self._core = compilation.devices.core
         self._objective = objective_of(self._devices.properties)
-        self._signatures = Signatures(compilation.wiring)
+        self._signatures = Signatures(sized.wiring, varies=bool(sized.shapes))
 
     @functools.cached_property
     def _samples(self) -> Samples:
-        return Samples(self._compilation.model, self._devices.properties.HETERO_SAMPLE_INPUTS)
+        return Samples(self._sized.model, self._devices.properties.HETERO_SAMPLE_INPUTS)
 
     def choose(self) -> Choice:
         """The placement that is fastest, from the database if it was found before."""
+        return replace(self._chosen(), shapes=self._sized.shapes)
+
+    def _chosen(self) -> Choice:
         obstacle = self._obstacle()
         if obstacle:
             _log.warning("%s", obstacle)
@@ -79,7 +96,7 @@ class Scheduler:
             devices = self._describe(database)
             key = self._key(devices)
             known = database.decision(key)
-            choice = known and restore(known, len(self._compilation.wiring.nodes))
+            choice = known and restore(known, len(self._sized.wiring.nodes))
             if choice:
                 return choice
             table = self._table(devices)
@@ -89,8 +106,7 @@ class Scheduler:
             ):
                 note = f"COST has nothing to decide: {_settled_by(table)}."
                 return Choice({}, Decision(self._objective, "priority", [], None, False, [note]))
-            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
-            with progress(what, len(devices) + ROUNDS + 1) as advance:
+            with progress(self._doing, len(devices) + ROUNDS + 1) as advance:
                 choice = self._decide(table, database, advance)
             database.add_decision(key, store(choice))
             return choice
@@ -128,11 +144,10 @@ class Scheduler:
         """A contest in which each device has run what it takes, and what counts further steps."""
         obstacle = self._obstacle()
         if obstacle:
-            raise PlanError(f"Nothing can be measured: give --shape. {obstacle}")
+            raise PlanError(f"Nothing can be measured. {obstacle}")
         with Database() as database:
             table = self._table(self._describe(database))
-            what = f"measuring {self._compilation.model.name} on {', '.join(self._devices.names)}"
-            with progress(what, len(table.devices) + rounds) as advance:
+            with progress(self._doing, len(table.devices) + rounds) as advance:
                 steps = itertools.count(1)
                 contest = self._contest(table, database, advance, steps)
                 try:
@@ -142,18 +157,24 @@ class Scheduler:
 
     def _obstacle(self) -> str:
         """Why nothing can be measured; empty if it can."""
-        for port in self._compilation.model.inputs:
+        for port in self._sized.model.inputs:
             if port.dtype is None:
                 return (
                     f"COST cannot make up input '{port.name}', which is no tensor: placed by "
                     "priority."
                 )
-            if not port.is_static:
+            if port.shape is None:
                 return (
-                    f"COST needs fixed input shapes, and '{port.name}' is {port.describe()}: "
-                    "placed by priority. Fix them with model.reshape(...) before compiling."
+                    f"COST needs to know how many axes input '{port.name}' has: placed by "
+                    "priority. Tell it with model.reshape(...) before compiling."
                 )
         return ""
+
+    @property
+    def _doing(self) -> str:
+        """What takes the time, for the progress line."""
+        where = f" at {self._sized}" if self._sized.shapes else ""
+        return f"measuring {self._sized.model.name}{where} on {', '.join(self._devices.names)}"
 
     # -------------------------------------------------------------------------- the model
 
@@ -174,6 +195,10 @@ class Scheduler:
         facts = {
             "partita": partita.__version__,
             "model": self._signatures.whole,
+            "varies": [*self._sized.shapes],
+            "present": [
+                {str(op): device for op, (device, _) in one.wishes.items()} for one in self._present
+            ],
             "devices": [device.key for device in devices],
             "executor": properties.HETERO_EXECUTOR,
             "objective": self._objective,
@@ -185,8 +210,8 @@ class Scheduler:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
 
     def _table(self, devices: Sequence[DeviceCosts]) -> CostTable:
-        compilation = self._compilation
-        names = compilation.wiring.names()
+        compilation, wiring = self._compilation, self._sized.wiring
+        names = wiring.names()
         answers = {device.name: compilation.placer.ask(device.name) for device in devices}
 
         def refusals(op: int) -> dict[str, Reason]:
@@ -203,7 +228,7 @@ class Scheduler:
             return found
 
         groups = group(
-            compilation.wiring,
+            wiring,
             lambda op: (frozenset(refusals(op)), compilation.placer.pins.get(op)),
         )
         refused = [refusals(one.ops[-1]) for one in groups]
@@ -223,12 +248,12 @@ class Scheduler:
             and self._core.can_share(target.name, self._core.device_info(source.name).memory)
         ]
         return CostTable(
-            compilation.wiring,
+            wiring,
             groups,
             devices,
             refused,
             pins,
-            compilation.placer.sizes,
+            self._sized.value_bytes,
             shared,
             compilation.model.name,
             [i for i in pins if not compilation.placer.wanted.pins[groups[i].ops[0]].hard],
@@ -256,7 +281,8 @@ class Scheduler:
         self, table: CostTable, database: Database, advance: Advance, steps: Iterator[int]
     ) -> Contest:
         """Fills the table; each device that can has run what it takes of the model."""
-        profile = Profile(self._compilation, table, database, self._signatures)
+        profile = Profile(self._compilation, self._sized, table, database, self._signatures)
+        profile.notes += _told(self._sized)
         for device in table.devices:
             launch = launch_cost(self._devices, device.name, device.key, database)
             if launch is None:
@@ -279,7 +305,21 @@ class Scheduler:
             if device.kind != "reference":
                 profile.recall(device)  # what the one before took, if they are alike
                 contest.enter_device(device)
+        for one in self._present:
+            contest.enter_present(f"as at {describe(one.shapes)}", one.wishes)
         return contest
+
+
+def _told(sized: SizedModel) -> list[str]:
+    """A note on the sizes that stand for those of requests."""
+    if not sized.shapes:
+        return []
+    if sized.is_guess:
+        return [
+            f"Measured at {sized}, sizes that are made up: name those of requests with "
+            "HETERO_SAMPLE_SHAPES."
+        ]
+    return [f"Measured at {sized}."]
 
 
 def _settled_by(table: CostTable) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from partita.contract.query import Reason
+from partita_hetero.placement.decision import Choice
 
 if TYPE_CHECKING:
     from partita_hetero.compile.pipeline import Compilation
@@ -17,13 +18,13 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
     """Has the scheduler and the accuracy budget decide, once each, if properties ask for them.
 
     Args:
-        compilation: The model, its devices, and what compiles placements; its ``choice`` and
+        compilation: The model, its devices, and what compiles placements; its ``choices`` and
             ``inexact`` are set.
         out: What devices failed to compile; what fails here is added.
         remarks: Notes for the explanation; what fails here is added.
     """
     properties = compilation.devices.properties
-    if compilation.choice is None and properties.HETERO_SCHEDULE == "COST":
+    if not compilation.choices and properties.HETERO_SCHEDULE == "COST":
         _choose(compilation, out, remarks)
     if compilation.inexact is None and properties.HETERO_ACCURACY_BUDGET:
         compilation.inexact = _within_budget(compilation, out, remarks)
@@ -31,8 +32,12 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
 
 def _choose(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
     from partita_hetero.tuning.scheduler import Scheduler
+    from partita_hetero.tuning.sized_model import sized_models
 
-    compilation.choice = Scheduler(compilation, out, remarks).choose()
+    choices: list[Choice] = []
+    for sized in sized_models(compilation):
+        choices.append(Scheduler(compilation, sized, out, remarks, choices).choose())
+    compilation.choices = choices
 
 
 def _within_budget(
