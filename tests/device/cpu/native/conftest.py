@@ -61,6 +61,12 @@ def guarded():
     made.release()
 
 
+@pytest.fixture
+def native_kernels(monkeypatch):
+    """Lets kernels be of the machine's level, whichever one the environment names."""
+    monkeypatch.delenv(isa.VARIABLE, raising=False)
+
+
 def pytest_make_parametrize_id(val):
     """Tests are named by levels and arithmetics."""
     return str(val) if isinstance(val, Level) else val.name if isinstance(val, Arithmetic) else None

@@ -30,9 +30,8 @@ LEVELS = list(available()[1:])
 
 
 @pytest.fixture
-def folder(monkeypatch, tmp_path):
+def folder(monkeypatch, tmp_path, native_kernels):
     monkeypatch.setenv("PARTITA_CACHE_DIR", str(tmp_path))
-    monkeypatch.delenv("PARTITA_CPU_ISA", raising=False)
     return tmp_path
 
 
@@ -136,7 +135,7 @@ def test_a_kernel_is_called_with_its_share(folder, shares):
     assert list(kernel.entries) == [("<f8 1", "<f8 1", "float", "int")]
 
 
-def test_a_second_process_needs_no_compiler(tmp_path):
+def test_a_second_process_needs_no_compiler(folder):
     code = """
         import sys
         import numpy as np
@@ -148,9 +147,8 @@ def test_a_second_process_needs_no_compiler(tmp_path):
         rows = run_graph(lower_proto(model), {"x": np.ones((2, 3), np.float32)})[0]
         print(np.allclose(rows, 1 / 3), 'numba' in sys.modules or 'llvmlite' in sys.modules)
         """
-    environment = {"PARTITA_CACHE_DIR": str(tmp_path)}
-    assert python(code, **environment) == "True True"
-    assert python(code, **environment) == "True False"
+    assert python(code, PARTITA_CACHE_DIR=str(folder)) == "True True"
+    assert python(code, PARTITA_CACHE_DIR=str(folder)) == "True False"
 
 
 def test_what_has_no_image_is_called_by_numba(folder):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from partita_cpu.jit.dispatch import entry_of
-from partita_cpu.jit.isa import isa
+from partita_cpu.jit.isa import detected
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.trampoline import fill
 from partita_cpu.properties import MOST_THREADS as MOST_ALLOWED
@@ -18,10 +18,14 @@ from partita_cpu.system import linux
 from partita_cpu.threads import thread_pool as crews
 from partita_cpu.threads.thread_pool import MOST_THREADS, ROW, Crew, Rows
 
-walked = pytest.mark.skipif(
-    not isa().native or not sys.platform.startswith("linux"),
-    reason="programs are walked by Python here",
-)
+
+def walked(test):
+    """A test of programs that threads walk: of native kernels, on Linux."""
+    skipped = pytest.mark.skipif(
+        not detected().native or not sys.platform.startswith("linux"),
+        reason="programs are walked by Python here",
+    )
+    return pytest.mark.usefixtures("native_kernels")(skipped(test))
 
 
 @jit

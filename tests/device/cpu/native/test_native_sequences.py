@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
-from partita_cpu.jit.isa import available, detected
+from partita_cpu.jit.isa import available, isa
 
 F32 = TensorProto.FLOAT
 LEVELS = [level.name for level in available()]
@@ -169,7 +169,7 @@ def test_a_small_recurrent_model_on_every_level(level):
 def test_a_branch_is_rewritten_like_the_graph_around_it():
     request = check(recurrent(), feeds_of(16000), PERF_COUNT=True)
     kinds = {info.node_name: info.exec_type for info in request.get_profiling_info()}
-    assert (kinds["if"] == "blas") != detected().native
+    assert (kinds["if"] == "blas") != isa().native
 
 
 def test_a_bound_request_notices_that_a_value_changed_in_its_tensor():

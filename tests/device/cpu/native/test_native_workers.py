@@ -21,10 +21,13 @@ from partita_cpu.kernels.elementwise.broadcast_loops import mapped
 from partita_cpu.scalar.activations import relu
 from partita_cpu.threads import thread_pool
 
-pytestmark = pytest.mark.skipif(
-    not detected().native or not sys.platform.startswith("linux"),
-    reason="kernels are not kept here",
-)
+pytestmark = [
+    pytest.mark.usefixtures("native_kernels"),  # of portable ones, nobody else compiles any
+    pytest.mark.skipif(
+        not detected().native or not sys.platform.startswith("linux"),
+        reason="kernels are not kept here",
+    ),
+]
 
 SOFTMAX = """
     import os, signal, sys
@@ -42,12 +45,6 @@ SOFTMAX = """
     def compiled_here():
         return "numba" in sys.modules
     """
-
-
-@pytest.fixture(autouse=True)
-def native_kernels(monkeypatch):
-    """Where kernels are portable, nobody else compiles any."""
-    monkeypatch.delenv("PARTITA_CPU_ISA", raising=False)
 
 
 def environment(folder, **more):
