@@ -10,7 +10,13 @@ import pytest
 
 from partita.storage import cache_folder
 from partita_opencl.device.device import Device, find_device
-from partita_opencl.drivers import driver_trial, driver_view, installed_drivers, verdicts
+from partita_opencl.drivers import (
+    driver_trial,
+    driver_view,
+    installed_drivers,
+    trial_process,
+    verdicts,
+)
 from partita_opencl.drivers.driver_trial import Tried
 from partita_opencl.drivers.installed_drivers import Driver
 from partita_opencl.drivers.verdicts import Verdict
@@ -163,6 +169,17 @@ def test_what_happened_by_chance_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_trial, "try_driver", lambda *_, **__: (chance, False))
     assert driver_trial.driver_verdict(library_that(tmp_path, "aborts")).reason == chance.reason
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+@pytest.mark.parametrize("module", ["pyopencl", "partita_opencl.drivers.driver_trial"])
+def test_what_the_environment_lacks_is_no_verdict_on_a_driver(monkeypatch, module):
+    missing = f"import sys\nsys.modules[{module!r}] = None\n"
+    start = trial_process.START.replace("import sys\n", missing)
+    driver = find_device("").driver
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_process, "START", start)
+        assert f"import of {module} halted" in driver_trial.driver_verdict(driver).reason
+    assert driver_trial.driver_verdict(driver).good
 
 
 def test_without_a_cache_folder_drivers_are_tried_all_the_same(tmp_path, monkeypatch):

@@ -10,14 +10,22 @@ import numpy as np
 import pytest
 
 from partita import ReasonCode
-from partita.errors import CompileError, UnsupportedOpError
+from partita.devices.entry_points import plugin_entries
+from partita.devices.registry import DISABLE_VARIABLE
+from partita.errors import (
+    CompileError,
+    DeviceMemoryError,
+    DeviceUnavailableError,
+    PluginError,
+    UnsupportedOpError,
+)
 from partita.storage import cache_folder
 from partita_opencl.device.device import find_device
-from partita_opencl.drivers import verdicts
+from partita_opencl.drivers import trial_process, verdicts
 from partita_opencl.emitters.operator_table import TABLE
 from partita_opencl.launches.work_sizes import Form
 from partita_opencl.properties import Precision
-from partita_opencl.trials import kernel_checks, kernel_trial, standing_processes
+from partita_opencl.trials import kernel_checks, kernel_trial, own_device, standing_processes
 from partita_opencl.trials.kernel_trial import Fitness, Mode
 
 from .broken_drivers import ABORT, broken_pocl, hanging_include, needs_pocl_of_pypi
@@ -307,6 +315,44 @@ def test_without_a_process_nothing_is_used_and_nothing_kept(scripted, monkeypatc
     reason = kernel_trial.fitness(device, REGISTERS, ["lrn"])["lrn"].reason
     assert "no process can be started to try it (no more processes)" in reason
     assert not list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+def kept():
+    """The verdicts on disk."""
+    return list(cache_folder.cache_folder(verdicts.KIND).iterdir())
+
+
+@pytest.mark.usefixtures("untried")
+def test_trials_need_no_plugin_that_the_environment_finds(monkeypatch):
+    device = find_device("")
+    names = {entry.entry.name for entry in plugin_entries()}
+    monkeypatch.setenv(DISABLE_VARIABLE, ",".join(names))
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn"]) == {"lrn": Fitness()}
+
+
+@pytest.mark.usefixtures("untried")
+def test_what_the_environment_lacks_is_no_verdict_on_a_driver(monkeypatch):
+    device = find_device("")
+    start = trial_process.START.replace("import sys\n", "import sys\nsys.modules['onnx'] = None\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(trial_process, "START", start)
+        reason = kernel_trial.fitness(device, REGISTERS, ["lrn"])["lrn"].reason
+    assert reason.startswith("it could not be tried (ModuleNotFoundError: import of onnx halted")
+    assert not kept()
+    kernel_trial.forget()
+    assert kernel_trial.fitness(device, REGISTERS, ["lrn"]) == {"lrn": Fitness()}
+
+
+@pytest.mark.parametrize("error", [DeviceUnavailableError, DeviceMemoryError, PluginError])
+def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error):
+    def fail(*_):
+        raise error("gone")
+
+    monkeypatch.setattr(own_device, "compile_model", fail)
+    monkeypatch.setattr(kernel_trial, "_forced", None)
+    request = {"precision": "f32", "local_tiles": False, "tasks": [["lrn", Form.USUAL]]}
+    with pytest.raises(error, match="gone"):
+        kernel_trial.perform(find_device(""), request, None)
 
 
 def test_refused_operators_say_so_and_others_are_taken(scripted):

@@ -1,4 +1,7 @@
-"""A process that computes without end ends all the same: with its parent, or by the system."""
+"""A process that computes without end ends all the same: with its parent, or by the system.
+
+What is slow does not hang, and what no driver did is told apart.
+"""
 
 import os
 import shutil
@@ -9,6 +12,7 @@ import time
 import pytest
 
 from partita_opencl.drivers import trial_process
+from partita_opencl.drivers.silence import LONGEST, Silence
 from partita_opencl.drivers.trial_process import TrialProcess
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="parents and limits are POSIX's")
@@ -34,12 +38,44 @@ print(next(process.answers())["pid"], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
+STARVED = """
+import time
+
+def main(request, answer):
+    while time.process_time() < request["seconds"]:
+        time.sleep(0.1)
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+    answer({"done": True})
+"""
+
+FAILING = """
+import os
+
+def main(request, answer):
+    answer({"there": True})
+    if request["error"] == "exits":
+        os._exit(3)
+    raise {"ImportError": ImportError, "OSError": OSError}[request["error"]]("no plugin")
+"""
+
 
 @pytest.fixture
-def looping(tmp_path, monkeypatch):
-    (tmp_path / "looping.py").write_text(LOOPING)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    return tmp_path
+def module(tmp_path, monkeypatch):
+    """Makes a module, which processes import too."""
+
+    def module(name, code):
+        (tmp_path / f"{name}.py").write_text(code)
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return tmp_path
+
+    return module
+
+
+@pytest.fixture
+def looping(module):
+    return module("looping", LOOPING)
 
 
 def there(pid):
@@ -71,3 +107,65 @@ def test_what_says_nothing_for_long_is_given_up(looping):
         assert len(list(process.answers())) == 1
     assert process.hangs
     assert process.fault == "it said nothing for 1 s"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux tells what others compute")
+def test_what_is_kept_from_computing_is_not_taken_to_hang(module):
+    module("starved", STARVED)
+    began = time.monotonic()
+    with TrialProcess("starved", {"seconds": 0.6}, 2.0) as process:
+        assert list(process.answers()) == [{"done": True}]
+    assert time.monotonic() - began > 2.0
+    assert not process.hangs
+    assert not process.fault
+
+
+def hangs_at(computed):
+    """When a process is taken to hang that is allowed 60 s, by what it has computed at a time."""
+    silence = Silence(60.0, 0.0, computed(0))
+    return next(n for n in range(1, 10_000) if silence.is_too_long(n, computed(n)))
+
+
+def test_silence_is_counted_in_what_is_computed():
+    assert hangs_at(lambda now: 5.0 + now / 10) == 601
+
+
+def test_what_computes_by_many_threads_has_as_long_by_the_clock():
+    assert hangs_at(lambda now: 16.0 * now) == 61
+
+
+def test_what_stands_still_hangs():
+    """It loads for 30 s; then it only looks for its parent."""
+    assert hangs_at(lambda now: min(now, 30) + now / 1e5) == 91
+
+
+def test_nothing_is_waited_for_without_end():
+    assert hangs_at(lambda now: now / 100) == 60 * LONGEST + 1
+
+
+def test_where_nobody_tells_what_is_computed_the_clock_decides():
+    assert hangs_at(lambda _: None) == 61
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError"])
+def test_an_error_of_python_is_no_fault_of_a_driver(module, error):
+    module("failing", FAILING)
+    with TrialProcess("failing", {"error": error}, 60.0) as process:
+        assert list(process.answers()) == [{"there": True}]
+    assert process.by_chance
+    assert process.fault == f"it could not be tried ({error}: no plugin)"
+
+
+def test_a_driver_may_end_the_process_with_a_code(module):
+    module("failing", FAILING)
+    with TrialProcess("failing", {"error": "exits"}, 60.0) as process:
+        assert list(process.answers()) == [{"there": True}]
+    assert not process.by_chance
+    assert process.fault == "the process that tried it ended by exit code 3"
+
+
+def test_what_cannot_be_imported_is_no_fault_of_a_driver():
+    with TrialProcess("no_such_module", {}, 60.0) as process:
+        assert not list(process.answers())
+    assert process.by_chance
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in process.fault

@@ -26,10 +26,10 @@ import partita
 import partita_cpu
 from partita.errors import CompileError
 from partita.storage.cache_folder import cache_root
+from partita.system.processor_time import group_seconds
 from partita.system.processors import usable_processors
 from partita_cpu.jit import disk_cache
 from partita_cpu.system import this_system
-from partita_cpu.system.linux import processor_seconds
 
 MOST = 8
 """Processes that compile at the same time."""
@@ -250,8 +250,8 @@ class _Staff:
         return [file for file in files if file in self._open]
 
     def processor_seconds(self) -> float:
-        """What they have computed so far; it changes while one of them computes."""
-        return processor_seconds(self.group)
+        """What they have computed so far; it changes while one computes, if the system tells."""
+        return group_seconds(self.group) or 0.0
 
     def end(self) -> None:
         """Ends them."""

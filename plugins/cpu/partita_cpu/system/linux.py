@@ -1,4 +1,4 @@
-"""Linux: its calls by number, which differ between processors, and what it tells of processes."""
+"""Linux: its calls by number, which differ between processors."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import functools
 import os
 import platform
 import sys
-from pathlib import Path
 from typing import NamedTuple
-
-_ROOT = Path("/")
 
 
 class Calls(NamedTuple):
@@ -73,28 +70,3 @@ def pin(processor: int) -> None:
         OSError: This process may not run there.
     """
     os.sched_setaffinity(0, {processor})
-
-
-def processor_seconds(group: int, root: Path = _ROOT) -> float:
-    """Processor time that the processes of a group have used so far.
-
-    It grows while one of them computes, however slowly, and stays as it is while all of them wait.
-    It falls when one ends that nobody has waited for.
-
-    Args:
-        group: The number of the group.
-        root: Where the system's files are.
-    """
-    total = 0
-    for file in root.glob("proc/[0-9]*/stat"):
-        try:
-            fields = file.read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        if int(fields[_GROUP]) == group:
-            total += sum(map(int, fields[_TIMES]))
-    return total / os.sysconf("SC_CLK_TCK")
-
-
-_GROUP, _TIMES = 2, slice(11, 15)
-"""Behind a process's name: its group, and its own times and those of children waited for."""

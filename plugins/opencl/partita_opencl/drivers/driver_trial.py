@@ -158,7 +158,10 @@ def try_driver(driver: Driver, *, vectors: bool) -> tuple[Verdict, bool]:
 
 
 def main(request: Json, answer: Answer) -> None:
-    """The trial itself, in a process of its own."""
+    """The trial itself, in a process of its own.
+
+    What it raises is no fault of the driver, as when pyopencl is missing.
+    """
     import pyopencl as cl
 
     driver = Driver(**request["driver"])
@@ -168,7 +171,7 @@ def main(request: Json, answer: Answer) -> None:
         versions = [" ".join(p.version.split()) for p in found]
         # Of devices of one name, one stands for all.
         devices = {(p.name, d.name): d for p in found for d in p.get_devices()}
-    except (cl.Error, ImportError) as error:
+    except cl.Error as error:
         answer({"stage": "list", "fault": f"no platform of it can be listed ({error})"})
         return
     if not devices:

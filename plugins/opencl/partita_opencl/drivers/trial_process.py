@@ -2,6 +2,10 @@
 
 It runs ``main`` of one of this package's modules for each request that it gets. Requests and
 answers are JSON, an object per line. What drivers write to its standard output is no answer.
+
+What is no driver's doing is told apart from what is: that the process cannot start, as in a damaged
+environment, and errors of Python. A driver ends a process, hangs, or raises pyopencl's errors,
+which ``main`` answers with.
 """
 
 from __future__ import annotations
@@ -15,9 +19,13 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
+
+from partita.system.processor_time import group_seconds
+from partita_opencl.drivers.silence import Silence
 
 Json = dict[str, Any]
 Answer = Callable[[Json], None]
@@ -30,8 +38,17 @@ asked gives it up long before, but may have been killed itself."""
 _LOOK_SECONDS = 2.0
 """How often a process looks whether the one that started it is still there."""
 
+_OWN_ERROR = 75
+"""The process's exit code if Python raised what ``main`` does not catch; EX_TEMPFAIL of BSD."""
+
+_STARTED: Json = {"started": True}
+"""What the process says first: it could be started, and no driver was touched so far."""
+
 _BY_CHANCE = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP")
 """Signals that other processes send, as the system does when there is no memory."""
+
+_LOOKS = 20
+"""How often a process that says nothing is looked at until it may be taken to hang."""
 
 _MESSAGE = 300
 """Letters of what a process wrote last that are told."""
@@ -43,20 +60,21 @@ class TrialProcess:
     Args:
         module: The module's whole name.
         request: What its ``main`` gets.
-        seconds: How long it may be silent until it is taken to hang.
+        seconds: How long it may be silent until it is taken to hang, as `silence` counts it.
         lasting: Whether there will be more requests, by :meth:`ask`.
 
     Raises:
         OSError: It cannot be started.
 
     Attributes:
-        hangs: Whether it was ended since it had been silent too long.
+        hangs: Whether it was ended since it had been silent for too long.
     """
 
     def __init__(
         self, module: str, request: Json, seconds: float, *, lasting: bool = False
     ) -> None:
         self._seconds = seconds
+        self._started = False
         self.hangs = False
         self._last_words = ""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
@@ -96,18 +114,19 @@ class TrialProcess:
         if stream is None:
             raise ValueError("the process has no standard output")
         while True:
-            timer = threading.Timer(self._seconds, self._give_up)
-            timer.daemon = True
-            timer.start()
-            try:
+            with self._watched():
                 line = stream.readline()
-            finally:
-                timer.cancel()
             if not line:
                 self.process.wait()
                 return
-            with contextlib.suppress(ValueError):  # half a line, of a process that died
-                yield json.loads(line)
+            try:
+                answer = json.loads(line)
+            except ValueError:
+                continue  # half a line, of a process that died
+            if answer == _STARTED:
+                self._started = True
+            else:
+                yield answer
 
     def close(self) -> None:
         """Ends it, if it has not ended; may be called again."""
@@ -130,6 +149,8 @@ class TrialProcess:
             return f"it said nothing for {self._seconds:.0f} s"
         if code == 0:
             return ""
+        if code == _OWN_ERROR:
+            return f"it could not be tried ({self._last_words})"
         how = _signal_name(code) if code < 0 else f"exit code {code}"
         last = f" ({self._last_words})" if self._last_words else ""
         return f"the process that tried it ended by {how}{last}"
@@ -137,7 +158,10 @@ class TrialProcess:
     @property
     def by_chance(self) -> bool:
         """Whether the same trial may go well another time."""
-        return not self.hangs and _signal_name(self.process.returncode) in _BY_CHANCE
+        if self.hangs or not self._started:
+            return not self._started  # no driver was touched
+        code = self.process.returncode
+        return code == _OWN_ERROR or _signal_name(code) in _BY_CHANCE
 
     def _read_last_words(self) -> str:
         self._errors.seek(0, os.SEEK_END)
@@ -145,9 +169,27 @@ class TrialProcess:
         text = self._errors.read().decode(errors="replace").strip()
         return text.splitlines()[-1].strip()[:_MESSAGE] if text else ""
 
-    def _give_up(self) -> None:
-        self.hangs = True
-        self._kill()
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Ends the process if it hangs while the block runs."""
+        answered = threading.Event()
+        watch = threading.Thread(target=self._end_if_it_hangs, args=(answered,), daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            answered.set()
+
+    def _end_if_it_hangs(self, answered: threading.Event) -> None:
+        began, silence = time.monotonic(), None
+        while not answered.wait(self._seconds / _LOOKS):
+            computed = group_seconds(self.process.pid)
+            if silence is None:
+                silence = Silence(self._seconds, began, computed)
+            if silence.is_too_long(time.monotonic(), computed) and not answered.is_set():
+                self.hangs = True
+                self._kill()
+                return
 
     def _kill(self) -> None:
         if self.process.poll() is not None:
@@ -183,9 +225,15 @@ def serve(main: Callable[[Json, Answer], None]) -> None:
             stream.write(json.dumps(found) + "\n")
             stream.flush()
 
+        answer(_STARTED)
         for line in sys.stdin:
             _limit_processor_time()
-            main(json.loads(line), answer)
+            try:
+                main(json.loads(line), answer)
+            except Exception:  # noqa: BLE001  # whatever it is, no driver did it
+                traceback.print_exc()
+                sys.stderr.flush()
+                os._exit(_OWN_ERROR)  # at once: drivers may abort at an ordinary exit
 
 
 def _end_with(parent: int) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import PartitaError
+from partita.errors import CompileError, DeviceMemoryError, InferError, UnsupportedOpError
 from partita.lowering import Graph
 from partita.progress import progress
 from partita.system.processors import usable_processors
@@ -32,7 +32,12 @@ from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.properties import OpenClProperties, Precision, Tiling
-from partita_opencl.trials import kernel_checks, matrix_unit_checks, standing_processes
+from partita_opencl.trials import (
+    kernel_checks,
+    matrix_unit_checks,
+    own_device,
+    standing_processes,
+)
 from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.trials.standing_processes import NoProcessError
 
@@ -320,7 +325,12 @@ def unit_objection(device: Device, units: Units) -> str:
 
 
 def perform(device: Device, request: Json, answer: Answer) -> None:
-    """Tries one thing after the other, in a process of its own."""
+    """Tries one thing after the other, in a process of its own.
+
+    What it raises is no fault of the driver, as when a file of the environment is missing.
+    """
+    import pyopencl as cl
+
     global _forced
     precision = Precision(request["precision"])
     tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
@@ -331,18 +341,17 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
                 fault = matrix_unit_checks.fault(device.id, Units(family))
             else:
                 fault = _fault(family, device.id, precision, tiling)
-        except PartitaError as error:
+        except (DeviceMemoryError, cl.MemoryError):
+            raise  # another time there may be room
+        except (CompileError, InferError, UnsupportedOpError, cl.Error) as error:
             fault = " ".join(str(error).split())
         answer({"fault": fault})
 
 
 def _fault(family: str, device_id: str, precision: Precision, tiling: Tiling) -> str:
-    import partita
-
     sample = kernel_checks.sample(family)
-    core = partita.Core()
     config = {"INFERENCE_PRECISION_HINT": precision, "TILING": tiling}
-    compiled = core.compile_model(core.read_model(sample.model()), f"OPENCL.{device_id}", config)
+    compiled = own_device.compile_model(sample.model(), device_id, config)
     results = compiled.create_infer_request().infer(sample.feeds)
     arrays: dict[str, Any] = {name: np.array(results[name]) for name in sample.wanted}
     error = sample.error(arrays)

@@ -15,6 +15,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_opencl.device.device import find_device
+from partita_opencl.trials import own_device
 from partita_opencl.tuning import product_tiles
 
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
@@ -260,16 +261,13 @@ def _compare(
     """Relative error of a model's result; the largest one of several runs."""
     from onnx import TensorProto, helper
 
-    import partita
-
     kind = TensorProto.FLOAT
     ports = [helper.make_tensor_value_info(n, kind, x.shape) for n, x in feeds.items()]
     y = helper.make_tensor_value_info("y", kind, None)
     graph = helper.make_graph(nodes, "trial", ports, [y], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    core = partita.Core()
     config = {"INFERENCE_PRECISION_HINT": precision, "TILING": "LOCAL"}
-    compiled = core.compile_model(core.read_model(model), f"OPENCL.{device_id}", config)
+    compiled = own_device.compile_model(model, device_id, config)
     request = compiled.create_infer_request()
     found = [np.array(request.infer(feeds)[0]).reshape(wanted.shape) for _ in range(runs)]
     return float(max(np.linalg.norm(x - wanted) for x in found) / np.linalg.norm(wanted))
