@@ -349,7 +349,7 @@ def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error):
         raise error("gone")
 
     monkeypatch.setattr(own_device, "compile_model", fail)
-    monkeypatch.setattr(kernel_trial, "_forced", None)
+    monkeypatch.setattr(kernel_trial, "under_trial", None)
     request = {"precision": "f32", "local_tiles": False, "tasks": [["lrn", Form.USUAL]]}
     with pytest.raises(error, match="gone"):
         kernel_trial.perform(find_device(""), request, None)

@@ -102,7 +102,7 @@ class _Task:
     form: Form
 
 
-_forced: _Task | None = None
+under_trial: _Task | None = None
 """What this process tries, if it is one that tries."""
 
 _known: dict[tuple[str, Mode, str], Fitness] = {}
@@ -115,8 +115,8 @@ def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fi
     Families without kernels of their own are fit.
     """
     wanted = dict.fromkeys(families)
-    if _forced is not None:
-        return {family: Fitness(_forced.form) for family in wanted}
+    if under_trial is not None:
+        return {family: Fitness(under_trial.form) for family in wanted}
     with _lock:
         new = [
             f for f in wanted if f in kernel_checks.CHECKS and _key(device, mode, f) not in _known
@@ -307,8 +307,8 @@ def _none_tried(tasks: Collection[_Task], reason: str) -> dict[_Task, tuple[Verd
 
 def objection(device: Device, units: Units = Units.MATRIX) -> str:
     """Why the device's matrix units are not used; empty if they are."""
-    if _forced is not None:
-        return "" if _forced.family in list(Units) else _UNTRIED
+    if under_trial is not None:
+        return "" if under_trial.family in list(Units) else _UNTRIED
     return unit_objection(device, units)
 
 
@@ -331,11 +331,11 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
     """
     import pyopencl as cl
 
-    global _forced
+    global under_trial
     precision = Precision(request["precision"])
     tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
     for family, form in request["tasks"]:
-        _forced = _Task(family, Form(form))
+        under_trial = _Task(family, Form(form))
         try:
             if family in list(Units):
                 fault = matrix_unit_checks.fault(device.id, Units(family))
