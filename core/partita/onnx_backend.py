@@ -139,7 +139,7 @@ class PartitaBackend(Backend):
         """Runs one node.
 
         Args:
-            node: The node.
+            node: Of any domain; its operator set is the one in ``kwargs``.
             inputs: A dict by name, or one array per input that is not left out.
             device: A Partita device string; by default the device of those who name none.
             outputs_info: Dtype and shape of each output; inferred if not given.

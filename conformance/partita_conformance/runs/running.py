@@ -40,7 +40,6 @@ class Outcome:
     """What became of one check.
 
     Attributes:
-        check: The check.
         status: One of this module's statuses.
         detail: What was wrong, or why it was not made.
         seconds: How long it took.

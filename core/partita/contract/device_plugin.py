@@ -131,12 +131,9 @@ class DevicePlugin(abc.ABC):
     ) -> DeviceModel:
         """(optional) Compiles a model faster by what it knows already (defaults to compiling).
 
-        Args:
-            model: The model.
-            properties: The properties.
-            state: What :meth:`DeviceModel.export_state` returned when a plugin of the same
-                :meth:`identity` had compiled the same model; read-only, perhaps a mapped file.
-                Empty if anything of it is another one.
+        ``state`` is what :meth:`DeviceModel.export_state` returned when a plugin of the same
+        :meth:`identity` had compiled the same model; read-only, perhaps a mapped file. Empty if
+        anything of it is another one.
         """
         return self.compile_model(model, properties)
 

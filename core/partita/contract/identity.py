@@ -16,8 +16,8 @@ def identity_of(package: str, facts: Sequence[object]) -> str:
     """The key of what a package's code makes where these facts hold.
 
     Args:
-        package: The package.
-        facts: What JSON knows.
+        package: Import name of the package whose source counts.
+        facts: What JSON can hold.
     """
     return json.dumps([package, code_stamp(package), *facts], sort_keys=True)
 

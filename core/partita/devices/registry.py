@@ -64,7 +64,7 @@ class Named:
     """What a device string names.
 
     Attributes:
-        plugin: The plugin.
+        plugin: Who brings the devices.
         ids: The devices of it that are meant, the preferred one first; all if there is no id.
         explicit: Whether an id or an alias singles them out.
         settings: What the string itself sets.

@@ -34,9 +34,7 @@ _MADE_UP = "unk__"
 def forget_meaningless_dims(graph: ir.Graph, nodes: Sequence[ir.Node]) -> None:
     """Drops dimensions such as -1, "" and "?": as symbols they would even claim equality.
 
-    Args:
-        graph: The graph.
-        nodes: All its operations, those in bodies included.
+    ``nodes`` are all operations of the graph, those in bodies included.
     """
     import onnx_ir as ir
 
@@ -52,9 +50,7 @@ def adapt_claims(graph: ir.Graph, sizes: Mapping[str, ir.SymbolicDim | int | str
     is. A symbol of an input stands for that input's new size; of a shape that holds numbers only,
     nobody knows which of them came from the inputs, so just its rank is kept.
 
-    Args:
-        graph: The graph.
-        sizes: What symbols of the inputs stand for now; ``None`` where that is not known.
+    ``sizes`` tells what symbols of the inputs stand for now; ``None`` where that is not known.
     """
     import onnx_ir as ir
 

@@ -176,9 +176,9 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
     """Calls a plugin's compile or import, and blames it for what it should not do.
 
     Args:
-        plugin: The plugin.
+        plugin: Who is blamed.
         model: The model's name, for messages.
-        make: The call.
+        make: Has the plugin compile or import.
 
     Raises:
         CompileError: It failed.

@@ -142,9 +142,7 @@ def prune(folder: Path, most: int) -> None:
 
     Folders in it stay. Other processes may do the same, and read the files, meanwhile.
 
-    Args:
-        folder: The folder.
-        most: How many files are not too many.
+    Up to ``most`` files are not too many.
 
     Raises:
         OSError: The folder or a file cannot be read or changed.

@@ -32,7 +32,7 @@ class Blob:
 
     Attributes:
         header: What the writer put there, with the device that wrote it under ``"device"``.
-        model: The model.
+        model: What was compiled, with its weights.
         arrays: What a device computed from the model; views of the blob, not to be written.
     """
 

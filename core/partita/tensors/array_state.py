@@ -30,8 +30,7 @@ class ArrayState:
         tensor: The tensor; its shape and type are what its array had when it was made.
 
     Attributes:
-        tensor: The tensor.
-        array: Its array.
+        array: That of the tensor.
         view: A tensor of the same elements, which no application knows.
     """
 

@@ -20,7 +20,7 @@ class LaidOutTensor(Tensor):
     Args:
         array: The elements as they lie in memory: C order over ``layout.shape_in_memory(shape)``.
         dtype: The tensor's element type, as ports name it.
-        layout: The layout.
+        layout: How elements of the shape that ports name lie in ``array``.
     """
 
     __slots__ = ("_array", "device", "dtype", "layout", "memory", "shape")

@@ -108,7 +108,7 @@ def entry(name: str, known: Mapping[str, Entry] | None = None) -> Entry:
     """One model.
 
     Args:
-        name: Its name.
+        name: Without ``zoo:``.
         known: The manifest; by default the one that ships with Partita.
 
     Raises:

@@ -37,9 +37,7 @@ class Trials(Protocol):
 def verdicts(model: Model, trials: Trials | None = None) -> dict[str, Reason | None]:
     """A reason per operation that is refused, ``None`` per operation that is taken.
 
-    Args:
-        model: The model.
-        trials: What the driver can do; by default, all that is in the table.
+    ``trials`` tells what the driver can do; by default, all that is in the table.
     """
     graph = lower(model)
     reasons = refusals(graph, trials)

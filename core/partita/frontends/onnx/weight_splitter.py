@@ -129,9 +129,7 @@ def _without_elements(
 ) -> tuple[tuple[str, memoryview] | None, list[memoryview | bytes]]:
     """Name and elements of a tensor if these are one large field, and what it is without them.
 
-    Args:
-        tensor: The tensor.
-        name: A new name for it, or ``""`` for its own.
+    The tensor is renamed to ``name``, unless that is empty.
     """
     rest: list[memoryview | bytes] = []
     raw: list[memoryview] = []

@@ -98,7 +98,7 @@ class Site:
     """One layer with the values it reads, and the means to write operations in its place.
 
     Attributes:
-        layer: The layer.
+        layer: What is to be translated.
         inputs: The values at its input ports, in order.
         scope: The graph that is being made.
     """

@@ -162,9 +162,7 @@ def fitted(
 def nearest(axis: Axis, mode: str) -> Array:
     """The input element nearest to each output coordinate.
 
-    Args:
-        axis: The axis.
-        mode: How halves are rounded; "" is the rule of opset 10: down, but up when shrinking.
+    ``mode`` says how halves are rounded; "" is the rule of opset 10: down, but up when shrinking.
     """
     x = axis.coordinates()
     match mode:
@@ -203,7 +201,7 @@ def antialiased(axis: Axis, a: float | None, exclude_outside: bool) -> tuple[Arr
     """The taps of a filter that is stretched when it shrinks the input.
 
     Args:
-        axis: The axis.
+        axis: Sizes and scale of the axis.
         a: Parameter of the cubic filter; ``None`` for the linear one.
         exclude_outside: Whether the border gets no weight instead of being repeated.
     """

@@ -125,9 +125,7 @@ def prepare() -> None:
 def object_of(kernel: KernelDefinition, signature: tuple[Any, ...]) -> tuple[bytes, str] | None:
     """An object file and the name of the function in it; ``None`` if the kernel returns something.
 
-    Args:
-        kernel: The kernel.
-        signature: Numba's types of all its arguments.
+    ``signature`` holds numba's types of all its arguments.
     """
     prepare()
     overload = kernel.overload(signature)

@@ -43,7 +43,7 @@ def c_function(name: str, address: int) -> Any:
     """A Python function of machine code that takes a row of arguments by CPython's rules.
 
     Args:
-        name: Its name.
+        name: What tracebacks call it.
         address: Where the code is; it must stay there.
     """
     definition = _definitions.get(address)

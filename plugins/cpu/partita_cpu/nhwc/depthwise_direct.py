@@ -59,7 +59,7 @@ def places(
     Args:
         window: Of depth 1; one that `takes` takes.
         level: Whose kernels.
-        channels: Channels.
+        channels: How many channels the image has.
         x_pitch: Elements from one input pixel to the next.
         x_first: The first channel that is read.
         half: Whether the image is bfloat16.

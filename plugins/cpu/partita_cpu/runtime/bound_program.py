@@ -223,7 +223,7 @@ class BoundProgram:
     """The calls of one program on one request's memory.
 
     Args:
-        program: The program.
+        program: Steps for inputs of certain shapes; shared by requests, not changed.
         team: The threads that large steps are shared among.
         times: Where to note what each operation took, or ``None``.
         arena: At least as many bytes as the program's intermediate tensors take.

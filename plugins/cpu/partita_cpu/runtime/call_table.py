@@ -166,7 +166,7 @@ class NativeStretch:
 
     Args:
         crew: The threads.
-        rows: The rows.
+        rows: Calls that follow one another in the table, with the shares of each.
         explain: Told the number of a row that failed; may raise an error that says more.
         keep: Whatever must live as long, since rows hold addresses of it.
     """

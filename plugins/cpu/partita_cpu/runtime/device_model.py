@@ -68,7 +68,7 @@ class CpuModel(DeviceModel):
     """A model lowered, folded and fused; programs for its shapes are made when they occur.
 
     Args:
-        model: The model.
+        model: All of whose operations the device takes.
         properties: Validated properties.
         device: The name under which the device is registered.
         state: What :meth:`export_state` returned for the same model.

@@ -291,7 +291,7 @@ class Crew:
         """Runs rows of a table; on the calling thread alone if the crew is busy.
 
         Args:
-            rows: The rows.
+            rows: Those to be run, in order.
             explain: Told the number of a row that failed; may raise an error that says more.
 
         Raises:

@@ -54,7 +54,7 @@ def assemble(
     """Joins compiled submodels.
 
     Args:
-        model: The model.
+        model: The whole model.
         wiring: Its operations.
         placed: Its submodels and where they come from.
         settlement: Their compiled models, with the layouts that they have agreed on.

@@ -144,8 +144,8 @@ def plan_arena(
     """Places host tensors of known shape that cross; with ``reuse`` dead ones share memory.
 
     Args:
-        plan: The plan.
-        submodels: Its submodels.
+        plan: Steps with the slots that they read and write.
+        submodels: In the order of their numbers.
         compiled: The compiled model of each.
         layouts: By value, those that were agreed on.
         reuse: Right only where steps run in the plan's order, one at a time.

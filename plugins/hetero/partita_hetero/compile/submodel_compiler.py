@@ -25,11 +25,6 @@ SPARE_SUBMODELS = 64
 class SubmodelCompiler:
     """Compiles parts of one model.
 
-    Args:
-        model: The model.
-        wiring: Its operations.
-        devices: The device list.
-
     Attributes:
         states: Device to what its compiled submodels had exported, while a model is restored.
     """

@@ -41,7 +41,7 @@ class PermuteStep:
     Attributes:
         value: The tensor's name in the model.
         kind: From a device to the host, or from the host to a device.
-        device: That device.
+        device: The one that is not the host.
         reads: The one slot that is read.
         writes: The one slot that is written.
     """

@@ -19,7 +19,7 @@ class OpGraph:
     """Plain lists, indexed by operation in topological order.
 
     Attributes:
-        nodes: The nodes.
+        nodes: Those of the graph, without those in bodies.
         reads: Names of the values each operation reads, those its bodies capture included, without
             weights.
         writes: Names of the values each operation writes.

@@ -43,7 +43,7 @@ def gather(
     From weak to strong: soft pins, affinities, the lock file, hard pins.
 
     Args:
-        model: The model.
+        model: Names, types and metadata of its operations are what rules go by.
         wiring: Its operations.
         devices: The device list with its properties.
         ask: What a device says of the model.

@@ -57,10 +57,7 @@ class DeviceList:
     def query(self, model: Model, wiring: OpGraph, pins: Mapping[int, Pin]) -> QueryResult:
         """Who would take what; not by affinities, so that the answer can be edited into them.
 
-        Args:
-            model: The model.
-            wiring: Its operations.
-            pins: Operation to where properties want it.
+        ``pins`` tells of operations (of ``wiring``) where properties want them.
         """
         names = wiring.names()
         pinned = {names[op]: pin for op, pin in pins.items()}

@@ -210,8 +210,8 @@ def compare(
     """Finds what of a lock no longer holds.
 
     Args:
-        lock: The lock.
-        model: The model.
+        lock: As it was read.
+        model: As it is today.
         placed: Operations that need a place.
         listed: Device to driver, for the devices of today.
         refusal: Why a device refuses an operation, or ``None``.

@@ -12,9 +12,7 @@ from partita.tensors.layout import Layout
 def sizes_of(model: Model, layouts: Mapping[str, Layout]) -> dict[str, int | None]:
     """Bytes of every value whose type and shape are known.
 
-    Args:
-        model: The model.
-        layouts: By value, the layout that it crosses in.
+    ``layouts`` names the layout of each value that crosses in one.
     """
     sizes: dict[str, int | None] = {}
     graph = model.ir.graph

@@ -45,7 +45,6 @@ class BoundRequest:
         assembly: The assembly; the model's present one, or one that is to be tried.
 
     Attributes:
-        assembly: The assembly.
         abandoned: Whether a runner was given up while it ran, so that none must be closed.
         paces: How long steps take, if drifting devices are to be found.
         times: When steps ran, if requests note that.

@@ -44,7 +44,7 @@ class Planned:
 
     Attributes:
         problem: What was solved.
-        plan: The plan.
+        plan: A device for each task.
         why: A reason for each task.
         summary: The plan for people.
     """

@@ -22,7 +22,7 @@ class Samples:
     """The inputs of one model, the same ones every time.
 
     Args:
-        model: The model.
+        model: Whose inputs have fixed shapes.
         path: The property ``HETERO_SAMPLE_INPUTS``.
 
     Raises:

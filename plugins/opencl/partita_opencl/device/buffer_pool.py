@@ -21,7 +21,7 @@ class BufferPool:
 
     Args:
         context: The device's context.
-        limits: Its limits.
+        limits: The device's, such as its largest allocation.
         device: Its name, for messages.
     """
 

@@ -36,7 +36,7 @@ class Device:
         handle: The ``pyopencl.Device``.
         limits: What kernels must respect.
         alone: Held while a kernel runs whose groups must all be on the device at a time.
-        driver: Its driver.
+        driver: The installed driver that it came with.
     """
 
     def __init__(self, number: int, handle: Any, driver: Driver) -> None:

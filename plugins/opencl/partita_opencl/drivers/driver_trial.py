@@ -47,8 +47,8 @@ class Tried:
     """A driver and what its trial said.
 
     Attributes:
-        driver: The driver.
-        verdict: Its verdict; the facts are the versions of its platforms.
+        driver: What was tried.
+        verdict: The facts in it are the versions of its platforms.
     """
 
     driver: Driver

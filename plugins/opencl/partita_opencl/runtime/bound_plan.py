@@ -39,9 +39,9 @@ class BoundPlan:
     """The kernels of one plan on one request's memory.
 
     Args:
-        plan: The plan.
-        device: Its device.
-        name: The device's name.
+        plan: Launches, and the sizes of what they write; shared by requests.
+        device: The one that the plan is for.
+        name: The device's name, for messages.
         slots: Buffers for intermediate tensors, as many and as large as the plan says at least.
     """
 

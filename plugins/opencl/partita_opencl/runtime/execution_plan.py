@@ -25,7 +25,7 @@ class Constants:
     """Constants on the device, uploaded when first used and shared by all requests.
 
     Args:
-        device: The device.
+        device: Where they are uploaded to.
         parent: Where constants that live as long as the model (weights) are kept.
     """
 
@@ -85,7 +85,7 @@ class Plan:
 
     Args:
         program: The toolkit's program.
-        device: The device.
+        device: What its kernels are made for.
         tuning: How work is cut.
         weights: The compiled model's constants.
         fuse: Whether to fuse chains.

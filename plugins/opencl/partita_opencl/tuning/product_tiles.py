@@ -209,8 +209,8 @@ class Cut:
     """How a product is cut.
 
     Attributes:
-        tile: The tile.
-        tiles: How many.
+        tile: Rows and columns that a group computes.
+        tiles: How many there are of them.
         splits: In how many parts the sums are cut.
         per_split: Terms of a part.
     """

@@ -308,7 +308,7 @@ def load(image: Image, unit: Callable[[str], int] | None = None) -> dict[str, in
     """Puts an image into memory, where it stays; returns the addresses of its functions.
 
     Args:
-        image: The image.
+        image: Its ``content`` stays as it is; a copy is loaded.
         unit: Tells where other images' functions are that it calls; `is_unit` knows their names.
 
     Raises:

@@ -26,7 +26,7 @@ def best_stretches(
 
     Args:
         arrays: The problem.
-        blocks: Its blocks.
+        blocks: What is never torn.
         order: The order to be cut.
         alike: Kinds of devices; a reusable one may get several stretches.
         busiest: Whether to minimize the largest load instead of the sum of loads.

@@ -70,7 +70,7 @@ def best_contiguous(
 
     Args:
         arrays: The problem; values between accelerators pass through the host.
-        blocks: Its blocks.
+        blocks: What is never torn.
         alike: Kinds of devices.
         below: Value of the best split known.
         seconds: How long to search.

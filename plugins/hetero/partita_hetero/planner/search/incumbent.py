@@ -50,7 +50,6 @@ class Search:
     """What is known so far about one problem.
 
     Attributes:
-        problem: The problem.
         objective: What is minimized.
         contiguous: Whether each device gets one piece.
         best: The best plan so far.

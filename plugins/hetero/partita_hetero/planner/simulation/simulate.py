@@ -27,7 +27,7 @@ def simulate(
     """The run of one request under a placement.
 
     Args:
-        problem: The problem.
+        problem: Costs of tasks, links and launches.
         assignment: Device index of each task; limits and hard pins are not enforced here, see
             :func:`partita_hetero.planner.simulation.feasible.broken_rules`.
         objective: ``PARALLEL`` runs independent submodels at the same time, the others one after
