@@ -62,36 +62,27 @@ def float32_to_bfloat16(value: Any) -> Any:
     return np.uint16(quiet if value != value else rounded)
 
 
-@loop
-def _widen_float16(x: Any, y: Any, tid: int, nt: int) -> None:
-    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
-    source, target = x[start:stop], y[start:stop]
-    for i in range(target.size):
-        target[i] = float16_to_float32(source[i])
+@loop(inline=True)
+def bfloat16_to_float32(pattern: Any) -> Any:
+    """The float32 of a bfloat16's bits."""
+    return bits(np.int32(np.int32(pattern) << np.int32(16)))
 
 
-@loop
-def _widen_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
-    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
-    source, target = x[start:stop], y[start:stop]
-    for i in range(target.size):
-        target[i] = bits(np.int32(np.int32(source[i]) << np.int32(16)))
+def _converter(convert: Callable[[Any], Any]) -> Callable[..., None]:
+    """A kernel that converts elements one by one."""
+
+    def kernel(x: Any, y: Any, tid: int, nt: int) -> None:
+        start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
+        source, target = x[start:stop], y[start:stop]
+        for i in range(target.size):
+            target[i] = convert(source[i])
+
+    kernel.__name__ = kernel.__qualname__ = f"each_{convert.__name__}"
+    return loop(kernel)
 
 
-@loop
-def _narrow_float16(x: Any, y: Any, tid: int, nt: int) -> None:
-    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
-    source, target = x[start:stop], y[start:stop]
-    for i in range(target.size):
-        target[i] = float32_to_float16(source[i])
-
-
-@loop
-def _narrow_bfloat16(x: Any, y: Any, tid: int, nt: int) -> None:
-    start, stop = x.size * tid // nt, x.size * (tid + 1) // nt
-    source, target = x[start:stop], y[start:stop]
-    for i in range(target.size):
-        target[i] = float32_to_bfloat16(source[i])
+_widen_float16, _widen_bfloat16 = _converter(float16_to_float32), _converter(bfloat16_to_float32)
+_narrow_float16, _narrow_bfloat16 = _converter(float32_to_float16), _converter(float32_to_bfloat16)
 
 
 def widen_kernel(x: Array, y: Array, tid: int, nt: int) -> None:

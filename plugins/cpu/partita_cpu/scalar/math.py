@@ -29,11 +29,6 @@ INFINITY = np.float32(math.inf)
 NAN = np.float32(math.nan)
 
 
-def generated(make: Callable[..., Any]) -> Any:
-    """Numba's ``intrinsic``, as a function of any arguments: ``make`` writes its LLVM code."""
-    return intrinsic(make)
-
-
 def _llvm(name: str, arity: int) -> Any:
     """A numba function for an LLVM intrinsic on floats of one type."""
 
@@ -48,24 +43,18 @@ def _llvm(name: str, arity: int) -> Any:
 
         return args[0](*[args[0]] * arity), generate
 
-    if arity == 1:
+    def unary(typing_context: Any, x: Any) -> Any:
+        return typed(typing_context, x)
 
-        def unary(typing_context: Any, x: Any) -> Any:
-            return typed(typing_context, x)
-
-        return generated(unary)
-
-    if arity == 2:
-
-        def binary(typing_context: Any, a: Any, b: Any) -> Any:
-            return typed(typing_context, a, b)
-
-        return generated(binary)
+    def binary(typing_context: Any, a: Any, b: Any) -> Any:
+        return typed(typing_context, a, b)
 
     def ternary(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
         return typed(typing_context, a, b, c)
 
-    return generated(ternary)
+    made = intrinsic((unary, binary, ternary)[arity - 1])
+    made.__name__ = name.rpartition(".")[2]  # kernels made of it are named by that
+    return made
 
 
 sqrt = _llvm("llvm.sqrt", 1)
@@ -88,7 +77,7 @@ copysign = _llvm("llvm.copysign", 2)
 """The magnitude of the first float with the sign of the second."""
 
 
-@generated
+@intrinsic
 def add_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
     """``a + b`` of floats, where a sum of many may be reordered to vectorize."""
     del typing_context, b
@@ -100,7 +89,7 @@ def add_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
     return a(a, a), generate
 
 
-@generated
+@intrinsic
 def multiply_in_any_order(typing_context: Any, a: Any, b: Any) -> Any:
     """``a * b`` of floats, where a product of many may be reordered to vectorize."""
     del typing_context, b
@@ -117,7 +106,7 @@ def _same_width(kind: Any) -> Any:
     return getattr(types, f"{'int' if isinstance(kind, types.Float) else 'float'}{kind.bitwidth}")
 
 
-@generated
+@intrinsic
 def bits(typing_context: Any, x: Any) -> Any:
     """The bits of a float as an integer of its width, or the float of an integer's bits."""
     del typing_context
@@ -130,7 +119,7 @@ def bits(typing_context: Any, x: Any) -> Any:
     return result(x), generate
 
 
-@generated
+@intrinsic
 def ordered(typing_context: Any, x: Any) -> Any:
     """An integer that is ordered as the float is; of its own inverse up to :func:`bits`."""
     del typing_context
@@ -148,7 +137,7 @@ def ordered(typing_context: Any, x: Any) -> Any:
     return result(x), generate
 
 
-@generated
+@intrinsic
 def larger_integer(typing_context: Any, a: Any, b: Any) -> Any:
     """The larger of two signed integers of one type, which it keeps."""
     del typing_context, b
@@ -160,7 +149,7 @@ def larger_integer(typing_context: Any, a: Any, b: Any) -> Any:
     return a(a, a), generate
 
 
-@generated
+@intrinsic
 def wide_vectors(typing_context: Any) -> Any:
     """To be called in a kernel full of arithmetic: it may use the widest vectors there are.
 

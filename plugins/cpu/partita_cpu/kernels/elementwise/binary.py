@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
 
 from partita.lowering import Builder, Node, Operand
-from partita_cpu.jit.deferred_numba import overload, register_jitable, types
+from partita_cpu.jit.deferred_numba import intrinsic, overload, register_jitable, types
 from partita_cpu.kernels.elementwise.broadcast_loops import (
     Kernel,
     broadcast,
@@ -19,33 +20,9 @@ from partita_cpu.kernels.elementwise.broadcast_loops import (
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INTS, kernel
-from partita_cpu.scalar.math import generated, like, maximum, minimum, sqrt
+from partita_cpu.scalar.math import like, maximum, minimum, sqrt
 
 ARITHMETIC = ALL_FLOATS | INTS
-
-
-@register_jitable
-def add(a: Any, b: Any) -> Any:
-    """``a + b``."""
-    return a + b
-
-
-@register_jitable
-def subtract(a: Any, b: Any) -> Any:
-    """``a - b``."""
-    return a - b
-
-
-@register_jitable
-def multiply(a: Any, b: Any) -> Any:
-    """``a * b``."""
-    return a * b
-
-
-@register_jitable
-def divide(a: Any, b: Any) -> Any:
-    """``a / b`` of floats."""
-    return a / b
 
 
 def _whole(name: str) -> Any:
@@ -60,7 +37,7 @@ def _whole(name: str) -> Any:
 
         return a(a, a), generate
 
-    return generated(typed)
+    return intrinsic(typed)
 
 
 _quotient = _whole("div")
@@ -121,12 +98,6 @@ def modulo_float(a: Any, b: Any) -> Any:
 def remainder_float(a: Any, b: Any) -> Any:
     """C's ``fmod``."""
     return np.fmod(a, b)
-
-
-@register_jitable
-def power(a: Any, b: Any) -> Any:
-    """``a ** b`` of floats."""
-    return a**b
 
 
 @register_jitable
@@ -191,42 +162,6 @@ def _smaller(a: Any, b: Any) -> Any:
 
 
 @register_jitable
-def equal(a: Any, b: Any) -> Any:
-    """``a == b``."""
-    return a == b
-
-
-@register_jitable
-def greater(a: Any, b: Any) -> Any:
-    """``a > b``."""
-    return a > b
-
-
-@register_jitable
-def greater_equal(a: Any, b: Any) -> Any:
-    """``a >= b``."""
-    return a >= b
-
-
-@register_jitable
-def bit_and(a: Any, b: Any) -> Any:
-    """``a & b``."""
-    return a & b
-
-
-@register_jitable
-def bit_or(a: Any, b: Any) -> Any:
-    """``a | b``."""
-    return a | b
-
-
-@register_jitable
-def bit_xor(a: Any, b: Any) -> Any:
-    """``a ^ b``."""
-    return a ^ b
-
-
-@register_jitable
 def shift_left(a: Any, b: Any) -> Any:
     """``a << b``; 0 when all bits leave."""
     return like(a, 0) if b >= like(b, 64) else like(a, np.uint64(a) << np.uint64(b))
@@ -250,22 +185,21 @@ def shift_right_signed(a: Any, b: Any) -> Any:
     return like(a, np.int64(a) >> np.int64(63 if b < 0 or b >= 64 else b))
 
 
-_add, _multiply = broadcast(add), broadcast(multiply)
-_divide = broadcast(divide)
+_add, _divide = broadcast(operator.add), broadcast(operator.truediv)
 _divide_whole, _divide_unsigned = broadcast(divide_whole), broadcast(divide_unsigned)
-_power, _power_whole = broadcast(power), broadcast(power_whole)
+_power, _power_whole = broadcast(operator.pow), broadcast(power_whole)
 _POWERS = {2.0: mapped(square), 3.0: mapped(cube), 0.5: mapped(power_half)}
-_ARITHMETIC = {"Add": _add, "Sub": broadcast(subtract), "Mul": _multiply}
+_ARITHMETIC = {"Add": _add, "Sub": broadcast(operator.sub), "Mul": broadcast(operator.mul)}
 _VARIADIC = {"Max": broadcast(larger), "Min": broadcast(smaller), "Sum": _add, "Mean": _add}
-_greater, _greater_equal = broadcast(greater), broadcast(greater_equal)
+_greater, _greater_equal = broadcast(operator.gt), broadcast(operator.ge)
 _COMPARISON = {
-    "Equal": (broadcast(equal), False),
+    "Equal": (broadcast(operator.eq), False),
     "Greater": (_greater, False),
     "GreaterOrEqual": (_greater_equal, False),
     "Less": (_greater, True),
     "LessOrEqual": (_greater_equal, True),
 }
-_and, _or, _xor = broadcast(bit_and), broadcast(bit_or), broadcast(bit_xor)
+_and, _or, _xor = (broadcast(f) for f in (operator.and_, operator.or_, operator.xor))
 _LOGIC = {"And": _and, "Or": _or, "Xor": _xor}
 _BITWISE = {"BitwiseAnd": _and, "BitwiseOr": _or, "BitwiseXor": _xor}
 _SHIFT = {

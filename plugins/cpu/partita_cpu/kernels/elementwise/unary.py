@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -28,45 +29,9 @@ from partita_cpu.scalar.math import (
 
 
 @register_jitable
-def absolute(x: Any) -> Any:
-    """``|x|``; the least integer stays itself."""
-    return abs(x)
-
-
-@register_jitable
-def negative(x: Any) -> Any:
-    """``-x``."""
-    return -x
-
-
-@register_jitable
 def reciprocal(x: Any) -> Any:
     """``1 / x``."""
     return like(x, 1) / x
-
-
-@register_jitable
-def square_root(x: Any) -> Any:
-    """``sqrt(x)``."""
-    return sqrt(x)
-
-
-@register_jitable
-def round_down(x: Any) -> Any:
-    """``floor(x)``."""
-    return floor(x)
-
-
-@register_jitable
-def round_up(x: Any) -> Any:
-    """``ceil(x)``."""
-    return ceil(x)
-
-
-@register_jitable
-def round_nearest(x: Any) -> Any:
-    """The nearest whole number, ties to even."""
-    return round_even(x)
 
 
 @register_jitable
@@ -83,78 +48,6 @@ def sign_unsigned(x: Any) -> Any:
 
 
 @register_jitable
-def exponential(x: Any) -> Any:
-    """``exp(x)``."""
-    return exp(x)
-
-
-@register_jitable
-def logarithm(x: Any) -> Any:
-    """``log(x)``."""
-    return log(x)
-
-
-@register_jitable
-def error_function(x: Any) -> Any:
-    """``erf(x)``."""
-    return erf(x)
-
-
-@register_jitable
-def tangent(x: Any) -> Any:
-    """``tan(x)``."""
-    return np.tan(x)
-
-
-@register_jitable
-def arc_sine(x: Any) -> Any:
-    """``asin(x)``."""
-    return np.arcsin(x)
-
-
-@register_jitable
-def arc_cosine(x: Any) -> Any:
-    """``acos(x)``."""
-    return np.arccos(x)
-
-
-@register_jitable
-def arc_tangent(x: Any) -> Any:
-    """``atan(x)``."""
-    return np.arctan(x)
-
-
-@register_jitable
-def hyperbolic_sine(x: Any) -> Any:
-    """``sinh(x)``."""
-    return np.sinh(x)
-
-
-@register_jitable
-def hyperbolic_cosine(x: Any) -> Any:
-    """``cosh(x)``."""
-    return np.cosh(x)
-
-
-@register_jitable
-def area_sine(x: Any) -> Any:
-    """``asinh(x)``."""
-    return np.arcsinh(x)
-
-
-@register_jitable
-def area_cosine(x: Any) -> Any:
-    """``acosh(x)``."""
-    return np.arccosh(x)
-
-
-@register_jitable
-def area_tangent(x: Any) -> Any:
-    """``atanh(x)``."""
-    return np.arctanh(x)
-
-
-@register_jitable
 def is_nan(x: Any) -> Any:
     """Whether x is not a number."""
     return x != x
@@ -165,18 +58,6 @@ def is_infinite(x: Any, negative: Any, positive: Any) -> Any:
     """Whether x is an infinity of a sign that is asked for."""
     infinity = like(x, np.inf)
     return (negative and x == -infinity) or (positive and x == infinity)
-
-
-@register_jitable
-def negation(x: Any) -> Any:
-    """Logical not."""
-    return not x
-
-
-@register_jitable
-def complement(x: Any) -> Any:
-    """Bitwise not."""
-    return ~x
 
 
 def _periodic(below_limit: Any, exact: Any) -> Kernel:
@@ -195,43 +76,33 @@ def _periodic(below_limit: Any, exact: Any) -> Kernel:
     return loop(periodic)
 
 
-@register_jitable
-def _sine(x: Any) -> Any:
-    return np.sin(x)
-
-
-@register_jitable
-def _cosine(x: Any) -> Any:
-    return np.cos(x)
-
-
 _FLOAT = {
-    "Sqrt": mapped(square_root),
-    "Exp": mapped(exponential),
-    "Log": mapped(logarithm),
-    "Erf": mapped(error_function),
+    "Sqrt": mapped(sqrt),
+    "Exp": mapped(exp),
+    "Log": mapped(log),
+    "Erf": mapped(erf),
     "Reciprocal": mapped(reciprocal),
-    "Floor": mapped(round_down),
-    "Ceil": mapped(round_up),
-    "Round": mapped(round_nearest),
-    "Tan": mapped(tangent),
-    "Asin": mapped(arc_sine),
-    "Acos": mapped(arc_cosine),
-    "Atan": mapped(arc_tangent),
-    "Sinh": mapped(hyperbolic_sine),
-    "Cosh": mapped(hyperbolic_cosine),
-    "Asinh": mapped(area_sine),
-    "Acosh": mapped(area_cosine),
-    "Atanh": mapped(area_tangent),
+    "Floor": mapped(floor),
+    "Ceil": mapped(ceil),
+    "Round": mapped(round_even),
+    "Tan": mapped(np.tan),
+    "Asin": mapped(np.arcsin),
+    "Acos": mapped(np.arccos),
+    "Atan": mapped(np.arctan),
+    "Sinh": mapped(np.sinh),
+    "Cosh": mapped(np.cosh),
+    "Asinh": mapped(np.arcsinh),
+    "Acosh": mapped(np.arccosh),
+    "Atanh": mapped(np.arctanh),
 }
 _PERIODIC = {
-    "Sin": (_periodic(sine_below_limit, _sine), mapped(_sine)),
-    "Cos": (_periodic(cosine_below_limit, _cosine), mapped(_cosine)),
+    "Sin": (_periodic(sine_below_limit, np.sin), mapped(np.sin)),
+    "Cos": (_periodic(cosine_below_limit, np.cos), mapped(np.cos)),
 }
-_absolute, _negative = mapped(absolute), mapped(negative)
+_absolute, _negative = mapped(abs), mapped(operator.neg)
 _sign, _sign_unsigned = mapped(sign), mapped(sign_unsigned)
 _is_nan, _is_infinite = mapped(is_nan), mapped_with(is_infinite)
-_negation, _complement = mapped(negation), mapped(complement)
+_negation, _complement = mapped(operator.not_), mapped(operator.invert)
 
 
 @kernel(*_FLOAT, dtypes=ALL_FLOATS)

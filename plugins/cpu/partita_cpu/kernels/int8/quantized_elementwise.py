@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,7 +13,6 @@ from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.conv.pooling import average_pool
-from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import (
     broadcast,
     broadcast_shape,
@@ -35,7 +35,7 @@ from partita_cpu.kernels.reduction.softmax import softmax
 from partita_cpu.scalar.activations import leaky_relu
 from partita_cpu.scalar.math import fused_muladd, round_even, sigmoid, wide_vectors
 
-_FUNCTIONS = {"QLinearAdd": broadcast(add), "QLinearMul": broadcast(multiply)}
+_FUNCTIONS = {"QLinearAdd": broadcast(operator.add), "QLinearMul": broadcast(operator.mul)}
 _sigmoid, _leaky_relu = mapped(sigmoid), mapped_with(leaky_relu)
 _TWO: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: BYTES, 4: F32, 5: BYTES, 6: F32, 7: BYTES}
 _ONE: dict[int, Any] = {0: BYTES, 1: F32, 2: BYTES, 3: F32, 4: BYTES}

@@ -7,6 +7,7 @@ most 255 * 255, so 256 products add up exactly. Longer sums are added in int32 p
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -19,7 +20,6 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.conv.convolution import conv
-from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -198,7 +198,7 @@ def times_whole(a: Any, b: Any) -> Any:
     return np.float32(a) * b
 
 
-_times, _times_whole = broadcast(multiply), broadcast(times_whole)
+_times, _times_whole = broadcast(operator.mul), broadcast(times_whole)
 
 
 @kernel("MatMulIntegerToFloat", domain="com.microsoft", dtypes={0: BYTES, 1: BYTES, 2: F32, 3: F32})
@@ -469,4 +469,4 @@ def quantized_gemm(b: Builder, node: Node, inputs: QuantizedGemmInputs) -> Opera
     return emit_rows(b, x, w, columns_of if turned else as_is, terms, x_zero, w_zero, result)
 
 
-_plus = broadcast(add)
+_plus = broadcast(operator.add)

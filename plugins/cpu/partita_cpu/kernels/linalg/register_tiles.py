@@ -14,8 +14,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita_cpu.jit.deferred_numba import cgutils as _tools
-from partita_cpu.jit.deferred_numba import ir, types
-from partita_cpu.scalar.math import generated
+from partita_cpu.jit.deferred_numba import intrinsic, ir, types
 
 PANEL = 64
 """Columns of a panel."""
@@ -78,7 +77,7 @@ def make_tile(rows: int, arithmetic: Callable[..., Any], quads: bool) -> Any:
 
         return result, generate
 
-    return generated(typed)
+    return intrinsic(typed)
 
 
 def _emit_tile(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.elementwise.binary import subtract
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
@@ -114,7 +114,7 @@ def mean_free_square(a: Any, mean: Any) -> Any:
 
 
 _by_norm, _by_deviation = broadcast(divide_by_norm), broadcast(divide_by_deviation)
-_subtract, _mean_free_square = broadcast(subtract), broadcast(mean_free_square)
+_subtract, _mean_free_square = broadcast(operator.sub), broadcast(mean_free_square)
 
 
 @kernel("LpNormalization", dtypes=ALL_FLOATS)

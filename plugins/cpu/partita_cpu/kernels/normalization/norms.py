@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,6 @@ from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import float32_of, narrow, through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
@@ -140,7 +140,7 @@ def scale_channels(
             after[i] = muladd(before[i], factor, term)
 
 
-_add, _multiply = broadcast(add), broadcast(multiply)
+_add, _multiply = broadcast(operator.add), broadcast(operator.mul)
 
 
 def _emit_rows(

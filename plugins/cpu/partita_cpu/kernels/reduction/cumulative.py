@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.elementwise.binary import add, multiply
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
@@ -72,7 +72,7 @@ def _scan_kernel(combine: Callable[..., Any]) -> Kernel:
     return loop(scan)
 
 
-_SCANS = {"CumSum": (_scan_kernel(add), 0), "CumProd": (_scan_kernel(multiply), 1)}
+_SCANS = {"CumSum": (_scan_kernel(operator.add), 0), "CumProd": (_scan_kernel(operator.mul), 1)}
 
 
 @kernel("CumSum", "CumProd", dtypes={0: ALL_FLOATS | INTS, 1: INDICES})

@@ -8,6 +8,7 @@ after another.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,9 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.deferred_numba import register_jitable
-from partita_cpu.kernels.elementwise.binary import add, larger, multiply, smaller
+from partita_cpu.kernels.elementwise.binary import larger, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.elementwise.cast import emit_cast
-from partita_cpu.kernels.elementwise.unary import logarithm, square_root
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import (
@@ -32,7 +32,7 @@ from partita_cpu.kernels.reduction.reduce_loops import (
     square_term,
     sum_kernel,
 )
-from partita_cpu.scalar.math import multiply_in_any_order
+from partita_cpu.scalar.math import log, multiply_in_any_order, sqrt
 
 PARTS = 64
 """Pieces that one very long row is cut into, to be shared among threads."""
@@ -84,17 +84,20 @@ class Reduction:
 _sum = sum_kernel(same_term)
 _sum_square = sum_kernel(square_term)
 _sum_absolute = sum_kernel(absolute_term)
-_whole_sum = fold_kernel(add)
+_whole_sum = fold_kernel(operator.add)
 _WHOLE = (_whole_sum, _whole_sum)
-_WHOLE_SQUARE = (fold_kernel(add, square_term), _whole_sum)
+_WHOLE_SQUARE = (fold_kernel(operator.add, square_term), _whole_sum)
+_WHOLE_ABSOLUTE = (fold_kernel(operator.add, absolute_term), _whole_sum)
 _max, _min = fold_kernel(larger), fold_kernel(smaller)
-_product, _whole_product = fold_kernel(product_in_any_order), fold_kernel(multiply)
+_product, _whole_product = fold_kernel(product_in_any_order), fold_kernel(operator.mul)
 
 _REDUCTIONS = {
     "ReduceSum": Reduction(_sum, _sum, _WHOLE),
     "ReduceMean": Reduction(_sum, _sum, _WHOLE, empty=math.nan, last="mean"),
     "ReduceSumSquare": Reduction(_sum_square, _sum, _WHOLE_SQUARE),
-    "ReduceL1": Reduction(_sum_absolute, _sum, (fold_kernel(add, absolute_term), _whole_sum)),
+    "ReduceL1": Reduction(
+        _sum_absolute, _sum, (fold_kernel(operator.add, absolute_term), _whole_sum)
+    ),
     "ReduceL2": Reduction(_sum_square, _sum, _WHOLE_SQUARE, last="sqrt", real=True),
     "ReduceLogSum": Reduction(_sum, _sum, _WHOLE, empty=-math.inf, last="log", real=True),
     "ReduceLogSumExp": Reduction(log_sum_exp, log_sum_exp, _WHOLE, empty=-math.inf, real=True),
@@ -106,7 +109,7 @@ _REDUCTIONS = {
 }
 _COMPOSITE = frozenset(("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"))
 """Reductions that do more to an element than to reduce."""
-_LAST = {"sqrt": mapped(square_root), "log": mapped(logarithm)}
+_LAST = {"sqrt": mapped(sqrt), "log": mapped(log)}
 _mean, _mean_whole = mapped_with(divided), mapped_with(divided_whole)
 _NO_SCRATCH = np.zeros(1, np.float64)
 
