@@ -13,11 +13,15 @@ import partita
 from partita.errors import CompileError
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor
+from partita_cpu.jit.isa import isa
 
 from .fakes import FakeCompiled, FakeDevice, FakeRunner
 from .graphs import CHAIN, X, run
 
 RNG = np.random.default_rng(7)
+
+LAST = "NHWC float32" if isa().native else ""
+"""How device CPU asks for images: its portable kernels take them as models have them."""
 
 
 def conv(x, y, inputs, outputs, size=3):
@@ -96,9 +100,9 @@ def test_a_part_for_every_operation(executor):
     compare(compiled, proto, x)
     layouts = {b.value: b.layout for b in compiled.explain().boundaries}
     images = {"c1", "r1", "c2", "s", "r2", "p", "c3", "g", "k"}
-    assert {name for name, layout in layouts.items() if layout == "NHWC float32"} >= images - {"k"}
+    assert {layouts[name] for name in images - {"k"}} == {LAST}
     assert layouts["x"] == layouts["y"] == ""
-    assert "NHWC float32" in compiled.explain().to_json()
+    assert LAST in compiled.explain().to_json()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -125,7 +129,7 @@ def test_shapes_known_only_later():
     proto = residual_net(batch="n", height="h")
     compiled = compile_cut(two_processors(), proto, lambda index, op: ("CPU", "CPU2")[index % 2])
     layouts = [b.layout for b in compiled.explain().boundaries if b.source and b.target]
-    assert layouts.count("NHWC float32") >= 8
+    assert layouts.count(LAST) >= 8
     for shape in ((2, 4, 8, 7), (1, 4, 5, 7), (0, 4, 6, 7), (1, 4, 5, 7)):
         compare(compiled, proto, RNG.standard_normal(shape).astype(np.float32))
 
@@ -161,9 +165,9 @@ def test_no_conversion_is_left_at_a_boundary():
     request.infer({"x": np.ones((1, 4, 9, 7), np.float32)})
     infos = request.get_profiling_info()
     permutes = [info for info in infos if info.node_type == "Permute"]
-    assert [info.node_name for info in permutes] == ["subgraph1: 5. permute c1/layout"]
-    assert permutes[0].exec_type == "reorder"
-    assert permutes[0].real_time_us > 0
+    wanted = ["subgraph1: 5. permute c1/layout"] if LAST else []
+    assert [info.node_name for info in permutes] == wanted
+    assert all(info.exec_type == "reorder" and info.real_time_us > 0 for info in permutes)
     assert len(compiled.explain().subgraph_devices) == 2
 
 
@@ -175,7 +179,8 @@ def test_dot_files_name_the_layout(tmp_path, monkeypatch):
         lambda index, op: ("CPU", "CPU2")[index >= 4],
         config={"HETERO_DUMP_GRAPH_DOT": True},
     )
-    assert "shared, NHWC float32" in (tmp_path / "hetero_subgraphs_net.dot").read_text()
+    label = f"shared, {LAST}" if LAST else "shared"
+    assert f'\\n{label}"' in (tmp_path / "hetero_subgraphs_net.dot").read_text()
 
 
 # ---------------------------------------------------------------- devices with layouts of their own
