@@ -2,15 +2,15 @@
 
 A query makes no launches. So what compiling found is kept on disk per device, driver, mode and
 source, and looked up by all that decides which kernels compute an operation. Operations that one
-launch computes are refused together, and only in models that have all of them. Nothing is kept of
-operations whose shapes are not known before a model runs.
+launch computes are refused together, and only where a model has all of them side by side. Nothing
+is kept of operations whose shapes are not known before a model runs.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -19,10 +19,14 @@ from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, verdicts
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.trials.kernel_trial import Mode, source_digest
+from partita_opencl.trials.neighbourhood import between, neighbourhoods
 from partita_opencl.trials.rehearsal import Failure
 
 MOST = 1000
 """Failures that are kept; those found first are dropped."""
+
+_BESIDE = " / "
+"""Parts digests of operations that fail from those of operations that only stand between them."""
 
 _READ_BYTES = 1 << 12
 """Constants of integers up to this size count by content: kernels are chosen by them."""
@@ -38,31 +42,49 @@ def known_failures(device: Device, mode: Mode, graph: Graph) -> dict[str, str]:
     kept = verdicts.read(*_subject(device, mode))
     if kept is None:
         return {}
-    names: dict[str, list[str]] = defaultdict(list)
-    for node in graph.nodes:
-        names[operation_digest(node)].append(node.name)
+    digests = {node: operation_digest(node) for node in graph.nodes}
     found: dict[str, str] = {}
-    for digests, reason in kept.facts.items():
-        members = digests.split()
-        if members and isinstance(reason, str) and all(digest in names for digest in members):
-            found.update((name, reason) for digest in members for name in names[digest])
+    for key, reason in kept.facts.items():
+        if isinstance(reason, str):
+            found.update((node.name, reason) for node in _refused(key, digests))
     return found
 
 
 def keep_failures(device: Device, mode: Mode, graph: Graph, failures: Iterable[Failure]) -> None:
     """Adds failures at launches of a graph to those that are kept."""
-    digests = {node.name: operation_digest(node) for node in graph.nodes}
+    nodes = {node.name: node for node in graph.nodes}
     new = {}
     for failure in failures:
-        members = sorted({digests[name] for name in failure.names if name in digests})
-        if members and all(members):
-            new[" ".join(members)] = failure.reason
+        members = [nodes[name] for name in sorted(failure.names) if name in nodes]
+        if key := _key(graph, members):
+            new[key] = failure.reason
     if not new:
         return
     subject, marks = _subject(device, mode)
     kept = verdicts.read(subject, marks)
     facts = {**({} if kept is None else kept.facts), **new}
     verdicts.write(subject, marks, Verdict(facts=dict(list(facts.items())[-MOST:])))
+
+
+def _key(graph: Graph, members: Sequence[Node]) -> str:
+    """What tells operations that one launch computes, and those between them, from others.
+
+    Empty if shapes are open, or if nothing says where the operations stand.
+    """
+    others = between(graph, members)
+    if len(neighbourhoods([*members, *others])) != 1:
+        return ""
+    parts = [sorted(map(operation_digest, nodes)) for nodes in (members, others)]
+    return _BESIDE.join(map(" ".join, parts)) if all(map(all, parts)) else ""
+
+
+def _refused(key: str, digests: Mapping[Node, str]) -> Iterator[Node]:
+    """The operations that a kept failure is of, wherever all of them stand side by side."""
+    members, _, others = key.partition(_BESIDE)
+    needed = Counter(members.split()) + Counter(others.split())
+    for group in neighbourhoods([node for node, digest in digests.items() if digest in needed]):
+        if needed <= Counter(digests[node] for node in group):
+            yield from (node for node in group if digests[node] in members.split())
 
 
 def operation_digest(node: Node) -> str:
