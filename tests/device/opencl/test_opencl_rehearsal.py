@@ -279,19 +279,6 @@ def test_what_compiling_failed_at_the_next_query_says(scripted):
     assert not refused(other)
 
 
-def test_what_one_launch_computes_is_refused_together(scripted):
-    model = core().read_model(network())
-    device = find_device("")
-    scripted(None)
-    graph = lower(model)
-    both = rehearsal.Failure(frozenset({"row", "sum", "a cast"}), "wrong", lasts=True)
-    failed_operations.keep_failures(device, REGISTERS, graph, [both])
-    found = failed_operations.known_failures(device, REGISTERS, graph)
-    assert found == {"row": "wrong", "sum": "wrong"}
-    graph.nodes = [node for node in graph.nodes if node.name != "row"]
-    assert not failed_operations.known_failures(device, REGISTERS, graph)
-
-
 def test_nothing_is_kept_of_what_fails_by_chance_or_has_open_shapes(scripted, monkeypatch):
     compiled(network())
     scripted(lambda launch: "wrong" if "softmax" in launch["kernel"] else "")
