@@ -13,17 +13,24 @@ from onnx import TensorProto, helper, numpy_helper
 from sampling import examples
 
 import partita
-from partita_cpu.gemm.tile_kernels import byte_kernels, byte_window_kernels
+from partita.lowering.geometry.windows import Window
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels, byte_window_kernels
 from partita_cpu.jit.isa import available
 from partita_cpu.jit.llvm_kernel import addresses
-from partita_cpu.kernels.int8.convolution_lines import convolve_lines
+from partita_cpu.kernels.int8.convolution_lines import (
+    THREAD_BYTES,
+    convolve_lines,
+    line_table,
+    runs_first,
+)
 from partita_cpu.kernels.int8.convolution_windows import gather_windows
-from partita_cpu.kernels.int8.product import TILE, TOGETHER, Kind
+from partita_cpu.kernels.int8.product import TILE, TOGETHER
 from partita_cpu.kernels.linalg.register_tiles import byte_panels
-from partita_cpu.llvm.levels import AMX
+from partita_cpu.machine_model import MachineModel
 from partita_cpu.nhwc.window_int8 import largest_bytes, slide_bytes
 
-from .conftest import Guarded
+from .conftest import CACHES, Guarded
 
 LEVELS = list(available())
 KINDS = {np.uint8: TensorProto.UINT8, np.int8: TensorProto.INT8}
@@ -60,14 +67,14 @@ class Bytes:
         return name
 
     def conv(self, x, channels, outputs, kernel=1, group=1, bias=True, **attrs):
-        shape = outputs, channels // group, kernel, kernel
+        shape = outputs, channels // group, *[kernel] * (len(self.shape) - 2)
         scale = self.rng.uniform(0.5, 1.5, outputs) * 0.05 / np.sqrt(np.prod(shape[1:]))
         x_zero, w = self.zero(), self.weight(*shape)
         inputs = [x, self.scale(0.5, 0.6), x_zero, w, self.const(scale, np.float32)]
         inputs += [self.const(np.zeros(outputs), np.int8), self.scale(0.9, 1.1), self.zero()]
         if bias:
             inputs.append(self.const(self.rng.integers(-2000, 2000, outputs), np.int32))
-        attrs.setdefault("pads", [kernel // 2] * 4)
+        attrs.setdefault("pads", [kernel // 2] * 2 * (len(self.shape) - 2))
         return self.add("QLinearConv", *inputs, group=group, **attrs)
 
     def sum(self, x, y):
@@ -134,6 +141,7 @@ def test_a_residual_network(level, dtype, channels):
         (32, 16, (12, 7), 4, [2, 3, 0, 1]),
         (128, 40, (40, 70), 3, [1, 1, 1, 1]),  # several bands of lines
         (64, 64, (1, 90), 5, [2, 2, 2, 2]),
+        (3, 33, (30, 23), 7, [3, 3, 3, 3]),  # rows of the kernel are no whole quads
     ],
 )
 def test_windows_that_overlap(level, dtype, channels, outputs, size, kernel, pads):
@@ -141,39 +149,25 @@ def test_windows_that_overlap(level, dtype, channels, outputs, size, kernel, pad
     net.check(net.conv("x", channels, outputs, kernel, pads=pads))
 
 
-def test_lines_stay_within_their_memory(guarded):
-    if AMX not in LEVELS:
-        return  # no other level has tiles
-    rng = np.random.default_rng(0)
-    x = rng.integers(0, 256, (2, 9, 11, 64)).astype(np.uint8)
-    w = rng.integers(-128, 128, (9 * 64, 70)).astype(np.int8)
-    bias, factors = rng.integers(-99, 99, 70).astype(np.int32), rng.random(70).astype(np.float32)
-    y = guarded.array(np.zeros((2, 9, 11, 70), np.uint8))
-    memory = guarded.array(np.zeros((2, (5 + 2) * 13 * 64 + (32 + 3) * 64 + 64), np.uint8))
-    sizes = [9, 11, 64, 3, 3, 1, 1, 9, 11, 70, 0, Kind.LEVELS, 0, 255, 5, 0, memory.shape[1], 2]
-    for tid in range(2):
-        convolve_lines(
-            guarded.array(x).reshape(-1),
-            np.array([7], np.uint8),
-            guarded.array(byte_panels(w, w.shape[0])),
-            guarded.array(w.sum(0, dtype=np.int32)),
-            np.array([0.001], np.float32),
-            guarded.array(factors),
-            guarded.array(bias),
-            np.array([3], np.uint8),
-            y.reshape(-1),
-            guarded.array(np.full(2 * TOGETHER * TILE, -1, np.int32)),
-            memory.reshape(-1),
-            byte_kernels(AMX, 64),
-            np.array(sizes, np.int64),
-            tid,
-            2,
-        )
-    padded = np.pad(x.astype(np.int64) - 7, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    windows = [padded[:, i : i + 9, j : j + 11] for i in range(3) for j in range(3)]
-    sums = np.concatenate(windows, axis=3) @ w.astype(np.int64) + bias
-    exact = np.round(sums.astype(np.float32) * (np.float32(0.001) * factors)) + 3
-    np.testing.assert_array_equal(y, np.clip(exact, 0, 255))
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_windows_of_sequences(dtype):
+    net = Bytes(dtype, 2, 6, 90)
+    net.check(net.conv(net.conv("x", 6, 20, 5), 20, 7, 3, strides=[2]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "attrs"),
+    [
+        (3, (40, 33), 7, {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+        (8, (23, 41), 3, {"strides": [2, 3], "pads": [1, 0, 0, 1]}),
+        (16, (30, 24), 1, {"strides": [2, 2], "pads": [0, 0, 0, 0]}),  # lines stay as they lie
+        (12, (20, 20), 3, {"strides": [1, 2], "dilations": [3, 1], "pads": [2, 1, 4, 1]}),
+    ],
+)
+def test_windows_that_move_on(level, dtype, channels, size, kernel, attrs):
+    net = Bytes(dtype, 2, channels, *size)
+    net.check(net.conv("x", channels, 70, kernel, **attrs))
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -246,6 +240,53 @@ def taps_of(x, columns, blank):
         across = slice(b * dilation[1], None, stride[1])
         found.append(padded[:, rows, across][:, : out[0], : out[1]])
     return np.stack(found)
+
+
+@pytest.mark.parametrize("level", [level for level in LEVELS if level.native])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@examples(30)
+@given(data=st.data())
+def test_lines_stay_within_their_memory(level, dtype, data):
+    columns, outputs = windows(data), data.draw(st.sampled_from([1, 64, 70, 130]))
+    size, kernel, stride, dilation, begin, end, out = columns
+    channels = 64 if level.tiles else data.draw(st.integers(1, 12))
+    assume(max(*stride, *dilation) == 1 if level.tiles else 1 in (kernel[1], dilation[1]))
+    rng, info = np.random.default_rng(data.draw(st.integers(0, 99))), np.iinfo(dtype)
+    x = rng.integers(info.min, info.max + 1, (2, *size, channels)).astype(dtype)
+    w = rng.integers(-128, 128, (outputs, channels, *kernel)).astype(np.int8)
+    scale, blank, level_of_zero = 0.001, int(rng.integers(info.min, info.max + 1)), 3
+    factors = rng.random(outputs).astype(np.float32)
+    bias = rng.integers(-99, 99, outputs).astype(np.int32)
+    panels = runs_first(w)
+    threads = data.draw(st.integers(1, 3))
+    parts = (
+        (1, *size),
+        (1, *kernel),
+        (1, *stride),
+        (1, *dilation),
+        (0, *begin),
+        (0, *end),
+        (1, *out),
+    )
+    choice = Choice(MachineModel(level, caches=CACHES["smallest"]), Arithmetic.F32, threads)
+    shift = 0 if dtype == np.uint8 else 128
+    table = line_table(Window(*parts, 2), x.shape, outputs, shift, np.dtype(np.uint8), choice, 2)
+    guarded = Guarded()
+    y = guarded.array(np.zeros((2, *out, outputs), np.uint8))
+    memory = np.zeros(threads * int(table[THREAD_BYTES]), np.uint8)
+    arrays = x, np.array([blank], dtype), byte_panels(panels, panels.shape[0])
+    arrays += w.sum((1, 2, 3), dtype=np.int32), np.array([scale], np.float32), factors, bias
+    arrays += np.array([level_of_zero], np.uint8), y
+    given_arrays = [guarded.array(a).reshape(-1) for a in arrays[:-1]] + [y.reshape(-1)]
+    rest = np.full(threads * TOGETHER * TILE, -1, np.int32), memory
+    for tid in range(threads):
+        kernels = byte_kernels(level, 64)
+        convolve_lines(*given_arrays, *map(guarded.array, rest), kernels, table, tid, threads)
+    taps = taps_of(x, columns, blank) - blank
+    sums = np.einsum("tnhwc,oct->nhwo", taps, w.astype(np.int64).reshape(outputs, channels, -1))
+    exact = (sums + bias).astype(np.float32) * (np.float32(scale) * factors)
+    np.testing.assert_array_equal(y, np.clip(np.round(exact) + level_of_zero, 0, 255))
+    guarded.release()
 
 
 @pytest.mark.parametrize("level", [level for level in LEVELS if level.native])

@@ -9,6 +9,7 @@ import pytest
 
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.loader.elf_image import image_of, load
+from partita_cpu.llvm.epilogue import PREFETCH
 from partita_cpu.llvm.levels import NEON, NEON_DOTPROD, NEON_I8MM
 from partita_cpu.llvm.tiles import dot_int8
 from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
@@ -41,7 +42,7 @@ def instruction(name, extension):
 def kernels(level):
     """By rows, compiled for this machine."""
     rows = range(1, dot_int8.most_rows(level) + 1)
-    text = "".join(dot_int8.dot_bytes(f"dots_{n}", n, level).text() for n in rows)
+    text = "".join(dot_int8.dot_bytes(f"dots_{n}", n, level).text() for n in rows) + PREFETCH
     for name, extension in NAMES.items():
         if f"@{name}(" in text:
             mine = name.rpartition(".neon.")[2].replace(".", "_")
@@ -55,24 +56,25 @@ def kernels(level):
 
 
 I64, ADDRESS = ctypes.c_int64, ctypes.c_void_p
-KERNEL = ctypes.CFUNCTYPE(None, ADDRESS, I64, ADDRESS, I64, I64, ADDRESS, I64)
+KERNEL = ctypes.CFUNCTYPE(None, ADDRESS, I64, I64, I64, ADDRESS, I64, ADDRESS, ADDRESS)
 
 
 @pytest.mark.parametrize("level", [NEON, NEON_DOTPROD, NEON_I8MM], ids=str)
 def test_sums_of_bytes_are_exact(level):
     rng = np.random.default_rng(0)
     for rows, address in kernels(level).items():
-        for steps, step in ((1, 4), (1, 12), (1, 64), (3, 20)):
-            depth = steps * step
+        for runs, quads in ((1, 1), (1, 3), (1, 16), (3, 5)):
+            run = 4 * quads
+            depth, pitch = runs * run, run + 8
             for largest in (False, True):
-                x = rng.integers(0, 256, (rows, depth + 8)).astype(np.uint8)
+                x = rng.integers(0, 256, (rows, runs, pitch)).astype(np.uint8)
                 w = rng.integers(-128, 128, (depth, COLUMNS)).astype(np.int8)
                 if largest:
                     x[:], w[:] = 255, -128
                 panel = np.ascontiguousarray(w.reshape(-1, 4, COLUMNS).transpose(0, 2, 1))
-                for more in (0, 1):
-                    tile = rng.integers(-(10**6), 10**6, (rows, COLUMNS)).astype(np.int32)
-                    wanted = x[:, :depth].astype(np.int64) @ w + more * tile
-                    places = x.ctypes.data, depth + 8, panel.ctypes.data
-                    KERNEL(address)(*places, steps, step, tile.ctypes.data, more)
-                    np.testing.assert_array_equal(tile, wanted)
+                tile = np.full((rows, COLUMNS), 7, np.int32)
+                wanted = x[:, :, :run].reshape(rows, -1).astype(np.int64) @ w
+                weights = panel.ctypes.data
+                places = x.ctypes.data, runs * pitch, runs, pitch, weights, quads
+                KERNEL(address)(*places, tile.ctypes.data, weights)
+                np.testing.assert_array_equal(tile, wanted)

@@ -58,7 +58,10 @@ call_window = calling(*[_I64] * 12, _F32, _F32, _I64)
 """Calls a window kernel; see `ir.window.PARAMETERS`."""
 
 call_bytes = calling(*[_I64] * 7)
-"""Calls a kernel for products of bytes; see `ir.amx_bytes.PARAMETERS`."""
+"""Calls a kernel for products of bytes on AMX; see `amx_int8.PARAMETERS`."""
+
+call_dots = calling(*[_I64] * 8)
+"""Calls one in vectors; see `dot_int8.PARAMETERS`."""
 
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 """Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""

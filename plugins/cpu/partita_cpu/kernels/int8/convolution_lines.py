@@ -1,38 +1,63 @@
-"""Convolutions of bytes whose windows overlap: tiles of AMX read the lines of an image as they lie.
+"""Convolutions of bytes whose windows overlap: kernels read the lines of an image as they lie.
 
-Every thread lays out the lines that it needs, with padding, in memory of its own. The windows of
-neighbouring pixels then begin one pixel after another, and a row of the kernel is one run of terms.
-What tiles compute between the end of a line and the beginning of the next one is dropped.
+Every thread lays out the lines that it needs, with padding, in memory of its own; images without
+padding stay where they are. The windows of neighbouring pixels then begin at equal distances, and
+a row of the kernel is one run of terms. Kernels in vectors take a few pixels of a line at a time.
+Tiles of AMX take 32, and what they compute between the end of a line and the beginning of the next
+one is dropped.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from partita.lowering import Builder, Operand
+from partita.lowering import Array, Builder, Operand
 from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.precision_policy import Choice
-from partita_cpu.gemm.tile_kernels import CONFIG, CONFIGURE, FLOATS, LEVELS, RELEASE, byte_kernels
+from partita_cpu.gemm.shares import own_share, shares_across
+from partita_cpu.gemm.tile_kernels import (
+    CONFIG,
+    CONFIGURE,
+    DOTS,
+    FLOATS,
+    LEVELS,
+    MOST_DOTS,
+    RELEASE,
+    byte_exec_type,
+    byte_kernels,
+)
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_bytes,
+    call_dots,
     call_finish_bytes,
     call_plain,
 )
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
-from partita_cpu.kernels.int8.product import CHUNK, TILE, TOGETHER, Kind, Result, block_steps
-from partita_cpu.kernels.linalg.register_tiles import PANEL
+from partita_cpu.kernels.int8.product import (
+    CHUNK,
+    TILE,
+    TOGETHER,
+    Kind,
+    Result,
+    block_steps,
+    fetched_ahead,
+)
+from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD
 from partita_cpu.llvm.tiles.amx_int8 import STEP
+from partita_cpu.llvm.tiles.dot_int8 import most_rows
 
 _BAND_SHARE = 1 / 16
 """Of the second-level cache, for lines that a thread lays out together: they stay there with the
 weights, which are read again for each such band."""
 _LINE = 64
 _FEW_PIXELS = 64
-"""Images of so few are quicker gathered: a fifth of what is computed would be dropped."""
+"""Images of so few are quicker gathered: a fifth of what tiles compute would be dropped, and
+kernels in vectors would take three rows at a time."""
 
 (
     HEIGHT,
@@ -44,20 +69,25 @@ _FEW_PIXELS = 64
     LEFT,
     OUT_HEIGHT,
     OUT_WIDTH,
+    STRIDE_DOWN,
+    STRIDE_ACROSS,
+    DILATION,
     COLUMNS,
     SHIFT,
     KIND,
     LOW,
     HIGH,
+    PITCH,
     BAND,
-    BY_COLUMNS,
+    SHARES,
     THREAD_BYTES,
     BLOCK,
-) = range(18)
-"""What the table of `convolve_lines` holds: sizes of input, window, padding and output; columns of
-the weights; what makes the input uint8; what sums become, and between which levels; output lines
-that are computed together, whether threads share columns and not lines, and their memory; steps
-whose weights stay in the first-level cache."""
+) = range(22)
+"""What the table of `convolve_lines` holds: sizes of input, window, padding and output; distances
+of windows and, down, of their taps; columns of the weights; what makes the input uint8; what sums
+become, and between which levels; bytes from line to line, output lines that are computed together,
+in how many shares threads divide the columns, and their memory, 0 if lines stay where they are;
+steps of AMX whose weights stay in the first-level cache."""
 
 _LEVELS = int(Kind.LEVELS)
 
@@ -96,7 +126,7 @@ def convolve_lines(
     tid: int,
     nt: int,
 ) -> None:
-    """The convolution with stride 1, finished as floats or levels; channels last.
+    """The convolution, finished as floats or levels; channels last.
 
     Args:
         x: Input (N, H, W, channels), flat; int8 or uint8.
@@ -112,44 +142,52 @@ def convolve_lines(
     threads = min(nt, sums.size // (TOGETHER * TILE))
     if tid >= threads:
         return
-    images = x.size // (p[HEIGHT] * p[WIDTH] * p[CHANNELS])
-    first_panel, last_panel = 0, (p[COLUMNS] + PANEL - 1) // PANEL
-    line, end = 0, images * p[OUT_HEIGHT]
-    if p[BY_COLUMNS]:
-        first_panel, last_panel = last_panel * tid // threads, last_panel * (tid + 1) // threads
-    else:
-        line, end = end * tid // threads, end * (tid + 1) // threads
+    lines = x.size // (p[HEIGHT] * p[WIDTH] * p[CHANNELS]) * p[OUT_HEIGHT]
+    panels = (p[COLUMNS] + PANEL - 1) // PANEL
+    line, end, first_panel, last_panel = own_share(p[SHARES], tid, threads, lines, panels)
     if first_panel == last_panel or line == end:
         return
     start = tid * p[THREAD_BYTES]
     start += -(address(memory) + start) % _LINE
     band = memory[start : (tid + 1) * p[THREAD_BYTES]]
     tiles = sums[tid * TOGETHER * TILE : (tid + 1) * TOGETHER * TILE]
-    call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
+    on_tiles = kernels[CONFIGURE]
+    if on_tiles:
+        call_plain(on_tiles, (kernels[CONFIG],))
     while line < end:
         image = line // p[OUT_HEIGHT]
         first = line - image * p[OUT_HEIGHT]
         count = min(min(end - line, p[OUT_HEIGHT] - first), p[BAND])
-        _lay_lines(x, np.uint8(np.int32(product.zero[0]) + p[SHIFT]), band, p, image, first, count)
+        if p[THREAD_BYTES]:
+            blank = np.uint8(np.int32(product.zero[0]) + p[SHIFT])
+            _lay_lines(x, blank, band, p, image, first, count)
+            source = address(band)
+        else:
+            source = address(x) + (image * p[HEIGHT] + first * p[STRIDE_DOWN]) * p[PITCH]
         for panel in range(first_panel, last_panel):
-            _multiply_lines(band, product, y, tiles, kernels, p, panel, line, count)
+            if on_tiles:
+                _multiply_lines(source, product, y, tiles, kernels, p, panel, line, count)
+            else:
+                following = min(panel + 1, last_panel - 1)
+                _dot_lines(source, product, y, tiles, kernels, p, panel, following, line, count)
         line += count
-    call_plain(kernels[RELEASE], (0,))
+    if on_tiles:
+        call_plain(kernels[RELEASE], (0,))
 
 
 @loop
 def _lay_lines(x: Any, blank: Any, band: Any, p: Any, image: int, first: int, count: int) -> None:
     """The lines under some output lines, as uint8, with padding."""
     channels, flipped = p[CHANNELS], np.uint8(p[SHIFT])  # 128 turns the highest bit over
-    pitch = (p[OUT_WIDTH] + p[ACROSS] - 1) * channels
-    before, run = p[LEFT] * channels, p[WIDTH] * channels
-    for i in range(count + p[DOWN] - 1):
+    pitch, before = p[PITCH], p[LEFT] * channels
+    run = min(p[WIDTH] * channels, pitch - before)  # no window may cover the last columns
+    for i in range((count - 1) * p[STRIDE_DOWN] + (p[DOWN] - 1) * p[DILATION] + 1):
         target = band[i * pitch : (i + 1) * pitch]
-        at = first + i - p[TOP]
+        at = first * p[STRIDE_DOWN] + i - p[TOP]
         if at < 0 or at >= p[HEIGHT]:
             target[:] = blank
             continue
-        start = (image * p[HEIGHT] + at) * run
+        start = (image * p[HEIGHT] + at) * p[WIDTH] * channels
         source, inside = x[start : start + run], target[before : before + run]
         target[:before] = blank
         for k in range(inside.size):
@@ -157,9 +195,72 @@ def _lay_lines(x: Any, blank: Any, band: Any, p: Any, image: int, first: int, co
         target[before + run :] = blank
 
 
+@loop(inline=True)
+def _finish_pixels(
+    kernel: int, tile: int, count: int, product: LineProduct, y: Any, p: Any, pixel: int, panel: int
+) -> None:
+    """Some neighbouring pixels of one panel, whose sums begin at an address."""
+    column, new_zero = panel * PANEL, np.int64(product.level[0])
+    call_finish_bytes(
+        kernel,
+        (
+            tile,
+            count,
+            min(PANEL, p[COLUMNS] - column),
+            address(product.totals) + 4 * column,
+            np.int64(product.zero[0]) + p[SHIFT],
+            address(product.bias) + 4 * column,
+            address(product.factors) + 4 * column,
+            product.scale[0],
+            address(y) + y.itemsize * (pixel * p[COLUMNS] + column),
+            y.itemsize * p[COLUMNS],
+            np.float32(p[LOW] - new_zero),
+            np.float32(p[HIGH] - new_zero),
+            new_zero,
+        ),
+    )
+
+
+@loop
+def _dot_lines(
+    source: int,
+    product: LineProduct,
+    y: Any,
+    tile: Any,
+    kernels: Any,
+    p: Any,
+    panel: int,
+    following: int,
+    line: int,
+    count: int,
+) -> None:
+    """Some output lines of one panel by kernels in vectors; the following panel is fetched."""
+    width, pitch, most = p[OUT_WIDTH], p[PITCH], kernels[MOST_DOTS]
+    step, panels = p[STRIDE_ACROSS] * p[CHANNELS], address(product.panels)
+    quads = (p[ACROSS] * p[CHANNELS] + QUAD - 1) // QUAD
+    size = p[DOWN] * quads * QUAD * PANEL
+    weights, ahead = panels + panel * size, panels + following * size
+    end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
+    fetched = 0
+    for row in range(count):
+        for start in range(0, width, CHUNK):
+            pixels = min(CHUNK, width - start)
+            pieces = -(-pixels // most)
+            for piece in range(pieces):
+                done = pixels * piece // pieces
+                rows = pixels * (piece + 1) // pieces - done
+                a = source + row * p[STRIDE_DOWN] * pitch + (start + done) * step
+                runs = p[DOWN], p[DILATION] * pitch, weights, quads
+                to = address(tile) + 4 * done * PANEL, fetched_ahead(weights, ahead, fetched, size)
+                call_dots(kernels[DOTS + rows], (a, step, *runs, *to))
+                fetched += 1
+            pixel = (line + row) * width + start
+            _finish_pixels(end_kernel, address(tile), pixels, product, y, p, pixel, panel)
+
+
 @loop
 def _multiply_lines(
-    band: Any,
+    source: int,
     product: LineProduct,
     y: Any,
     tiles: Any,
@@ -169,16 +270,13 @@ def _multiply_lines(
     line: int,
     count: int,
 ) -> None:
-    """Some output lines of one panel."""
-    zero, panels, totals, scale, factors, bias, level = product
-    channels, columns, width = p[CHANNELS], p[COLUMNS], p[OUT_WIDTH]
+    """Some output lines of one panel by tiles of AMX."""
+    channels, width = p[CHANNELS], p[OUT_WIDTH]
     pitch = width + p[ACROSS] - 1
     length = (count - 1) * pitch + width
     run = p[ACROSS] * channels // STEP
     parts = -(-run // p[BLOCK])
     blocks = p[DOWN] * parts
-    column, new_zero = panel * PANEL, np.int64(level[0])
-    bounds = np.float32(p[LOW] - new_zero), np.float32(p[HIGH] - new_zero)
     end_kernel = kernels[LEVELS if p[KIND] == _LEVELS else FLOATS]
     for start in range(0, length, TOGETHER * CHUNK):
         together = min(TOGETHER, -(-(length - start) // CHUNK))
@@ -189,9 +287,9 @@ def _multiply_lines(
             down, part = block // parts, block % parts
             done = run * part // parts
             steps = run * (part + 1) // parts - done
-            a = address(band) + (first + down * pitch) * channels + done * STEP
+            a = source + (first + down * pitch) * channels + done * STEP
             place = ((panel * p[DOWN] + down) * run + done) * STEP * PANEL
-            weights = address(panels) + place
+            weights = address(product.panels) + place
             tile = address(tiles) + 4 * number * TILE
             whole = 1 if rows * 2 <= CHUNK else 2
             call_bytes(kernels[whole], (a, channels, weights, steps, STEP, tile, block))
@@ -204,34 +302,36 @@ def _multiply_lines(
                 exist = min(rows - over, width - of_line)
                 if exist > 0:
                     pixel = (line + at // pitch) * width + of_line
-                    call_finish_bytes(
-                        end_kernel,
-                        (
-                            tile + 4 * over * PANEL,
-                            exist,
-                            min(PANEL, columns - column),
-                            address(totals) + 4 * column,
-                            np.int64(zero[0]) + p[SHIFT],
-                            address(bias) + 4 * column,
-                            address(factors) + 4 * column,
-                            scale[0],
-                            address(y) + y.itemsize * (pixel * columns + column),
-                            y.itemsize * columns,
-                            bounds[0],
-                            bounds[1],
-                            new_zero,
-                        ),
-                    )
+                    sums = tile + 4 * over * PANEL
+                    _finish_pixels(end_kernel, sums, exist, product, y, p, pixel, panel)
                 over += min(rows - over, pitch - of_line)
 
 
-def takes_lines(window: Window, channels: int) -> bool:
-    """Whether windows overlap and their rows fill steps."""
-    moves = (*window.stride, *window.dilation)
+def takes_lines(window: Window, channels: int, choice: Choice) -> bool:
+    """Whether windows are runs at equal distances, long enough for the kernels."""
+    across = window.kernel[2]
     inside = min(*window.begin, *window.end) >= 0
-    whole = window.kernel[2] * channels % STEP == 0
-    flat = window.is_flat and window.kernel[2] > 1 and window.pixels > _FEW_PIXELS
-    return flat and set(moves) == {1} and inside and whole
+    runs = across == 1 or window.dilation[2] == 1
+    if not (window.is_flat and inside and runs and window.pixels > _FEW_PIXELS):
+        return False
+    if not choice.level.tiles:
+        return 2 * window.out[2] >= most_rows(choice.level)
+    moves = {*window.stride, *window.dilation}
+    return across > 1 and moves == {1} and across * channels % STEP == 0
+
+
+def runs_first(weights: Array) -> Array:
+    """Weights (outputs, channels, ..., across) as a matrix of terms (down, across and channels).
+
+    Each row of the kernel is filled up with zeros to whole quads.
+    """
+    outputs, channels, *_, across = weights.shape
+    down = math.prod(weights.shape[2:-1])
+    runs = weights.reshape(outputs, channels, down, across).transpose(2, 3, 1, 0)
+    length = across * channels
+    matrix = np.zeros((down, -(-length // QUAD) * QUAD, outputs), weights.dtype)
+    matrix[:, :length] = runs.reshape(down, length, outputs)
+    return matrix.reshape(-1, outputs)
 
 
 def emit_lines(
@@ -254,34 +354,73 @@ def emit_lines(
         x: The input with channels last.
         zero: The level of x that is 0.
         shift: What makes the input uint8.
-        packed: Weights by panels, and the sums of their columns.
+        packed: Weights of `runs_first` by panels, and the sums of their columns.
         result: What sums become.
         factors: Its factors, one per column.
         y: The output.
-        choice: What may be used: a level with tiles.
+        choice: What may be used: a level with kernels.
     """
-    threads = choice.threads
-    channels, columns = x.shape[-1], factors.size
-    (_, down, across), (_, out_height, out_width) = window.kernel, window.out
-    pitch = (out_width + across - 1) * channels
-    band = min(max(choice.machine.l2_bytes(_BAND_SHARE) // pitch - down + 1, 1), out_height)
-    pixels, terms = x.shape[0] * window.pixels, window.taps * channels
-    by_lines = pixels * (terms + columns) > terms * columns
-    by_lines = by_lines and x.shape[0] * out_height >= 2 * threads
-    thread_bytes = (band + down - 1) * pitch + (CHUNK + across) * channels + _LINE
-    limits = np.iinfo(result.dtype) if result.kind is Kind.LEVELS else np.iinfo(np.int32)
-    sizes = (*window.size[1:], channels, down, across, *window.begin[1:], out_height, out_width)
-    ends = (columns, shift, result.kind, limits.min, limits.max)
-    table = np.array((*sizes, *ends, band, not by_lines, thread_bytes, block_steps(b)), np.int64)
+    level, threads = choice.level, choice.threads
+    columns = factors.size
+    levels = result.dtype if result.kind is Kind.LEVELS else None
+    table = line_table(window, x.shape, columns, shift, levels, choice, block_steps(b))
+    work = x.shape[0] * window.pixels * window.taps * x.shape[-1] * columns
     b.call(
         convolve_lines,
         b.flat(x),
         LineProduct(zero, *packed, *map(b.flat, (result.scale, factors, result.bias, result.zero))),
         b.flat(y),
         b.empty((threads * TOGETHER * TILE,), np.int32),
-        b.empty((threads * thread_bytes,), np.uint8),
-        b.constant(byte_kernels(choice.level, STEP)),
+        b.empty((threads * int(table[THREAD_BYTES]),), np.uint8),
+        b.constant(byte_kernels(level, STEP)),
         b.constant(table),
-        work=pixels * terms * columns // 16,
-        exec_type="amx_int8",
+        work=work // (16 if level.tiles else 4),
+        exec_type=byte_exec_type(level),
     )
+
+
+def line_table(
+    window: Window,
+    shape: tuple[int, ...],
+    columns: int,
+    shift: int,
+    levels: Any,
+    choice: Choice,
+    block: int,
+) -> Array:
+    """The table of `convolve_lines`.
+
+    Args:
+        window: One that `takes_lines`.
+        shape: Of the input.
+        columns: Of the weights.
+        shift: What makes the input uint8.
+        levels: Type of the levels that sums become; ``None`` if floats.
+        choice: What may be used.
+        block: Steps of AMX whose weights stay in the first-level cache.
+    """
+    images, channels, (_, height, width) = shape[0], shape[-1], window.size
+    (_, down, across), (_, out_height, out_width) = window.kernel, window.out
+    (_, stride, step), dilation = window.stride, window.dilation[1]
+    as_it_lies = not (any(window.begin) or any(window.end) or shift)
+    as_it_lies = as_it_lies and across * channels % QUAD == 0 and not choice.level.tiles
+    pitch = width if as_it_lies else (out_width - 1) * step + across
+    pitch *= channels
+    under = (down - 1) * dilation + 1
+    band = (choice.machine.l2_bytes(_BAND_SHARE) // pitch - under) // stride + 1
+    band = min(max(band, 1), out_height)
+    laid = ((band - 1) * stride + under) * pitch + (CHUNK + across) * channels + QUAD + _LINE
+    weights, pixels = window.taps * channels * columns, images * window.pixels
+    shares = shares_across(
+        images * out_height,
+        -(-columns // PANEL),
+        choice.threads,
+        weights / (images * height * width * channels + pixels * columns),
+        laying=1 / window.taps,
+    )
+    kind = Kind.FLOATS if levels is None else Kind.LEVELS
+    limits = np.iinfo(np.int32 if levels is None else levels)
+    sizes = (height, width, channels, down, across, *window.begin[1:], out_height, out_width)
+    ends = (columns, shift, kind, limits.min, limits.max)
+    rest = (pitch, band, shares, 0 if as_it_lies else laid, block)
+    return np.array((*sizes, stride, step, dilation, *ends, *rest), np.int64)

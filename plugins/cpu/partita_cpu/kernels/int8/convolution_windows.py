@@ -12,7 +12,7 @@ from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.jit.intrinsics.address_call import address, call_runs
 from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.int8.convolution_lines import emit_lines, takes_lines
+from partita_cpu.kernels.int8.convolution_lines import emit_lines, runs_first, takes_lines
 from partita_cpu.kernels.int8.product import (
     Kind,
     Result,
@@ -26,6 +26,7 @@ from partita_cpu.kernels.int8.product import (
     row_totals_of,
     shift_of,
 )
+from partita_cpu.kernels.linalg.register_tiles import QUAD
 from partita_cpu.kernels.movement.rearrange import transposed
 
 
@@ -251,18 +252,19 @@ def _emit_lines(
     w_zero: Operand | None,
     result: Result | None,
 ) -> Operand | None:
-    """The same where tiles can read the image's lines as they lie; else ``None``."""
+    """The same where kernels can read the image's lines as they lie; else ``None``."""
     choice = native_choice(b.options)
-    if choice is None or not choice.level.tiles or not takes_lines(window, x.shape[-1]):
+    if choice is None or not takes_lines(window, x.shape[-1], choice):
         return None
     if result is None or result.kind is Kind.SUMS or needs_row_totals(w, w_zero):
         return None
-    outputs, terms = w.shape[0], window.taps * x.shape[-1]
+    outputs, run = w.shape[0], window.kernel[2] * x.shape[-1]
     factors = factors_of_columns(b, result, outputs)
     zero = b.constant(np.zeros(1, x.dtype)) if x_zero is None else b.flat(x_zero)
     if factors.size != outputs or zero.size != 1:
         return None
     y = b.empty((x.shape[0], *window.out_shape, outputs), result.dtype)
-    packed = packed_weights(b, w, taps_first, outputs, terms)
+    width = window.kernel[1] * -(-run // QUAD) * QUAD
+    packed = packed_weights(b, w, runs_first, outputs, width)
     emit_lines(b, window, x, zero, shift_of(x), packed, result, factors, y, choice)
     return y

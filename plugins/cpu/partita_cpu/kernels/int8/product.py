@@ -33,6 +33,7 @@ from partita_cpu.gemm.tile_kernels import (
 from partita_cpu.jit.intrinsics.address_call import (
     address,
     call_bytes,
+    call_dots,
     call_finish_bytes,
     call_plain,
 )
@@ -67,6 +68,8 @@ with nine 10, with 36 12.
 """
 TOGETHER = 8
 """Tiles whose sums are put aside between such blocks, at most."""
+FETCHES = 8
+"""Calls of kernels in vectors that fetch a panel ahead: each as much as `dot_int8` says."""
 TILE = CHUNK * PANEL
 
 
@@ -244,7 +247,10 @@ def multiply_bytes(
             sizes = (steps, step, address(tile), block)
             call_bytes(kernels[whole], (place, width, weights, *sizes))
         elif block == 0:
-            _fill_tile(packed, panels, tile, kernels, row, count, at, quads)
+            following = at + quads * QUAD * PANEL if (task // chunks + 1) * chunks < end else at
+            fetched = task % chunks * -(-CHUNK // max(kernels[MOST_DOTS], 1))
+            places = at, following, fetched
+            _fill_tile(packed, panels, tile, kernels, row, count, quads, places)
         if block < blocks - 1:
             continue
         sums = tile[(row - first) * PANEL :]
@@ -306,21 +312,46 @@ def _finish_natively(
     )
 
 
+@loop(inline=True)
+def fetched_ahead(weights: int, following: int, call: int, size: int) -> Any:
+    """What a kernel fetches while it computes, in the numbered call with the same weights.
+
+    Args:
+        weights: Address of the panel that is multiplied by.
+        following: That of the next one.
+        call: How many calls there were before.
+        size: Bytes of a panel.
+    """
+    return following + call * (size // FETCHES) if call < FETCHES else weights
+
+
 @loop
 def _fill_tile(
-    packed: Any, panels: Any, tile: Any, kernels: Any, row: int, count: int, at: int, quads: int
+    packed: Any,
+    panels: Any,
+    tile: Any,
+    kernels: Any,
+    row: int,
+    count: int,
+    quads: int,
+    places: Any,
 ) -> None:
-    """The sums of some rows and one panel, without tiles of AMX."""
+    """The sums of some rows and one panel, without tiles of AMX.
+
+    `places`: where this panel and the next one begin, and how many pieces were computed before.
+    """
     step, done = quads * QUAD, 0
     most = kernels[MOST_DOTS]
+    at, following, fetched = places
     if most:
         pieces = -(-count // most)
+        weights, ahead = address(panels) + at, address(panels) + following
         for piece in range(pieces):
             done = count * piece // pieces
             rows = count * (piece + 1) // pieces - done
             place, sums = address(packed) + (row + done) * step, address(tile) + 4 * done * PANEL
-            sizes = (quads, QUAD, sums, 0)
-            call_bytes(kernels[DOTS + rows], (place, step, address(panels) + at, *sizes))
+            to = sums, fetched_ahead(weights, ahead, fetched + piece, step * PANEL)
+            call_dots(kernels[DOTS + rows], (place, step, 1, 0, weights, quads, *to))
         return
     for i in range(count * PANEL):
         tile[i] = 0

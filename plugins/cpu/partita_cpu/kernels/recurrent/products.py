@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita_cpu.gemm.tile_kernels import DOTS, MOST_DOTS
-from partita_cpu.jit.intrinsics.address_call import address, call_bytes
+from partita_cpu.jit.intrinsics.address_call import address, call_dots
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.linalg.register_tiles import (
@@ -192,8 +192,9 @@ def add_byte_products(
     for panel in range((columns + PANEL - 1) // PANEL):
         w = w_at + panel * quads * QUAD * PANEL
         if kernels[MOST_DOTS]:
-            sizes = (quads, QUAD, address(sums), 0)
-            call_bytes(kernels[DOTS + 1], (address(levels), 0, address(weights) + w, *sizes))
+            place = address(weights) + w
+            to = (quads, address(sums), place)
+            call_dots(kernels[DOTS + 1], (address(levels), 0, 1, 0, place, *to))
         else:
             sums[:PANEL] = 0
             multiply_byte_row(levels, 0, 0, weights, w, sums, 0, 0, quads)

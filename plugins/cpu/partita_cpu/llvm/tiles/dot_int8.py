@@ -1,8 +1,9 @@
 """Rows of uint8 times a panel of int8, sums of int32 in vector registers: where AMX does not serve.
 
-A panel is as `ir.amx_bytes` has it: (quad, column, 4). A quad of a row meets four bytes of each
-column. One instruction multiplies them and adds them up, where the level has it; elsewhere bytes
-are widened to 16 bits, and two instructions take two products each. Neither can overflow.
+A row is made of runs of bytes that lie at equal distances, as the lines under a window do. A panel
+is as `amx_int8` has it: (quad, column, 4). A quad of a row meets four bytes of each column. One
+instruction multiplies them and adds them up, where the level has it; elsewhere bytes are widened
+to 16 bits, and two instructions take two products each. Neither can overflow.
 
 ARM's first such instruction, ``sdot``, takes int8 on both sides: 128 less than each byte of a row
 then, and 128 times the sums of the columns in the end.
@@ -10,12 +11,25 @@ then, and 128 times the sums of the columns in the end.
 
 from __future__ import annotations
 
+from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import AARCH64, Level
-from partita_cpu.llvm.tiles.amx_int8 import COLUMNS, PARAMETERS
+from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
+
+PARAMETERS = "ptr %a, i64 %lda, i64 %runs, i64 %pitch, ptr %b, i64 %quads, ptr %tile, ptr %ahead"
+"""a: the first row of bytes; the others follow at distances of lda. runs: pieces of a row, `pitch`
+bytes apart; quads: fours of bytes of each. b: the panel, run after run. tile: where the sums go,
+64 to a row. ahead: what is needed next of the weights; of it an eighth as much is fetched as is
+read, or a quarter where there are few registers."""
 
 _CHAINS = 8
 """Sums that wait for one another: with fewer, several sets of them run side by side."""
+
+_LINE = 64
+
+_UNROLL = 2
+"""Quads of a round of the innermost loop, which fetches one line ahead; with 16 registers sums
+would be spilled."""
 
 
 def most_rows(level: Level) -> int:
@@ -26,15 +40,14 @@ def most_rows(level: Level) -> int:
 
 
 def dot_bytes(name: str, rows: int, level: Level) -> Function:
-    """``tile += a @ b`` for so many rows; see `amx_bytes.PARAMETERS`. steps times step is lda.
+    """``tile = a @ b`` for so many rows; see `PARAMETERS`.
 
     All four vectors of a row of the panel are taken at once with AVX-512, a pair of eight else.
     """
     f = Function(name, PARAMETERS)
     vectors = 4 if level.lanes == 16 else 2
-    quads = f.let(f"lshr i64 {f.let('mul i64 %steps, %step')}, 2")
     for first in range(0, COLUMNS // level.lanes, vectors):
-        _Pass(f, level, rows, range(first, first + vectors)).write(quads)
+        _Pass(f, level, rows, range(first, first + vectors)).write()
     f.do("ret void")
     return f
 
@@ -49,29 +62,41 @@ class _Pass:
         self._sets = max(1, _CHAINS // (rows * len(columns)))
         self._shifted = _takes_signed(level)
 
-    def write(self, quads: str) -> None:
+    def write(self) -> None:
         f, sets = self._f, self._sets
-        places = [(row, column) for row in range(self._rows) for column in self._columns]
-        more = f.let("icmp ne i64 %more, 0")
-        rounds = f.let(f"zext i1 {more} to i64")
-        zeros = [(self._kind, "zeroinitializer")] * len(places)
-        sums = f.loop(rounds, zeros, lambda _, __: [self._sum(*place) for place in places])
-        per_set = len(places) + self._extras
-        sums += ["zeroinitializer"] * (per_set * sets - len(places))
-        state = [("ptr", "%a"), ("ptr", "%b"), *((self._kind, x) for x in sums)]
-        whole, rest = (f.let(f"{op} i64 {quads}, {sets}") for op in ("udiv", "urem"))
-        after = f.loop(whole, state, lambda _, values: self._steps(values, sets))
-        if sets > 1:
-            state = [(kind, value) for (kind, _), value in zip(state, after, strict=True)]
-            after = f.loop(rest, state, lambda _, values: self._steps(values, 1))
-        totals = after[2 : 2 + per_set]
+        unroll = max(sets, _UNROLL if self._level.lanes == 16 else 1)
+        per_set = self._rows * len(self._columns) + self._extras
+        whole, rest = (f.let(f"{op} i64 %quads, {unroll}") for op in ("udiv", "urem"))
+
+        def run(index: str, values: list[str]) -> list[str]:
+            a = f.at("%a", f.let(f"mul i64 {index}, %pitch"))
+            values = f.loop(whole, self._state([a, *values]), lambda _, v: self._round(v, unroll))
+            return f.loop(rest, self._state(values), lambda _, v: self._steps(v, 1))[1:]
+
+        zeros = ["zeroinitializer"] * (per_set * sets)
+        sums = f.loop("%runs", self._state(["%b", "%ahead", *zeros], 2), run)[2:]
+        totals = sums[:per_set]
         for number in range(1, sets):
-            others = after[2 + number * per_set :][:per_set]
-            pairs = zip(totals, others, strict=True)
+            pairs = zip(totals, sums[number * per_set :][:per_set], strict=True)
             totals = [f.let(f"add {self._kind} {x}, {y}") for x, y in pairs]
+        places = [(row, column) for row in range(self._rows) for column in self._columns]
         totals = self._shifted_back(totals[: len(places)], totals[len(places) :])
-        for place, total in zip(places, totals, strict=True):
-            f.do(f"store {self._kind} {total}, ptr {self._place(*place)}, align 4")
+        for (row, column), total in zip(places, totals, strict=True):
+            at = f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
+            f.do(f"store {self._kind} {total}, ptr {at}, align 4")
+
+    def _state(self, values: list[str], pointers: int = 3) -> list[tuple[str, str]]:
+        """Values with their types: a, b and what is ahead, then sums."""
+        kinds = ["ptr"] * pointers + [self._kind] * (len(values) - pointers)
+        return list(zip(kinds, values, strict=True))
+
+    def _round(self, values: list[str], count: int) -> list[str]:
+        """`count` quads, and a line of what is ahead."""
+        values = self._steps(values, count)
+        if self._columns[0] == 0:
+            self._f.do(prefetch(values[2]))
+            values[2] = self._f.at(values[2], _LINE)
+        return values
 
     @property
     def _extras(self) -> int:
@@ -90,16 +115,10 @@ class _Pass:
             for number, total in enumerate(totals)
         ]
 
-    def _place(self, row: int, column: int) -> str:
-        return self._f.at("%tile", 4 * COLUMNS * row + self._bytes * column)
-
-    def _sum(self, row: int, column: int) -> str:
-        return self._f.load(self._kind, self._place(row, column))
-
     def _steps(self, values: list[str], count: int) -> list[str]:
-        """`count` quads: values are a, b, and the sums, set by set."""
+        """`count` quads: values are a, b, what is ahead, and the sums, set by set."""
         f, per_set = self._f, self._rows * len(self._columns) + self._extras
-        a, b, sums = values[0], values[1], values[2:]
+        a, b, ahead, *sums = values
         for k in range(count):
             at = f.at(b, 4 * COLUMNS * k)
             weights = [self._weights(f.at(at, self._bytes * c)) for c in self._columns]
@@ -108,13 +127,13 @@ class _Pass:
                 row_at = f.at(row_at, "%lda") if row else row_at
                 factor = self._factor(f.load("i32", row_at, 1))
                 for i, weight in enumerate(weights):
-                    place = k * per_set + row * len(self._columns) + i
+                    place = k % self._sets * per_set + row * len(self._columns) + i
                     sums[place] = self._add(sums[place], factor, weight)
             for i, weight in enumerate(weights if self._shifted else ()):
-                place = k * per_set + self._rows * len(self._columns) + i
+                place = k % self._sets * per_set + self._rows * len(self._columns) + i
                 ones = self._cast(f.splat(self._level.lanes, "i32", str(0x01010101)), 8)
                 sums[place] = self._add(sums[place], [ones], weight)
-        return [f.at(a, 4 * count), f.at(b, 4 * COLUMNS * count), *sums]
+        return [f.at(a, 4 * count), f.at(b, 4 * COLUMNS * count), ahead, *sums]
 
     def _factor(self, quad: str) -> list[str]:
         """A quad of a row for every column; its even and odd bytes as 16 bits, if need be."""
