@@ -90,6 +90,7 @@ class _End:
         size = 1 if self._levels else 4
 
         together = self._levels and lanes == _WIDE and len(masks) == WHOLE and not any(masks)
+        bounds = byte_bounds(f) if together else ("", "")
 
         def row(_: str, at: list[str]) -> list[str]:
             found = []
@@ -97,11 +98,12 @@ class _End:
                 sums = f.let(f"sub {whole} {f.load(whole, f.at(at[0], 4 * lanes * i))}, {off}")
                 x = f.let(f"fmul {real} {f.let(f'sitofp {whole} {sums} to {real}')}, {factors}")
                 to = f.at(at[1], size * lanes * i)
+                if together:
+                    found.append(rounded_below(f, x, self._high))
+                    continue
                 if self._levels:
                     x = bounded(f, real, x, self._low, self._high, lanes)
-                    found.append(levels_of(f, lanes, x, self._level))
-                    if not together:
-                        _store_levels(f, lanes, found[-1], to, masks[i])
+                    store_levels(f, lanes, x, self._level, to, masks[i])
                     continue
                 x = f.let(f"fadd {real} {x}, {bias}")
                 if masks[i]:
@@ -109,7 +111,7 @@ class _End:
                 else:
                     f.do(f"store {real} {x}, ptr {to}, align 4")
             if together:
-                _store_together(f, found, at[1])
+                store_together(f, found, *bounds, at[1])
             return [f.at(at[0], PITCH), f.at(at[1], "%ldy")]
 
         source = f.at("%tile", f.let(f"shl i64 {first}, 2"))
@@ -151,18 +153,46 @@ def _store_levels(f: Function, lanes: int, levels: str, to: str, mask: str) -> N
     f.do(f"call void {name}({narrow} {bits}, ptr {to}, i32 1, {m} {mask})")
 
 
-def _store_together(f: Function, levels: list[str], to: str) -> None:
-    """Four vectors of levels as one of bytes: packed in pairs, each quarter by itself."""
+def rounded_below(f: Function, x: str, high: str) -> str:
+    """Rounds to the nearest, ties to even, what may be too low for a level but not too high.
+
+    Numbers below all of int32 become its least one.
+    """
+    above = f.let(f"fcmp ogt <16 x float> {x}, {high}")
+    x = f.let(f"select <16 x i1> {above}, <16 x float> {high}, <16 x float> {x}")
+    rest = "<16 x i32> zeroinitializer, i16 -1, i32 4"
+    return f.let(f"call <16 x i32> {_CONVERT[_WIDE]}(<16 x float> {x}, {rest})")
+
+
+def byte_bounds(f: Function) -> tuple[str, str]:
+    """The least level in all lanes: less the level of 0 as i16, and itself as i8."""
+    low = f.let("fptosi float %low to i32")
+    least = f.let(f"add i32 {low}, {f.let('trunc i64 %level to i32')}")
+    words = f.splat(32, "i16", f.let(f"trunc i32 {low} to i16"))
+    return words, f.splat(64, "i8", f.let(f"trunc i32 {least} to i8"))
+
+
+def store_together(f: Function, found: list[str], low: str, least: str, to: str) -> None:
+    """Four vectors of levels less the level of 0 as one of bytes: packed in pairs, by quarters.
+
+    Packing saturates. On the way levels are counted from the least one.
+
+    Args:
+        f: The kernel.
+        found: The vectors, of int32.
+        low: See `byte_bounds`; so is the next.
+        least: In bytes.
+        to: Where the bytes go.
+    """
     whole, words, narrow = "<16 x i32>", "<32 x i16>", "<64 x i8>"
-    low = f.splat(32, "i16", "255")
     pairs = []
-    for a, b in (levels[:2], levels[2:]):
+    for a, b in (found[:2], found[2:]):
         pair = f.let(f"call {words} @llvm.x86.avx512.packssdw.512({whole} {a}, {whole} {b})")
-        pairs.append(f.let(f"and {words} {pair}, {low}"))
+        pairs.append(f.let(f"call {words} @llvm.ssub.sat.v32i16({words} {pair}, {words} {low})"))
     packed = f.let(
         f"call {narrow} @llvm.x86.avx512.packuswb.512({words} {pairs[0]}, {words} {pairs[1]})"
     )
-    packed = f.let(f"bitcast {narrow} {packed} to {whole}")
+    packed = f.let(f"bitcast {narrow} {f.let(f'add {narrow} {packed}, {least}')} to {whole}")
     order = ", ".join(f"i32 {4 * quarter + vector}" for vector in range(4) for quarter in range(4))
     packed = f.let(f"shufflevector {whole} {packed}, {whole} poison, {whole} <{order}>")
     f.do(f"store {whole} {packed}, ptr {to}, align 1")
@@ -185,6 +215,7 @@ def declarations(lanes: int) -> str:
     packs = (
         "declare <32 x i16> @llvm.x86.avx512.packssdw.512(<16 x i32>, <16 x i32>)\n"
         "declare <64 x i8> @llvm.x86.avx512.packuswb.512(<32 x i16>, <32 x i16>)\n"
+        "declare <32 x i16> @llvm.ssub.sat.v32i16(<32 x i16>, <32 x i16>)\n"
     )
     return (packs if lanes == _WIDE else "") + (
         f"declare {whole} @llvm.masked.load.v{lanes}i32.p0(ptr, i32 immarg, {m}, {whole})\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from partita_cpu.llvm import epilogue, epilogue_int8, masked
+from partita_cpu.llvm.add_int8 import add_bytes
 from partita_cpu.llvm.copies import bf16_split, strided_copy
 from partita_cpu.llvm.copies.transpose_block import turn
 from partita_cpu.llvm.function import Function
@@ -10,6 +11,8 @@ from partita_cpu.llvm.images import depthwise_rows
 from partita_cpu.llvm.images.depthwise_pixels import ACROSS, PIXELS, STRIDES, weigh
 from partita_cpu.llvm.images.depthwise_pixels_int8 import declarations as byte_declarations
 from partita_cpu.llvm.images.depthwise_pixels_int8 import weigh_bytes
+from partita_cpu.llvm.images.max_int8 import declarations as maximum_declarations
+from partita_cpu.llvm.images.max_int8 import largest_bytes
 from partita_cpu.llvm.images.planar_to_interleaved import deal
 from partita_cpu.llvm.images.sliding_window import window
 from partita_cpu.llvm.levels import Level
@@ -56,6 +59,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
     made += [epilogue_int8.finish_bytes(f"bytes_{n}", lanes, n == "levels") for n in _ENDS]
     if level.masks_halves:
         made.append(strided_copy.copy_runs("copy_runs"))
+        for kind in ("int8", "uint8"):
+            signed = kind == "int8"
+            made += [add_bytes(f"add_{kind}", signed), largest_bytes(f"max_{kind}", signed)]
     for kind in ("int8", "uint8"):
         signed = kind == "int8"
         made += [weigh_bytes(f"weigh_{kind}_{n}", n, lanes, signed) for n in WINDOW_PIXELS]
@@ -138,7 +144,7 @@ def text(level: Level, part: str = "") -> str:
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]
     if level.masks_halves:
-        parts.append(strided_copy.declarations())
+        parts += [strided_copy.declarations(), maximum_declarations()]
     if level.dots_bfloat16:
         parts += [epilogue.declarations(16), fma.pair_declarations(lanes)]
         if lanes != 16:

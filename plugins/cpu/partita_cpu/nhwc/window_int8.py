@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
-from partita_cpu.jit.intrinsics.address_call import address, call_weigh_bytes
+from partita_cpu.jit.intrinsics.address_call import address, call_largest_bytes, call_weigh_bytes
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 
@@ -116,30 +116,51 @@ def slide_bytes(
 
 @loop
 def largest_bytes(
-    x: Any, y: Any, table: Any, channels: int, lowest: int, tid: int, nt: int
+    x: Any, y: Any, table: Any, channels: int, lowest: int, kernel: int, tid: int, nt: int
 ) -> None:
-    """The largest level of each channel under each window; `lowest` where there is none."""
+    """The largest level of each channel under each window; `lowest` where there is none.
+
+    `kernel` is the address of one that finds them for neighbouring pixels, or 0.
+    """
     height, width = table[1], table[2]
     down, across = table[4], table[5]
     sh, sw, dh, dw = table[7], table[8], table[10], table[11]
     top, left = table[13], table[14]
     oh, ow = table[16], table[17]
+    # Between these columns all taps lie within the image.
+    inner = min(-(-left // sw), ow)
+    inner_end = max(min((width - 1 + left - (across - 1) * dw) // sw + 1, ow), inner)
     rows = y.size // (ow * channels)
     for row in range(rows * tid // nt, rows * (tid + 1) // nt):
         image, start = row // oh, row % oh * sh - top
-        for column in range(ow):
+        first = min(max(0, -(start // dh)), down)
+        last = max(min(down, (height - 1 - start) // dh + 1), first)
+        line = image * height + start + first * dh
+        column = 0
+        while column < ow:
+            place = column * sw - left
+            begin, end, pixels = 0, across, 1
+            if inner <= column < inner_end:
+                pixels = inner_end - column
+            else:
+                begin = min(max(0, -(place // dw)), across)
+                end = max(min(across, (width - 1 - place) // dw + 1), begin)
+            at = (line * width + place + begin * dw) * channels
             to = (row * ow + column) * channels
+            if kernel:
+                steps = dh * width * channels, dw * channels, sw * channels
+                taps = last - first, end - begin, channels
+                call_largest_bytes(
+                    kernel, (address(x) + at, *steps, *taps, address(y) + to, pixels)
+                )
+                column += pixels
+                continue
             target = y[to : to + channels]
             target[:] = lowest
-            for a in range(down):
-                line = start + a * dh
-                if line < 0 or line >= height:
-                    continue
-                for b in range(across):
-                    place = column * sw - left + b * dw
-                    if place < 0 or place >= width:
-                        continue
-                    at = ((image * height + line) * width + place) * channels
-                    source = x[at : at + channels]
+            for a in range(last - first):
+                for b in range(end - begin):
+                    tap = at + (a * dh * width + b * dw) * channels
+                    source = x[tap : tap + channels]
                     for i in range(target.size):
                         target[i] = max(target[i], source[i])
+            column += 1

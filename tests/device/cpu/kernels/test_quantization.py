@@ -14,6 +14,8 @@ import partita
 from partita.contract.profiling import Status
 from partita.errors import CompileError
 from partita.lowering import lower_proto
+from partita_cpu.jit.isa import available
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.quantized_elementwise import add_levels
 from partita_cpu.runtime.device_model import run_graph
 
@@ -233,8 +235,10 @@ def test_quantized_conv(channels, with_bias):
 
 @pytest.mark.parametrize("dtype", BYTES)
 @pytest.mark.parametrize("seed", range(12))
-def test_sums_of_levels_are_divided_as_by_division(dtype, seed):
+@pytest.mark.parametrize("level", available())
+def test_sums_of_levels_are_divided_as_by_division(level, dtype, seed):
     """Scales with ties, ordinary ones, and some that float32 can hardly hold."""
+    kernel = 0 if not level.native else addresses(level).get(f"add_{np.dtype(dtype).name}", 0)
     rng = np.random.default_rng(seed)
     kinds = rng.integers(1, 50, 3) / rng.choice([10, 16, 7]), rng.uniform(0.001, 1, 3)
     a, b, c = (*kinds, 10.0 ** rng.uniform(-30, 30, 3))[seed % 3].astype(np.float32)
@@ -243,7 +247,7 @@ def test_sums_of_levels_are_divided_as_by_division(dtype, seed):
     y, limits = np.zeros_like(x), np.iinfo(dtype)
     low, high = np.float32(limits.min), np.float32(limits.max)
     numbers = [np.array([number]) for number in (a, b, c, *zeros)]
-    add_levels(x, w, *numbers, y, low, high, 0, 1)
+    add_levels(x, w, *numbers, y, low, high, kernel, 0, 1)
     first = (x.astype(np.int32) - zeros[0]).astype(np.float32) * a
     second = (w.astype(np.int32) - zeros[1]).astype(np.float32) * b
     with np.errstate(over="ignore"):

@@ -352,11 +352,13 @@ def test_windows_gathered_at_the_edge_of_memory(level, dtype, data):
     np.testing.assert_array_equal(totals, wanted.sum(1, dtype=np.int64))
 
 
+@pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 @examples(30)
 @given(data=st.data())
-def test_maxima_at_the_edge_of_memory(dtype, data):
-    columns, channels = windows(data), data.draw(st.integers(1, 40))
+def test_maxima_at_the_edge_of_memory(level, dtype, data):
+    columns, channels = windows(data), data.draw(st.integers(1, 140))
+    kernel = 0 if not level.native else addresses(level).get(f"max_{np.dtype(dtype).name}", 0)
     info = np.iinfo(dtype)
     x = np.random.default_rng(0).integers(info.min, info.max + 1, (2, *columns[0], channels))
     x = x.astype(dtype)
@@ -365,8 +367,9 @@ def test_maxima_at_the_edge_of_memory(dtype, data):
         y = guarded.array(np.zeros((2, *columns[6], channels), dtype))
         source = guarded.array(x).reshape(-1)
         for tid in range(2):
-            args = (source, y.reshape(-1), table_of(columns), channels, info.min, tid, 2)
-            largest_bytes(*args)
+            largest_bytes(
+                source, y.reshape(-1), table_of(columns), channels, info.min, kernel, tid, 2
+            )
     finally:
         guarded.release()
     np.testing.assert_array_equal(y, taps_of(x, columns, info.min).max(0))

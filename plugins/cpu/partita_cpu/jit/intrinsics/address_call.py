@@ -66,11 +66,17 @@ call_dots = calling(*[_I64] * 8)
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 """Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""
 
+call_add_bytes = calling(*[_I64] * 7, *[_F32] * 6)
+"""Adds levels; see `add_int8.PARAMETERS`."""
+
 call_runs = calling(*[_I64] * 7)
 """Copies runs of bytes; see `ir.runs.PARAMETERS`."""
 
 call_weigh_bytes = calling(*[_I64] * 13, _F32, _F32, _F32, _I64)
 """Calls a depthwise convolution of bytes; see `ir.weigh_bytes.PARAMETERS`."""
+
+call_largest_bytes = calling(*[_I64] * 9)
+"""Calls the maxima of bytes; see `max_int8.PARAMETERS`."""
 
 call_turn = calling(*[_I64] * 4)
 """Calls a kernel that turns a block; see `ir.turn.PARAMETERS`."""

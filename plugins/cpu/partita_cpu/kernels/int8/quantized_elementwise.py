@@ -10,6 +10,9 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.jit.intrinsics.address_call import address, call_add_bytes
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.conv.pooling import average_pool
@@ -32,6 +35,7 @@ from partita_cpu.kernels.movement.rearrange import concat
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.softmax import softmax
+from partita_cpu.llvm.add_int8 import BLOCK
 from partita_cpu.scalar.activations import leaky_relu
 from partita_cpu.scalar.math import fused_muladd, round_even, sigmoid, wide_vectors
 
@@ -68,9 +72,12 @@ class Quantizations(NamedTuple):
 
 @loop
 def add_levels(
-    x: Any, w: Any, numbers: Quantizations, y: Any, levels: Levels, tid: int, nt: int
+    x: Any, w: Any, numbers: Quantizations, y: Any, levels: Levels, kernel: int, tid: int, nt: int
 ) -> None:
-    """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``."""
+    """``y = round((x - x_zero) * x_scale + (w - w_zero) * w_scale) / y_scale) + y_zero``.
+
+    `kernel` is the address of one that adds whole blocks, or 0.
+    """
     x_scale, w_scale, y_scale, x_zero, w_zero, y_zero = numbers
     low, high = levels
     wide_vectors()
@@ -82,6 +89,14 @@ def add_levels(
     # With the nearest inverse, one step of Markstein's (IBM Journal of Research and Development 34,
     # 1990) gives the same quotient as division, which takes longer, if all is finite.
     if _TINY < c < _HUGE and (abs(a) + abs(b)) * inverse < _HUGE:
+        if kernel:
+            blocks, level = target.size // BLOCK, np.int64(y_zero[0])
+            places = address(left), address(right), address(target), blocks
+            bounds = np.float32(low - c_zero), np.float32(high - c_zero)
+            zeros = np.int64(a_zero), np.int64(b_zero), level
+            call_add_bytes(kernel, (*places, *zeros, a, b, c, inverse, *bounds))
+            left, right = left[BLOCK * blocks :], right[BLOCK * blocks :]
+            target = target[BLOCK * blocks :]
         for i in range(target.size):
             first = np.float32(np.int32(np.int32(left[i]) - a_zero)) * a
             second = np.float32(np.int32(np.int32(right[i]) - b_zero)) * b
@@ -120,7 +135,9 @@ def quantized_binary(
             b.constant(np.zeros(1, x.dtype)) if z is None else z for z in (x_zero, w_zero, y_zero)
         ]
         numbers = Quantizations(*map(b.flat, (x_scale, w_scale, y_scale, *zeros)))
-        args = b.flat(x), b.flat(w), numbers, b.flat(y), levels_of_type(x.dtype)
+        choice = native_choice(b.options)
+        adder = 0 if choice is None else addresses(choice.level).get(f"add_{x.dtype.name}", 0)
+        args = b.flat(x), b.flat(w), numbers, b.flat(y), levels_of_type(x.dtype), adder
         b.call(add_levels, *args)
         return y
     left, right = emit_dequantize(b, x, x_scale, x_zero), emit_dequantize(b, w, w_scale, w_zero)

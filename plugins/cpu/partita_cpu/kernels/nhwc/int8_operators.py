@@ -9,6 +9,7 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import resolve
 from partita_cpu.gemm.tile_kernels import byte_window_kernels
+from partita_cpu.jit.llvm_kernel import addresses
 from partita_cpu.kernels.int8.convolution_windows import emit_windows
 from partita_cpu.kernels.int8.quantized_product import (
     BYTES,
@@ -89,6 +90,7 @@ def largest(b: Builder, node: Node, x: Operand) -> Operand:
     y = b.empty((x.shape[0], *window.out_shape, x.shape[3]), x.dtype)
     if y.size:
         lowest, seen = int(np.iinfo(x.dtype).min), window.trimmed
-        args = b.flat(x), b.flat(y), b.constant(seen.table), x.shape[3], lowest
+        maximum = addresses(choice_of(b).level).get(f"max_{x.dtype.name}", 0)
+        args = b.flat(x), b.flat(y), b.constant(seen.table), x.shape[3], lowest, maximum
         b.call(largest_bytes, *args, work=y.size * seen.taps)
     return y
