@@ -30,6 +30,7 @@ KINDS = {
     "models": 6,
     "element_types": 3,
     "false_shapes": 3,
+    "operators": 5,
     "blobs": 3,
     "locks": 3,
     "irs": 3,
@@ -42,6 +43,7 @@ BATCH = {
     "models": 1000,
     "element_types": 1000,
     "false_shapes": 1000,
+    "operators": 1000,
     "opencl": 400,
 }
 """Cases of a child process; 1600 where nothing is said."""

@@ -11,6 +11,11 @@ import numpy as np
 
 PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64
+DEVICE = {"at_end": True}
+"""Whether the pages beside device CPU's own memory are behind it; else they are before."""
+
+_KEPT = 64
+"""Constants of which the copy is kept, so that what is packed once is copied once."""
 
 
 def protect(address, *, forbid):
@@ -66,19 +71,73 @@ def guarded_empty(shape, dtype, at_end=True, alignment=1):
 
 
 def guard_device():
-    """Puts device CPU's scratch memory, outputs, constants and folded ones at guard pages too."""
+    """Puts each of device CPU's intermediate tensors, outputs and constants at guard pages too."""
     from partita.lowering import builder
     from partita_cpu.runtime import bound_program, device_model
 
     def aligned_empty(shape, dtype):
         if dtype.hasobject or math.prod(shape) == 0:
             return np.empty(shape, dtype)
-        return guarded_empty(shape, dtype, alignment=_ALIGNMENT)
+        return guarded_empty(shape, dtype, DEVICE["at_end"], _ALIGNMENT)
 
     bound_program.aligned_empty = aligned_empty
+    bound_program.Arena = GuardedArena
     builder.new_array = aligned_empty
+    for made in ("constant", "prepack"):
+        setattr(builder.Builder, made, _guarded_operand(getattr(builder.Builder, made)))
     lower = device_model.lower
     device_model.lower = lambda model: with_guarded_constants(lower(model))
+
+
+class GuardedArena:
+    """In the place of `bound_program.Arena`: every intermediate tensor at pages of its own."""
+
+    def __init__(self, memory, offsets):
+        self._offsets = offsets
+        self._memory = {}
+
+    def address(self, operand):
+        """Where an intermediate tensor starts; 0 for anything else."""
+        return self._bytes(operand.root).ctypes.data if operand.root in self._offsets else 0
+
+    def array(self, operand):
+        """The memory of an intermediate tensor."""
+        raw = self._bytes(operand.root)[: operand.nbytes]
+        return raw.view(operand.dtype).reshape(operand.shape)
+
+    def elements(self, arg):
+        """The same for an argument of a step; one that is no intermediate tensor as it is."""
+        there = getattr(arg, "root", None) in self._offsets
+        return self.array(arg) if there else arg
+
+    def _bytes(self, root):
+        if root not in self._memory:
+            size, kind = (root.nbytes,), np.dtype(np.uint8)
+            made = np.empty(size, kind)
+            if root.nbytes:
+                made = guarded_empty(size, kind, DEVICE["at_end"], _ALIGNMENT)
+            self._memory[root] = made
+        return self._memory[root]
+
+
+def _guarded_operand(make):
+    """What makes the same operands of constants, which end at guard pages."""
+    kept = {}
+
+    def made(self, *args, **kwargs):
+        operand = make(self, *args, **kwargs)
+        array = operand.const
+        if id(array) not in kept and array.nbytes and not array.dtype.hasobject:
+            copy = guarded_empty(array.shape, array.dtype, DEVICE["at_end"], _ALIGNMENT)
+            copy[...] = array
+            while len(kept) >= _KEPT:
+                kept.pop(next(iter(kept)))
+            kept[id(array)] = array, copy
+        if id(array) in kept:
+            operand.const = kept[id(array)][1]
+        return operand
+
+    return made
 
 
 def with_guarded_constants(graph):

@@ -1,10 +1,10 @@
-"""The cases of `tensors` on device OPENCL, whose kernels see other memory than device CPU's."""
+"""The cases of `tensors` and `operators` on device OPENCL, whose kernels see other memory."""
 
 from __future__ import annotations
 
-from . import tensors
+from . import operators, tensors
 
 
 def case(seed):
     """One case."""
-    yield from tensors.case(seed, "OPENCL")
+    yield from (tensors, operators)[seed % 2].case(seed, "OPENCL")

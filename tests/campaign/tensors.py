@@ -38,7 +38,7 @@ def case(seed, device="CPU"):
     declare(proto, feeds, shapes)
     if rng.random() < 0.5 and arrays:
         feeds = make_constant(rng, proto, feeds, arrays)
-    at_end = rng.random() < 0.7
+    at_end = guard.DEVICE["at_end"] = bool(rng.random() < 0.7)
     feeds = [guard.guarded(f, at_end) if isinstance(f, np.ndarray) else f for f in feeds]
     yield f"{name} at {'end' if at_end else 'start'}"
     run_patiently(proto, feeds, device)

@@ -238,7 +238,8 @@ def _tidy(
         if tidy:
             _simplify(ir_model)
         nodes, bodies = _operations(ir_model.graph)
-        check_domains(nodes)
+        kept = [op for own in ir_model.functions.values() for op in _operations(own)[0]]
+        check_domains([*nodes, *kept])  # what lowering would inline, if nobody has
         check_inputs(nodes, ir_model.opset_imports)
         _check_wiring(ir_model.graph, nodes, bodies, origin)
         if not tidy:
@@ -341,7 +342,7 @@ def _encode_strings(node: ir.Node) -> None:
             node.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def _operations(graph: ir.Graph) -> tuple[list[ir.Node], list[ir.Graph]]:
+def _operations(graph: ir.Graph | ir.Function) -> tuple[list[ir.Node], list[ir.Graph]]:
     """All operations in order, those in bodies behind the one that holds the body; the bodies."""
     nodes: list[ir.Node] = []
     bodies: list[ir.Graph] = []

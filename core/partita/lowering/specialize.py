@@ -22,6 +22,7 @@ from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.shapes.shape_class import Refine, ShapeClass, learn
+from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
 from partita.model.model import is_static
@@ -63,6 +64,7 @@ class Specializer:
         self.value_inputs = tuple(sorted(value_inputs))
         self._fixed_value_inputs = self.value_inputs
         self.derives = derive_value_inputs
+        self.computed = frozenset(v for node in graph.nodes for v in node.outputs if v is not None)
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
@@ -171,6 +173,7 @@ class Specializer:
             try:
                 with _producers_kept(self.graph.nodes):
                     graph = self._graph_of(self.graph.nodes)
+                    _check_as_declared(graph, declared)
                     refine(graph, declared)
                     return Walk(self, graph, specs, values, as_declared=True).run()
             except (OtherShapes, CompileError) as error:
@@ -187,6 +190,8 @@ class Specializer:
                     return made
         first = Walk(self, self.graph, specs, values)
         first.emit()
+        if not first.as_typed:
+            return first.finish()
         with _producers_kept(first.walked):
             graph = self._graph_of(first.walked)
             refine(graph, first.shapes())
@@ -203,6 +208,8 @@ class Specializer:
         """
         sketch = Sketch(self, self.graph, specs, values)
         sketch.emit()
+        if not sketch.as_typed:
+            raise OtherShapes("types are not as the model says")
         known = sketch.known()
         with _producers_kept(sketch.walked):
             graph = self._graph_of(sketch.unfolded)
@@ -270,6 +277,24 @@ class Specializer:
                 return None
             shapes[value] = shape
         return shapes
+
+
+def _check_as_declared(graph: Graph, shapes: Mapping[Value, tuple[int, ...]]) -> None:
+    """Refuses operations that do not fit the shapes by which they are to be rewritten.
+
+    Raises:
+        CompileError: One does not, or a type is not declared.
+    """
+    for node in graph.nodes:
+        operands = [None if v is None else _stand_in(v, shapes[v]) for v in node.inputs]
+        check_demands(node, operands)
+
+
+def _stand_in(value: Value, shape: tuple[int, ...]) -> Operand:
+    kind = value.dtype if value.const is None else value.const.dtype
+    if kind is None:
+        raise CompileError(f"The type of '{value.name}' is not declared.")
+    return Operand(shape, kind)
 
 
 @contextlib.contextmanager

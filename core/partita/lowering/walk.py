@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
@@ -26,6 +28,7 @@ from partita.lowering.shapes.result_shapes import predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
+from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.lowering.target import Target
 from partita.model.model import is_static
 
@@ -45,7 +48,7 @@ class MoreValueInputs(Exception):  # noqa: N818 - a signal, not an error
 
 
 class OtherShapes(Exception):  # noqa: N818 - a signal, not an error
-    """A value has another shape than it is said to have, or none that is known before the run."""
+    """A value has another shape or type than it is said to have, or none known before the run."""
 
 
 class Owner(Protocol):
@@ -55,11 +58,13 @@ class Owner(Protocol):
         target: The back-end's part.
         known: Constants beyond those in the graph.
         derives: Whether more inputs may become value inputs.
+        computed: The values that the graph's own operations compute.
     """
 
     target: Target
     known: dict[Value, Array]
     derives: bool
+    computed: frozenset[Value]
 
     def weight(self, value: Value) -> Operand:
         """The operand of a constant of the graph."""
@@ -89,6 +94,7 @@ class Walk:
     Attributes:
         walked: The nodes in the order in which they were met; in the place of an If the nodes of
             the branch that was taken, unless its condition is not known yet.
+        as_typed: Whether all values that were met have the types that they are said to have.
     """
 
     def __init__(
@@ -102,6 +108,8 @@ class Walk:
     ) -> None:
         self._predicted = {} if before is None else before.shapes
         self._as_declared = as_declared
+        self._rewritten = as_declared or before is not None
+        self.as_typed = True
         self._owner = owner
         self._graph = graph
         self._target = owner.target
@@ -217,10 +225,27 @@ class Walk:
                 raise OtherShapes(f"{value} of {node} has shape {operand.shape}")
             if self._predicted.get(value, operand.shape) != operand.shape:
                 raise OtherShapes(f"{value} of {node} has shape {operand.shape}")
+            if operand not in late:
+                self._compare_type(value, operand.dtype)
             if operand in late:
                 self._blocked.add(value)
             elif operand.const is not None:
                 self._builder.ops[-1].exec_type = "constant"
+
+    def _compare_type(self, value: Value, found: np.dtype[Any]) -> None:
+        """Notes that a value has another type than the model says: graphs are rewritten by types.
+
+        Raises:
+            OtherShapes: It has, and the graph was rewritten by what the model says.
+        """
+        said = value.dtype
+        if said is None or said == found or value not in self._owner.computed:
+            return
+        if said.hasobject or found.hasobject or {said, found} <= PRECISIONS:
+            return
+        self.as_typed = False
+        if self._rewritten:
+            raise OtherShapes(f"{value} is of type {found}")
 
     def _inline(self, node: Node, graph: Graph, work: deque[Node]) -> None:
         """Puts the nodes of a graph in the place of the node that chose it."""
@@ -384,7 +409,10 @@ class Sketch(Walk):
         result = predicted(node, operands)
         if result is None:
             return False
+        with blamed_on(node):
+            self._target.find(node, operands)
         check_demands(node, operands)  # what the graph is rewritten by must fit
+        self._compare_type(node.outputs[0], result.dtype)  # type: ignore[arg-type]  # as below
         self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
         return True
 

@@ -54,10 +54,38 @@ _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
 """What ONNX defines besides its main operators; its inference trusts these as well."""
 
 PRIVATE_DOMAIN = "partita"
-"""Of operators that devices make of others when they compile; they trust their form."""
+"""Of operators that devices make of others when they compile, and the beginning of such domains.
+
+They trust the form of these operators."""
 
 _LENIENT = frozenset({"Resize"})
 """Operators of which exporters leave out inputs, but the first, that a version of ONNX asks for."""
+
+_MICROSOFT = "com.microsoft"
+
+_REQUIRED_OF_MICROSOFT = {
+    **dict.fromkeys(("BiasGelu", "FastGelu", "Gelu", "QuickGelu"), (0,)),
+    **dict.fromkeys(("FusedConv", "FusedGemm", "FusedMatMul", "TransposeMatMul"), (0, 1)),
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "SimplifiedLayerNormalization"), (0, 1)),
+    **dict.fromkeys(("Attention", "MultiHeadAttention"), (0,)),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1, 2)),
+    "EmbedLayerNormalization": (0, 2, 3, 5, 6),
+    "DynamicQuantizeLSTM": (0, 1, 2, 8, 9, 10, 11),
+    "DynamicQuantizeMatMul": (0, 1, 2),
+    "MatMulIntegerToFloat": (0, 1, 2, 3),
+    "QGemm": (0, 1, 2, 3, 4, 5),
+    **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 1, 3, 4, 6)),
+    **dict.fromkeys(
+        (
+            *("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"),
+            *("QLinearAveragePool", "QLinearGlobalAveragePool"),
+        ),
+        (0, 1, 3),
+    ),
+}
+"""Operators of onnxruntime that back-ends take, and the inputs that must be there.
+
+onnx has no definitions of them. Of QLinearConcat all inputs must be there."""
 
 _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
@@ -85,10 +113,10 @@ def check_domains(nodes: Iterable[ir.Node]) -> None:
         ModelFormatError: Names the first such operation.
     """
     for node in nodes:
-        if node.domain == PRIVATE_DOMAIN:
+        if node.domain.partition(".")[0] == PRIVATE_DOMAIN:
             raise _refusal(
                 node,
-                f"is of domain '{PRIVATE_DOMAIN}', whose operators no file may hold: devices make "
+                f"is of domain '{node.domain}', whose operators no file may hold: devices make "
                 "them when they compile; use another domain for your own, or ONNX's operators",
             )
 
@@ -104,6 +132,9 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
         ModelFormatError: Names the operation and the input.
     """
     for node in nodes:
+        if node.domain == _MICROSOFT:
+            _check_inputs_of_microsoft(node)
+            continue
         version = _version(node, versions)
         if version is None:
             continue
@@ -113,6 +144,15 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
                 raise _refusal(node, f"lacks its input {position}, '{name}'")
         if repeated and None in node.inputs:
             raise _refusal(node, f"lacks its input {node.inputs.index(None)}, one of '{repeated}'")
+
+
+def _check_inputs_of_microsoft(node: ir.Node) -> None:
+    places: Iterable[int] = _REQUIRED_OF_MICROSOFT.get(str(node.op_type), ())
+    if node.op_type == "QLinearConcat":
+        places = range(len(node.inputs))
+    for place in places:
+        if place >= len(node.inputs) or node.inputs[place] is None:
+            raise _refusal(node, f"lacks its input {place}")
 
 
 def _nodes(graph: Any) -> Iterator[ir.Node]:

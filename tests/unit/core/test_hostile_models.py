@@ -259,6 +259,17 @@ def test_inputs_that_must_be_there(op_type, inputs, said):
         read_model(model_of([node(op_type, inputs, "y")], [value("x", [2])], ["y"]))
 
 
+@pytest.mark.parametrize(
+    ("op_type", "inputs", "place"),
+    [("QGemm", ["x", "", "x", "x", "x", "x"], 1), ("QLinearConcat", ["x", "x", "x", "x", ""], 4)],
+)
+def test_inputs_of_operators_of_onnxruntime_that_must_be_there(op_type, inputs, place):
+    made = helper.make_node(op_type, inputs, ["y"], name="n", domain="com.microsoft")
+    model = model_of([made], [value("x", [2])], ["y"])
+    with pytest.raises(ModelFormatError, match=rf"'n' \({op_type}\) lacks its input {place}\."):
+        read_model(model)
+
+
 def test_an_input_that_a_call_leaves_out_is_missed_where_it_is_needed():
     body = helper.make_function(
         "mine",
@@ -342,6 +353,13 @@ def test_operators_of_other_onnx_domains_are_checked_too():
         read_model(proto)
 
 
+def test_operators_of_domains_below_ours_are_refused_too():
+    """Kernels trust what such a node says: a ScaleShift of few factors read beyond these."""
+    made = helper.make_node("ScaleShift", ["x", "x", "x"], ["y"], name="n", domain="partita.nhwc")
+    with pytest.raises(ModelFormatError, match=r"'n' \(ScaleShift\) is of domain 'partita.nhwc'"):
+        read_model(model_of([made], [value("x", [1, 2, 2, 2])], ["y"]))
+
+
 def of_our_domain():
     """A model that names an operator which devices make when they compile."""
     proto = one_relu()
@@ -377,3 +395,14 @@ def test_functions_may_have_the_name_of_our_domain():
         helper.make_function("partita", "Silu", ["a"], ["b"], [node("Relu", ["a"], "b")], opsets)
     )
     assert [op.op_type for op in read_model(proto).ops] == ["Relu"]
+
+
+def test_functions_of_a_model_that_is_taken_for_tidy_hold_none_either():
+    proto = one_relu()
+    made = helper.make_node("ScaleShift", ["a", "a", "a"], ["b"], domain="partita.nhwc")
+    opsets = [helper.make_opsetid("partita.nhwc", 1)]
+    proto.functions.append(helper.make_function("own", "F", ["a"], ["b"], [made], opsets))
+    proto.graph.node[0].op_type, proto.graph.node[0].domain = "F", "own"
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(ModelFormatError, match=r"is of domain 'partita\.nhwc'"):
+        read_model(proto, tidy=False)

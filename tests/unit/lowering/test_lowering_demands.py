@@ -56,6 +56,10 @@ FITS = [
     ("ConvInteger", [(1, 2, 5), (3, 2, 1), (), (3,)], {}),
     ("QLinearMatMul", [(4, 2), (), (), (2, 3), (3,), (3,), (1,), (1,)], {}),
     ("com.microsoft::QGemm", [(4, 2), (), (), (3, 2), (3,), (3,)], {"transB": 1}),
+    ("MatMulInteger", [(4, 2), (2, 3), (4,)], {}),
+    ("MatMulInteger", [(5, 4, 2), (5, 2, 3), (4,)], {}),
+    ("MatMulInteger", [(2,), (2,), (1,)], {}),
+    ("GlobalMaxPool", [(1, 2)], {}),
     ("NonMaxSuppression", [(1, 6, 4), (1, 2, 6)], {}),
     ("RoiAlign", [(1, 2, 8, 8), (3, 4), (3,)], {}),
     ("com.microsoft::MatMulIntegerToFloat", [(4, 2), (2,), (), (), None, None, (1,)], {}),
@@ -121,7 +125,28 @@ FAULTS = [
         {},
         "the bias is to hold 1 element",
     ),
+    ("MatMulInteger", [(4, 2), (3, 3)], {}, "rows of 2 cannot be multiplied by columns of 3"),
+    ("MatMulInteger", [(4, 2), (3,)], {}, "rows of 2 cannot be multiplied by columns of 3"),
+    ("MatMulInteger", [(4, 0), (0, 3), (0,)], {}, "of the rows is to hold 1 or 4"),
+    ("QLinearMatMul", [(4, 2), (), (3,), (2, 5), (), ()], {}, "of the rows is to hold 1 or 4"),
+    (
+        "QLinearMatMul",
+        [(4, 2), (), (), (2, 5), (2,), ()],
+        {"transB": 1},
+        "of the weights is to hold 1 or 5",
+    ),
+    ("com.microsoft::QGemm", [(4, 2), (), (), (2, 3), (), ()], {"transB": 1}, "columns of 3"),
     ("com.microsoft::QLinearAdd", [(4,), (0,), (), (4,), ()], {}, "zero point is to hold 1"),
+    (
+        "com.microsoft::QLinearAveragePool",
+        [(1, 2, 5), (), (), (), ()],
+        {"kernel_shape": [2], "strides": [-1]},
+        "a number that is too small",
+    ),
+    ("GlobalMaxPool", [(5,)], {}, "to have 2 dimensions or more"),
+    ("Conv", [(1, 4, 5), (6, 4, 0)], {}, "a window of \\[0\\] holds no element"),
+    ("ConvTranspose", [(1, 4, 5), (4, 6, 0)], {}, "a window of \\[0\\] holds no element"),
+    ("ConvInteger", [(1, 0, 5), (6, 0, 3)], {}, "the input has no channels"),
     ("com.microsoft::QLinearConcat", [(), (), (4,), (0,), ()], {"axis": 0}, "is to hold 1"),
     *(
         ("com.microsoft::DynamicQuantizeLSTM", other_shape(QUANTIZED_LSTM, place), {}, said)
@@ -167,6 +192,9 @@ F32, F16, F64, I8, I64 = (np.dtype(t) for t in (np.float32, np.float16, np.float
         ("Pad", [F32, I64, F32, I64], True),
         ("partita::Add", [F32, I8], True),
         ("Unheard", [F32, I8], True),
+        ("com.microsoft::QLinearConcat", [F32, I8, I8, F32, I8, I8, F32, I8], True),
+        ("com.microsoft::QLinearConcat", [F32, I8, I8, F32, I8, F64, F32, I8], False),
+        ("com.microsoft::QLinearConcat", [F32, I8, I8, F32, I8, I8, F32, I64], False),
     ],
 )
 def test_types_that_are_to_be_the_same(kind, types, fits):
@@ -176,7 +204,9 @@ def test_types_that_are_to_be_the_same(kind, types, fits):
     if fits:
         check_types(node, operands)
         return
-    with pytest.raises(CompileError, match=rf"'n' \({kind}\) has inputs of types .*; ONNX asks"):
+    with pytest.raises(
+        CompileError, match=rf"'n' \({kind}\) has inputs of types .*; one type is due"
+    ):
         check_demands(node, operands)
 
 

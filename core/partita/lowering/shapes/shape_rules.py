@@ -228,6 +228,8 @@ def _weights(node: Node, x: Shape, w: Shape, transposed: bool) -> Iterable[str]:
         yield f"the weights do not fit the input in {groups} groups"
     if not transposed and outputs % max(groups, 1):
         yield f"{outputs} outputs do not fall into {groups} groups"
+    if 0 in w[2:]:
+        yield f"a window of {list(w[2:])} holds no element"
 
 
 @_demand("Conv", "partita::Conv", "com.microsoft::FusedConv")
@@ -244,6 +246,12 @@ def _conv_transpose(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _slides(node, len(x) - 2)
     yield from _weights(node, x, w, True)
     yield from _holds("the bias", shapes[2], w[1] * node.attrs.get("group", 1))
+
+
+@_demand("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
+def _global_pool(node: Node, shapes: Shapes) -> Iterable[str]:
+    if len(_first(shapes)) < 2:
+        yield "the input is to have 2 dimensions or more"
 
 
 @_demand("MaxPool", "AveragePool", "LpPool")
@@ -322,20 +330,21 @@ def _blocks(node: Node, shapes: Shapes) -> Iterable[str]:
 
 
 class _Places(NamedTuple):
-    """Where a product of bytes has its weights, what is for a whole tensor and what per output."""
+    """Where a product of bytes has its weights, and what is for a tensor, an output or a row."""
 
     weights: int
     single: tuple[int, ...]
     per_output: tuple[int, ...]
     bias: int | None = None
+    per_row: int | None = None
 
 
 _PLACES = {
     "QLinearConv": _Places(3, (1, 2, 6, 7), (4, 5), 8),
     "ConvInteger": _Places(1, (2,), (3,)),
-    "QLinearMatMul": _Places(3, (1, 6, 7), (4, 5)),
-    "MatMulInteger": _Places(1, (), (3,)),
-    "MatMulIntegerToFloat": _Places(1, (2,), (3, 5), 6),
+    "QLinearMatMul": _Places(3, (1, 6, 7), (4, 5), per_row=2),
+    "MatMulInteger": _Places(1, (), (3,), per_row=2),
+    "MatMulIntegerToFloat": _Places(1, (2,), (3, 5), 6, per_row=4),
     "DynamicQuantizeMatMul": _Places(1, (), (2, 3), 4),
     "QGemm": _Places(3, (1, 2, 7, 8), (4, 5)),
 }
@@ -357,6 +366,8 @@ def _quantized_conv(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _slides(node, len(x) - 2)
     yield from _weights(node, x, w, False)
     yield from _quantized(node, shapes, w[0], True)
+    if not w[1]:
+        yield "the input has no channels"
 
 
 @_demand(
@@ -367,9 +378,16 @@ def _quantized_conv(node: Node, shapes: Shapes) -> Iterable[str]:
     "com.microsoft::QGemm",
 )
 def _quantized_product(node: Node, shapes: Shapes) -> Iterable[str]:
-    _, w = _pair(shapes, _PLACES[node.op_type].weights)
-    outputs = w[0] if node.attrs.get("transB", 0) else w[-1]
+    places = _PLACES[node.op_type]
+    x, w = _pair(shapes, places.weights)
+    turned = node.op_type == "QGemm" and node.attrs.get("transB", 0)
+    outputs, terms = (w[0], w[-1]) if turned else (w[-1], w[max(-2, -len(w))])
+    if x[-1] != terms:
+        yield f"rows of {x[-1]} cannot be multiplied by columns of {terms}"
     yield from _quantized(node, shapes, outputs if len(w) > 1 else 1, len(w) <= 2)
+    if places.per_row is not None:
+        rows = math.prod(x[:-1]), *x[-2:-1]
+        yield from _holds("a zero point of the rows", shapes[places.per_row], 1, *rows)
 
 
 _PAIRS_OF_LEVELS = ("QLinearAdd", "QLinearMul")
@@ -382,6 +400,8 @@ def _levels(node: Node, shapes: Shapes) -> Iterable[str]:
     places = (1, 2, 4, 5, 6, 7) if node.op_type in _PAIRS_OF_LEVELS else (1, 2, 3, 4)
     for place in places:
         yield from _holds("a scale or zero point", shapes[place], 1)
+    if node.op_type == "QLinearAveragePool":
+        yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
 
 
 @_demand("com.microsoft::DynamicQuantizeLSTM")

@@ -16,33 +16,40 @@ from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
 
-_PRECISIONS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
+PRECISIONS = frozenset(map(np.dtype, (np.float32, np.float16, ml_dtypes.bfloat16)))
 """One of these may stand for another: back-ends keep some tensors in fewer bits, and know it."""
+
+Groups = tuple[tuple[tuple[int, ...], bool], ...]
 
 
 def check_types(node: Node, operands: Sequence[Operand | None]) -> None:
-    """Refuses an operation of ONNX whose inputs are to be of one type and are not.
+    """Refuses an operation whose inputs are to be of one type, by its definition, and are not.
 
     Raises:
         CompileError: They are not.
     """
-    if node.domain or len(operands) < 2:
+    if len(operands) < 2:
         return
-    for places, repeats in _groups(node.op_type, node.version):
+    if node.kind == "com.microsoft::QLinearConcat":
+        levels = tuple(place for place in range(1, len(operands)) if place % 3)
+        groups: Groups = ((levels, False),)
+    else:
+        groups = () if node.domain else _groups(node.op_type, node.version)
+    for places, repeats in groups:
         chosen = [operands[place] for place in places if place < len(operands)]
         if repeats:
             chosen += operands[places[-1] + 1 :]
         found = {operand.dtype for operand in chosen if operand is not None}
-        if len(found) > 1 and not found <= _PRECISIONS:
+        if len(found) > 1 and not found <= PRECISIONS:
             listed = ", ".join("none" if o is None else str(o.dtype) for o in operands)
             raise CompileError(
-                f"Operation '{node.name}' ({node.kind}) has inputs of types {listed}; ONNX asks "
-                "for one type where they are joined or combined. Cast them."
+                f"Operation '{node.name}' ({node.kind}) has inputs of types {listed}; one type is "
+                "due where they are joined or combined. Cast them."
             )
 
 
 @functools.cache
-def _groups(op_type: str, version: int) -> tuple[tuple[tuple[int, ...], bool], ...]:
+def _groups(op_type: str, version: int) -> Groups:
     """Places of inputs that are of one type, and whether any number follows the last of them."""
     import onnx
 

@@ -80,7 +80,7 @@ def gather_windows(
     # Between these columns all taps of a row of the kernel are one run of the image.
     inner, inner_end = 0, 0
     if copy and table[11] == 1:
-        inner = min(-(-left // stride), out_w)
+        inner = min(max(-(-left // stride), 0), out_w)
         inner_end = max(min((table[2] + left - across) // stride + 1, out_w), inner)
     lines = images * out_d * out_h
     for line in range(lines * tid // nt, lines * (tid + 1) // nt):

@@ -577,7 +577,7 @@ def emit_packed_product(
 ) -> Operand:
     """The product of rows as `pack_rows` leaves them with ``arrange(w)``, (rows, columns)."""
     rows, width, level = row_totals.size, row_bytes(b, terms), level_of(b)
-    columns = w.size // terms if terms else w.shape[-1]
+    columns = w.size // terms if terms else max(w.shape)
     panels, totals = packed_weights(b, w, arrange, columns, width)
     none, one = b.constant(np.zeros(1, np.int32)), b.constant(np.ones(1, np.float32))
     if result is None:

@@ -129,6 +129,7 @@ def dequantize_narrow(x: Array, scales: Array, zeros: Array, y: Array) -> None:
 
 
 def _repeat_blocks(x: Array, y: Array, axis: int, block: int) -> None:
+    block = min(block, y.shape[axis])  # a block may be longer than memory
     y[...] = np.repeat(x, block, axis)[tuple(slice(n) for n in y.shape)]
 
 

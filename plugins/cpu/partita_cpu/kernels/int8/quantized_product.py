@@ -201,7 +201,10 @@ def times_whole(a: Any, b: Any) -> Any:
 _times, _times_whole = broadcast(operator.mul), broadcast(times_whole)
 
 
-@kernel("MatMulIntegerToFloat", domain="com.microsoft", dtypes={0: BYTES, 1: BYTES, 2: F32, 3: F32})
+_TO_FLOAT = dict.fromkeys((0, 1, 4, 5), BYTES) | dict.fromkeys((2, 3, 6), F32)
+
+
+@kernel("MatMulIntegerToFloat", domain="com.microsoft", dtypes=_TO_FLOAT)
 def matmul_integer_to_float(
     b: Builder,
     node: Node,
@@ -217,7 +220,10 @@ def matmul_integer_to_float(
     return _emit_scaled(b, x, w, (x_zero, w_zero), (x_scale, w_scale), bias)
 
 
-@kernel("DynamicQuantizeMatMul", domain="com.microsoft", dtypes={0: F32, 1: BYTES, 2: F32})
+_DYNAMIC: dict[int, DTypes] = {0: F32, 1: BYTES, 2: F32, 3: BYTES, 4: F32}
+
+
+@kernel("DynamicQuantizeMatMul", domain="com.microsoft", dtypes=_DYNAMIC)
 def dynamic_quantize_matmul(
     b: Builder,
     node: Node,
