@@ -27,11 +27,12 @@ class CpuProperties(DeviceProperties):
     INFERENCE_PRECISION_HINT: Literal["f32", "bf16", "f16"] = Field(
         "f32",
         description="Precision of floating-point arithmetic. bf16 rounds the factors of matrix "
-        "products and convolutions to bfloat16, and images between them, where the processor has "
-        "instructions for it (AVX512_BF16, AMX). f16 rounds them to float16: weights are kept so "
-        "(for AMX as two bfloat16), and images between convolutions with AVX-512; numbers beyond "
-        "65504 become infinite, sums are float32. Where kernels lack it they compute f32: the "
-        "compiled model's property says so, its INFERENCE_PRECISION_NOTE and explain() say why.",
+        "products and convolutions to bfloat16 where the processor has instructions for it "
+        "(AVX512_BF16, AMX, bf16 of 64-bit ARM), and images between them but on ARM. f16 rounds "
+        "factors to float16: weights are kept so (for AMX as two bfloat16), and images between "
+        "convolutions with AVX-512; numbers beyond 65504 become infinite, sums are float32. Where "
+        "kernels lack it they compute f32: the compiled model's property says so, its "
+        "INFERENCE_PRECISION_NOTE and explain() say why.",
     )
     EXECUTION_MODE_HINT: ExecutionMode = Field(
         ExecutionMode.PERFORMANCE,

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +27,7 @@ from partita_cpu.llvm.levels import (
     AVX512_BF16,
     AVX512_VNNI,
     CHAINS,
+    EVERY,
     NEON,
     NEON_I8MM,
     PORTABLE,
@@ -48,6 +50,16 @@ def machine(monkeypatch):
 
     yield pretend
     isa_module.available.cache_clear()
+
+
+def test_the_page_on_levels_tells_what_each_computes():
+    page = Path(__file__).parents[4] / "docs/adr/0022-instruction-set-levels.md"
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (.+) \| (.+) \| (.+) \|$", page.read_text(), re.M)
+    told = {name: tuple(cell != "–" for cell in cells) for name, *cells in rows}
+    assert told == {
+        name: (level.dots_bytes, level.dots_bfloat16, level.keeps_bfloat16)
+        for name, level in EVERY.items()
+    }
 
 
 def test_wider_levels_have_all_that_narrower_ones_have():
