@@ -46,7 +46,7 @@ def cache_folder(kind: str) -> Path | None:
         The folder, its links resolved; ``None`` if it cannot be used, or if ``PARTITA_CACHE_DIR``
         is set to nothing.
     """
-    root = _root()
+    root = cache_root()
     if root is None:
         return None
     known = _checked.get((root, kind))
@@ -183,10 +183,6 @@ def make_private(folder: Path) -> None:
 
 def cache_root() -> Path | None:
     """The folder above all of :func:`cache_folder`, unchecked; ``None`` if nothing is kept."""
-    return _root()
-
-
-def _root() -> Path | None:
     told = os.environ.get(CACHE_VARIABLE)
     if told is None:
         return _of_the_system(os.environ.get("HOME"), os.environ.get("XDG_CACHE_HOME"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,19 @@ def resident_bytes() -> int:
     return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def _require_level(
+    use: Callable[[int], None], first: int, count: int, most_mib: int, what: str
+) -> None:
+    """Requires that many uses take less memory than allowed beyond what the first few took."""
+    use(first)
+    gc.collect()
+    before = resident_bytes()
+    use(count)
+    gc.collect()
+    growth = (resident_bytes() - before) / _MIB
+    require(growth < most_mib, f"{count} {what} take {growth:.0f} MiB more.")
+
+
 @check("memory")
 def runs_do_not_grow(bench: Bench) -> None:
     """A hundred runs of a half-megabyte model need no more memory than the first ten."""
@@ -41,15 +56,12 @@ def runs_do_not_grow(bench: Bench) -> None:
     compiled = bench.compile(sample.proto)
     request = compiled.create_infer_request()
     feeds = sample.feeds()
-    for _ in range(10):
-        request.infer(feeds)
-    gc.collect()
-    before = resident_bytes()
-    for _ in range(100):
-        request.infer({name: array.copy() for name, array in feeds.items()})
-    gc.collect()
-    growth = (resident_bytes() - before) / _MIB
-    require(growth < 20, f"100 runs of a 0.5 MiB model take {growth:.0f} MiB more.")
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            request.infer({name: array.copy() for name, array in feeds.items()})
+
+    _require_level(use, 10, 100, 20, "runs of a 0.5 MiB model")
 
 
 @check("memory")
@@ -57,16 +69,13 @@ def new_shapes_do_not_grow(bench: Bench) -> None:
     """Ever new shapes do not pile up: what is cached per shape has a limit."""
     sample = bench.sample("dynamic")
     request = bench.compile(sample.proto).create_infer_request()
-    rows = [20000 + 16 * i for i in range(80)]
-    for count in rows[:10]:
-        request.infer(sample.feeds(N=count))
-    gc.collect()
-    before = resident_bytes()
-    for count in rows[10:]:
-        request.infer(sample.feeds(N=count))
-    gc.collect()
-    growth = (resident_bytes() - before) / _MIB
-    require(growth < 40, f"70 new shapes of 0.6 MiB each take {growth:.0f} MiB more.")
+    rows = itertools.count(20000, 16)
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            request.infer(sample.feeds(N=next(rows)))
+
+    _require_level(use, 10, 70, 40, "new shapes of 0.6 MiB each")
 
 
 @check("memory")
@@ -79,13 +88,8 @@ def requests_give_back(bench: Bench) -> None:
     def use(count: int) -> None:
         for _ in range(count):
             compiled.create_infer_request().infer(feeds)
-        gc.collect()
 
-    use(5)
-    before = resident_bytes()
-    use(120)
-    growth = (resident_bytes() - before) / _MIB
-    require(growth < 30, f"120 requests made and dropped take {growth:.0f} MiB more.")
+    _require_level(use, 5, 120, 30, "requests made and dropped")
 
 
 @check("memory")
@@ -117,11 +121,7 @@ def compiling_does_not_grow(bench: Bench) -> None:
             bench.compile(sample.proto)(feeds)
             gc.collect()  # in a large process Python would come to it too late
 
-    use(4)
-    before = resident_bytes()
-    use(64)
-    growth = (resident_bytes() - before) / _MIB
-    require(growth < 18, f"64 compiles of a 0.5 MiB model take {growth:.0f} MiB more.")
+    _require_level(use, 4, 64, 18, "compiles of a 0.5 MiB model")
 
 
 @check("memory")
@@ -132,10 +132,5 @@ def transfers_give_back(bench: Bench) -> None:
     def use(count: int) -> None:
         for _ in range(count):
             bench.core.device_api.transfer_to(bench.device, partita.HostTensor(array.copy()))
-        gc.collect()
 
-    use(5)
-    before = resident_bytes()
-    use(60)
-    growth = (resident_bytes() - before) / _MIB
-    require(growth < 20, f"60 transfers of 1 MiB take {growth:.0f} MiB more.")
+    _require_level(use, 5, 60, 20, "transfers of 1 MiB")

@@ -101,15 +101,15 @@ def _flops(node: ir.Node) -> float:
     if node.op_type in ("Conv", "ConvInteger", "QLinearConv", "ConvTranspose"):
         weights = shapes[3] if node.op_type == "QLinearConv" and len(shapes) > 3 else shapes[1]
         if len(weights) > 2:
-            result = written if node.op_type != "ConvTranspose" else _product(shapes[0])
-            return 2.0 * result * _product(weights[1:])
+            result = written if node.op_type != "ConvTranspose" else math.prod(shapes[0])
+            return 2.0 * result * math.prod(weights[1:])
     if node.op_type in ("MatMul", "Gemm", "MatMulInteger") and len(shapes) > 1 and shapes[0]:
         transposed = node.attributes.get("transA")
         inner = shapes[0][0 if transposed is not None and transposed.value else -1]
         return 2.0 * written * inner
     if node.op_type in ("LSTM", "GRU", "RNN") and len(shapes) > 2 and len(shapes[0]) == 3:
         steps, batch, _ = shapes[0]
-        return 2.0 * steps * batch * (_product(shapes[1]) + _product(shapes[2]))
+        return 2.0 * steps * batch * (math.prod(shapes[1]) + math.prod(shapes[2]))
     return float(written)
 
 
@@ -123,13 +123,9 @@ def _shape(value: ir.Value | None) -> tuple[int, ...]:
 
 
 def _elements(value: ir.Value) -> int:
-    return _product(_shape(value))
+    return math.prod(_shape(value))
 
 
 def _nbytes(value: ir.Value) -> int:
     dtype = numpy_dtype(value.dtype)
     return _elements(value) * (4 if dtype is None else dtype.itemsize)
-
-
-def _product(dims: Sequence[int]) -> int:
-    return math.prod(dims)

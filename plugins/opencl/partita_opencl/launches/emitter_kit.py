@@ -143,19 +143,8 @@ def raw_ctype(dtype: np.dtype[Any]) -> str:
     return _SIZED[dtype.itemsize]
 
 
-def i32(value: int) -> np.int32:
-    """An ``int`` argument."""
-    return np.int32(value)
-
-
-def i64(value: int) -> np.int64:
-    """A ``long`` argument."""
-    return np.int64(value)
-
-
-def f32(value: float) -> np.float32:
-    """A ``float`` argument."""
-    return np.float32(value)
+i32, i64, f32 = np.int32, np.int64, np.float32
+"""Of an ``int``, a ``long`` and a ``float`` argument."""
 
 
 def ints(*values: int) -> Array:

@@ -61,7 +61,7 @@ def max_pool(b: Builder, node: Node, x: Operand) -> tuple[Operand | None, ...]:
     work = y.size * seen.taps
     if len(node.outputs) < 2 or node.outputs[1] is None:
         if y.size:
-            b.call(max_windows, b.flat(x), b.flat(y), table, lowest, work=work)
+            b.call(max_windows, b.flat(x), b.flat(y), table, lowest, 0, work=work)
         return y, None
     index = b.empty(y.shape, np.int64)
     order = int(node.attrs.get("storage_order", 0))
@@ -80,7 +80,7 @@ def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
     if y.size:
         seen = window.trimmed
         work = y.size * seen.taps
-        b.call(power_windows, b.flat(x), b.flat(y), b.constant(seen.table), 0, work=work)
+        b.call(power_windows(0), b.flat(x), b.flat(y), b.constant(seen.table), 0.0, 0, work=work)
         include = bool(node.attrs.get("count_include_pad", 0))
         counts = [b.constant(window.counted(axis, include)) for axis in range(3)]
         b.call(divide_windows, b.flat(y), *counts)
@@ -96,7 +96,8 @@ def lp_pool(b: Builder, node: Node, x: Operand) -> Operand:
     y = b.empty((*x.shape[:2], *window.out_shape), x.dtype)
     if y.size:
         work = y.size * window.taps
-        b.call(power_windows, b.flat(x), b.flat(y), b.constant(window.table), p, work=work)
+        tensors = b.flat(x), b.flat(y), b.constant(window.table)
+        b.call(power_windows(p), *tensors, 0.0, p, work=work)
         _root(b, y, p)
     return y
 

@@ -6,9 +6,13 @@ a whole row at once, so that unit strides become vector code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from partita.lowering import Array
+from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.kernel import jit
 
 
@@ -19,47 +23,92 @@ def _span(shift: int, stride: int, size: int, out: int) -> tuple[int, int]:
     return low, max(min(out, (size - 1 - shift) // stride + 1), low)
 
 
-@jit
-def max_windows(x: Array, y: Array, table: Array, lowest: float, tid: int, nt: int) -> None:
-    """The largest element under each window; `lowest` where there is none."""
-    id_, ih, iw = table[0], table[1], table[2]
-    kd, kh, kw = table[3], table[4], table[5]
-    sd, sh, sw = table[6], table[7], table[8]
-    dd, dh, dw = table[9], table[10], table[11]
-    pd, ph, pw = table[12], table[13], table[14]
-    od, oh, ow = table[15], table[16], table[17]
-    least = y.dtype.type(lowest)
-    rows = y.size // max(ow, 1)
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        plane = row // (od * oh)
-        z0 = row // oh % od * sd - pd
-        y0 = row % oh * sh - ph
-        to = row * ow
-        for i in range(ow):
-            y[to + i] = least
-        for a in range(kd):
-            z = z0 + a * dd
-            if z < 0 or z >= id_:
-                continue
-            for b in range(kh):
-                r = y0 + b * dh
-                if r < 0 or r >= ih:
+@register_jitable
+def larger_term(best: Any, v: Any, p: int) -> Any:
+    """The larger one; the best so far if the other is NaN."""
+    return v if v > best else best
+
+
+@register_jitable
+def add_term(total: Any, v: Any, p: int) -> Any:
+    """The sum."""
+    return total + v
+
+
+@register_jitable
+def add_magnitude(total: Any, v: Any, p: int) -> Any:
+    """The sum of magnitudes."""
+    return total + abs(v)
+
+
+@register_jitable
+def add_square(total: Any, v: Any, p: int) -> Any:
+    """The sum of squares."""
+    return total + v * v
+
+
+@register_jitable
+def add_power(total: Any, v: Any, p: int) -> Any:
+    """The sum of ``abs(x) ** p``."""
+    return total + abs(v) ** p
+
+
+def fold_windows(combine: Callable[[Any, Any, int], Any]) -> Callable[..., None]:
+    """A kernel ``(x, y, table, start, p, tid, nt)`` that folds the elements under each window."""
+
+    def fold(x: Array, y: Array, table: Array, start: float, p: int, tid: int, nt: int) -> None:
+        id_, ih, iw = table[0], table[1], table[2]
+        kd, kh, kw = table[3], table[4], table[5]
+        sd, sh, sw = table[6], table[7], table[8]
+        dd, dh, dw = table[9], table[10], table[11]
+        pd, ph, pw = table[12], table[13], table[14]
+        od, oh, ow = table[15], table[16], table[17]
+        first = y.dtype.type(start)
+        rows = y.size // max(ow, 1)
+        for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+            plane = row // (od * oh)
+            z0 = row // oh % od * sd - pd
+            y0 = row % oh * sh - ph
+            to = row * ow
+            for i in range(ow):
+                y[to + i] = first
+            for a in range(kd):
+                z = z0 + a * dd
+                if z < 0 or z >= id_:
                     continue
-                line = ((plane * id_ + z) * ih + r) * iw
-                for c in range(kw):
-                    shift = c * dw - pw
-                    low, high = _span(shift, sw, iw, ow)
-                    start = line + shift
-                    if sw == 1:
-                        for i in range(low, high):
-                            v = x[np.uint64(start + i)]
-                            best = y[np.uint64(to + i)]
-                            y[np.uint64(to + i)] = v if v > best else best
-                    else:
-                        for i in range(low, high):
-                            v = x[np.uint64(start + i * sw)]
-                            best = y[np.uint64(to + i)]
-                            y[np.uint64(to + i)] = v if v > best else best
+                for b in range(kh):
+                    r = y0 + b * dh
+                    if r < 0 or r >= ih:
+                        continue
+                    line = ((plane * id_ + z) * ih + r) * iw
+                    for c in range(kw):
+                        shift = c * dw - pw
+                        low, high = _span(shift, sw, iw, ow)
+                        at = line + shift
+                        if sw == 1:
+                            for i in range(low, high):
+                                v = x[np.uint64(at + i)]
+                                y[np.uint64(to + i)] = combine(y[np.uint64(to + i)], v, p)
+                        else:
+                            for i in range(low, high):
+                                v = x[np.uint64(at + i * sw)]
+                                y[np.uint64(to + i)] = combine(y[np.uint64(to + i)], v, p)
+
+    fold.__name__ = fold.__qualname__ = f"fold_windows_{combine.__name__}"
+    return jit(fold)
+
+
+max_windows = fold_windows(larger_term)
+"""The largest element under each window; ``start`` where there is none, and no ``p``."""
+
+_POWERS = {0: add_term, 1: add_magnitude, 2: add_square}
+_power_windows = {p: fold_windows(combine) for p, combine in _POWERS.items()}
+_any_power = fold_windows(add_power)
+
+
+def power_windows(p: int) -> Callable[..., None]:
+    """The kernel for the sum of ``abs(x) ** p`` under each window; of x itself for p = 0."""
+    return _power_windows.get(p, _any_power)
 
 
 @jit
@@ -104,55 +153,6 @@ def max_windows_with_index(
                                     place = base + (z * ih + r) * iw + q
             y[row * ow + i] = best
             index[row * ow + i] = place
-
-
-@jit
-def power_windows(x: Array, y: Array, table: Array, p: int, tid: int, nt: int) -> None:
-    """The sum of ``abs(x) ** p`` under each window; of x itself for p = 0."""
-    id_, ih, iw = table[0], table[1], table[2]
-    kd, kh, kw = table[3], table[4], table[5]
-    sd, sh, sw = table[6], table[7], table[8]
-    dd, dh, dw = table[9], table[10], table[11]
-    pd, ph, pw = table[12], table[13], table[14]
-    od, oh, ow = table[15], table[16], table[17]
-    zero = y.dtype.type(0)
-    rows = y.size // max(ow, 1)
-    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
-        plane = row // (od * oh)
-        z0 = row // oh % od * sd - pd
-        y0 = row % oh * sh - ph
-        to = row * ow
-        for i in range(ow):
-            y[to + i] = zero
-        for a in range(kd):
-            z = z0 + a * dd
-            if z < 0 or z >= id_:
-                continue
-            for b in range(kh):
-                r = y0 + b * dh
-                if r < 0 or r >= ih:
-                    continue
-                line = ((plane * id_ + z) * ih + r) * iw
-                for c in range(kw):
-                    shift = c * dw - pw
-                    low, high = _span(shift, sw, iw, ow)
-                    start = line + shift
-                    if p == 0 and sw == 1:
-                        for i in range(low, high):
-                            y[np.uint64(to + i)] += x[np.uint64(start + i)]
-                    elif p == 0:
-                        for i in range(low, high):
-                            y[np.uint64(to + i)] += x[np.uint64(start + i * sw)]
-                    elif p == 1:
-                        for i in range(low, high):
-                            y[np.uint64(to + i)] += abs(x[np.uint64(start + i * sw)])
-                    elif p == 2:
-                        for i in range(low, high):
-                            v = x[np.uint64(start + i * sw)]
-                            y[np.uint64(to + i)] += v * v
-                    else:
-                        for i in range(low, high):
-                            y[np.uint64(to + i)] += abs(x[np.uint64(start + i * sw)]) ** p
 
 
 @jit

@@ -95,12 +95,6 @@ def modulo_float(a: Any, b: Any) -> Any:
 
 
 @register_jitable
-def remainder_float(a: Any, b: Any) -> Any:
-    """C's ``fmod``."""
-    return np.fmod(a, b)
-
-
-@register_jitable
 def power_whole(a: Any, b: Any) -> Any:
     """A power with an integer base, computed in float64 as onnxruntime does."""
     return np.int64(np.float64(a) ** np.float64(b))
@@ -210,7 +204,7 @@ _SHIFT = {
 }
 _MODULO: dict[tuple[str, bool], Kernel] = {
     ("f", False): broadcast(modulo_float),
-    ("f", True): broadcast(remainder_float),
+    ("f", True): broadcast(np.fmod),
     ("i", False): broadcast(modulo_whole),
     ("i", True): broadcast(remainder_whole),
     ("u", False): broadcast(modulo_unsigned),

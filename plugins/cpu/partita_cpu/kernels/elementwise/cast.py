@@ -38,25 +38,14 @@ def same(x: Any) -> Any:
 
 
 @register_jitable
-def through_int32(x: Any) -> Any:
-    """Towards zero; what fits in 32 bits wraps when it is narrowed."""
-    return np.int32(x)
-
-
-@register_jitable
-def through_int64(x: Any) -> Any:
-    """Towards zero; what fits in 64 bits wraps when it is narrowed."""
-    return np.int64(x)
-
-
-@register_jitable
 def nonzero(x: Any) -> Any:
     """True for everything but zero."""
     return x != 0
 
 
 _same, _nonzero = mapped(same), mapped(nonzero)
-_through_int32, _through_int64 = mapped(through_int32), mapped(through_int64)
+_through_int32, _through_int64 = mapped(np.int32), mapped(np.int64)
+"""Towards zero; what fits in 32 or 64 bits wraps when it is narrowed."""
 
 
 def emit_cast(b: Builder, x: Operand, dtype: Any, saturate: bool = True) -> Operand:

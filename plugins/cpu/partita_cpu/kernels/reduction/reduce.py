@@ -25,7 +25,6 @@ from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import (
-    absolute_term,
     fold_kernel,
     log_sum_exp,
     same_term,
@@ -37,12 +36,6 @@ from partita_cpu.scalar.math import log, multiply_in_any_order, sqrt
 PARTS = 64
 """Pieces that one very long row is cut into, to be shared among threads."""
 LONG = 1 << 17
-
-
-@register_jitable
-def product_in_any_order(a: Any, b: Any) -> Any:
-    """``a * b`` of floats."""
-    return multiply_in_any_order(a, b)
 
 
 @register_jitable
@@ -83,21 +76,19 @@ class Reduction:
 
 _sum = sum_kernel(same_term)
 _sum_square = sum_kernel(square_term)
-_sum_absolute = sum_kernel(absolute_term)
+_sum_absolute = sum_kernel(abs)
 _whole_sum = fold_kernel(operator.add)
 _WHOLE = (_whole_sum, _whole_sum)
 _WHOLE_SQUARE = (fold_kernel(operator.add, square_term), _whole_sum)
-_WHOLE_ABSOLUTE = (fold_kernel(operator.add, absolute_term), _whole_sum)
+_WHOLE_ABSOLUTE = (fold_kernel(operator.add, abs), _whole_sum)
 _max, _min = fold_kernel(larger), fold_kernel(smaller)
-_product, _whole_product = fold_kernel(product_in_any_order), fold_kernel(operator.mul)
+_product, _whole_product = fold_kernel(multiply_in_any_order), fold_kernel(operator.mul)
 
 _REDUCTIONS = {
     "ReduceSum": Reduction(_sum, _sum, _WHOLE),
     "ReduceMean": Reduction(_sum, _sum, _WHOLE, empty=math.nan, last="mean"),
     "ReduceSumSquare": Reduction(_sum_square, _sum, _WHOLE_SQUARE),
-    "ReduceL1": Reduction(
-        _sum_absolute, _sum, (fold_kernel(operator.add, absolute_term), _whole_sum)
-    ),
+    "ReduceL1": Reduction(_sum_absolute, _sum, _WHOLE_ABSOLUTE),
     "ReduceL2": Reduction(_sum_square, _sum, _WHOLE_SQUARE, last="sqrt", real=True),
     "ReduceLogSum": Reduction(_sum, _sum, _WHOLE, empty=-math.inf, last="log", real=True),
     "ReduceLogSumExp": Reduction(log_sum_exp, log_sum_exp, _WHOLE, empty=-math.inf, real=True),

@@ -45,12 +45,6 @@ def square_term(x: Any) -> Any:
 
 
 @register_jitable
-def absolute_term(x: Any) -> Any:
-    """The element's magnitude."""
-    return abs(x)
-
-
-@register_jitable
 def sum_of_row(row: Any) -> Any:
     """The sum of a float row in float64, right to a few ulp of float32."""
     total = np.float64(0)
