@@ -64,8 +64,8 @@ def lstm_loop(
     nt: int,
 ) -> None:
     """LSTM. ``x``: rows of 4 gates (i, o, f, c); overwritten."""
-    peepholes, lengths, h, c, places = memory
-    shape, reverse, codes, parameters, clip = cell
+    lengths, h, places = memory.lengths, memory.h, memory.places
+    shape, reverse = cell.shape, cell.reverse
     batch, n, width = shape[2], shape[3], shape[10]
     first, last = shape[0] * batch * tid // nt, shape[0] * batch * (tid + 1) // nt
     while first < last:
@@ -76,20 +76,7 @@ def lstm_loop(
             panels = GatePanels(weights, d * n * width, n, width // PANEL)
             add_products(h, n, panels, x, places, 0, first, stop)
             for row in range(first, stop):
-                at = places[row]
-                state = h[row * n : (row + 1) * n]
-                if at >= 0:
-                    _lstm_cell(
-                        x[at : at + 4 * n],
-                        state,
-                        c[row * n : (row + 1) * n],
-                        peepholes[d * 3 * n : (d + 1) * 3 * n],
-                        codes[d * 3 : d * 3 + 3],
-                        parameters[d * 6 : d * 6 + 6],
-                        clip,
-                        input_forget,
-                    )
-                give_output(y, state, lengths, shape, step, reverse[d], row)
+                _lstm_row(x, memory, y, cell, input_forget, d, step, row)
         first = stop
 
 
@@ -119,9 +106,9 @@ def lstm_bytes_loop(
     Threads share directions only.
     """
     scales, zeros, totals = of_columns
-    peepholes, lengths, h, c, places = memory
+    lengths, h, places = memory.lengths, memory.h, memory.places
     levels, sums, kernels = scratch
-    shape, reverse, codes, parameters, clip = cell
+    shape, reverse = cell.shape, cell.reverse
     batch, n, width = shape[2], shape[3], shape[10]
     quads = (n + QUAD - 1) // QUAD
     for d in range(shape[0] * tid // nt, shape[0] * (tid + 1) // nt):
@@ -135,7 +122,6 @@ def lstm_bytes_loop(
             scale, zero = quantize_rows(h[first * n : stop * n], own, batch, n, quads * QUAD)
             for row in range(first, stop):
                 at = places[row]
-                state = h[row * n : (row + 1) * n]
                 if at >= 0:
                     quantized = QuantizedState(
                         levels[row * quads * QUAD : (row + 1) * quads * QUAD], scale, zero
@@ -144,51 +130,49 @@ def lstm_bytes_loop(
                     add_byte_products(
                         quantized, weights, w_at, own_columns, gates, room, kernels, n
                     )
-                    _lstm_cell(
-                        x[at : at + 4 * n],
-                        state,
-                        c[row * n : (row + 1) * n],
-                        peepholes[d * 3 * n : (d + 1) * 3 * n],
-                        codes[d * 3 : d * 3 + 3],
-                        parameters[d * 6 : d * 6 + 6],
-                        clip,
-                        input_forget,
-                    )
-                give_output(y, state, lengths, shape, step, reverse[d], row)
+                _lstm_row(x, memory, y, cell, input_forget, d, step, row)
 
 
-@loop
-def _lstm_cell(
-    gates: Any,
-    state: Any,
-    cell: Any,
-    peep: Any,
-    codes: Any,
-    parameters: Any,
-    clip: Any,
+@loop(inline=True)
+def _lstm_row(
+    x: Any,
+    memory: LstmState,
+    y: Any,
+    cell: CellFields,
     input_forget: int,
+    d: int,
+    step: int,
+    row: int,
 ) -> None:
-    n = state.size
-    enter, leave = gates[:n], gates[n : 2 * n]
-    keep, fresh = gates[2 * n : 3 * n], gates[3 * n :]
-    for i in range(n):
-        enter[i] += peep[i] * cell[i]
-        keep[i] += peep[2 * n + i] * cell[i]
-    apply_activation(enter, codes[0], parameters[0], parameters[1], clip)
-    if input_forget:
+    """The cell of one row at one step, unless its sequence has ended, and the row's output."""
+    peepholes, lengths, h, c, places = memory
+    shape, reverse, codes, parameters, clip = cell
+    n, at = shape[3], places[row]
+    state = h[row * n : (row + 1) * n]
+    if at >= 0:
+        peep, held = peepholes[d * 3 * n : (d + 1) * 3 * n], c[row * n : (row + 1) * n]
+        code, numbers = codes[d * 3 : d * 3 + 3], parameters[d * 6 : d * 6 + 6]
+        enter, leave = x[at : at + n], x[at + n : at + 2 * n]
+        keep, fresh = x[at + 2 * n : at + 3 * n], x[at + 3 * n : at + 4 * n]
         for i in range(n):
-            keep[i] = like(keep[i], 1) - enter[i]
-    else:
-        apply_activation(keep, codes[0], parameters[0], parameters[1], clip)
-    apply_activation(fresh, codes[1], parameters[2], parameters[3], clip)
-    for i in range(n):
-        cell[i] = keep[i] * cell[i] + enter[i] * fresh[i]
-        leave[i] += peep[n + i] * cell[i]
-        state[i] = cell[i]
-    apply_activation(leave, codes[0], parameters[0], parameters[1], clip)
-    apply_activation(state, codes[2], parameters[4], parameters[5], like(clip, 0))
-    for i in range(n):
-        state[i] *= leave[i]
+            enter[i] += peep[i] * held[i]
+            keep[i] += peep[2 * n + i] * held[i]
+        apply_activation(enter, code[0], numbers[0], numbers[1], clip)
+        if input_forget:
+            for i in range(n):
+                keep[i] = like(keep[i], 1) - enter[i]
+        else:
+            apply_activation(keep, code[0], numbers[0], numbers[1], clip)
+        apply_activation(fresh, code[1], numbers[2], numbers[3], clip)
+        for i in range(n):
+            held[i] = keep[i] * held[i] + enter[i] * fresh[i]
+            leave[i] += peep[n + i] * held[i]
+            state[i] = held[i]
+        apply_activation(leave, code[0], numbers[0], numbers[1], clip)
+        apply_activation(state, code[2], numbers[4], numbers[5], like(clip, 0))
+        for i in range(n):
+            state[i] *= leave[i]
+    give_output(y, state, lengths, shape, step, reverse[d], row)
 
 
 class GruState(NamedTuple):
