@@ -1,7 +1,7 @@
 """Networks whose inputs change their shapes from call to call, beside onnxruntime and OpenVINO.
 
     python benchmarks/varying_shapes.py [--threads 2] [--rounds 3] [--shapes 40] [--pin] [--json F]
-        [sequence] [batch] [lines] [pictures]
+        [--opencl] [sequence] [batch] [lines] [pictures]
 
 A turn of a contestant is a fresh compile, calls on one shape, then `--shapes` shapes in random
 order that it has not seen (`new`), the same in two other orders (`seen`), and some of them again
@@ -12,7 +12,7 @@ peer's: for new and seen shapes, and seen shapes of ours over fixed ones of ours
 float32 (OpenVINO by INFERENCE_PRECISION_HINT, Partita by its default settings and by
 EXECUTION_MODE_HINT=ACCURACY); the largest difference to onnxruntime is printed in parts of an
 output's largest value. With --pin another contestant is HETERO, with one sum in the middle of
-the network pinned to device REFERENCE.
+the network pinned to device REFERENCE; with --opencl it is device OPENCL.
 """
 
 from __future__ import annotations
@@ -107,7 +107,13 @@ def partita_call(path: Path, threads: int, config: dict[str, Any], pin: bool = F
     return lambda feeds: list(request.infer(feeds, share_outputs=True).to_tuple())
 
 
-def contestants(path: Path, threads: int, pin: bool) -> dict[str, Callable[[], Call]]:
+def opencl_call(path: Path) -> Call:
+    """A request of device OPENCL, on as many threads as its driver takes."""
+    request = partita.Core().compile_model(path, "OPENCL").create_infer_request()
+    return lambda feeds: list(request.infer(feeds, share_outputs=True).to_tuple())
+
+
+def contestants(path: Path, threads: int, pin: bool, opencl: bool) -> dict[str, Callable[[], Call]]:
     """How each is compiled, by name."""
     exact = {"EXECUTION_MODE_HINT": "ACCURACY"}
     found: dict[str, Callable[[], Call]] = {
@@ -118,6 +124,8 @@ def contestants(path: Path, threads: int, pin: bool) -> dict[str, Callable[[], C
     }
     if pin:
         found["Partita, HETERO"] = lambda: partita_call(path, threads, {}, pin=True)
+    if opencl:
+        found["Partita, OPENCL"] = lambda: opencl_call(path)
     return found
 
 
@@ -183,11 +191,13 @@ def turn(call: Call, feeds: list[Feeds], orders: list[Any], times: Times, wanted
     return results
 
 
-def measure(name: str, threads: int, rounds: int, count: int, pin: bool) -> dict[str, Times]:
+def measure(
+    name: str, threads: int, rounds: int, count: int, pin: bool, opencl: bool
+) -> dict[str, Times]:
     """Lets all contestants take turns at one kind of work."""
     model, make = WORK[name]
     path = next(iter(cases([model]))).path
-    made = contestants(path, threads, pin)
+    made = contestants(path, threads, pin, opencl)
     times = {label: Times() for label in made}
     for number in range(rounds):
         rng = np.random.default_rng(number)
@@ -266,12 +276,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shapes", type=int, default=40)
     parser.add_argument("--pin", action="store_true", help="HETERO with one operation elsewhere")
+    parser.add_argument("--opencl", action="store_true", help="device OPENCL too")
     parser.add_argument("--json", type=Path, help="a file for the figures")
     given = parser.parse_args()
     print(f"{machine()}; {given.threads} threads, float32")
     tables = {}
     for name in given.work or WORK:
-        times = measure(name, given.threads, given.rounds, given.shapes, given.pin)
+        times = measure(name, given.threads, given.rounds, given.shapes, given.pin, given.opencl)
         tables[name] = show(name, times)
     if given.json is not None:
         report = Report(machine(), "float32", given.threads, given.rounds, given.shapes, tables)

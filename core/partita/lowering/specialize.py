@@ -178,17 +178,18 @@ class Specializer:
                     return Walk(self, graph, specs, values, as_declared=True).run()
             except (OtherShapes, CompileError) as error:
                 _log.debug("the shapes of '%s' are found by a walk: %s", self.graph.name, error)
-        if refine is None:
-            return Walk(self, self.graph, specs, values).run()
-        for way in (self._by_class, self._sketched):
+        ways = [self._by_class] if refine is None else [self._by_class, self._sketched]
+        for way in ways:
             try:
-                made = way(refine, specs, values)
+                made = way(refine or _as_it_is, specs, values)
             except (OtherShapes, CompileError) as error:
                 _log.debug("the shapes of '%s' are not as usual: %s", self.graph.name, error)
             else:
                 if made is not None:
                     return made
         first = Walk(self, self.graph, specs, values)
+        if refine is None:
+            return first.run()
         first.emit()
         if not first.as_typed:
             return first.finish()
@@ -295,6 +296,10 @@ def _stand_in(value: Value, shape: tuple[int, ...]) -> Operand:
     if kind is None:
         raise CompileError(f"The type of '{value.name}' is not declared.")
     return Operand(shape, kind)
+
+
+def _as_it_is(graph: Graph, shapes: Mapping[Value, tuple[int, ...]]) -> None:
+    """Rewrites nothing: of a class, what folds and the shapes are known all the same."""
 
 
 @contextlib.contextmanager

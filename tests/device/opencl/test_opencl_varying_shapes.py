@@ -1,10 +1,13 @@
 """Shapes that vary on OPENCL: plans are kept by bytes, and all work in the same buffers."""
 
 import numpy as np
+import pyopencl
 import pytest
 from onnx import numpy_helper, parser
 
 import partita
+from partita.lowering import specialize
+from partita_opencl.drivers import program_cache
 from partita_opencl.runtime import device_model, runner
 
 CHAIN = """<ir_version: 10, opset_import: ["" : 18]>
@@ -58,3 +61,41 @@ def test_what_is_kept_of_shapes_has_a_bound_and_buffers_grow(most):
         np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
     kept = request.runner.bound_plans
     assert kept.nbytes <= most or len(kept) == 1
+
+
+def test_a_new_size_builds_no_program_makes_no_kernel_and_is_no_new_class(monkeypatch):
+    request, wanted = request_and_judge()
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((n, 8)).astype(np.float32) for n in range(64, 30, -1)]
+    for x in arrays[:3]:
+        request.infer([x])
+    built = counted(monkeypatch, program_cache.ProgramCache, "build")
+    kernels = counted(monkeypatch, pyopencl, "Kernel")
+    learned = counted(monkeypatch, specialize, "learn")
+    for x in arrays:
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+    assert built == kernels == learned == []
+
+
+def test_what_varies_is_learned_once(monkeypatch):
+    learned = counted(monkeypatch, specialize, "learn")
+    request, wanted = request_and_judge()
+    for n in range(2, 20):
+        x = np.random.default_rng(n).standard_normal((n, 8)).astype(np.float32)
+        np.testing.assert_allclose(request.infer([x])["y"], wanted(x), rtol=1e-3, atol=1e-4)
+    assert len(learned) == 1
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_requests_and_sizes_by_turns_read_and_write_their_own_tensors(shared):
+    first, wanted = request_and_judge()
+    second = first if shared else request_and_judge()[0]
+    rng = np.random.default_rng(3)
+    for turn in range(30):
+        request = (first, second)[turn % 2]
+        n = int(rng.choice([3, 7, 40]))
+        x = rng.standard_normal((n, 8)).astype(np.float32)
+        y = partita.Tensor(np.full((n, 8), np.nan, np.float32))
+        request.set_output_tensor(0, y)
+        request.infer([x])
+        np.testing.assert_allclose(y.numpy(), wanted(x), rtol=1e-3, atol=1e-4)

@@ -13,6 +13,7 @@ All modules of ``partita_opencl.emitters`` are imported on first use.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ from partita.lowering.kernel_table import (
 )
 from partita.lowering.nhwc.conversion import DOMAIN
 from partita_opencl.launches.emitter_kit import Kit
-from partita_opencl.launches.work_sizes import Tuning
+from partita_opencl.launches.work_sizes import Form, Tuning
 from partita_opencl.passes.half_precision import narrowed
 from partita_opencl.trials.kernel_trial import Fitness
 
@@ -151,8 +152,13 @@ def emitter_for(
     Args:
         tuning: How work is cut for the device.
         device: Its name.
-        fitness: What it can do with a family of kernels.
+        fitness: What it can do with a family of kernels; asked once for each.
     """
+    fitness = functools.cache(fitness)
+
+    @functools.cache
+    def tuned(form: Form) -> Tuning:
+        return replace(tuning, form=form)
 
     def find_emitter(node: Node, operands: Sequence[Operand | None]) -> BoundEmitter:
         entry = TABLE.find(node.domain, node.op_type, node.version)
@@ -179,6 +185,6 @@ def emitter_for(
                 f"Operation '{node.name}' ({node.kind}): device {device} does not compute it: "
                 f"{fit.reason}. Run it on another device, e.g. 'HETERO:{device},CPU'."
             )
-        return BoundEmitter(entry, replace(tuning, form=fit.form), folds)
+        return BoundEmitter(entry, tuned(fit.form), folds)
 
     return find_emitter

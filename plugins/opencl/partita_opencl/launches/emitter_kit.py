@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -123,6 +124,7 @@ _CTYPES = {
 _SIZED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
+@functools.cache
 def ctype_of(dtype: np.dtype[Any]) -> str:
     """The OpenCL C type of elements in registers; types without arithmetic go by their size."""
     return _CTYPES.get(dtype.name) or _SIZED[dtype.itemsize]
@@ -130,7 +132,7 @@ def ctype_of(dtype: np.dtype[Any]) -> str:
 
 def is_half(dtype: np.dtype[Any]) -> bool:
     """Whether elements are float16 in memory, which are float32 in registers."""
-    return dtype.name == "float16"
+    return dtype.char == "e"
 
 
 def is_computed(dtype: np.dtype[Any]) -> bool:

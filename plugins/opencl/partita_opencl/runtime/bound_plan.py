@@ -1,4 +1,4 @@
-"""A plan bound to one request: kernels with their arguments set, and memory of its own."""
+"""A plan bound to one request: the arguments of its kernels, and memory of its own."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from partita_opencl.device.host_buffers import HostBuffers
 from partita_opencl.launches.steps import FAULT, STALL, Counters, Described, Joined
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.launch_batch import KernelSequence
+from partita_opencl.runtime.shared_kernels import Argument, SharedKernels, set_arguments
 
-_KERNEL_BYTES = 4096
-"""About what is kept for a kernel with its arguments."""
+_LAUNCH_BYTES = 1024
+"""About what is kept for a launch: its sizes, and references to its arguments."""
 
 _LEAST_STALL = 1e-3
 """Seconds that a run takes at least in which a kernel of a GPU gives up; see ``product_run.cl``."""
 
-Use = tuple[Any, int]
-"""A kernel and the argument that a buffer is given to."""
+Use = tuple[int, int]
+"""A launch and the argument that a buffer is given to."""
 
 
 class StalledError(Exception):
@@ -36,23 +37,31 @@ class StalledError(Exception):
 
 
 class BoundPlan:
-    """The kernels of one plan on one request's memory.
+    """The launches of one plan on one request's memory.
 
     Args:
         plan: Launches, and the sizes of what they write; shared by requests.
         device: The one that the plan is for.
         name: The device's name, for messages.
         slots: Buffers for intermediate tensors, as many and as large as the plan says at least.
+        kernels: The request's kernels.
     """
 
-    def __init__(self, plan: Plan, device: Device, name: str, slots: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device,
+        name: str,
+        slots: Sequence[Any],
+        kernels: SharedKernels,
+    ) -> None:
         self.plan = plan
         self._device = device
         self._name = name
         self._slots = list(slots)
         self._buffers: dict[Operand, Any] = {}
         self._uses: dict[Operand, list[Use]] = {}
-        self._describers: dict[Operand, list[Any]] = {}
+        self._described_by: dict[Operand, list[Any]] = {}
         self._descriptions: list[Any] = []
         self._untold: list[Any] = []  # describers whose matrices are elsewhere now
         self._fault = device.pool.allocate(4, np.zeros(1, np.int32)) if plan.may_fault else None
@@ -74,14 +83,20 @@ class BoundPlan:
             if owner is not None:
                 self._buffers[owner] = buffer
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
-        self._launches = [self._kernel(number) for number in range(len(plan.steps))]
+        self._shared_kernels = kernels
+        self._kernels = kernels.of(plan)
+        self._arguments = [self._arguments_of(number) for number in range(len(plan.steps))]
+        self._launches = [
+            (kernel, *plan.launch(step).sizes)
+            for kernel, step in zip(self._kernels, plan.steps, strict=True)
+        ]
         self._sequence = KernelSequence(self._launches)
 
     @property
     def kept_bytes(self) -> int:
         """What keeping it costs, roughly: kernels, inputs and outputs of its own."""
         own = [*self._own_inputs, *(operand for operand in self.plan.program.outputs if operand)]
-        return sum(operand.nbytes for operand in own) + _KERNEL_BYTES * len(self._launches)
+        return sum(operand.nbytes for operand in own) + _LAUNCH_BYTES * len(self._launches)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
@@ -131,6 +146,10 @@ class BoundPlan:
                 self._bind_input(queue, operand, tensor, copies)
         given = [None] * len(self._own_outputs) if outputs is None else outputs
         self._bind_outputs(given, inputs)
+        if self._shared_kernels.user is not self:
+            self._shared_kernels.user = None  # nobody's, if this fails on the way
+            set_arguments(self._kernels, self._arguments)
+            self._shared_kernels.user = self
         for describer in self._untold:
             cl.enqueue_nd_range_kernel(queue, describer, (1,), (1,))
         self._untold = []
@@ -180,22 +199,21 @@ class BoundPlan:
             found = self._own_inputs[operand] = self._new(operand)
         return found
 
-    def _kernel(self, number: int) -> tuple[Any, tuple[int, ...], tuple[int, ...]]:
-        import pyopencl as cl
-
+    def _arguments_of(self, number: int) -> list[Argument]:
         step = self.plan.steps[number]
-        launch = self.plan.launch(step)
-        kernel = cl.Kernel(self.plan.programs[launch.program], launch.kernel)
+        found: list[Argument] = []
         for position, arg in enumerate(step.args):
             if isinstance(arg, Operand):
-                kernel.set_arg(position, self._buffer(arg))
+                found.append(self._buffer(arg))
                 if arg.const is None and arg.root in self._changing:
-                    self._uses.setdefault(arg.root, []).append((kernel, position))
+                    self._uses.setdefault(arg.root, []).append((number, position))
             elif isinstance(arg, Described):
-                kernel.set_arg(position, self._described(arg, step.args))
+                found.append(self._described(arg, step.args))
+            elif isinstance(arg, (np.generic, np.ndarray)):
+                found.append(arg.tobytes())
             else:
-                kernel.set_arg(position, self._shared(arg))
-        return kernel, *launch.sizes
+                found.append(self._shared(arg))
+        return found
 
     def _described(self, how: Described, args: Sequence[Any]) -> Any:
         """The buffer of a step's descriptions; they are written before the next run."""
@@ -210,8 +228,7 @@ class BoundPlan:
             describer.set_args(buffer, self._buffer(operand), *map(np.int32, (number, *sizes)))
             self._untold.append(describer)
             if operand.const is None and operand.root in self._changing:
-                self._uses.setdefault(operand.root, []).append((describer, 1))
-                self._describers.setdefault(operand.root, []).append(describer)
+                self._described_by.setdefault(operand.root, []).append(describer)
         return buffer
 
     def _shared(self, arg: Any) -> Any:
@@ -228,9 +245,13 @@ class BoundPlan:
         """Gives kernels another buffer for an input or output."""
         if self._buffers.get(operand) is not buffer:
             self._buffers[operand] = buffer
-            for kernel, position in self._uses.get(operand, ()):
-                kernel.set_arg(position, buffer)
-            self._untold += self._describers.get(operand, ())
+            for number, position in self._uses.get(operand, ()):
+                self._arguments[number][position] = buffer
+                if self._shared_kernels.user is self:
+                    self._kernels[number].set_arg(position, buffer)
+            for describer in self._described_by.get(operand, ()):
+                describer.set_arg(1, buffer)
+                self._untold.append(describer)
 
     # ------------------------------------------------------------------------ inputs
 

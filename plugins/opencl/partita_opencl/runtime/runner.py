@@ -1,4 +1,4 @@
-"""Runs of a compiled model: a queue, and per set of shapes the kernels with their arguments."""
+"""Runs of a compiled model: a queue, kernels, and per set of shapes what is launched."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.execution_plan import Plan
+from partita_opencl.runtime.shared_kernels import SharedKernels
 
 
 class PlannedModel(Protocol):
@@ -71,7 +72,7 @@ class PlannedModel(Protocol):
 
 
 class OpenClRunner(Runner):
-    """One request: an in-order queue, and per set of shapes the kernels with their arguments.
+    """One request: an in-order queue, kernels, and per set of shapes what is launched.
 
     Attributes:
         bound_plans: Those of the shapes seen last.
@@ -88,6 +89,7 @@ class OpenClRunner(Runner):
         self.bound_plans: RecentlyUsed[int, BoundPlan] = RecentlyUsed(
             compiled.shape_cache_bytes, lambda bound: bound.kept_bytes
         )
+        self._kernels = SharedKernels()
         self._slots: list[Any] = []
         self._times: list[tuple[OpRecord, str, float]] = []
 
@@ -196,6 +198,7 @@ class OpenClRunner(Runner):
     def close(self) -> None:
         """Gives the buffers back and drops kernels and outputs."""
         self.bound_plans.clear()
+        self._kernels = SharedKernels()
         for buffer in self._slots:
             self._device.pool.give(buffer)
         self._slots = []
@@ -204,7 +207,8 @@ class OpenClRunner(Runner):
         found = self.bound_plans.get(id(plan))
         if found is None:
             self._grow(plan.sizes)
-            found = BoundPlan(plan, self._device, self._compiled.device, self._slots)
+            name = self._compiled.device
+            found = BoundPlan(plan, self._device, name, self._slots, self._kernels)
             self.bound_plans.add(id(plan), found)
         return found
 

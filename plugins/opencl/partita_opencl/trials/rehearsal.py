@@ -8,6 +8,7 @@ per source, options, kernel and group size. The process stays for some seconds, 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from partita.lowering import Step
 from partita.progress import progress
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial, verdicts
+from partita_opencl.drivers.program_cache import ProgramKey
 from partita_opencl.drivers.trial_process import Json, TrialProcess
 from partita_opencl.drivers.verdicts import Verdict
 from partita_opencl.launches.steps import Described, Launch
@@ -189,8 +191,15 @@ def _launch(step: Step) -> Launch:
 def _digest(step: Step) -> str:
     """The digest of what the code of a launch depends on."""
     launch = _launch(step)
-    programs = [launch.program, *(a.program for a in step.args if isinstance(a, Described))]
-    parts = [text for key in programs for text in (key.source(), *key.build_options())]
+    programs = launch.program, *(a.program for a in step.args if isinstance(a, Described))
     whole, group = launch.sizes
-    parts += [launch.kernel, repr(group), str(max(whole, default=0) < _SMALL_GRID)]
+    return _code_digest(programs, launch.kernel, group, max(whole, default=0) < _SMALL_GRID)
+
+
+@functools.lru_cache(4096)
+def _code_digest(
+    programs: tuple[ProgramKey, ...], kernel: str, group: tuple[int, ...], is_small: bool
+) -> str:
+    parts = [text for key in programs for text in (key.source(), *key.build_options())]
+    parts += [kernel, repr(group), str(is_small)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
