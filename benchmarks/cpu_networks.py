@@ -263,6 +263,41 @@ def volumes() -> tuple[bytes, Feeds]:
     return b.model((1, 3, 16, 112, 112), x)
 
 
+def unet(kernel: int = 2, size: int = 256) -> tuple[bytes, Feeds]:
+    """A U-Net of five scales, 32 to 512 channels: ConvTranspose makes images twice as large.
+
+    Args:
+        kernel: Of ConvTranspose; with more than 2 its windows overlap.
+        size: Of the picture.
+    """
+    b = Builder()
+
+    def twice(y: str, c: int, o: int) -> str:
+        return b.conv_relu(b.conv_relu(y, c, o, 3), o, o, 3)
+
+    def enlarged(y: str, c: int, o: int) -> str:
+        w = b.normal(c, o, kernel, kernel, fan=c * kernel * kernel // 4)
+        bias = b.weight(np.full(o, 0.01, np.float32))
+        pads = [(kernel - 2) // 2] * 4
+        return b.add("ConvTranspose", y, w, bias, strides=[2, 2], pads=pads)
+
+    x, c, kept = "x", 3, []
+    for o in (32, 64, 128, 256):
+        x, c = twice(x, c, o), o
+        kept.append(x)
+        x = b.pool("MaxPool", x, 2, 2)
+    x, c = twice(x, c, 512), 512
+    for o, beside in zip((256, 128, 64, 32), reversed(kept), strict=True):
+        x = twice(b.add("Concat", beside, enlarged(x, c, o), axis=1), 2 * o, o)
+        c = o
+    return b.model((1, 3, size, size), b.conv(x, c, 2))
+
+
+def unet_overlapping() -> tuple[bytes, Feeds]:
+    """The same with windows of 4 x 4, which overlap."""
+    return unet(kernel=4)
+
+
 def detector(size: int = 640) -> tuple[bytes, Feeds]:
     """Like YOLOv8 of its medium depth and small width: split blocks, a pyramid, boxes by bins."""
     b = Builder()
@@ -334,4 +369,6 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "encoder": encoder,
     "detector": detector,
     "volumes": volumes,
+    "unet": unet,
+    "unet_overlapping": unet_overlapping,
 }

@@ -12,14 +12,17 @@ from dataclasses import replace
 import numpy as np
 
 from partita import Port
+from partita.errors import CompileError
 from partita.lowering import ChannelsLast, Graph, Node, Specializer, Value
 from partita.lowering.fusion.epilogue import activation_of
+from partita.lowering.geometry.windows import resolve_transposed
 from partita.lowering.nhwc.conversion import BYTES, DOMAIN, SINGLE, Shapes
 from partita.lowering.nhwc.ports import converted_ports, with_ports_last
 from partita.lowering.program import Spec
 from partita.tensors.layout import Layout
 from partita_cpu.kernels.nhwc.int8_operators import fits_depthwise
 from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.kernels.nhwc.transposed_phases import phases_of, touches
 from partita_cpu.llvm.images.planar_to_interleaved import CHANNELS
 
 __all__ = ["DOMAIN", "REORDERS", "Shapes", "channels_last", "ports_to_lay_out", "with_layouts"]
@@ -222,18 +225,20 @@ class _Walk(ChannelsLast):
         return super().shape(value) if value.const is None else value.const.shape
 
     def _conv_transpose(self, node: Node) -> bool:
-        """Those whose windows touch but do not overlap; others stay behind."""
+        """Those of one group that are products, by blocks or by phases; others stay behind."""
         x, w, bias = node.inputs[0], node.inputs[1], node.input(2)
         if x is None or not self.is_image(x) or w is None or w.const is None:
             return False
-        attrs = node.attrs
-        moved = (*attrs.get("pads", ()), *attrs.get("output_padding", ()))
-        plain = not any(moved) and "output_shape" not in attrs
-        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size or not plain:
+        shape = self.shape(x)
+        if w.const.ndim != 4 or w.const.dtype != np.float32 or not w.const.size or shape is None:
             return False
-        touches = list(attrs.get("strides") or [1, 1]) == list(w.const.shape[2:])
-        simple = attrs.get("group", 1) == 1 and set(attrs.get("dilations") or [1]) == {1}
-        if not touches or not simple or attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        if node.attrs.get("group", 1) != 1:
+            return False
+        try:
+            window = resolve_transposed(node, shape[2:], w.const.shape[2:])
+        except CompileError:  # said where the node is compiled as it is
+            return False
+        if not touches(window) and phases_of(window) is None:
             return False
         if node.input(3) is not None or (bias is not None and bias.const is None):
             return False

@@ -272,6 +272,44 @@ def test_transposed_convolutions_that_overlap_or_are_padded():
     check(net, c, tolerance=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 1]}),
+        ((3, 5), {"strides": [1, 1], "pads": [1, 0, 0, 2]}),
+        ((5, 4), {"strides": [2, 3], "pads": [2, 0, 1, 1]}),
+        ((3, 3), {"strides": [2, 2], "output_shape": [15, 18]}),
+        ((6, 3), {"strides": [3, 2], "auto_pad": "SAME_UPPER"}),
+        ((2, 2), {"strides": [2, 2], "output_padding": [1, 1]}),
+    ],
+)
+def test_transposed_convolutions_by_phases(kernel, attrs):
+    net = Net(2, 12, 7, 9)
+    a = net.conv("x", 12, 20)
+    w = net.const(values=net.rng.standard_normal((20, 33, *kernel)).astype(np.float32) / 20)
+    b = net.add("Relu", net.add("ConvTranspose", a, w, net.const(33), **attrs))
+    executed = check(net, net.conv(b, 33, 8), tolerance=1e-5)
+    moved = [name for name in executed if name.startswith("permute")]
+    assert len(moved) <= 2
+
+
+@pytest.mark.parametrize(
+    ("kernel", "attrs"),
+    [
+        ((1, 2), {"strides": [2, 2]}),  # pixels that no tap reaches
+        ((4, 4), {"strides": [2, 2], "pads": [3, 3, 3, 3]}),  # the edge of the input is left out
+        ((3, 3), {"strides": [2, 2], "dilations": [2, 2]}),
+        ((9, 9), {"strides": [9, 8]}),  # too many phases
+    ],
+)
+def test_transposed_convolutions_without_phases(kernel, attrs):
+    net = Net(1, 8, 6, 5)
+    a = net.conv("x", 8, 8)
+    w = net.const(values=net.rng.standard_normal((8, 4, *kernel)).astype(np.float32) / 8)
+    check(net, net.add("ConvTranspose", a, w, **attrs), tolerance=1e-5)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_resize_between_convolutions(mode):
     net = Net(1, 8, 6, 5)

@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.product_records import InputScaling
@@ -23,6 +23,7 @@ from partita_cpu.kernels.movement.rearrange import expanded, transposed
 from partita_cpu.kernels.nhwc.depthwise import channel_slice, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
+from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.window import (
     MAX,
@@ -187,7 +188,7 @@ def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
 def conv_transpose(
     b: Builder, node: Node, x: Operand, w: Operand, bias: Operand | None = None
 ) -> Operand:
-    """A transposed convolution whose windows touch but do not overlap: each pixel makes a block."""
+    """A transposed convolution: by blocks where windows touch and do not overlap, or by phases."""
     n, h, width, channels = x.shape
     inputs, outputs, down, across = w.shape
     if inputs != channels:
@@ -195,8 +196,13 @@ def conv_transpose(
             f"Operation '{node.name}' (ConvTranspose): {channels} input channels do not fit "
             f"weights of shape {list(w.shape)}."
         )
-    y = b.empty((n, h * down, width * across, outputs), x.dtype)
+    window = resolve_transposed(node, (h, width), (down, across))
+    y = b.empty((n, *window.size[1:], outputs), x.dtype)
     if not y.size:
+        return y
+    activation = node.attrs.get("activation")
+    if not touches(window):
+        emit_phases(b, choice_of(b), window, x, LinearOp(w, bias, None, activation), y)
         return y
     form = Form(w.dtype, (w.shape[0], math.prod(w.shape[1:])))
     matrix = b.prepack(w, "blocks", _block_matrix, form=form)
@@ -204,7 +210,6 @@ def conv_transpose(
         bias = b.prepack(bias, ("repeated", down * across), lambda v: np.tile(v, down * across))
     blocks = y if down == 1 else b.empty((n * h * width, down * across * outputs), x.dtype)
     images = Images.matrix(n * h * width, channels, down * across * outputs)
-    activation = node.attrs.get("activation")
     # In tiles most of which do not exist, activations that take long take longer.
     narrow = down * across * outputs <= NARROW and needs_pass(activation)
     within = None if narrow else activation
