@@ -10,7 +10,7 @@ from partita.lowering.fusion.activation import NO_ACTIVATION, Activation, Activa
 from partita.lowering.graph import Graph, Node, Value, lower, lower_ir, lower_proto
 from partita.lowering.nhwc.conversion import ChannelsLast
 from partita.lowering.program import Array, Operand, OpRecord, Program, ProgramMaker, Step
-from partita.lowering.specialize import Specializer
+from partita.lowering.specialize import Specializer, made_ahead
 from partita.lowering.target import Target
 from partita.lowering.transformed_weights import Form, Prepacked
 
@@ -45,5 +45,6 @@ __all__ = [
     "lower",
     "lower_ir",
     "lower_proto",
+    "made_ahead",
     "reference_fold",
 ]

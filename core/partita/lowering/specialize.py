@@ -13,7 +13,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,10 +25,13 @@ from partita.lowering.shapes.shape_class import Refine, ShapeClass, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
-from partita.model.model import is_static
+from partita.model.model import Port, is_static
 from partita.system.gc_pause import few_collections
+from partita.tensors.layout import Layout
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FLOOD = 32
 """Programs for the same shapes, told apart by elements of inputs, before these are left to the run.
@@ -312,3 +315,41 @@ def _producers_kept(nodes: Sequence[Node]) -> Iterator[None]:
     finally:
         for value, producer in zip(made, producers, strict=True):
             value.producer = producer
+
+
+class _InputNeededError(Exception):
+    """What is made depends on the elements of an input."""
+
+
+def _not_yet(index: int) -> Array:
+    raise _InputNeededError
+
+
+def made_ahead(
+    ports: Sequence[Port],
+    layouts: Mapping[Port, Layout],
+    make: Callable[[Sequence[Spec], Callable[[int], Array]], T],
+) -> T | None:
+    """What a compiled model makes before its first run, such as a program.
+
+    Args:
+        ports: Its inputs.
+        layouts: Those of ports whose tensors lie in memory otherwise than they say.
+        make: Called as :meth:`Specializer.program`.
+
+    Returns:
+        What was made; ``None`` if that depends on a shape or on elements that only a run has.
+    """
+    specs: list[Spec] = []
+    for port in ports:
+        if not is_static(port.shape) or port.dtype is None:
+            return None
+        layout = layouts.get(port)
+        if layout is None:
+            specs.append((port.shape, port.dtype))
+        else:
+            specs.append((layout.shape_in_memory(port.shape), layout.dtype))
+    try:
+        return make(specs, _not_yet)
+    except _InputNeededError:
+        return None

@@ -37,10 +37,10 @@ from partita.lowering import (
     fuse_quantized_flow,
     fuse_residuals,
     lower,
+    made_ahead,
 )
 from partita.lowering.fusion import Shapes
 from partita.lowering.memory_plan import ALIGNMENT
-from partita.lowering.program import Spec
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
 from partita.tensors.layout import Layout
@@ -165,29 +165,10 @@ class CpuModel(DeviceModel):
 
     def _prepare(self) -> None:
         """Makes the program and loads its kernels now, if the shapes are known now."""
-        specs = self._static_specs()
-        if specs is None:
-            return
-        try:
-            program = self.specializer.program(specs, _not_yet)
-        except _NeedsInput:
-            return
-        self._arena_bytes = program.arena_bytes
-        load_kernels(program)
-
-    def _static_specs(self) -> list[Spec] | None:
-        """What inputs are in memory, if their shapes are known now."""
-        specs: list[Spec] = []
-        for port in self.inputs:
-            if not port.is_static or port.dtype is None:
-                return None
-            shape: tuple[int, ...] = port.shape  # type: ignore[assignment]  # static
-            layout = self.laid_out.get(port)
-            if layout is None:
-                specs.append((shape, port.dtype))
-            else:
-                specs.append((layout.shape_in_memory(shape), layout.dtype))
-        return specs
+        program = made_ahead(self.inputs, self.laid_out, self.specializer.program)
+        if program is not None:
+            self._arena_bytes = program.arena_bytes
+            load_kernels(program)
 
 
 def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
@@ -206,14 +187,6 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             keep_tiles(graph, shapes, choice)
 
     return refine
-
-
-class _NeedsInput(Exception):  # noqa: N818 - a signal, not an error
-    """The program depends on the elements of an input."""
-
-
-def _not_yet(index: int) -> Array:
-    raise _NeedsInput
 
 
 class CpuRunner(Runner):

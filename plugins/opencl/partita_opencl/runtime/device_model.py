@@ -7,9 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
-
-import numpy as np
 
 from partita import DeviceModel, Model, Port, Runner
 from partita.contract.query import QueryResult, Reason, ReasonCode
@@ -25,8 +22,10 @@ from partita.lowering import (
     fuse,
     fuse_residuals,
     lower,
+    made_ahead,
 )
 from partita.lowering.nhwc.conversion import Shapes
+from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import Layout
 from partita_opencl.device.device import Device, find_device
@@ -48,8 +47,6 @@ from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.trials.rehearsal import LaunchError
 
 _log = logging.getLogger(__name__)
-
-Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class OpenClModel(DeviceModel):
@@ -274,23 +271,10 @@ class OpenClModel(DeviceModel):
             takes(node) and entry is not None and not self._fitness(family_of(node, entry)).reason
         )
 
-    def _memory_dtype(self, port: Port) -> np.dtype[Any] | None:
-        layout = self.laid_out.get(port)
-        return port.dtype if layout is None else layout.dtype
-
     def _prepare(self) -> None:
         """Plans and builds now, if the shapes are known now."""
-        specs: list[Spec] = [
-            (port.shape, self._memory_dtype(port))  # type: ignore[misc]  # static
-            for port in self.inputs
-            if port.is_static and port.dtype is not None
-        ]
-        if len(specs) < len(self.inputs):
-            return
         try:
-            self.plan(specs, _not_yet)
-        except _NeedsInput:
-            return
+            made_ahead(self.inputs, self.laid_out, self.plan)
         except DeviceMemoryError as error:
             raise CompileError(f"Model '{self.model.name}' is too large: {error}") from error
 
@@ -309,11 +293,3 @@ def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
     if not tuning.matrix_units or objection(device, Units.RESIDENT):
         tuning = replace(tuning, resident_groups=0)
     return tuning, why
-
-
-class _NeedsInput(Exception):  # noqa: N818  # a signal, not an error
-    """The program depends on the elements of an input."""
-
-
-def _not_yet(index: int) -> Array:
-    raise _NeedsInput
