@@ -99,6 +99,12 @@ class Bench:
             for name in self.reads[index]:
                 self._readers.setdefault(name, set()).add(index)
 
+    def of(self, model: Model, feeds: Mapping[str, Array]) -> Bench:
+        """The same for another model, such as a body of this one."""
+        return Bench(
+            self.core, model, self.device, self.against, feeds, self.config, self.rtol, self.atol
+        )
+
     # ------------------------------------------------------------------------- whole runs
 
     def record_truth(self) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from partita.bisection import body, repro
-from partita.bisection.bench import Bench, Compiler, RefusedError
+from partita.bisection.bench import Bench, RefusedError
 from partita.bisection.finding import Bisection, Finding, Kind, ValueDifference
 from partita.core import Core
 from partita.errors import CompileError, InferError
@@ -95,9 +95,9 @@ def bisect(
     """
     core = core or Core()
     right = against or core.reference_device
-    search = _Search(
-        core, core.read_model(model), device, inputs, right, normalize(config), rtol, atol
-    )
+    settings = normalize(config)
+    bench = Bench(core, core.read_model(model), device, right, inputs, settings, rtol, atol)
+    search = _Search(bench)
     result, piece = search.run(progress or (lambda what, share: None))
     if output is not None and piece is not None and result.finding is not None:
         path = Path(output)
@@ -112,18 +112,8 @@ def bisect(
 class _Search:
     """One bisection; descends into bodies by making another one."""
 
-    def __init__(
-        self,
-        core: Compiler,
-        model: Model,
-        device: str,
-        inputs: Mapping[str, Any],
-        against: str,
-        config: Mapping[str, Any] | None,
-        rtol: float,
-        atol: float,
-    ) -> None:
-        self.bench = self.where = Bench(core, model, device, against, inputs, config, rtol, atol)
+    def __init__(self, bench: Bench) -> None:
+        self.bench = self.where = bench
         self.notes: list[str] = []
         self.crash: str = ""
 
@@ -356,16 +346,7 @@ class _Search:
         """Looks into the body of If and Loop; keeps the operation where no body shows the fault."""
         bench = self.bench
         for inner in body.runs(bench, piece.ops[0]):
-            search = _Search(
-                bench.core,
-                inner.model,
-                bench.device,
-                inner.feeds,
-                bench.against,
-                bench.config,
-                bench.rtol,
-                bench.atol,
-            )
+            search = _Search(bench.of(inner.model, inner.feeds))
             result, deeper = search.run(progress)
             if result.finding is not None and deeper is not None:
                 inside = (inner.description, *result.finding.inside)

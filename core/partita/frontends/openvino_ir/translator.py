@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -94,6 +95,7 @@ class Scope(Protocol):
         """The graph of what was written."""
 
 
+@dataclass(frozen=True)
 class Site:
     """One layer with the values it reads, and the means to write operations in its place.
 
@@ -103,10 +105,9 @@ class Site:
         scope: The graph that is being made.
     """
 
-    def __init__(self, layer: Layer, inputs: list[ir.Value], scope: Scope) -> None:
-        self.layer = layer
-        self.inputs = inputs
-        self.scope = scope
+    layer: Layer
+    inputs: list[ir.Value]
+    scope: Scope
 
     # ------------------------------------------------------------------ attributes
 

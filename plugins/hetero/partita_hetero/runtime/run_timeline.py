@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from partita.contract.profiling import ProfilingInfo
 from partita_hetero.compile.executable import Assembly
@@ -78,15 +79,6 @@ def profiling_info(
                 infos.append(times.permute_info(index, step))
             continue
         for number, info in enumerate(counters[step.submodel], 1):
-            infos.append(
-                ProfilingInfo(
-                    f"subgraph{step.submodel}: {number}. {info.node_name}",
-                    info.node_type,
-                    info.exec_type,
-                    info.status,
-                    info.real_time_us,
-                    info.cpu_time_us,
-                    info.covers,
-                )
-            )
+            name = f"subgraph{step.submodel}: {number}. {info.node_name}"
+            infos.append(replace(info, node_name=name))
     return infos

@@ -80,22 +80,14 @@ def to_json(problem: Problem) -> dict[str, Any]:
         ],
         "values": [
             {
-                "name": value.name,
+                **asdict(value),
                 "producer": None if value.producer is None else tasks[value.producer],
                 "consumers": [tasks[consumer] for consumer in value.consumers],
-                "nbytes": value.nbytes,
-                "is_output": value.is_output,
-                "transfer_us": value.transfer_us,
             }
             for value in problem.values
         ],
         "pins": [
-            {
-                "task": tasks[pin.task],
-                "device": devices[pin.device],
-                "hard": pin.hard,
-                "penalty_us": pin.penalty_us,
-            }
+            {**asdict(pin), "task": tasks[pin.task], "device": devices[pin.device]}
             for pin in problem.pins
         ],
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 Kind = Literal["compute", "transfer", "launch"]
@@ -90,17 +90,7 @@ class Timeline:
             "bytes_moved": self.bytes_moved(),
             "peak_bytes": dict(self.peak_bytes),
             "devices": list(self.rows),
-            "spans": [
-                {
-                    "device": span.device,
-                    "name": span.name,
-                    "start_us": span.start_us,
-                    "end_us": span.end_us,
-                    "kind": span.kind,
-                    "nbytes": span.nbytes,
-                }
-                for span in self.spans
-            ],
+            "spans": [asdict(span) for span in self.spans],
         }
 
     def to_chrome_trace(self) -> dict[str, Any]:
