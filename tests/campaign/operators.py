@@ -573,5 +573,3 @@ MAKERS = (
     *(along_an_axis, pair, pair, single, attention, normalized),
 )
 """What makes a node: as often as its kernels differ."""
-
-REFUSAL = tensors.REFUSAL
