@@ -20,6 +20,7 @@ from onnx.reference.ops.op_resize import Resize as OriginalResize
 from onnx.reference.ops.op_roi_align import RoiAlign as OriginalRoiAlign
 from onnx.reference.ops.op_scatter_elements import ScatterElements
 
+from partita.lowering.corrected_reference import GatherElements
 from partita_reference.control_flow import Loop, Scan
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
@@ -231,24 +232,6 @@ class RoiAlign(OriginalRoiAlign):
         given["coordinate_transformation_mode"] = "output_half_pixel"
         original: Any = super()._run
         return (original(*inputs, **given)[0],)
-
-
-class GatherElements(OpRun):
-    """The original wraps indices by as many subtractions as it takes, and wants full indices."""
-
-    def _run(
-        self, data: np.ndarray[Any, Any], indices: np.ndarray[Any, Any], axis: int | None = None
-    ) -> tuple[np.ndarray[Any, Any]]:
-        along = (axis or 0) % data.ndim
-        limit = data.shape[along]
-        if indices.size and not -limit <= indices.min() <= indices.max() < limit:
-            raise IndexError(
-                f"indices are {indices.min()} to {indices.max()}; allowed are {-limit} to "
-                f"{limit - 1}"
-            )
-        places = list(np.ogrid[tuple(slice(size) for size in indices.shape)])
-        places[along] = indices
-        return (data[tuple(places)],)
 
 
 CORRECTED: list[type[OpRun]] = [

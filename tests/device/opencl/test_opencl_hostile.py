@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
+from onnx import helper, numpy_helper
 
 from partita.errors import PartitaError
 from partita_opencl.runtime import host_folding
 
-from .comparison import check, compiled, floats, single
+from .comparison import TILINGS, build, check, check_single, compiled, floats, single
 
 WINDOWS = [
     ("AveragePool", [floats(1, 2, 5, 6)], {"kernel_shape": [3, 3], "pads": [1, 2, 1, 0]}),
@@ -41,13 +42,8 @@ def test_sizes_and_scales_that_are_one_number(which):
 
 
 @pytest.mark.parametrize("axis", [0, -1])
-def test_constants_gathered_by_element_are_so_by_numpy(monkeypatch, axis):
-    """ONNX's reference takes minutes for large constants, trying one way after another."""
-
-    def never(node, arrays):
-        raise AssertionError(f"{node.op_type} was evaluated by ONNX's reference")
-
-    monkeypatch.setattr(host_folding, "reference_fold", never)
+def test_constants_gathered_by_element(axis):
+    """Indices may be fewer than the data beside the axis."""
     inputs = [floats(4, 5), np.array([[0, -1, 2], [3, 1, -4]])]
     model, _ = single("GatherElements", inputs, {"axis": axis}, constant=[0, 1])
     check(model, {})
@@ -75,3 +71,46 @@ def test_images_of_more_pixels_than_kernels_count():
     model, _ = single("MaxPool", [floats(1, 1, 5, 5)], attrs)
     with pytest.raises(PartitaError, match="pixels; device OPENCL takes 2147483647"):
         compiled(model)
+
+
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+@pytest.mark.parametrize("tiling", TILINGS)
+def test_what_is_added_to_a_convolution_is_repeated_if_it_is_smaller(op_type, tiling):
+    """Both are of N images by the model's account, but one of 64 and the other of one."""
+    x, r, w = floats(64, 8, 16, 16), floats(1, 8, 16, 16, seed=1), floats(8, 8, 1, 1, seed=2)
+    nodes = [
+        helper.make_node(op_type, ["x", "w"], ["c"]),
+        helper.make_node("Relu", ["r"], ["q"]),
+        helper.make_node("Add", ["c", "q"], ["y"]),
+    ]
+    model = build(nodes, {"x": x, "r": r}, ["y"], [numpy_helper.from_array(w, "w")])
+    for port in model.graph.input:
+        port.type.tensor_type.shape.dim[0].dim_param = "N"
+    (found,) = compiled(model, TILING=tiling)({"x": x, "r": r}).values()
+    letters = "oc,nchw->nohw" if op_type == "Conv" else "co,nchw->nohw"
+    wanted = np.einsum(letters, w[:, :, 0, 0], x) + np.maximum(r, 0)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_added_to_a_convolution_is_not_larger():
+    x, r, w = floats(1, 8, 4, 4), floats(3, 8, 4, 4), floats(8, 8, 1, 1)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", ["c", "r"], "y")]
+    model = build(nodes, {"x": x, "r": r}, ["y"], [numpy_helper.from_array(w, "w")])
+    for port in model.graph.input:
+        port.type.tensor_type.shape.dim[0].dim_param = "N"
+    with pytest.raises(PartitaError, match=r"\[3, 8, 4, 4\] does not broadcast to \[1, 8, 4, 4\]"):
+        compiled(model)({"x": x, "r": r})
+
+
+def test_single_pixels_are_stepped_over_where_padding_makes_up_for_it():
+    """As many windows as pixels, but they are every second pixel and then zeros."""
+    inputs = [floats(1, 3, 5, 5), floats(4, 3, 1, 1)]
+    check_single("Conv", inputs, {"strides": [2, 2], "pads": [0, 0, 4, 4]})
+
+
+def test_padded_images_of_more_elements_than_kernels_count():
+    """Places in a padded image are numbers of 32 bits."""
+    attrs = {"pads": [1 << 16] * 4, "strides": [1 << 17] * 2}
+    model, feeds = single("Conv", [floats(1, 2, 5, 5), floats(2, 2, 3, 3)], attrs, constant=[1])
+    with pytest.raises(PartitaError, match="device OPENCL takes 2147483647"):
+        compiled(model)(feeds)

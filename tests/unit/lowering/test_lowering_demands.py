@@ -144,6 +144,8 @@ FAULTS = [
         "a number that is too small",
     ),
     ("GlobalMaxPool", [(5,)], {}, "to have 2 dimensions or more"),
+    ("Gemm", [(2, 3, 0), (3, 4)], {}, "the factors are to have 2 dimensions"),
+    ("com.microsoft::FusedGemm", [(2, 3), (3,)], {}, "the factors are to have 2 dimensions"),
     ("Conv", [(1, 4, 5), (6, 4, 0)], {}, "a window of \\[0\\] holds no element"),
     ("ConvTranspose", [(1, 4, 5), (4, 6, 0)], {}, "a window of \\[0\\] holds no element"),
     ("ConvInteger", [(1, 0, 5), (6, 0, 3)], {}, "the input has no channels"),

@@ -405,6 +405,29 @@ def test_a_constant_that_the_reference_cannot_compute_names_its_operation():
         reference_fold(node, [floats(3)])
 
 
+def gather_elements(axis):
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+        g (float[N, M] x, int64[N, K] i) => (float[N, K] y)
+        { y = GatherElements <axis = AXIS> (x, i) }
+    """
+    return lower_proto(parser.parse_model(text.replace("AXIS", str(axis)))).nodes[0]
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_elements_are_gathered_by_fewer_indices_than_there_are_data(axis):
+    """ONNX's reference wants as many, and goes through all of them one way after another."""
+    x, indices = floats(4, 5), np.array([[0, -1, 2], [3, 1, -4]])
+    near = x[:, :3] if axis == 0 else x[:2]
+    wanted = np.take_along_axis(near, indices % x.shape[axis], axis)
+    np.testing.assert_array_equal(reference_fold(gather_elements(axis), [x, indices])[0], wanted)
+
+
+def test_indices_far_away_are_no_elements():
+    """ONNX's reference took the size off again and again: a day for 2**62."""
+    with pytest.raises(CompileError, match=f"indices are 0 to {2**62}"):
+        reference_fold(gather_elements(1), [floats(1, 2), np.array([[0, 2**62]])])
+
+
 def test_an_operation_of_endless_steps_is_refused():
     def emit(b, node, x):
         y = b.empty(x.shape, x.dtype)

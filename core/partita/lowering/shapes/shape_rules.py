@@ -248,6 +248,13 @@ def _conv_transpose(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _holds("the bias", shapes[2], w[1] * node.attrs.get("group", 1))
 
 
+@_demand("Gemm", "com.microsoft::FusedGemm")
+def _gemm(node: Node, shapes: Shapes) -> Iterable[str]:
+    for shape in _pair(shapes):
+        if len(shape) != 2:
+            yield "the factors are to have 2 dimensions"
+
+
 @_demand("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
 def _global_pool(node: Node, shapes: Shapes) -> Iterable[str]:
     if len(_first(shapes)) < 2:

@@ -34,7 +34,7 @@ __kernel void chain_grid(
     PEEL(2) PEEL(3) PEEL(4) PEEL(5) PEEL(6)
     ADVANCE(7, r)
 #endif
-    for (int c1 = get_global_id(1); c1 < size.s1; c1 += get_global_size(1)) {
+    for (uint c1 = get_global_id(1); c1 < (uint)size.s1; c1 += get_global_size(1)) {
       const size_t i = ((size_t)rest * size.s1 + c1) * size.s0 + c0;
       STORE(i, chain(VALUES));
     }

@@ -25,9 +25,9 @@ __kernel void conv_depthwise(
         x + (image * in_size.w + channel / multiplier) * ((size_t)in_size.z * in_size.y * in_size.x);
     __global const REAL* taps = w + (size_t)channel * (KZ * KY * KX);
     const float start = has_bias ? GET(bias, channel) : 0.0f;
-    for (int row = get_global_id(1); row < rows; row += get_global_size(1)) {
-      const int y0 = row % out_size.y * stride.y - pad.y;
-      const int z0 = row / out_size.y * stride.z - pad.z;
+    for (uint row = get_global_id(1); row < (uint)rows; row += get_global_size(1)) {
+      const int y0 = (int)row % out_size.y * stride.y - pad.y;
+      const int z0 = (int)row / out_size.y * stride.z - pad.z;
       float sum = start;
       #pragma unroll
       for (int kz = 0; kz < KZ; kz++) {

@@ -24,7 +24,7 @@ __kernel void copy_box(
     from += r * x_step.s7;
     to += r * y_step.s7;
 #endif
-    for (int c1 = get_global_id(1); c1 < size.s1; c1 += get_global_size(1))
+    for (uint c1 = get_global_id(1); c1 < (uint)size.s1; c1 += get_global_size(1))
       y[to + c1 * y_step.s1] = x[from + c1 * x_step.s1];
   }
 }

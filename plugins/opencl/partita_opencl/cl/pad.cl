@@ -25,7 +25,7 @@ __kernel void pad(
 ) {
   const int c0 = get_global_id(0);
   if (c0 >= out_size.s0) return;
-  const long x0 = source(c0 - before.s0, in_size.s0);
+  const long x0 = source((long)c0 - before.s0, in_size.s0);
   for (long rest = get_global_id(2); rest < outer; rest += get_global_size(2)) {
     long from = 0, step = (long)in_size.s0 * in_size.s1;
     bool inside = x0 >= 0;
@@ -42,8 +42,8 @@ __kernel void pad(
 #else
     PEEL(2) PEEL(3) PEEL(4) PEEL(5) PEEL(6) PEEL(7)
 #endif
-    for (int c1 = get_global_id(1); c1 < out_size.s1; c1 += get_global_size(1)) {
-      const long x1 = source(c1 - before.s1, in_size.s1);
+    for (uint c1 = get_global_id(1); c1 < (uint)out_size.s1; c1 += get_global_size(1)) {
+      const long x1 = source((long)c1 - before.s1, in_size.s1);
       const size_t at = ((size_t)rest * out_size.s1 + c1) * out_size.s0 + c0;
 #ifdef CONSTANT
       y[at] = inside && x1 >= 0 ? x[from + x1 * in_size.s0 + x0] : fill[0];

@@ -61,6 +61,11 @@ def attention(
             f"Operation '{node.name}' ({node.kind}) cannot attend by shapes {list(q.shape)}, "
             f"{list(key.shape)} and {list(value.shape)}."
         )
+    if elements % UNIT or elements > MOST_ELEMENTS:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has heads of {elements} elements; multiples of "
+            f"{UNIT} up to {MOST_ELEMENTS} are possible."
+        )
     out = k.empty(shapes[0], q.dtype)
     if not out.size:
         return out

@@ -12,14 +12,14 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
-from partita_opencl.emitters.movement import pad_constant, transpose
+from partita_opencl.emitters.movement import expand, pad_constant, transpose
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
 from partita_opencl.launches.emitter_kit import Argument, Kit, i32, is_half
 from partita_opencl.tuning.product_tiles import DEEP, MATRIX_DEEP
 
-_LARGEST_IMAGE = 2**31 - 1
-"""Elements of one image that kernels address by an int."""
+LARGEST_IMAGE = 2**31 - 1
+"""Elements of one image, with its padding, that kernels address by an int."""
 
 _MOST_TAPS = 32
 """Taps of which a kernel keeps a bit each."""
@@ -75,10 +75,11 @@ def conv(
     groups = int(node.attrs.get("group", 1))
     window = window_of(node, x.shape[2:], w.shape[2:])
     sizes = _Conv(x.shape[0], x.shape[1], w.shape[0], groups, window)
-    check_size(node, x)
+    check_size(node, x, window)
     out = k.empty((sizes.images, sizes.filters, *window.out[: x.ndim - 2][::-1]), x.dtype)
     if not out.size:
         return out
+    residual = None if residual is None else as_result(k, node, residual, out)
     if groups == sizes.channels > 1:
         _depthwise(k, node, sizes, x, w, out, bias, residual)
     elif k.tuning.local_tiles:
@@ -88,13 +89,36 @@ def conv(
     return out
 
 
-def check_size(node: Node, x: Operand) -> None:
-    """Raises if an image is too large for kernels to address."""
-    if x.shape[0] and x.size // x.shape[0] > _LARGEST_IMAGE:
+def check_size(node: Node, x: Operand, window: Window) -> None:
+    """Raises if an image, padded or not, or a result is too large for kernels to address."""
+    pairs = zip(window.begin, window.image, window.end, strict=True)
+    padded = [begin + size + max(end, 0) for begin, size, end in pairs]
+    reach = [(n - 1) * d for n, d in zip(window.size, window.dilation, strict=True)]
+    ends = [(n - 1) * s + r for n, s, r in zip(window.out, window.stride, reach, strict=True)]
+    image = x.size // max(x.shape[0], 1)
+    most = max(image, x.shape[1] * math.prod(padded), math.prod(window.out))
+    if max(most, *padded, *ends) > LARGEST_IMAGE:
         raise CompileError(
-            f"Operation '{node.name}' ({node.kind}) has images of {x.size // x.shape[0]} elements; "
-            f"device OPENCL takes {_LARGEST_IMAGE}."
+            f"Operation '{node.name}' ({node.kind}) has images of {image} elements, padded to "
+            f"{padded[::-1]}, and results of {math.prod(window.out)} pixels; device OPENCL takes "
+            f"{LARGEST_IMAGE}."
         )
+
+
+def as_result(k: Kit, node: Node, residual: Operand, out: Operand) -> Operand:
+    """What kernels add element by element, in the result's shape.
+
+    Raises:
+        CompileError: It does not broadcast to that.
+    """
+    dims = (1,) * (out.ndim - residual.ndim) + residual.shape
+    fits = len(dims) == out.ndim
+    if not fits or any(n not in (1, m) for n, m in zip(dims, out.shape, strict=True)):
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}): a tensor of shape {list(residual.shape)} "
+            f"does not broadcast to {list(out.shape)}."
+        )
+    return expand(k, residual, out.shape)
 
 
 def _conv_tiles(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Node, Operand
-from partita.lowering.geometry.windows import resolve_transposed
-from partita_opencl.emitters.convolution import check_size
+from partita.lowering.geometry.windows import Window, resolve_transposed
+from partita_opencl.emitters.convolution import LARGEST_IMAGE, as_result
 from partita_opencl.emitters.gemm.products import Epilogue, activation_of
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import int4, spatial_dims
@@ -35,12 +36,13 @@ def conv_transpose(
 ) -> Operand:
     """Transposed convolution of one or two dimensions, with bias, residual and activation."""
     groups = int(node.attrs.get("group", 1))
-    check_size(node, x)
     window = resolve_transposed(node, x.shape[2:], w.shape[2:])
+    _check_size(node, x, window)
     filters = w.shape[1] * groups
     out = k.empty((x.shape[0], filters, *window.size[3 - window.rank :]), x.dtype)
     if not out.size:
         return out
+    residual = None if residual is None else as_result(k, node, residual, out)
     epilogue = Epilogue(bias, (1, 0), 1, residual, activation_of(node))
     blocks = x.shape[0] * groups * math.ceil(w.shape[1] / _TRANSPOSE_CHANNELS)
     k.launch(
@@ -63,3 +65,15 @@ def conv_transpose(
         **epilogue.options(),
     )
     return out
+
+
+def _check_size(node: Node, x: Operand, window: Window) -> None:
+    """Raises if an image or a result is too large for kernels to address."""
+    sizes = zip(window.size, window.begin, window.kernel, window.dilation, strict=True)
+    ends = [abs(size) + abs(begin) + (n - 1) * step for size, begin, n, step in sizes]
+    image = x.size // max(x.shape[0], 1)
+    if max(image, *ends, math.prod(window.size)) > LARGEST_IMAGE:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has images of {image} elements, and results of "
+            f"{list(window.size)} pixels; device OPENCL takes {LARGEST_IMAGE}."
+        )

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
+from partita_opencl.emitters.convolution import LARGEST_IMAGE
 from partita_opencl.emitters.gemm.matrix_units import (
     Stream,
     packed,
@@ -110,6 +112,11 @@ def conv(
     out = k.empty((x.shape[0], window.out[1], window.out[0], filled(filters)), HALF)
     if not out.size:
         return out
+    if residual is not None and residual.shape != out.shape:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot add a tensor of shape "
+            f"{list(residual.shape)} to a result of shape {list(out.shape)}."
+        )
     if groups == filters > 1 == w.shape[1]:
         _depthwise(k, node, window, x, w, bias, residual, out)
         return out
@@ -145,6 +152,11 @@ def _picture(k: Kit, window: Window, x: Operand, w: Operand) -> tuple[Operand, O
     padded_x = max(window.begin[0] + wide, (window.out[0] - 1) * window.stride[0] + run // FEW)
     padded_y = window.begin[1] + high + max(0, window.end[1])
     padded_x += padded_x % 2
+    if padded_x * padded_y > LARGEST_IMAGE:
+        raise CompileError(
+            f"Operation '{k.builder.node.name}' (Conv) pads images to {[padded_y, padded_x]} "
+            f"pixels; device OPENCL takes {LARGEST_IMAGE}."
+        )
     image = k.empty((n, padded_y, padded_x, FEW), HALF)
     k.launch(
         "image_layout.cl",

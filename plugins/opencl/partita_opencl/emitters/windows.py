@@ -53,7 +53,8 @@ class Window:
     @property
     def is_pointwise(self) -> bool:
         """Whether each output position reads just the same input position."""
-        return set(self.size) == {1} and self.image == self.out and not any(self.begin)
+        pads = (*self.begin, *self.end)
+        return set(self.size) == {1} and self.image == self.out and not any(pads)
 
 
 def window_of(node: Node, image: Sequence[int], size: Sequence[int]) -> Window:

@@ -18,6 +18,9 @@ UNIT = 8
 FEW = 4
 """Channels of a picture, filled up: rows of its pixels are channels of a convolution in y alone."""
 
+_MOST_TAPS = 1 << 16
+"""Of a pool's window: kernels for channels last walk through those beside the image, too."""
+
 _MOST_ELEMENTS = 2**31 - 1
 """Elements of an image, all of its batch, that kernels address by an int."""
 
@@ -75,6 +78,11 @@ class _Walk(ChannelsLast):
         attrs = {**node.attrs, "picture": True} if picture else node.attrs
         self.append(node, inputs, node.outputs[0], "Conv", DOMAIN, attrs, node.origins)
         return True
+
+    def _window(self, node: Node) -> bool:
+        if math.prod(node.attrs.get("kernel_shape", ())) > _MOST_TAPS:
+            return False
+        return super()._window(node)
 
     def _is_picture(self, node: Node, w: Value) -> bool:
         """Whether windows over few channels start at whole units if rows of taps are channels."""

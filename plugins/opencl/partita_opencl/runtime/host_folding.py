@@ -53,16 +53,6 @@ def _gather(node: Node, x: Array, indices: Array) -> Array:
     return np.take(x, indices.astype(np.int64), node.attrs.get("axis", 0))
 
 
-def _gather_elements(node: Node, x: Array, indices: Array) -> Array:
-    """Indices may be fewer than the data beside the axis: they are of the first elements then."""
-    axis = node.attrs.get("axis", 0) % x.ndim
-    near = tuple(
-        slice(None) if dim == axis else slice(count) for dim, count in enumerate(indices.shape)
-    )
-    places = np.where(indices < 0, indices + x.shape[axis], indices)
-    return np.take_along_axis(x[near], places, axis)
-
-
 def _cast(node: Node, x: Array) -> Array | None:
     target = cast_target(node)
     return None if target is None or x.dtype.kind not in "fiub" else x.astype(target)
@@ -86,7 +76,6 @@ _QUICK: dict[str, Fold] = {
     "Concat": _concat,
     "ConstantOfShape": _constant_of_shape,
     "Gather": _gather,
-    "GatherElements": _gather_elements,
     "Mul": _arithmetic(np.multiply),
     "Shape": _shape,
     "Squeeze": _squeeze,
