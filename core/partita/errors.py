@@ -31,12 +31,13 @@ A message says what failed (names quoted), what was found or is allowed, and wha
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from partita.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Self
 
     from partita.reason import Reason
@@ -156,3 +157,22 @@ class RequestBusyError(InferError, RuntimeError):
 
 class ZooError(PartitaError):
     """A zoo model cannot be fetched, or is not the file that the manifest names."""
+
+
+@contextlib.contextmanager
+def raised_as(
+    kind: type[PartitaError], what: str, passing: type[PartitaError] = PartitaError
+) -> Iterator[None]:
+    """Raises what others' code raises, whatever it is, as an error of Partita.
+
+    Args:
+        kind: The error.
+        what: What failed; the message goes on with the original one.
+        passing: Errors that are raised as they are.
+    """
+    try:
+        yield
+    except passing:
+        raise
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {error}") from error

@@ -13,7 +13,13 @@ import numpy as np
 import onnx
 
 import partita
-from partita.errors import DeviceError, DeviceNotFoundError, PartitaError, PluginError
+from partita.errors import (
+    DeviceError,
+    DeviceNotFoundError,
+    PartitaError,
+    PluginError,
+    raised_as,
+)
 from partita_conformance.draws.vary import TYPES, in_singles
 from partita_conformance.inputs.models import Sample, samples
 from partita_conformance.judging.exact import exact_answers
@@ -53,12 +59,8 @@ class Target:
         core = partita.Core()
         if self.plugin:
             module, _, attribute = self.plugin.partition(":")
-            try:
+            with raised_as(PluginError, f"Plugin '{self.plugin}' cannot be made", PluginError):
                 made = getattr(importlib.import_module(module), attribute or "plugin")()
-            except Exception as error:
-                raise PluginError(
-                    f"Plugin '{self.plugin}' cannot be made: {type(error).__name__}: {error}"
-                ) from error
             core.register_plugin(made)
         return core
 

@@ -27,6 +27,7 @@ from partita.errors import (
     DeviceStringError,
     DeviceUnavailableError,
     PluginError,
+    raised_as,
 )
 from partita.properties.deferred import DeferredProperties
 
@@ -243,15 +244,9 @@ class Registry:
         Raises:
             PluginError: The source provides no plugin, or several; or the name is taken or bad.
         """
-        try:
+        with raised_as(PluginError, f"Plugin '{source}' did not load", PluginError):
             module, release = self._find_module(source)
             plugins = self._provided(module, source)
-        except PluginError:
-            raise
-        except Exception as error:
-            raise PluginError(
-                f"Plugin '{source}' did not load: {type(error).__name__}: {error}"
-            ) from error
         if len(plugins) != 1:
             raise PluginError(
                 f"'{source}' provides {len(plugins)} device plugins; only a module that provides "
@@ -475,14 +470,9 @@ def _usable_ids(plugin: DevicePlugin) -> list[str]:
     Raises:
         DeviceUnavailableError: The plugin has no usable device.
     """
-    try:
+    what = f"Device '{plugin.device_name}' cannot be used"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
         ids = list(plugin.device_ids())
-    except DeviceError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"Device '{plugin.device_name}' cannot be used: {type(error).__name__}: {error}"
-        ) from error
     if not ids:
         raise DeviceUnavailableError(f"Device '{plugin.device_name}' found no hardware.")
     if len(set(ids)) < len(ids) or not all(isinstance(i, str) and is_device_id(i) for i in ids):
@@ -499,15 +489,9 @@ def unavailable_beside(plugin: DevicePlugin) -> Mapping[str, str]:
     Raises:
         DeviceError: It fails to say.
     """
-    try:
+    what = f"Device '{plugin.device_name}' cannot say what is unavailable"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
         return {str(name): str(why) for name, why in plugin.unavailable_devices().items()}
-    except DeviceError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"Device '{plugin.device_name}' cannot say what is unavailable: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
@@ -516,15 +500,9 @@ def describe(plugin: DevicePlugin, device_id: str) -> DeviceInfo:
     Raises:
         DeviceError: Its driver fails to.
     """
-    try:
+    what = f"Device '{join(plugin.device_name, device_id)}' cannot be described"
+    with raised_as(DeviceUnavailableError, what, DeviceError):
         return plugin.device_info(device_id)
-    except DeviceError:
-        raise
-    except Exception as error:
-        raise DeviceUnavailableError(
-            f"Device '{join(plugin.device_name, device_id)}' cannot be described: "
-            f"{type(error).__name__}: {error}"
-        ) from error
 
 
 def join(name: str, device_id: str) -> str:

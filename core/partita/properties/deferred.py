@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from partita.errors import PluginError
+from partita.errors import PluginError, raised_as
 
 
 def deferred_attributes(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -60,13 +60,9 @@ class DeferredProperties:
             from partita.properties.schema import DeviceProperties
 
             module, _, name = self._place.partition(":")
-            try:
+            what = f"The properties of '{owner.__name__}' at '{self._place}' did not load"
+            with raised_as(PluginError, what, PluginError):
                 found = getattr(importlib.import_module(module), name)
-            except Exception as error:
-                raise PluginError(
-                    f"The properties of '{owner.__name__}' at '{self._place}' did not load: "
-                    f"{type(error).__name__}: {error}"
-                ) from error
             if not (isinstance(found, type) and issubclass(found, DeviceProperties)):
                 raise PluginError(
                     f"'{owner.__name__}' names '{self._place}' as its 'properties_type', which "

@@ -12,7 +12,7 @@ from partita.contract.device_plugin import DeviceInfo, DevicePlugin
 from partita.contract.query import QueryResult
 from partita.devices.registry import Registry, describe, join
 from partita.devices.settings import Settings
-from partita.errors import CompileError, DeviceError, PartitaError, PluginError
+from partita.errors import CompileError, DeviceError, PluginError, raised_as
 from partita.properties.values import Config
 
 if TYPE_CHECKING:
@@ -155,15 +155,9 @@ def query_with(plugin: DevicePlugin, properties: DeviceProperties, model: Model)
     Raises:
         PluginError: It failed, or answered with something else.
     """
-    try:
+    what = f"Device '{plugin.device_name}' failed to answer query_model for model '{model.name}'"
+    with raised_as(PluginError, what):
         result = plugin.query_model(model, properties)
-    except PartitaError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"Device '{plugin.device_name}' failed to answer query_model for model "
-            f"'{model.name}': {type(error).__name__}: {error}"
-        ) from error
     if not isinstance(result, QueryResult):
         raise PluginError(
             f"Device '{plugin.device_name}' answered query_model with "
@@ -187,15 +181,9 @@ def compile_with(plugin: DevicePlugin, model: str, make: Callable[[], DeviceMode
     from partita.contract.device_model import DeviceModel
 
     start = time.perf_counter()
-    try:
+    what = f"Device '{plugin.device_name}' failed to compile model '{model}'"
+    with raised_as(CompileError, what):
         made = make()
-    except PartitaError:
-        raise
-    except Exception as error:
-        raise CompileError(
-            f"Device '{plugin.device_name}' failed to compile model '{model}': "
-            f"{type(error).__name__}: {error}"
-        ) from error
     if not isinstance(made, DeviceModel):
         raise PluginError(
             f"Device '{plugin.device_name}' answered compile_model with "

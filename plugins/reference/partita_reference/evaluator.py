@@ -19,7 +19,7 @@ from partita.contract.device_model import DeviceModel
 from partita.contract.profiling import ProfilingInfo
 from partita.contract.query import Reason, ReasonCode
 from partita.contract.runner import Runner
-from partita.errors import CompileError, InferError
+from partita.errors import CompileError, InferError, raised_as
 from partita.model.model import Model
 from partita.properties import DeviceProperties
 from partita.tensors.sequence_values import boxed, unboxed
@@ -161,13 +161,11 @@ class ReferenceRunner(Runner):
             for name, tensor in zip(self._names, inputs, strict=True)
         }
         start = time.perf_counter()
-        try:
-            with np.errstate(all="ignore"):  # infinities are results like others
-                results = self._evaluator.run(None, feeds)
-        except Exception as error:
-            raise InferError(
-                f"The reference evaluator failed: {type(error).__name__}: {error}"
-            ) from error
+        with (
+            raised_as(InferError, "The reference evaluator failed"),
+            np.errstate(all="ignore"),  # infinities are results like others
+        ):
+            results = self._evaluator.run(None, feeds)
         if self._count:
             elapsed = (time.perf_counter() - start) * 1e6
             self._infos = self._as_one_record(elapsed)
