@@ -25,6 +25,7 @@ class PacedDevice(FakeDevice):
             operators it has times for: what makes every plan a lie.
         counts: Whether it has counters.
         fuses: Whether it counts all as its first operation, as one kernel would.
+        spins: Seconds for which its idle threads look for work after a run.
         driver: Its version.
         breaks_on: Operators that it claims and cannot compile.
         fails_on: Operators that it claims, compiles and cannot run.
@@ -42,13 +43,14 @@ class PacedDevice(FakeDevice):
         driver="1",
         fails_on=(),
         per_element=None,
+        spins=0.0,
         **options,
     ):
         super().__init__(name, **options)
         self.times, self.launch, self.copy = times or {}, launch, copy
         self.parts, self.counts, self.driver = parts, counts, driver
         self.fuses, self.fails_on = fuses, set(fails_on)
-        self.per_element = per_element or {}
+        self.per_element, self.spins = per_element or {}, spins
 
     def device_info(self, device_id):
         return DeviceInfo(
@@ -104,6 +106,8 @@ class PacedRunner(FakeRunner):
         growing = (plugin.per_element.get(op_type, 0.0) for _, op_type in self._ops)
         seconds += sum(growing) * math.prod(inputs[0].shape)
         TIME.sleep(seconds, plugin.device_name)
+        if plugin.spins:
+            TIME.spin(plugin.spins, plugin.device_name)
         results = super().run(inputs)
         if plugin.memory == "host":
             return results

@@ -20,18 +20,37 @@ class VirtualTime:
     Attributes:
         now: Seconds since the beginning.
         worked: Device to the seconds for which it has worked.
+        computed: Processor seconds of all devices, with those of threads that spin.
+        spinner: The device whose threads spin until ``spins_until``, when it has not worked since.
     """
 
     def __init__(self):
         self.now = 0.0
         self.worked = Counter()
+        self.computed = 0.0
+        self.spinner, self.spins_until = "", 0.0
 
     def seconds(self):
         return self.now
 
     def sleep(self, seconds, device=""):
-        self.now += seconds + CALL
+        if device and device != self.spinner and self.now < self.spins_until:
+            seconds *= SHARED
         self.worked[device] += seconds + CALL
+        self.computed += seconds + CALL
+        self.rest(seconds + CALL)
+
+    def rest(self, seconds):
+        """Lets time pass in which nothing works, but for threads that spin."""
+        self.computed += max(0.0, min(seconds, self.spins_until - self.now))
+        self.now += seconds
+
+    def spin(self, seconds, device):
+        """Has idle threads of a device look for work for so long."""
+        self.spinner, self.spins_until = device, self.now + seconds
+
+    def processor_seconds(self):
+        return self.computed
 
     def run_parallel(self, schedule, run, cancelled):
         """PARALLEL as it would go: a step starts when all it waits for has ended and has a lane."""
@@ -68,12 +87,17 @@ class VirtualTime:
         return max((self.worked - before).values())
 
 
+SHARED = 3.0
+"""Times as long as usual a device takes beside another one's threads that spin."""
+
 TIME = VirtualTime()
 
 
 def install(patch):
     """Lets HETERO measure in virtual time."""
     patch.setattr(clock, "seconds", TIME.seconds)
+    patch.setattr(clock, "processor_seconds", TIME.processor_seconds)
+    patch.setattr(clock, "sleep", TIME.rest)
     patch.setattr(fakes, "time", TIME)
     patch.setattr(lossy, "time", TIME)
     patch.setattr(Parallel, "run", lambda self, *args: TIME.run_parallel(*args))

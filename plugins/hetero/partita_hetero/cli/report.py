@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +26,10 @@ from partita.cli.arguments import (
 from partita.cli.output import Output
 from partita.contract.execution import Execution
 from partita.printable import html_text
+from partita.runtime.input_conversion import to_tensor
 
 if TYPE_CHECKING:
+    from partita_hetero.device_model import HeteroModel
     from partita_hetero.planner.simulation.timeline import Timeline
 
 
@@ -189,20 +191,36 @@ def _make(args: argparse.Namespace, out: Output) -> Report:
         request.infer(dict(work.feeds), share_outputs=True)
         times.append(workload.milliseconds(start))
     timelines: list[Timeline] = []
-    placed = compiled.device_model
+    placed, why = compiled.device_model, compiled.explain()
     if isinstance(placed, HeteroModel):
         timelines = [t for t in (placed.predicted, placed.measured) if t is not None]
+        if why.decision is None:  # measurements have looked at this already
+            why = replace(why, notes=[*why.notes, *_neighbours(placed, work.feeds)])
     return Report(
         args.model,
         device,
         properties,
         compile_ms,
         statistics.median(times),
-        compiled.explain(),
+        why,
         list(request.get_profiling_info()),
         request.explain_execution(),
         timelines,
     )
+
+
+def _neighbours(placed: HeteroModel, feeds: Mapping[str, Any]) -> list[str]:
+    """What is to be told of devices that slow each other down."""
+    from partita_hetero.runtime.part_failure import PartFailedError
+    from partita_hetero.tuning.neighbours import slowdowns
+
+    compilation = placed.compilation
+    inputs = [to_tensor(port, feeds[port.name], False) for port in placed.inputs]
+    try:
+        found = slowdowns(compilation, placed.assembly, inputs)
+    except PartFailedError as failure:
+        return [f"How devices run beside each other is not known: {failure.error}"]
+    return [one.told(compilation.devices.core) for one in found]
 
 
 def _part(number: int | None) -> str:

@@ -8,3 +8,13 @@ import time
 def seconds() -> float:
     """Seconds since some moment."""
     return time.perf_counter()
+
+
+def processor_seconds() -> float:
+    """Seconds that all threads of this process have spent on processors."""
+    return time.process_time()
+
+
+def sleep(seconds: float) -> None:
+    """Lets time pass."""
+    time.sleep(seconds)

@@ -20,7 +20,7 @@ from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
 from partita_hetero.cost import clock
-from partita_hetero.executors import DEFAULT, Cancelled
+from partita_hetero.executors import DEFAULT, Cancelled, Executor
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.runtime.call_timeout import TimeoutExceededError
 from partita_hetero.runtime.drift import Paces
@@ -43,6 +43,7 @@ class BoundRequest:
     Args:
         failover: What requests of the model share.
         assembly: The assembly; the model's present one, or one that is to be tried.
+        executor: Runs the steps (defaults to the one that the model has).
 
     Attributes:
         abandoned: Whether a runner was given up while it ran, so that none must be closed.
@@ -50,12 +51,14 @@ class BoundRequest:
         times: When steps ran, if requests note that.
     """
 
-    def __init__(self, failover: Failover, assembly: Assembly) -> None:
+    def __init__(
+        self, failover: Failover, assembly: Assembly, executor: Executor | None = None
+    ) -> None:
         properties, model = failover.properties, failover.compilation.model
         self.assembly = assembly
         self._failover = failover
         self._core = failover.compilation.devices.core
-        self._executor = properties.executor
+        self._executor = executor or properties.executor
         self._watchdog = failover.watchdog
         self._nan = NanWatch()
         self._steps = assembly.plan.steps

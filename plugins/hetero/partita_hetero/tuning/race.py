@@ -21,10 +21,12 @@ from partita_hetero.planner.problem.problem import Problem
 from partita_hetero.planner.report.reasons import TaskReason, reasons
 from partita_hetero.planner.simulation.plan import Objective, Plan
 from partita_hetero.planner.simulation.simulate import objective_value, simulate
+from partita_hetero.tuning.neighbours import slowdowns
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.trial_run import Counters, Run, Trial
 
 if TYPE_CHECKING:
+    from partita_hetero.compile.executable import Assembly
     from partita_hetero.compile.pipeline import Compilation
     from partita_hetero.tuning.sample_inputs import Samples
 
@@ -161,6 +163,7 @@ class Contest:
         self._made_up = samples.made_up
         self._entries: dict[tuple[str | None, ...], Entry] = {}
         self._present: Entry | None = None
+        self._seen_together: set[frozenset[str]] = set()
         self.scales: dict[tuple[int, str], float] = {}
         self._overhead = 0.0
 
@@ -289,10 +292,24 @@ class Contest:
             trial = Trial(self._compilation, assembly, self._inputs)
             entry.run = trial.measure()
             entry.trial = trial
+            self._look_at_neighbours(assembly)
         except Exception as error:  # noqa: BLE001  # whatever a broken device raises
             entry.failure = f"it failed: {error}"
             _log.warning("Candidate '%s' failed: %s", entry.name, error)
         return entry
+
+    def _look_at_neighbours(self, assembly: Assembly) -> None:
+        """Notes devices that slow each other down; of the same devices once."""
+        devices = frozenset(piece.device for piece in assembly.submodels)
+        if len(devices) < 2 or devices in self._seen_together:
+            return
+        self._seen_together.add(devices)
+        core = self._compilation.devices.core
+        try:
+            for found in slowdowns(self._compilation, assembly, self._inputs):
+                self.note(found.told(core))
+        except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+            _log.info("how devices run beside each other is not known: %s", error)
 
     def _counters(self, placement: Placement) -> dict[int, Counters]:
         """What devices count by themselves in a placement; empty if they fail at it."""
