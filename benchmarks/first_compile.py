@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 ROW = "{:14} {:5} {:22} {:>9} {:>9} {:>9} {:>9}"
-KEPT = ("PARTITA_CACHE_DIR", "NUMBA_CACHE_DIR")
+KEPT = ("PARTITA_CACHE_DIR", "NUMBA_CACHE_DIR", "CUDA_CACHE_PATH")
+"""Variables that name folders of caches, of NVIDIA's driver, too."""
 
 
 def timed(name: str, device: str, precision: str, compiles: int) -> dict[str, float]:

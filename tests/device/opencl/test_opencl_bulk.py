@@ -36,7 +36,7 @@ def copy_engine(monkeypatch):
     able = {"warpgroups": True, "copy_engine": True}
     monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), **able))
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
-    monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+    monkeypatch.setattr(compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, ""))
     monkeypatch.setattr(product_tiles, "CPU_STREAM_TILES", (TILE, OTHER))
 
 
@@ -96,7 +96,7 @@ def test_matrices_that_lie_elsewhere_are_described_anew():
 def test_a_copy_engine_that_fails_its_trial_is_left_alone(monkeypatch):
     units = matrix_unit_checks.Units
     failing = dict.fromkeys(units, "") | {units.COPY_ENGINE: "no such instruction"}
-    monkeypatch.setattr(compiled_module, "objection", lambda _, what=units.MATRIX: failing[what])
+    monkeypatch.setattr(compiled_module, "objections", lambda *_: failing)
     model = product(40, 64, 64)
     built = compiled(model, **HOW)
     assert built.device_model.tuning.warpgroups
@@ -111,10 +111,9 @@ def test_the_trial_tells_which_tile_is_wrong(monkeypatch):
     monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
     errors = iter((1e-4, float("nan")))
     monkeypatch.setattr(matrix_unit_checks, "brought_error", lambda _: next(errors))
-    assert not matrix_unit_checks.fault("", copy_engine)
-    monkeypatch.setattr(product_tiles, "STREAM_TILES", (OTHER, TILE))
+    assert not matrix_unit_checks.fault("", copy_engine, 0)
     wanted = "a product by 32 x 64 is off by nan"
-    assert matrix_unit_checks.fault("", copy_engine) == wanted
+    assert matrix_unit_checks.fault("", copy_engine, 0) == wanted
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from partita.storage.cache_folder import CACHE_VARIABLE
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers import trial_process
 from partita_opencl.runtime import device_model as compiled_module
-from partita_opencl.trials import kernel_trial, matrix_unit_checks
+from partita_opencl.trials import kernel_trial, matrix_unit_checks, standing_processes
 from partita_opencl.trials.matrix_unit_checks import Units
 
 from .comparison import TILINGS, build, compiled, expected, floats, int64s, single
@@ -154,7 +154,9 @@ def matrix_units(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     if not device.limits.is_nvidia:
-        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+        monkeypatch.setattr(
+            compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
+        )
 
 
 CONVOLUTIONS = [
@@ -210,18 +212,19 @@ def test_a_network_on_matrix_units():
 def untried(monkeypatch, tmp_path):
     """No verdict on matrix units is known, and a folder to keep one in."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    kernel_trial.unit_objection.cache_clear()
+    kernel_trial.forget()
+    standing_processes.end_all()
     yield
-    kernel_trial.unit_objection.cache_clear()
+    kernel_trial.forget()
 
 
 @pytest.mark.usefixtures("untried")
 def test_the_trial_passes_in_a_process_of_its_own_and_is_remembered(monkeypatch):
     device = find_device("")
-    assert kernel_trial.objection(device) == ""
-    kernel_trial.unit_objection.cache_clear()
+    assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
+    kernel_trial.forget()
     monkeypatch.setattr(kernel_trial, "try_kernels", None)  # a second trial would fail
-    assert kernel_trial.objection(device) == ""
+    assert kernel_trial.objections(device, [Units.MATRIX]) == {Units.MATRIX: ""}
 
 
 @pytest.mark.usefixtures("untried")
@@ -239,7 +242,7 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
     start = f"print('{{{{\"ready\": true}}}}')\n{code}"
     with monkeypatch.context() as patch:
         patch.setattr(trial_process, "START", start)
-        assert reason in kernel_trial.objection(device)
+        assert reason in kernel_trial.objections(device, [Units.MATRIX])[Units.MATRIX]
     model, feeds = residual_network()
     built = compiled(model, INFERENCE_PRECISION_HINT="f16", TILING="LOCAL")
     assert not built.device_model.tuning.matrix_units
@@ -249,5 +252,5 @@ def test_a_trial_that_fails_costs_the_matrix_units_only(monkeypatch, code, reaso
 def test_a_product_that_is_wrong_fails_the_trial(monkeypatch):
     monkeypatch.setattr(matrix_unit_checks, "error_of", lambda *_, **__: float("nan"))
     tiles = matrix_unit_checks.product_tiles.STREAM_TILES
-    monkeypatch.setattr(matrix_unit_checks.product_tiles, "STREAM_TILES", tiles)  # changed by it
-    assert matrix_unit_checks.fault("0", Units.MATRIX).endswith("is off by nan")
+    assert matrix_unit_checks.fault("0", Units.MATRIX, 0).endswith("is off by nan")
+    assert matrix_unit_checks.product_tiles.STREAM_TILES is tiles

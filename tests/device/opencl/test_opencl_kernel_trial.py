@@ -179,7 +179,7 @@ class Scripted:
 
     def ask(self, request):
         if request:
-            self.tasks = [family for family, _ in request["tasks"]]
+            self.tasks = [family for family, *_ in request["tasks"]]
             self.runs.append((self, self.tasks))
 
     def close(self):
@@ -350,7 +350,7 @@ def test_errors_that_are_not_of_kernels_are_raised(monkeypatch, error):
 
     monkeypatch.setattr(own_device, "compile_model", fail)
     monkeypatch.setattr(kernel_trial, "under_trial", None)
-    request = {"precision": "f32", "local_tiles": False, "tasks": [["lrn", Form.USUAL]]}
+    request = {"precision": "f32", "local_tiles": False, "tasks": [["lrn", Form.USUAL, 0]]}
     with pytest.raises(error, match="gone"):
         kernel_trial.perform(find_device(""), request, None)
 

@@ -22,7 +22,9 @@ def joined(monkeypatch):
     if not device.limits.is_nvidia:
         limits = replace(device.limits, matrix_units=True, resident_groups=1)
         monkeypatch.setattr(device, "limits", limits)
-        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+        monkeypatch.setattr(
+            compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
+        )
 
 
 class Network:
@@ -162,10 +164,10 @@ def test_groups_that_wait_in_vain_cost_one_run(monkeypatch, caplog):
 
 
 def test_a_device_that_waits_wrongly_launches_kernels(monkeypatch):
-    def objection(_device, units=""):
-        return "wrong" if units == compiled_module.Units.RESIDENT else ""
+    def objections(_device, wanted):
+        return {u: "wrong" if u is compiled_module.Units.RESIDENT else "" for u in wanted}
 
-    monkeypatch.setattr(compiled_module, "objection", objection)
+    monkeypatch.setattr(compiled_module, "objections", objections)
     network = Network()
     network.block("x", "p", 64, 64, 128)
     assert "product_run" not in check(network, {"x": floats(1, 64, 6, 5)}, ["p"])

@@ -26,7 +26,9 @@ def matrix_units(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     if not device.limits.is_nvidia:
-        monkeypatch.setattr(compiled_module, "objection", lambda *_: "")
+        monkeypatch.setattr(
+            compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
+        )
 
 
 def request_of(model, **properties):
@@ -348,7 +350,7 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, warpgroups=True))
     failing = dict.fromkeys(Units, "") | {Units.WARPGROUP: "no wgmma here"}
-    monkeypatch.setattr(compiled_module, "objection", lambda _, what=Units.MATRIX: failing[what])
+    monkeypatch.setattr(compiled_module, "objections", lambda *_: failing)
     feeds = {"x": floats(9, 64)}
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     model = build(nodes, feeds, ["y"], weights(w=(64, 16)))

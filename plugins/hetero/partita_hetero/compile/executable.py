@@ -19,7 +19,7 @@ from partita.model.model import Port, is_static
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
-from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep
+from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, Plan, RunStep, own_copies
 from partita_hetero.executors import Schedule
 from partita_hetero.partition.submodels import Submodel
 
@@ -156,14 +156,17 @@ def plan_arena(
         for i, port in enumerate(part.outputs)
     }
     host = set(plan.host_slots)
+    uploads, downloads = own_copies(plan)
+    computed = {target: source for source, target in downloads.items()}
     end = len(plan.steps)
     port_of: dict[int, Port] = {}
     known: dict[int, Place] = {}
     first: dict[int, int] = {}
     last: dict[int, int] = {}
+    writer = {slot: index for index, step in enumerate(plan.steps) for slot in step.writes}
     for index, step in enumerate(plan.steps):
         for slot in step.reads:
-            last[slot] = index
+            last[slot] = last[uploads.get(slot, slot)] = index
         for i, slot in enumerate(step.writes):
             if isinstance(step, RunStep):
                 port_of[slot] = ports[step.submodel, i]
@@ -175,7 +178,7 @@ def plan_arena(
             if is_static(port.shape):
                 layout = layouts.get(plan.slot_values[slot])
                 known[slot] = Place(0, port.dtype, port.shape, layout)
-                first[slot] = index
+                first[slot] = writer.get(computed.get(slot, slot), index)
     for output in plan.outputs:
         if output is not None:
             last[output] = end

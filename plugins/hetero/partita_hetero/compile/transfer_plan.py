@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from partita.contract.explanation import Boundary
 from partita.tensors.layout import Layout
@@ -86,6 +88,38 @@ class Plan:
     outputs: list[int | None]
     host_slots: list[int]
     boundaries: list[Boundary]
+
+
+class OwnCopies(NamedTuple):
+    """Copies that the runs of submodels can make.
+
+    Attributes:
+        uploads: Slots on a device that one submodel alone reads, with what they are copied from.
+        downloads: Outputs of submodels that are read by a copy alone, with what that writes.
+    """
+
+    uploads: dict[int, int]
+    downloads: dict[int, int]
+
+
+def own_copies(plan: Plan) -> OwnCopies:
+    """Which copies runs can make.
+
+    Runners take host tensors, and write to those that they are given: then the device copies in its
+    own queue, and nobody waits for the copy alone.
+    """
+    readers = Counter(slot for step in plan.steps for slot in step.reads)
+    readers.update(slot for slot in plan.outputs if slot is not None)
+    written = {slot for step in plan.steps if isinstance(step, RunStep) for slot in step.writes}
+    found = OwnCopies({}, {})
+    for step in plan.steps:
+        if isinstance(step, PermuteStep):
+            (source,), (target,) = step.reads, step.writes
+            if step.kind is PermuteKind.UPLOAD and readers[target] == 1:
+                found.uploads[target] = source
+            elif step.kind is PermuteKind.DOWNLOAD and readers[source] == 1 and source in written:
+                found.downloads[source] = target
+    return found
 
 
 def plan(

@@ -18,7 +18,13 @@ from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
-from partita_hetero.compile.transfer_plan import PermuteKind, PermuteStep, RunStep
+from partita_hetero.compile.transfer_plan import (
+    OwnCopies,
+    PermuteKind,
+    PermuteStep,
+    RunStep,
+    own_copies,
+)
 from partita_hetero.cost import clock
 from partita_hetero.executors import DEFAULT, Cancelled, Executor
 from partita_hetero.partition.submodels import Submodel
@@ -79,6 +85,11 @@ class BoundRequest:
         self._checks = OutputChecks(assembly, failover.due_shapes, properties.REJECT_NAN)
         self.times = RunTimeline(assembly) if properties.PERF_COUNT else None
         self.paces = Paces(properties.HETERO_DRIFT_FACTOR)
+        # Where steps are timed, copies are steps of their own.
+        copies = own_copies(assembly.plan) if self.times is None else OwnCopies({}, {})
+        self._uploads, self._downloads = copies
+        inputs = range(self._inputs)
+        self._borrowing = [*inputs, *(to for to, of in copies.uploads.items() if of in inputs)]
         self._note_pace = self.paces.note if self.paces.watching else None
         can_bind = not properties.REJECT_NAN and self._watchdog is None
         self._binds = can_bind  # until a run has ended well
@@ -127,7 +138,8 @@ class BoundRequest:
                     self._find_nan(cancelled)
             return results
         finally:
-            self._slots[: self._inputs] = [None] * self._inputs  # the caller's arrays may go
+            for slot in self._borrowing:
+                self._slots[slot] = None  # the caller's arrays may go
 
     def bind(
         self,
@@ -288,7 +300,8 @@ class BoundRequest:
     def _run_submodel(self, step: RunStep) -> None:
         slots, piece = self._slots, self._pieces[step.submodel]
         inputs = [slots[slot] for slot in step.reads]
-        outputs = [self._given.get(slot, self._prepared[slot]) for slot in step.writes]
+        to = [self._downloads.get(slot, slot) for slot in step.writes]
+        outputs = [self._given.get(slot, self._prepared[slot]) for slot in to]
         run = self._runners[step.submodel].run
         try:
             if self._watchdog is not None:
@@ -312,9 +325,13 @@ class BoundRequest:
 
     def _permuted(self, step: PermuteStep) -> Tensor:
         source = self._read(step.reads[0])
+        (slot,) = step.writes
         if step.kind is PermuteKind.UPLOAD:
-            return self._core.transfer_to(step.device, source)
-        target = self._prepared[step.writes[0]]
+            left = slot in self._uploads
+            return source if left else self._core.transfer_to(step.device, source)
+        target = self._given.get(slot, self._prepared[slot])
+        if target is source:
+            return target
         if target is not None:
             source.copy_to(target)
             return target

@@ -8,6 +8,7 @@ each driver can be loaded alone. Elsewhere the loader is taken as it is: one dri
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import os
 import platform
@@ -62,10 +63,11 @@ class Driver:
         return [self.name, self.binary, self.form, *map(_stamp, files), *machine_marks()]
 
 
-def machine_marks() -> list[str]:
+@functools.cache
+def machine_marks() -> tuple[str, ...]:
     """What tells this processor, system and binding from others."""
     processor = processor_identity() or processor_name()
-    return [processor, platform.system(), platform.release(), _version("pyopencl")]
+    return processor, platform.system(), platform.release(), _version("pyopencl")
 
 
 def installed() -> list[Driver]:

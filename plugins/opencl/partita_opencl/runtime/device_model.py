@@ -42,7 +42,7 @@ from partita_opencl.runtime.host_folding import fold
 from partita_opencl.runtime.runner import OpenClRunner
 from partita_opencl.trials.device_trials import DeviceTrials
 from partita_opencl.trials.failed_operations import keep_failures
-from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objection
+from partita_opencl.trials.kernel_trial import Fitness, fitness, mode_of, objections
 from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.trials.rehearsal import LaunchError
 
@@ -281,15 +281,22 @@ class OpenClModel(DeviceModel):
 
 def _tried(tuning: Tuning, device: Device) -> tuple[Tuning, str]:
     """The tuning without those matrix units that do not compute rightly, and why they do not."""
-    why = ""
-    if tuning.matrix_units and (why := objection(device)):
-        tuning = replace(tuning, matrix_units=False, warpgroups=False)
-    if tuning.warpgroups and (why := objection(device, Units.WARPGROUP)):
-        tuning = replace(tuning, warpgroups=False)
-    if not tuning.warpgroups or (
-        tuning.copy_engine and (why := objection(device, Units.COPY_ENGINE))
-    ):
-        tuning = replace(tuning, copy_engine=False)
-    if not tuning.matrix_units or objection(device, Units.RESIDENT):
-        tuning = replace(tuning, resident_groups=0)
-    return tuning, why
+    there = {
+        Units.MATRIX: tuning.matrix_units,
+        Units.WARPGROUP: tuning.matrix_units and tuning.warpgroups,
+        Units.COPY_ENGINE: tuning.matrix_units and tuning.warpgroups and tuning.copy_engine,
+        Units.RESIDENT: tuning.matrix_units and tuning.resident_groups > 0,
+    }
+    wrong = objections(device, [units for units, used in there.items() if used])
+    good = {units for units, used in there.items() if used and not wrong[units]}
+    matrix = Units.MATRIX in good
+    warpgroups = matrix and Units.WARPGROUP in good
+    tuning = replace(
+        tuning,
+        matrix_units=matrix,
+        warpgroups=warpgroups,
+        copy_engine=warpgroups and Units.COPY_ENGINE in good,
+        resident_groups=tuning.resident_groups if matrix and Units.RESIDENT in good else 0,
+    )
+    told = (Units.MATRIX, Units.WARPGROUP, Units.COPY_ENGINE)
+    return tuning, next((wrong[units] for units in told if wrong.get(units)), "")

@@ -46,9 +46,12 @@ _log = logging.getLogger(__name__)
 _TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
 """Largest relative errors of a family's results."""
 
-_PROCESSES = 2
 _FEW = 3
 """So few families are tried by one process: to start another one takes longer."""
+
+_MOST_PROCESSES = 16
+_PROCESS_BYTES = 2**31
+"""What a process that opens a graphics card takes of its memory, at most."""
 
 FORMED = frozenset(
     ("matmul", "convolution", "depthwise", "convolution_transposed", "normalization", "lrn")
@@ -96,10 +99,11 @@ class Fitness:
 
 @dataclass(frozen=True)
 class _Task:
-    """One thing to try: a family of kernels in a form, or units."""
+    """One thing to try: a family of kernels in a form, or a part of what units do."""
 
     family: str
     form: Form
+    part: int = 0
 
 
 under_trial: _Task | None = None
@@ -107,6 +111,10 @@ under_trial: _Task | None = None
 
 _known: dict[tuple[str, Mode, str], Fitness] = {}
 _lock = threading.Lock()
+
+_objections: dict[tuple[str, Units], str] = {}
+"""Why a device's units are not used, for those that have been tried."""
+_units_lock = threading.Lock()
 
 
 def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fitness]:
@@ -128,9 +136,9 @@ def fitness(device: Device, mode: Mode, families: Iterable[str]) -> dict[str, Fi
 
 def forget() -> None:
     """Lets verdicts be read again from disk."""
-    with _lock:
+    with _lock, _units_lock:
         _known.clear()
-        unit_objection.cache_clear()
+        _objections.clear()
 
 
 def _key(device: Device, mode: Mode, family: str) -> tuple[str, Mode, str]:
@@ -184,7 +192,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
     missing = [task for task in tasks if task not in found]
     if not missing:
         return found
-    count = 1 if len(missing) <= _FEW else min(_PROCESSES, usable_processors())
+    count = _processes(device, missing)
     done: list[str] = []
     with progress("trying the OpenCL driver's kernels, once", len(missing)) as advance:
 
@@ -201,11 +209,25 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
     return found
 
 
+def _processes(device: Device, tasks: Sequence[_Task]) -> int:
+    """How many processes try tasks side by side.
+
+    Drivers of processors compile with several threads themselves.
+    """
+    if len(tasks) <= _FEW:
+        return 1
+    if device.limits.is_cpu:
+        return min(2, usable_processors())
+    room = device.limits.memory_bytes // _PROCESS_BYTES
+    return max(1, min(len(tasks), usable_processors(), room, _MOST_PROCESSES))
+
+
 def _subject(device: Device, mode: Mode, task: _Task) -> tuple[str, list[str]]:
     """What a verdict is on, and everything that it depends on."""
     subject = f"{_title(task.family)} of OPENCL ({device.handle.name.strip()})"
     marks = [device.identity, *device.driver.marks()]
-    return subject, [*marks, repr(mode), task.form, task.family, source_digest()]
+    what = (repr(mode), task.form, task.family, str(task.part))
+    return subject, [*marks, *what, source_digest()]
 
 
 def _title(family: str) -> str:
@@ -244,7 +266,7 @@ def try_kernels(
         running = deque(queue) if queue else deque([alone.popleft()])
         queue.clear()
         try:
-            process = _process_for(device, running)
+            process = standing_processes.lend(device)
         except NoProcessError as error:
             return found | _none_tried([*running, *alone], str(error))
         failed = False
@@ -255,7 +277,7 @@ def try_kernels(
             failed = failed or bool(fault)
             found[task] = Verdict(fault), True
             told(task)
-        if not (running or failed or _are_units(tasks)):
+        if not (running or failed):
             standing_processes.take_back(device, process)
             continue
         process.close()
@@ -269,29 +291,12 @@ def try_kernels(
     return found
 
 
-def _process_for(device: Device, tasks: Iterable[_Task]) -> TrialProcess:
-    """A process to try tasks; trials of units change how products are cut, in one of their own.
-
-    Raises:
-        NoProcessError: None can be started.
-    """
-    return (
-        standing_processes.open_process(device)
-        if _are_units(tasks)
-        else standing_processes.lend(device)
-    )
-
-
-def _are_units(tasks: Iterable[_Task]) -> bool:
-    return any(task.family in list(Units) for task in tasks)
-
-
 def _answers(process: TrialProcess, mode: Mode, tasks: deque[_Task]) -> Iterator[tuple[_Task, str]]:
     """Tasks with what is wrong with each, as the process tells it.
 
     Those that it does not get to stay in the queue, the one that it died of first.
     """
-    told = [[task.family, task.form] for task in tasks]
+    told = [[task.family, task.form, task.part] for task in tasks]
     process.ask({"tasks": told, "local_tiles": mode.local_tiles, "precision": mode.precision})
     answers = process.answers()
     while tasks:
@@ -305,23 +310,30 @@ def _none_tried(tasks: Collection[_Task], reason: str) -> dict[_Task, tuple[Verd
     return {task: (Verdict(reason), False) for task in tasks}
 
 
-def objection(device: Device, units: Units = Units.MATRIX) -> str:
-    """Why the device's matrix units are not used; empty if they are."""
+def objections(device: Device, wanted: Sequence[Units]) -> dict[Units, str]:
+    """Why each of some units is not used; empty if it is. What was not tried is tried now.
+
+    The parts of all trials are shared by processes. What a trial said against units is told once
+    in the log.
+    """
     if under_trial is not None:
-        return "" if under_trial.family in list(Units) else _UNTRIED
-    return unit_objection(device, units)
-
-
-@functools.cache
-def unit_objection(device: Device, units: Units) -> str:
-    """What the trial of some units said against them, told once in the log."""
-    task = _Task(units, Form.USUAL)
-    verdict = _verdicts(device, Mode(local_tiles=True, precision=Precision.F16), [task])[task]
-    if verdict.reason:
-        _log.warning(
-            "Device 'OPENCL.%s' computes without its %s: %s", device.id, units, verdict.reason
-        )
-    return verdict.reason
+        return dict.fromkeys(wanted, "" if under_trial.family in list(Units) else _UNTRIED)
+    with _units_lock:
+        new = [units for units in wanted if (device.id, units) not in _objections]
+        tasks = [
+            _Task(units, Form.USUAL, part)
+            for units in new
+            for part in range(matrix_unit_checks.parts(units, device.limits))
+        ]
+        mode = Mode(local_tiles=True, precision=Precision.F16)
+        verdicts_on = _verdicts(device, mode, tasks)
+        for units in new:
+            reasons = (verdicts_on[task].reason for task in tasks if task.family == units)
+            reason = _objections[device.id, units] = next(filter(None, reasons), "")
+            if reason:
+                text = "Device 'OPENCL.%s' computes without its %s: %s"
+                _log.warning(text, device.id, units, reason)
+        return {units: _objections[device.id, units] for units in wanted}
 
 
 def perform(device: Device, request: Json, answer: Answer) -> None:
@@ -334,11 +346,11 @@ def perform(device: Device, request: Json, answer: Answer) -> None:
     global under_trial
     precision = Precision(request["precision"])
     tiling = Tiling.LOCAL if request["local_tiles"] else Tiling.REGISTERS
-    for family, form in request["tasks"]:
-        under_trial = _Task(family, Form(form))
+    for family, form, part in request["tasks"]:
+        under_trial = _Task(family, Form(form), part)
         try:
             if family in list(Units):
-                fault = matrix_unit_checks.fault(device.id, Units(family))
+                fault = matrix_unit_checks.fault(device.id, Units(family), part)
             else:
                 fault = _fault(family, device.id, precision, tiling)
         except (DeviceMemoryError, cl.MemoryError):

@@ -8,18 +8,24 @@ engine brings (TMA): a driver may take one of them.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
 from partita_opencl.device.device import find_device
+from partita_opencl.device.limits import Limits
 from partita_opencl.trials import own_device
 from partita_opencl.tuning import product_tiles
 
 _SHAPES = ((96, 200, 72), (33, 515, 41), (5, 2048, 16), (64, 64, 64))
 """Rows, depth and columns of the products tried: even and odd ones, with and without splits."""
+
+_TOLERANCE = 2e-3
+"""Largest relative errors of results."""
 
 FILES = (
     *("product_matrix.cl", "product_stream.cl", "product_run.cl", "product_bulk.cl"),
@@ -37,51 +43,89 @@ class Units(enum.StrEnum):
     RESIDENT = "groups that wait for one another"
 
 
-def fault(device_id: str, units: Units) -> str:
+def parts(units: Units, limits: Limits) -> int:
+    """In how many parts some units are tried, so that processes can share them."""
+    return len(_parts(units, limits))
+
+
+def fault(device_id: str, units: Units, part: int) -> str:
     """What units compute wrongly, in words; empty if all is right.
 
-    Changes which tiles products use, in a process that has no other work.
+    Changes which tiles products use while it runs, in a process that has no other work.
+
+    Args:
+        device_id: The device.
+        units: What is tried.
+        part: Which part of the trial, from 0 to :func:`parts`.
     """
-    if units is Units.RESIDENT:
-        error = _run_error(device_id)
-        return "" if error < 2e-3 else f"a run of products is off by {error:.2g}"
-    if units is Units.COPY_ENGINE:
-        return _copy_engine_fault(device_id)
-    return _products_fault(device_id, warpgroup=units is Units.WARPGROUP)
-
-
-def _products_fault(device_id: str, *, warpgroup: bool) -> str:
-    tiles = [t for t in product_tiles.STREAM_TILES if t.warpgroup == warpgroup and not t.bulk]
-    if find_device(device_id).limits.is_cpu:
-        del tiles[1:]  # tests only: it takes another one
-    for tile in tiles:
-        # One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
-        product_tiles.STREAM_TILES = (tile,)
-        for rows, depth, columns in _SHAPES:
-            error = error_of(device_id, rows, depth, columns, constant=True)
-            if rows == _SHAPES[0][0]:
-                # Of bfloat16, whose rounding errors are eight times as large.
-                error = max(error, error_of(device_id, rows, depth, columns, "bf16") / 8)
-            if tile is tiles[0] and not warpgroup:
-                error = max(error, error_of(device_id, rows, depth, columns, constant=False))
-            if rows == _SHAPES[0][0]:
-                error = max(error, _normalized_error(device_id))
-            if not error < 2e-3:
-                return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
-    error = 0.0 if warpgroup else _attention_error(device_id)
-    return "" if error < 2e-3 else f"attention is off by {error:.2g}"
-
-
-def _copy_engine_fault(device_id: str) -> str:
     tiles = product_tiles.STREAM_TILES
-    others = replace(tiles[0], start=1e9)  # for products that the copy engine is not for
-    for tile in tiles:
-        if tile.bulk:
-            product_tiles.STREAM_TILES = (tile, others)
-            error = brought_error(device_id)
-            if not error < 2e-3:
-                return f"a product by {tile.high} x {tile.wide} is off by {error:.2g}"
+    try:
+        return _parts(units, find_device(device_id).limits)[part](device_id)
+    finally:
+        product_tiles.STREAM_TILES = tiles
+
+
+def _parts(units: Units, limits: Limits) -> list[Callable[[str], str]]:
+    """A trial's parts: products by a tile each, and what else there is to try."""
+    tiles = product_tiles.STREAM_TILES
+    match units:
+        case Units.RESIDENT:
+            return [_run_fault]
+        case Units.COPY_ENGINE:
+            return [partial(_copy_engine_fault, tile) for tile in tiles if tile.bulk]
+        case Units.WARPGROUP:
+            wide = [tile for tile in tiles if tile.warpgroup and not tile.bulk]
+            return [partial(_products_fault, tile) for tile in wide]
+        case Units.MATRIX:
+            narrow = [tile for tile in tiles if not tile.warpgroup]
+            if limits.is_cpu:
+                del narrow[1:]  # tests only: it takes another one
+            return [
+                partial(_products_fault, narrow[0], mixed=True),
+                *(partial(_products_fault, tile) for tile in narrow[1:]),
+                _attention_fault,
+            ]
+
+
+def _run_fault(device_id: str) -> str:
+    error = _run_error(device_id)
+    return "" if error < _TOLERANCE else f"a run of products is off by {error:.2g}"
+
+
+def _attention_fault(device_id: str) -> str:
+    error = _attention_error(device_id)
+    return "" if error < _TOLERANCE else f"attention is off by {error:.2g}"
+
+
+def _products_fault(tile: product_tiles.StreamTile, device_id: str, *, mixed: bool = False) -> str:
+    """One tile at a time; the shapes take it whole, in part, and with sums cut in parts.
+
+    Args:
+        tile: The tile.
+        device_id: The device.
+        mixed: Whether to try products of two inputs, too.
+    """
+    product_tiles.STREAM_TILES = (tile,)
+    for rows, depth, columns in _SHAPES:
+        error = error_of(device_id, rows, depth, columns, constant=True)
+        if rows == _SHAPES[0][0]:
+            # Of bfloat16, whose rounding errors are eight times as large.
+            error = max(error, error_of(device_id, rows, depth, columns, "bf16") / 8)
+            error = max(error, _normalized_error(device_id))
+        if mixed:
+            error = max(error, error_of(device_id, rows, depth, columns, constant=False))
+        if not error < _TOLERANCE:
+            return f"a product of {rows} x {depth} x {columns} is off by {error:.2g}"
     return ""
+
+
+def _copy_engine_fault(tile: product_tiles.StreamTile, device_id: str) -> str:
+    others = replace(product_tiles.STREAM_TILES[0], start=1e9)  # not for the copy engine
+    product_tiles.STREAM_TILES = (tile, others)
+    error = brought_error(device_id)
+    if error < _TOLERANCE:
+        return ""
+    return f"a product by {tile.high} x {tile.wide} is off by {error:.2g}"
 
 
 def error_of(
