@@ -16,6 +16,7 @@ from partita_opencl.device import host_memory
 from partita_opencl.device.device import find_device
 from partita_opencl.device.host_buffers import HostBuffers
 from partita_opencl.device.host_memory import ALIGNMENT, aligned_bytes, works_in_host_memory
+from partita_opencl.runtime.launch_batch import KernelSequence
 
 from .comparison import build, compiled, core, floats
 
@@ -127,15 +128,36 @@ def test_an_output_that_lies_in_an_input_is_written_last():
     np.testing.assert_array_equal(z.numpy(), before.T)
 
 
-def test_an_array_is_let_go_with_the_next_one():
+def test_arrays_are_let_go_after_the_run():
     runner = compiled(chain()).device_model.create_runner()
-    one = HostTensor(aligned(floats(3, 50)))
-    gone = weakref.ref(one.numpy())
-    runner.run([one])
-    del one
-    runner.run([HostTensor(aligned(floats(3, 50)))])
+    x, y = HostTensor(aligned(floats(3, 50))), HostTensor(aligned(floats(3, 50)))
+    gone = [weakref.ref(tensor.numpy()) for tensor in (x, y)]
+    runner.run([x], [y])
+    del x, y
     gc.collect()
-    assert gone() is None
+    assert [array() for array in gone] == [None, None]
+    again = floats(3, 50)
+    np.testing.assert_allclose(
+        runner.run([HostTensor(aligned(again))])[0].numpy(), np.exp(-again), rtol=1e-5
+    )
+
+
+def test_kernels_have_ended_when_a_run_fails(monkeypatch):
+    """They work in arrays that the caller may let go."""
+    runner = compiled(chain()).device_model.create_runner()
+    finished = []
+    finish = cl.CommandQueue.finish
+    monkeypatch.setattr(
+        cl.CommandQueue, "finish", lambda queue: finished.append(True) or finish(queue)
+    )
+    monkeypatch.setattr(KernelSequence, "enqueue", raising)
+    with pytest.raises(RuntimeError, match="on the way"):
+        runner.run([HostTensor(aligned(floats(3, 50)))])
+    assert finished
+
+
+def raising(*args):
+    raise RuntimeError("on the way")
 
 
 def test_results_larger_than_the_largest_buffer_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any
 
 import numpy as np
@@ -42,22 +43,27 @@ def page_locked(device: Device, nbytes: int) -> Array | None:
 class HostBuffers:
     """The buffers that one request has over host arrays; one per place, made anew when it changes.
 
+    They keep no array of a caller: what a run does not bring is gone as soon as he lets it go.
+
     Args:
         device: A device that works in host memory.
     """
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._made: dict[Any, tuple[Array, Any]] = {}
+        self._made: dict[Any, tuple[weakref.ref[Array], Any]] = {}
         self._own: dict[int, tuple[Any, Array]] = {}
 
     def over(self, place: Any, tensor: Tensor, *, read_only: bool = False) -> Any:
-        """A buffer over a host tensor's array; ``None`` if kernels cannot take it as it lies."""
+        """A buffer over a host tensor's array; ``None`` if kernels cannot take it as it lies.
+
+        It may be used as long as the tensor is there.
+        """
         if not isinstance(tensor, HostTensor):
             return None
         array = tensor.numpy()
         kept = self._made.get(place)
-        if kept is not None and kept[0] is array:
+        if kept is not None and kept[0]() is array:
             return kept[1]
         if not 0 < array.nbytes <= self._device.limits.allocation_bytes:
             return None
@@ -65,14 +71,16 @@ class HostBuffers:
             return None
         if not (read_only or array.flags.writeable):
             return None
-        made = buffer_over(self._device.context, array, read_only=read_only)
-        self._made[place] = array, made
+        made = buffer_over(self._device.context, array, read_only=read_only, keep=False)
+        self._made[place] = weakref.ref(array), made
         return made
 
     def shared(self) -> tuple[MemoryRange, ...]:
         """The host arrays that buffers lie over now."""
-        arrays = [array for array, _ in self._made.values()]
-        return tuple(MemoryRange(array.ctypes.data, array.nbytes) for array in arrays)
+        arrays = [kept() for kept, _ in self._made.values()]
+        return tuple(
+            MemoryRange(array.ctypes.data, array.nbytes) for array in arrays if array is not None
+        )
 
     def new(self, nbytes: int) -> Any:
         """A buffer over an array of its own.

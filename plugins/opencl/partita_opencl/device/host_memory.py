@@ -53,9 +53,30 @@ def aligned_bytes(nbytes: int) -> Array:
     return block[start : start + nbytes]
 
 
-def buffer_over(context: Any, array: Array, *, read_only: bool = False) -> Any:
-    """A buffer whose memory is the array's; keeps the array alive."""
+def buffer_over(context: Any, array: Array, *, read_only: bool = False, keep: bool = True) -> Any:
+    """A buffer whose memory is the array's.
+
+    Args:
+        context: The device's context.
+        array: The array.
+        read_only: Whether kernels only read it.
+        keep: Whether the buffer keeps the array alive; else no command may be enqueued that uses
+            the buffer when the array is gone.
+    """
     import pyopencl as cl
 
     access = cl.mem_flags.READ_ONLY if read_only else cl.mem_flags.READ_WRITE
-    return cl.Buffer(context, access | cl.mem_flags.USE_HOST_PTR, hostbuf=raw(array))
+    memory = raw(array) if keep else np.asarray(_Memory(array.ctypes.data, array.nbytes))
+    return cl.Buffer(context, access | cl.mem_flags.USE_HOST_PTR, hostbuf=memory)
+
+
+class _Memory:
+    """Bytes at an address, which somebody else keeps."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (address, False),
+        }

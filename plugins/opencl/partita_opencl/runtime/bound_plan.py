@@ -126,8 +126,15 @@ class BoundPlan:
             InputError: A kernel found an index out of bounds.
             StalledError: A kernel gave up; this must not run again.
         """
+        import pyopencl as cl
+
         with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
-            return self._run(queue, inputs, outputs, events)
+            try:
+                return self._run(queue, inputs, outputs, events)
+            except BaseException:
+                with contextlib.suppress(cl.Error):
+                    queue.finish()  # kernels may work in the caller's memory, which he may let go
+                raise
 
     def _run(
         self,
