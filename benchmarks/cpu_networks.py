@@ -263,6 +263,19 @@ def volumes() -> tuple[bytes, Feeds]:
     return b.model((1, 3, 16, 112, 112), x)
 
 
+def pooled_volumes(kind: str = "MaxPool") -> tuple[bytes, Feeds]:
+    """Four convolutions over 16 pictures of 56 x 56, each with a pool behind it but the last."""
+    b = Builder()
+    x, c = "x", 3
+    for o, k in ((32, [1, 2, 2]), (64, [2, 2, 2]), (128, [2, 2, 2])):
+        w = b.normal(o, c, 3, 3, 3, fan=c * 27 // 2)
+        bias = b.weight(np.full(o, 0.01, np.float32))
+        x, c = b.add("Relu", b.add("Conv", x, w, bias, pads=[1] * 6)), o
+        x = b.add(kind, x, kernel_shape=k, strides=k)
+    x = b.add(kind, x, kernel_shape=[3, 3, 3], pads=[1] * 6)
+    return b.model((1, 3, 16, 56, 56), b.add("Conv", x, b.normal(16, c, 1, 1, 1, fan=c)))
+
+
 def unet(kernel: int = 2, size: int = 256) -> tuple[bytes, Feeds]:
     """A U-Net of five scales, 32 to 512 channels: ConvTranspose makes images twice as large.
 
@@ -296,6 +309,34 @@ def unet(kernel: int = 2, size: int = 256) -> tuple[bytes, Feeds]:
 def unet_overlapping() -> tuple[bytes, Feeds]:
     """The same with windows of 4 x 4, which overlap."""
     return unet(kernel=4)
+
+
+def mlp_float16(tokens: int = 128, width: int = 768, whole: bool = True) -> tuple[bytes, Feeds]:
+    """Six blocks of two products, a residual and Relu, with weights in float16.
+
+    Args:
+        tokens: Rows.
+        width: Of a row; four times as wide in the middle.
+        whole: Whether float16 is what is computed in; else weights are cast to float32.
+    """
+    b = Builder()
+    rng = b.rng
+
+    def half(*shape: int, fan: int) -> str:
+        w = b.weight((rng.standard_normal(shape) * fan**-0.5).astype(np.float16))
+        return w if whole else b.add("Cast", w, to=TensorProto.FLOAT)
+
+    x = b.add("Cast", "x", to=TensorProto.FLOAT16) if whole else "x"
+    for _ in range(6):
+        y = b.add("Relu", b.add("MatMul", x, half(width, 4 * width, fan=width)))
+        x = b.add("Add", x, b.add("MatMul", y, half(4 * width, width, fan=8 * width)))
+    x = b.add("Cast", x, to=TensorProto.FLOAT) if whole else x
+    return b.model((tokens, width), x)
+
+
+def mlp_float16_cast() -> tuple[bytes, Feeds]:
+    """The same, with weights that are cast to float32."""
+    return mlp_float16(whole=False)
 
 
 def detector(size: int = 640) -> tuple[bytes, Feeds]:
@@ -369,6 +410,9 @@ BUILT: dict[str, Callable[[], tuple[bytes, Feeds]]] = {
     "encoder": encoder,
     "detector": detector,
     "volumes": volumes,
+    "pooled_volumes": pooled_volumes,
+    "mlp_float16": mlp_float16,
+    "mlp_float16_cast": mlp_float16_cast,
     "unet": unet,
     "unet_overlapping": unet_overlapping,
 }

@@ -1,8 +1,9 @@
-"""Convolutions over volumes become ones over images, for which there are kernels.
+"""Convolutions and pools over volumes become ones over images, for which there are kernels.
 
 A volume is seen as one tall image, its slices one below another. A convolution that extends in
 depth reads slices that are joined first: each output slice's channels are those of all slices
-under its window, so that it is a convolution of images with as many times more channels.
+under its window, so that it is a convolution of images with as many times more channels. Pools
+that read what is lifted already are computed slice by slice, then across slices.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.passes.lifting import Lifting, constant_weights
 
 _CONVOLUTIONS = ("Conv", "partita::Conv")
+_POOLS = ("MaxPool", "AveragePool")
 _FLAT = 4
 """Fewer channels of a group than this are faster computed with channels first."""
 
@@ -39,6 +41,13 @@ class Volumes(Lifting):
             return False
         return groups == 1 or (w.shape[1] >= _FLAT and not _is_joined(window))
 
+    def follows(self, node: Node) -> bool:
+        """What works element by element, and pools, on values that are lifted already."""
+        if node.kind not in _POOLS:
+            return super().follows(node)
+        ours = node.inputs[0] in self.lifted and not any(node.outputs[1:])
+        return ours and self.holds(node.outputs[0])
+
     def _window(self, node: Node, w: Array) -> Window | None:
         value = node.inputs[0]
         if value is None:
@@ -53,6 +62,12 @@ class Volumes(Lifting):
         inputs = [None if value is None else self.bring(value, node) for value in node.inputs]
         w = constant_weights(node, self.rank)
         x = node.inputs[0]
+        if node.kind in _POOLS and x is not None:
+            attrs = {**node.attrs, "slices": self.shapes[x][2]}
+            name, origins = node.name, node.origins
+            pool = Node(node.op_type, inputs, [], attrs, domain=SLICES, name=name, origins=origins)
+            self.finish(output, pool)
+            return
         if node.kind not in _CONVOLUTIONS or w is None or x is None or inputs[0] is None:
             self.finish(output, node.like(inputs, []))
             return

@@ -139,9 +139,9 @@ class _Walk(ChannelsLast):
             "partita::ConvTranspose": self._conv_transpose,
             "BatchNormalization": self._batch_normalization,
             "Reshape": self._shuffle,
-            f"{SLICES}::Conv": self._slices,
-            f"{SLICES}::Join": self._slices,
         }
+        kinds = "Conv", "Join", "MaxPool", "AveragePool"
+        self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
         self.heads = frozenset({"Reshape"})
 
     def _conv(self, node: Node) -> bool:

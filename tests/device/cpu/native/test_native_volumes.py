@@ -89,6 +89,60 @@ def test_random_convolutions_over_volumes(drawn, seed):
     computed_by(model, rng.standard_normal(shape).astype(np.float32))
 
 
+@st.composite
+def pools(draw):
+    """Sizes of the input, and a pool's operator and attributes."""
+    op_type = draw(st.sampled_from(["MaxPool", "AveragePool"]))
+    sizes, kernel, strides, pads = [], [], [], []
+    for _ in range(3):
+        taps = draw(st.integers(1, 3))
+        begin, end = draw(st.integers(0, taps - 1)), draw(st.integers(0, taps - 1))
+        sizes.append(draw(st.integers(max(1, taps - begin - end), 8)))
+        kernel.append(taps)
+        strides.append(draw(st.integers(1, 3)))
+        pads.append((begin, end))
+    attrs = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": [begin for begin, _ in pads] + [end for _, end in pads],
+        "ceil_mode": draw(st.integers(0, 1)),
+    }
+    if op_type == "AveragePool":
+        attrs["count_include_pad"] = draw(st.integers(0, 1))
+    return (draw(st.integers(1, 3)), draw(st.integers(1, 20)), *sizes), op_type, attrs
+
+
+def pooled_network(op_type, attrs):
+    """A pointwise convolution, a pool and another convolution."""
+    return [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], name="first"),
+        helper.make_node(op_type, ["c"], ["p"], name="pool", **attrs),
+        helper.make_node("Conv", ["p", "w2"], ["y"], name="last"),
+    ]
+
+
+@examples(60)
+@given(pools(), st.integers(0, 99))
+def test_random_pools_over_volumes(drawn, seed):
+    shape, op_type, attrs = drawn
+    rng = np.random.default_rng(seed)
+    weights = weights_of(rng, shape[1], 7, (1, 1, 1))
+    model = network_of(pooled_network(op_type, attrs), shape, ["p", "y"], weights)
+    computed_by(model, rng.standard_normal(shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+def test_every_level_pools_volumes_by_slices(level, op_type):
+    rng = np.random.default_rng(0)
+    weights = weights_of(rng, 3, 20, (1, 1, 1))
+    attrs = {"kernel_shape": [2, 3, 3], "strides": [2, 2, 1], "pads": [0, 1, 1, 0, 1, 1]}
+    model = network_of(pooled_network(op_type, attrs), (2, 3, 6, 14, 15), ["y"], weights)
+    taken = computed_by(model, rng.standard_normal((2, 3, 6, 14, 15)).astype(np.float32))
+    native = "portable" not in level
+    assert taken["pool"].endswith("_f32") == native
+    assert not [name for name in taken if name.startswith("permute") and "pool" in name]
+
+
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_every_level_computes_volumes_by_its_tiles(level, mode):
     rng = np.random.default_rng(0)

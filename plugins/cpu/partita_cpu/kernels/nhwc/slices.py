@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.product_steps import LinearOp
 from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.kernels.nhwc.depthwise import emit_slide
 from partita_cpu.kernels.nhwc.operators import conv
-from partita_cpu.kernels.nhwc.placement import SLICES
+from partita_cpu.kernels.nhwc.placement import SLICES, Place
 from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
 
 
@@ -44,6 +49,62 @@ def _slices_behind_another(w: Array) -> Array:
     """(outputs, channels, depth, ...) as (outputs, depth x channels, ...)."""
     shape = (w.shape[0], w.shape[1] * w.shape[2], *w.shape[3:])
     return np.ascontiguousarray(w.swapaxes(1, 2)).reshape(shape)
+
+
+@kernel("MaxPool", "AveragePool", domain=SLICES, dtypes=F32)
+def pool_slices(b: Builder, node: Node, x: Operand) -> Operand:
+    """The largest element or the mean of each window: in every slice first, then across slices."""
+    n, rows, width, channels = x.shape
+    slices = int(node.attrs["slices"])
+    size = slices, rows // max(slices, 1), width
+    ceil_mode = bool(node.attrs.get("ceil_mode", 0))
+    window = resolve(node, size, node.attrs["kernel_shape"], ceil_mode=ceil_mode)
+    out, height, across = window.out
+    within, between = _seen_as(window, _within), _seen_as(window, _between)
+    flat = _pooled(b, node, b.view(x, (n * slices, *size[1:], channels)), within)
+    tall = b.view(flat, (n, slices, 1, height * across * channels))
+    return b.view(_pooled(b, node, tall, between), (n, out * height, across, channels))
+
+
+def _within(field: tuple[int, int, int], one: int) -> tuple[int, int, int]:
+    """Height and width of a window's field, with a depth of one."""
+    return one, field[1], field[2]
+
+
+def _between(field: tuple[int, int, int], one: int) -> tuple[int, int, int]:
+    """The depth of a window's field as the height of an image one pixel wide."""
+    return one, field[0], one
+
+
+def _seen_as(window: Window, field: Callable[..., tuple[int, int, int]]) -> Window:
+    """A window over some dimensions of a volume as one over images."""
+    return Window(
+        field(window.size, 1),
+        field(window.kernel, 1),
+        field(window.stride, 1),
+        field(window.dilation, 1),
+        field(window.begin, 0),
+        field(window.end, 0),
+        field(window.out, 1),
+        rank=2,
+    )
+
+
+def _pooled(b: Builder, node: Node, x: Operand, window: Window) -> Operand:
+    """A pool over images, (N, H, W, C); the images themselves where it leaves them as they are."""
+    if window.is_pointwise:
+        return x
+    y = b.empty((x.shape[0], *window.out[1:], x.shape[3]), x.dtype)
+    if not y.size:
+        return y
+    place, none = Place(x, 0, x.shape[3], None, 0), LinearOp(b.constant(np.zeros(1, np.float32)))
+    if node.op_type == "MaxPool":
+        emit_slide(b, window.trimmed, place, none, y, MAX)
+        return y
+    include = bool(node.attrs.get("count_include_pad", 0))
+    rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
+    emit_slide(b, window.trimmed, place, none, y, MEAN, (rows, columns))
+    return y
 
 
 class SliceWindow(NamedTuple):
