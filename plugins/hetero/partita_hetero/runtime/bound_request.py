@@ -16,7 +16,7 @@ from partita.contract.profiling import ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
-from partita.tensors.tensor import HostTensor, Tensor
+from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import (
     OwnCopies,
@@ -35,7 +35,7 @@ from partita_hetero.runtime.nan_check import NanWatch, out_of_nothing
 from partita_hetero.runtime.output_checks import OutputChecks
 from partita_hetero.runtime.part_failure import PartFailedError
 from partita_hetero.runtime.run_timeline import RunTimeline, profiling_info
-from partita_hetero.runtime.whole_model import WholeRun, whole_model
+from partita_hetero.runtime.whole_model import RUN, whole_model
 
 _log = logging.getLogger("partita.hetero")
 
@@ -95,8 +95,7 @@ class BoundRequest:
         self._binds = can_bind  # until a run has ended well
         self._scratch = assembly.scratch(self._executor.one_at_a_time) if can_bind else {}
         self._calls: dict[int, BoundCall] = {}
-        piece = whole_model(model, assembly) if can_bind and self.times is None else None
-        self._whole = None if piece is None else WholeRun(piece, self._runners[piece.number])
+        self._whole = whole_model(model, assembly) if can_bind and self.times is None else None
         self._given: dict[int, Tensor] = {}
         uses = Counter(slot for slot, _ in self._outputs)
         self._lendable = {slot for slot in assembly.plan.host_slots if uses[slot] == 1}
@@ -150,7 +149,7 @@ class BoundRequest:
         """The device's own bound call, where one submodel is the whole model."""
         if self._whole is None or self._failover.due_shapes.symbols:
             return None
-        return self._whole.runner.bind(inputs, outputs, scratch)
+        return self._runners[self._whole.number].bind(inputs, outputs, scratch)
 
     def cancel(self) -> None:
         """Asks all runners to stop."""
@@ -163,23 +162,23 @@ class BoundRequest:
             runner.close()
 
     def _run_whole(
-        self, whole: WholeRun, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+        self, whole: Submodel, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
     ) -> Sequence[Tensor]:
         try:
             start = 0.0 if self._note_pace is None else clock.seconds()
-            results = whole.run(inputs, outputs)
+            results = self._runners[whole.number].run(inputs, outputs)
             if self._note_pace is not None:
-                self._note_pace(whole.RUN, clock.seconds() - start)
-            if not self._checks.are_plain(whole.piece.number, results):
-                self._checks.check(whole.piece.number, results, ())
+                self._note_pace(RUN, clock.seconds() - start)
+            if not self._checks.are_plain(whole.number, results):
+                self._checks.check(whole.number, results, ())
                 # A download that fails moves the model to another device; later it could not.
-                results = whole.on_host(results)
+                results = [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
             self.look_for_nan(inputs, results)
             return results
         except InferCancelledError:
             raise
         except Exception as error:
-            raise self._failed(whole.piece, error) from error
+            raise self._failed(whole, error) from error
 
     def _results(self) -> list[Tensor]:
         results: list[Tensor] = []
@@ -373,7 +372,7 @@ class BoundRequest:
     def look_for_nan(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         """Looks at a run of the whole model, or at a call that is bound to one, if it is due."""
         if self._whole is not None and self._nan.is_due():
-            self._tell_of_nan(self._whole.piece, inputs, outputs)
+            self._tell_of_nan(self._whole, inputs, outputs)
 
     def _find_nan(self, cancelled: Cancelled) -> None:
         """Runs the steps once more, one by one, and tells of the first that makes NaN."""
@@ -400,10 +399,10 @@ class BoundRequest:
         """The submodels to blame for a slow step, all of its device; a race has the last word.
 
         Args:
-            slowest: The step, which comes first; :attr:`WholeRun.RUN` or the like for all steps.
+            slowest: The step, which comes first; or one that stands for all steps.
         """
         if self._whole is not None:
-            return [self._whole.piece]
+            return [self._whole]
         devices = self.assembly.schedule.devices
         return [
             self._pieces[step.submodel]

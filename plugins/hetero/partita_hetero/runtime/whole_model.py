@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from partita.contract.bound_call import BoundCall
 from partita.contract.runner import Runner, run_into
 from partita.errors import BoundCallEndedError, InferCancelledError
 from partita.model.model import Model
-from partita.tensors.tensor import HOST, HostTensor, Tensor
+from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.cost import clock
 from partita_hetero.partition.submodels import Submodel
@@ -18,6 +18,13 @@ from partita_hetero.runtime.drift import Paces
 from partita_hetero.runtime.failover import Failover
 
 _log = logging.getLogger("partita.hetero")
+
+
+RUN = -1
+"""Stands for a step where paces are those of runs of the whole model."""
+
+CALL = -2
+"""Stands for a step where paces are those of a bound call, which takes less than a run."""
 
 
 def whole_model(model: Model, assembly: Assembly) -> Submodel | None:
@@ -31,36 +38,6 @@ def whole_model(model: Model, assembly: Assembly) -> Submodel | None:
         case [piece] if (piece.inputs, piece.outputs) == (inputs, outputs):
             return piece
     return None
-
-
-class WholeRun:
-    """Runs the whole model on its device.
-
-    Args:
-        piece: The submodel.
-        runner: The device's.
-
-    Attributes:
-        piece: The submodel.
-        runner: The device's.
-        run: Its ``run``.
-    """
-
-    RUN: ClassVar[int] = -1
-    """Stands for a step where paces are those of runs."""
-
-    CALL: ClassVar[int] = -2
-    """Stands for a step where paces are those of a bound call, which takes less than a run."""
-
-    def __init__(self, piece: Submodel, runner: Runner) -> None:
-        self.piece = piece
-        self.runner = runner
-        self.run = runner.run
-
-    @staticmethod
-    def on_host(results: Sequence[Tensor]) -> list[Tensor]:
-        """The results in host memory, downloaded where they are not."""
-        return [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
 
 
 class RunWatch(Protocol):
@@ -116,7 +93,7 @@ class WholeBoundCall(BoundCall):
                 else:
                     start = clock.seconds()
                     self._call()
-                    paces.note(WholeRun.CALL, clock.seconds() - start)
+                    paces.note(CALL, clock.seconds() - start)
                 self._look_for_nan(self._inputs, self._outputs)
                 return
             except (InferCancelledError, BoundCallEndedError):

@@ -2,7 +2,7 @@
 
 State is kept in rows, one per direction and batch element. ``shape`` is int64: directions, steps,
 batch, hidden size, then the strides of the input products and of the output for direction, step
-and batch element, in rows, then the length of a row of input products; see `SHAPE`.
+and batch element, in rows, then the length of a row of input products.
 """
 
 from __future__ import annotations
@@ -13,21 +13,6 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.activations import clip as within
 from partita_cpu.scalar.activations import relu
 from partita_cpu.scalar.math import copy_row, exp, like, sigmoid, softplus, tanh, wide_vectors
-
-SHAPE = (
-    "directions",
-    "steps",
-    "batch",
-    "hidden",
-    "x_direction",
-    "x_step",
-    "x_batch",
-    "y_direction",
-    "y_step",
-    "y_batch",
-    "gates_width",
-)
-"""The elements of ``shape``; strides count rows."""
 
 ACTIVATIONS = {
     "Sigmoid": (0, 0.0, 0.0),

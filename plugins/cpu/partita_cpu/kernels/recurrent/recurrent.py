@@ -64,7 +64,7 @@ class Cells:
 
     @property
     def shape(self) -> Array:
-        """The ``shape`` of the loops: sizes, then strides in rows, see `recurrent_gates.SHAPE`."""
+        """The ``shape`` of the loops: sizes, then strides in rows, as `gates` tells."""
         d, t, n = self.directions, self.steps, self.batch
         x = (t * n, 1, t) if self.batch_first else (t * n, n, 1)
         y = (1, d, t * d) if self.batch_first else (n, d * n, 1)
