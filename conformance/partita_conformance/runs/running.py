@@ -9,7 +9,7 @@ import multiprocessing.connection
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,21 +182,6 @@ def _serve(
         except (EOFError, OSError):
             return
         pipe.send_bytes(json.dumps(attempt(checks[name], bench)).encode())
-
-
-def run_checks(
-    checks: list[Check],
-    runner: InProcess | Isolated,
-    expectations: Expectations,
-    progress: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
-    """Makes all checks, as the expectations have it."""
-    outcomes = []
-    for check in checks:
-        outcome = run_expected(check, runner, expectations)
-        progress(outcome)
-        outcomes.append(outcome)
-    return outcomes
 
 
 def run_expected(check: Check, runner: InProcess | Isolated, expectations: Expectations) -> Outcome:

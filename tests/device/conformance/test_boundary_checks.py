@@ -6,15 +6,14 @@ import boundary_devices
 import pytest
 
 from partita_conformance.bench.bench import Target
-from partita_conformance.expectations import Expectations
 from partita_conformance.runs.collect import Selection, collect
-from partita_conformance.runs.running import PASSED, SKIPPED, InProcess, run_checks
+from partita_conformance.runs.running import PASSED, SKIPPED, InProcess
 
 
 def outcomes_of(name, device, check="*"):
     checks = collect(Selection((f"boundary/{check}",)))
     target = Target(device, f"boundary_devices:{name}" if name else "")
-    return run_checks(checks, InProcess(target), Expectations())
+    return [*map(InProcess(target).run, checks)]
 
 
 def test_a_device_that_offers_everything():

@@ -9,7 +9,6 @@ import pytest
 from broken_form import Broken
 
 from partita_conformance.bench.bench import Target
-from partita_conformance.expectations import Expectations
 from partita_conformance.runs.collect import Selection, collect
 from partita_conformance.runs.running import (
     CRASHED,
@@ -20,7 +19,6 @@ from partita_conformance.runs.running import (
     TIMEOUT,
     InProcess,
     Isolated,
-    run_checks,
 )
 
 MODULES = (broken_form, broken_runs, broken_values)
@@ -45,7 +43,7 @@ SAMPLE = ("random/*/0", "hetero/network/*/0", "hetero/operator/C*")
 def outcomes_of(name, module, patterns, device="BROKEN", draws=4):
     target = Target(device, f"{module}:{name}")
     checks = collect(Selection(tuple(patterns), draws=draws))
-    return run_checks(checks, InProcess(target), Expectations())
+    return [*map(InProcess(target).run, checks)]
 
 
 def test_there_are_enough_faults():
@@ -79,7 +77,7 @@ def test_crash_costs_its_check_only():
     selection = Selection(("random/Exp/0", "random/Relu/0", "random/Abs/0"))
     runner = Isolated(Target("BROKEN", "broken_runs:Crashes"), selection, 60)
     try:
-        outcomes = run_checks(collect(selection), runner, Expectations())
+        outcomes = [*map(runner.run, collect(selection))]
     finally:
         runner.close()
     assert {o.check.op: o.status for o in outcomes} == {
@@ -94,7 +92,7 @@ def test_hang_costs_its_check_only():
     selection = Selection(("random/Abs/0", "random/Exp/0", "random/Relu/0"))
     runner = Isolated(Target("BROKEN", "broken_runs:Hangs"), selection, 5)
     try:
-        outcomes = run_checks(collect(selection), runner, Expectations())
+        outcomes = [*map(runner.run, collect(selection))]
     finally:
         runner.close()
     assert {o.check.op: o.status for o in outcomes} == {

@@ -20,7 +20,7 @@ from partita_conformance.bench.bench import Target
 from partita_conformance.bench.checks import names_of
 from partita_conformance.expectations import Expectations
 from partita_conformance.runs.collect import Selection, collect
-from partita_conformance.runs.running import PASSED, InProcess, run_checks
+from partita_conformance.runs.running import PASSED, InProcess, run_expected
 
 ROOT = Path(__file__).parents[3]
 FORM = ("plugin/*", "properties/*", "query/*", "compiled/*", "request/*", "async/*", "blob/*")
@@ -29,7 +29,8 @@ FORM += ("threads/*", "memory/*", "faults/*", "random/*/0", "hetero/network/*/0"
 
 def conforms(device, plugin, expectations=None):
     checks = collect(Selection(FORM))
-    outcomes = run_checks(checks, InProcess(Target(device, plugin)), expectations or Expectations())
+    runner = InProcess(Target(device, plugin))
+    outcomes = [run_expected(c, runner, expectations or Expectations()) for c in checks]
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
     return sum(o.status == PASSED for o in outcomes)
 

@@ -37,7 +37,7 @@ from partita_conformance.runs.running import (
     XPASSED,
     Outcome,
     attempt,
-    run_checks,
+    run_expected,
 )
 from partita_conformance.suites.numerics.suite_hetero import sandwich
 
@@ -122,7 +122,8 @@ def test_statuses_follow_expectations():
         Check("u/fail", failing),
     ]
     expectations = Expectations({"u/*": "for good"}, {"x/*": "for now"})
-    outcomes = {o.check.name: o for o in run_checks(checks, Runner(), expectations)}
+    runner = Runner()
+    outcomes = {c.name: run_expected(c, runner, expectations) for c in checks}
     assert {name: o.status for name, o in outcomes.items()} == {
         "s/pass": PASSED,
         "s/fail": FAILED,
@@ -261,7 +262,7 @@ def test_sandwich_keeps_the_model_valid():
 
 def test_report_holds_every_check(tmp_path):
     checks = [Check("s/a", passing, op="Conv", dtype="float"), Check("s/b", failing)]
-    outcomes = run_checks(checks, Runner(), Expectations())
+    outcomes = [*map(Runner().run, checks)]
     outcomes[1] = Outcome(checks[1], FAILED, "ends a </script> early")
     data = as_data(Target("REFERENCE"), outcomes, 1.25)
     json_file, page = write(tmp_path / "out", data)
