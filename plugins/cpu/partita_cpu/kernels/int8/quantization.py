@@ -12,8 +12,9 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.cast import NARROW, convert, emit_cast, onnx_dtype
 from partita_cpu.kernels.half import float32_of, narrow
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import F32, HALVES, DTypes, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis, reduce_axes
+from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.scalar.math import round_even
 
 INT32 = np.dtype(np.int32)
@@ -149,7 +150,7 @@ class Grid:
             self.extents = (1, 1, x.size)
             self.shape: tuple[int, ...] = ()
             return
-        axis = normalized_axis(b, int(node.attrs.get("axis", 1)), x.ndim)
+        axis = axis_of(b.node, int(node.attrs.get("axis", 1)), x.ndim)
         if block:
             self.repeat = (axis, block)
             self.extents = (1, x.size, 1)

@@ -11,8 +11,9 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis, reduce_axes
+from partita_cpu.kernels.reduction.reduce import reduce_axes
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 from partita_cpu.scalar.math import like, sqrt
 
@@ -121,7 +122,7 @@ _subtract, _mean_free_square = broadcast(operator.sub), broadcast(mean_free_squa
 @through_float32
 def norm_normalization(b: Builder, node: Node, x: Operand) -> Operand:
     """Division by the 1-norm or 2-norm along an axis."""
-    axis = normalized_axis(b, node.attrs.get("axis", -1), x.ndim)
+    axis = axis_of(b.node, node.attrs.get("axis", -1), x.ndim)
     op_type = "ReduceL1" if node.attrs.get("p", 2) == 1 else "ReduceL2"
     y = b.empty(x.shape, x.dtype)
     if y.size:
@@ -135,7 +136,7 @@ def norm_normalization(b: Builder, node: Node, x: Operand) -> Operand:
 def mean_variance_normalization(b: Builder, node: Node, x: Operand) -> Operand:
     """Mean 0 and variance 1 over the given axes."""
     given = node.attrs.get("axes", [0, 2, 3])
-    axes = frozenset(normalized_axis(b, axis, x.ndim) for axis in given)
+    axes = frozenset(axis_of(b.node, axis, x.ndim) for axis in given)
     y = b.empty(x.shape, x.dtype)
     if y.size == 0:
         return y

@@ -14,8 +14,8 @@ from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
 from partita_cpu.kernels.half import float32_of, narrow, through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis
 from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
 from partita_cpu.scalar.math import add_in_any_order, like, muladd
 
@@ -186,7 +186,7 @@ def _with_statistics(
     b: Builder, node: Node, x: Operand, scale: Operand, bias: Operand | None, centered: bool
 ) -> tuple[Operand, Operand, Operand]:
     """As `_emit_rows`; 16-bit floats have float32 statistics."""
-    axis = normalized_axis(b, node.attrs.get("axis", -1), x.ndim)
+    axis = axis_of(b.node, node.attrs.get("axis", -1), x.ndim)
     kind = x.dtype
     x, scale = float32_of(b, x), float32_of(b, scale)
     bias = None if bias is None else float32_of(b, bias)

@@ -13,8 +13,8 @@ from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INTS, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 
 
@@ -89,7 +89,7 @@ _POSITIONS = {
 def position(b: Builder, node: Node, x: Operand) -> Operand:
     """Where the largest or smallest element along an axis is."""
     shape = list(x.shape) or [1]
-    axis = normalized_axis(b, node.attrs.get("axis", 0), len(shape))
+    axis = axis_of(b.node, node.attrs.get("axis", 0), len(shape))
     n, inner = shape[axis], math.prod(shape[axis + 1 :])
     shape[axis : axis + 1] = [1] if node.attrs.get("keepdims", 1) else []
     if not x.shape:

@@ -11,8 +11,8 @@ from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, INDICES, INTS, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 from partita_cpu.scalar.math import like
 
@@ -79,7 +79,7 @@ _SCANS = {"CumSum": (_scan_kernel(operator.add), 0), "CumProd": (_scan_kernel(op
 @through_float32
 def scan(b: Builder, node: Node, x: Operand, axis: Operand) -> Operand:
     """Cumulative sum or product."""
-    position = normalized_axis(b, int(b.value(axis).item()), x.ndim)
+    position = axis_of(b.node, int(b.value(axis).item()), x.ndim)
     function, neutral = _SCANS[node.op_type]
     y = b.empty(x.shape, x.dtype)
     if x.size:

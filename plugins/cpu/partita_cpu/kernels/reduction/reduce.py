@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import larger, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, BOOL, INT64, INTS, kernel
 from partita_cpu.kernels.reduction.reduce_loops import (
     fold_kernel,
@@ -105,20 +105,6 @@ _mean, _mean_whole = mapped_with(divided), mapped_with(divided_whole)
 _NO_SCRATCH = np.zeros(1, np.float64)
 
 
-def normalized_axis(b: Builder, axis: int, ndim: int) -> int:
-    """``axis`` counted from the front.
-
-    Raises:
-        CompileError: There is no such axis.
-    """
-    if not -ndim <= axis < ndim:
-        raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}): axis {axis} of a tensor with {ndim} "
-            "dimensions; check the axes."
-        )
-    return axis + ndim if axis < 0 else axis
-
-
 def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> frozenset[int] | None:
     """The axes to reduce, from the attribute or the input; ``None`` where elements stay.
 
@@ -131,7 +117,7 @@ def reduced_axes(b: Builder, node: Node, x: Operand, axes: Operand | None) -> fr
         return frozenset() if node.op_type in _COMPOSITE else None
     if x.ndim == 0:
         return frozenset()  # as onnxruntime: any axis of a scalar
-    return frozenset(normalized_axis(b, int(axis), x.ndim) for axis in given)
+    return frozenset(axis_of(b.node, int(axis), x.ndim) for axis in given)
 
 
 def _groups(shape: Sequence[int], axes: frozenset[int]) -> list[tuple[int, bool]]:

@@ -8,8 +8,8 @@ from typing import Any
 from partita.lowering import Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.half import through_float32
+from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, kernel
-from partita_cpu.kernels.reduction.reduce import normalized_axis
 from partita_cpu.kernels.reduction.reduce_loops import LANES, share_of_lanes
 from partita_cpu.scalar.math import (
     add_in_any_order,
@@ -123,7 +123,7 @@ def _extents(b: Builder, node: Node, x: Operand) -> tuple[int, int, int]:
     """The tensor as (outer, axis, inner)."""
     if node.version >= 13:
         shape = x.shape or (1,)
-        axis = normalized_axis(b, node.attrs.get("axis", -1), len(shape))
+        axis = axis_of(b.node, node.attrs.get("axis", -1), len(shape))
         return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
     axis = node.attrs.get("axis", 1)
     axis = axis + x.ndim if axis < 0 else min(axis, x.ndim)
