@@ -30,6 +30,7 @@ from partita_hetero.cost import database
 from partita_hetero.planner.arrays.problem_arrays import flatten
 from partita_hetero.planner.bounds.lower_bounds import critical_path
 from partita_hetero.tuning.scheduler import Scheduler
+from partita_hetero.tuning.sized_model import sized_models
 
 COST = {"HETERO_SCHEDULE": "COST"}
 PREDICTED = (
@@ -206,7 +207,8 @@ def measure_inception(models: Sequence[str]) -> None:
     print("  " + explanation.summary())
     for line in explanation.decision.lines():
         print("  " + line)
-    problem = Scheduler(both.device_model.compilation, {}, []).problem()
+    compilation = both.device_model.compilation
+    problem = Scheduler(compilation, sized_models(compilation)[0], {}, []).problem()
     longest = critical_path(flatten(problem)) / 1e3
     total = min(sum(task.costs[d].us or 0.0 for task in problem.tasks) for d in (0, 1)) / 1e3
     print(

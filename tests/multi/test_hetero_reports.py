@@ -97,7 +97,7 @@ def test_a_blob_with_foreign_properties_is_refused():
     core = core_with(FakeDevice("A"))
     forged = exported_model.pack(
         device="HETERO",
-        header={"properties": {"COLOUR": "red"}, "placement": []},
+        header={"properties": {"COLOUR": "red"}, "placements": [{}]},
         model=core.read_model(CHAIN),
     )
     with pytest.raises(BlobError, match=r"properties are damaged.*COLOUR"):

@@ -15,6 +15,7 @@ from partita_hetero.partition import op_graph
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.tuning.profiler import Profile
 from partita_hetero.tuning.race import Contest, Entry
+from partita_hetero.tuning.sized_model import SizedModel
 from partita_hetero.tuning.trial_run import Run
 
 OPS = ("Atan", "Sinh", "Tan")  # none of these is ever grouped with another one
@@ -26,7 +27,8 @@ def contest_of(keys, refusals=None):
         [value("v0", [2, 3])],
         ["v3"],
     )
-    wiring = op_graph.build(read_model(proto))
+    model = read_model(proto)
+    wiring = op_graph.build(model)
     groups = group(wiring, lambda op: 0)
     devices = [
         DeviceCosts(name, key, "cpu", groups=dict.fromkeys(range(3), 1e-3))
@@ -36,7 +38,8 @@ def contest_of(keys, refusals=None):
     table = CostTable(wiring, groups, devices, refused, {}, {})
     compilation = SimpleNamespace(wiring=wiring, devices=SimpleNamespace(names=list(keys)))
     signatures = SimpleNamespace(of=str, label=str)
-    profile = Profile(compilation, table, None, signatures)
+    sized = SizedModel(model, wiring, {}, {})
+    profile = Profile(compilation, sized, table, None, signatures)
     samples = SimpleNamespace(tensors=list, made_up=True)
     return Contest(compilation, {}, [], table, profile, "LATENCY", samples)
 
