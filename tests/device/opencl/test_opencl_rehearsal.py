@@ -203,6 +203,24 @@ def test_launches_that_pass_are_made_once(scripted):
     assert [[len(request) for request in each] for each in asked] == [[3]]
 
 
+@pytest.mark.parametrize("failing", [None, 0, 1, 2])
+def test_processes_share_the_launches_of_a_graphics_card(scripted, monkeypatch, failing):
+    launches, device = steps(), find_device("")
+    told = [rehearsed_launch.told(launch) for launch in launches]
+    assert len({json.dumps(launch["program"]) for launch in told}) == 3
+    monkeypatch.setattr(device, "limits", replace(device.limits, is_cpu=False))
+    monkeypatch.setattr(standing_processes, "best_count", lambda *_: 2)
+    asked = scripted(lambda launch: "wrong" if told.index(launch) == failing else "")
+    if failing is None:
+        rehearsal.require(device, launches)
+        assert sorted(len(request) for each in asked for request in each) == [1, 2]
+        return
+    with pytest.raises(rehearsal.LaunchError, match="wrong") as caught:
+        rehearsal.require(device, launches)
+    op = launches[failing].op
+    assert set(caught.value.reasons) == {op.name, *op.origins}
+
+
 @pytest.mark.parametrize("how", ["dies", "wrong options"])
 def test_what_fails_side_by_side_is_found_one_by_one(scripted, how):
     launches, device = steps(), find_device("")

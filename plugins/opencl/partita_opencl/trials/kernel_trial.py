@@ -25,7 +25,6 @@ import numpy as np
 from partita.errors import CompileError, DeviceMemoryError, InferError, UnsupportedOpError
 from partita.lowering import Graph
 from partita.progress import progress
-from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import verdicts
 from partita_opencl.drivers.trial_process import Answer, Json, TrialProcess
@@ -45,13 +44,6 @@ _log = logging.getLogger(__name__)
 
 _TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
 """Largest relative errors of a family's results."""
-
-_FEW = 3
-"""So few families are tried by one process: to start another one takes longer."""
-
-_MOST_PROCESSES = 16
-_PROCESS_BYTES = 2**31
-"""What a process that opens a graphics card takes of its memory, at most."""
 
 FORMED = frozenset(
     ("matmul", "convolution", "depthwise", "convolution_transposed", "normalization", "lrn")
@@ -192,7 +184,7 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
     missing = [task for task in tasks if task not in found]
     if not missing:
         return found
-    count = _processes(device, missing)
+    count = standing_processes.best_count(device, len(missing))
     done: list[str] = []
     with progress("trying the OpenCL driver's kernels, once", len(missing)) as advance:
 
@@ -207,19 +199,6 @@ def _verdicts(device: Device, mode: Mode, tasks: Sequence[_Task]) -> dict[_Task,
                     subject = _subject(device, mode, task)
                     found[task] = verdicts.write(*subject, verdict) if lasts else verdict
     return found
-
-
-def _processes(device: Device, tasks: Sequence[_Task]) -> int:
-    """How many processes try tasks side by side.
-
-    Drivers of processors compile with several threads themselves.
-    """
-    if len(tasks) <= _FEW:
-        return 1
-    if device.limits.is_cpu:
-        return min(2, usable_processors())
-    room = device.limits.memory_bytes // _PROCESS_BYTES
-    return max(1, min(len(tasks), usable_processors(), room, _MOST_PROCESSES))
 
 
 def _subject(device: Device, mode: Mode, task: _Task) -> tuple[str, list[str]]:

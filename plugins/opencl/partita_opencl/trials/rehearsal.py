@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from partita.errors import CompileError
@@ -135,27 +137,53 @@ class _Stage:
     def _make(self, device: Device, launches: Sequence[Json]) -> list[tuple[Verdict, bool]]:
         """Verdicts on launches, and whether they would be the same another time.
 
-        Programs are built side by side first. If that fails, launches are made one by one, and by
-        another process after each that fails: PoCL answers wrongly after a failed build.
+        A graphics card's compiler has little use for threads, so processes share the programs.
         """
-        found: list[tuple[Verdict, bool]] = []
-        side_by_side = True
-        with progress("trying the OpenCL driver with this model, once", len(launches)) as advance:
-            while len(found) < len(launches):
-                try:
-                    process = standing_processes.lend(device)
-                except NoProcessError as error:
-                    rest = len(launches) - len(found)
-                    return found + [(Verdict(str(error)), False)] * rest
-                answers = _ask(process, launches[len(found) :], side_by_side)
-                found += [(Verdict(str(a["fault"])), bool(a["lasts"])) for a in answers]
-                if len(found) == len(launches) and not answers[-1]["fault"]:
-                    standing_processes.take_back(device, process)
-                else:
-                    process.close()
-                advance(len(found))
-                side_by_side = False
-        return found
+        programs = dict.fromkeys(json.dumps(launch["program"]) for launch in launches)
+        is_cpu = device.limits.is_cpu
+        count = 1 if is_cpu else standing_processes.best_count(device, len(programs))
+        process_of = {program: number % count for number, program in enumerate(programs)}
+        shares: list[list[int]] = [[] for _ in range(count)]
+        for index, launch in enumerate(launches):
+            shares[process_of[json.dumps(launch["program"])]].append(index)
+        found: dict[int, tuple[Verdict, bool]] = {}
+        with (
+            progress("trying the OpenCL driver with this model, once", len(launches)) as advance,
+            ThreadPoolExecutor(count) as pool,
+        ):
+
+            def make(share: list[int]) -> None:
+                for index, result in zip(share, _made(device, launches, share), strict=True):
+                    found[index] = result
+                    advance(len(found))
+
+            list(pool.map(make, shares))
+        return [found[index] for index in range(len(launches))]
+
+
+def _made(
+    device: Device, launches: Sequence[Json], share: Sequence[int]
+) -> Iterator[tuple[Verdict, bool]]:
+    """Verdicts on some of the launches, in their order, by one process.
+
+    Programs are built side by side first. If that fails, launches are made one by one, and by
+    another process after each that fails: PoCL answers wrongly after a failed build.
+    """
+    done, side_by_side = 0, True
+    while done < len(share):
+        try:
+            process = standing_processes.lend(device)
+        except NoProcessError as error:
+            yield from [(Verdict(str(error)), False)] * (len(share) - done)
+            return
+        answers = _ask(process, [launches[index] for index in share[done:]], side_by_side)
+        done += len(answers)
+        if done == len(share) and not answers[-1]["fault"]:
+            standing_processes.take_back(device, process)
+        else:
+            process.close()
+        yield from ((Verdict(str(a["fault"])), bool(a["lasts"])) for a in answers)
+        side_by_side = False
 
 
 def _ask(process: TrialProcess, launches: Sequence[Json], side_by_side: bool) -> list[Json]:

@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 
+from partita.system.processors import usable_processors
 from partita_opencl.device.device import Device
 from partita_opencl.drivers import driver_trial
 from partita_opencl.drivers.trial_process import TrialProcess
@@ -24,8 +25,29 @@ _idle: list[tuple[int, str, TrialProcess]] = []
 _lock = threading.Lock()
 
 
+_FEW = 3
+"""So few trials are made by one process: to start another one takes longer."""
+
+_MOST = 16
+_PROCESS_BYTES = 2**31
+"""What a process that opens a graphics card takes of its memory, at most."""
+
+
 class NoProcessError(Exception):
     """There is no process that could try something; the message says why."""
+
+
+def best_count(device: Device, trials: int) -> int:
+    """How many processes should share trials.
+
+    Drivers of processors compile with several threads themselves.
+    """
+    if trials <= _FEW:
+        return 1
+    if device.limits.is_cpu:
+        return min(2, usable_processors())
+    room = device.limits.memory_bytes // _PROCESS_BYTES
+    return max(1, min(trials, usable_processors(), room, _MOST))
 
 
 def lend(device: Device) -> TrialProcess:
