@@ -1,12 +1,16 @@
 """Many requests at a time on device CPU, beside OpenVINO and onnxruntime: requests a second.
 
-    python benchmarks/throughput.py [--threads 2] [--requests N] [--rounds 5] [--json] [model ...]
+    python benchmarks/throughput.py [--threads 2] [--seconds 0.1] [--rounds 9] [--json] [model ...]
 
 Models: those of `cpu_peers`, and ``small`` (six layers of 128 on eight rows), where what is done
 around the kernels counts most. Partita: `PERFORMANCE_HINT=THROUGHPUT` and an `AsyncInferQueue`.
-OpenVINO: the same. onnxruntime: as many one-thread sessions in as many threads of Python. All
-compute float32 (Partita with EXECUTION_MODE_HINT=ACCURACY) on the same inputs, handed over with
-each request. In turns in one process; printed is the median of the rounds.
+OpenVINO: the same; it refuses some models, and is left out of their lines. onnxruntime: as many
+one-thread sessions in as many threads of Python. All compute float32 (Partita with
+EXECUTION_MODE_HINT=ACCURACY) on the same inputs, handed over with each request. In turns in one
+process; a turn has as many requests as take the given time. Printed are medians of the rounds:
+requests a second, and in brackets the processor time of a request in microseconds and how often its
+threads gave up their processor for it. On a machine where others compute, the times of the engines
+are comparable and the rates hardly.
 """
 
 from __future__ import annotations
@@ -14,11 +18,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import resource
 import statistics
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cpu_networks import Builder, Feeds
@@ -27,6 +32,8 @@ from cpu_peers import PAUSE, load
 import partita
 
 THROUGHPUT = {"PERFORMANCE_HINT": "THROUGHPUT"}
+VOICE = ("zoo:silero-vad", "zoo:silero-vad-ifless")
+MODELS = ("small", *VOICE, "zoo:minilm-l3", "pp_lcnet", "mobilenetv2")
 Batch = Callable[[int], None]
 """Computes so many requests."""
 
@@ -102,51 +109,88 @@ ENGINES = {
 }
 
 
-def measure(name: str, threads: int, requests: int, rounds: int) -> dict[str, Any]:
-    """Requests a second of each engine that is installed."""
+class Turn(NamedTuple):
+    """What a turn came to, per request."""
+
+    rate: float
+    """Requests a second."""
+    processor_us: float
+    """Time of all threads."""
+    switches: float
+    """How often a thread of the process waited for something."""
+
+    @classmethod
+    def of(cls, run: Batch, requests: int) -> Turn:
+        """Takes a turn."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        processor, start = time.process_time(), time.perf_counter()
+        run(requests)
+        seconds, processor = time.perf_counter() - start, time.process_time() - processor
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - before
+        return cls(requests / seconds, processor / requests * 1e6, switches / requests)
+
+
+def batches_of(model: bytes, feeds: Feeds, threads: int) -> dict[str, Batch]:
+    """A batch of each engine that is installed and takes the model."""
+    made = {}
+    for engine, make in ENGINES.items():
+        if importlib.util.find_spec(engine):
+            try:
+                made[engine] = make(model, feeds, threads)
+            except RuntimeError:
+                if engine == "partita":
+                    raise
+    return made
+
+
+def measure(name: str, threads: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """The medians of each engine."""
     model, feeds = small() if name == "small" else load(name)
-    feeds = {key: np.ascontiguousarray(array) for key, array in feeds.items()}
-    batches = {
-        engine: make(model, feeds, threads)
-        for engine, make in ENGINES.items()
-        if importlib.util.find_spec(engine)
-    }
-    rates: dict[str, list[float]] = {engine: [] for engine in batches}
-    for run in batches.values():
-        run(threads * 4)
+    feeds = {key: np.require(array, requirements="C") for key, array in feeds.items()}
+    batches = batches_of(model, feeds, threads)
+    turns: dict[str, list[Turn]] = {engine: [] for engine in batches}
+    requests = {}
+    for engine, run in batches.items():
+        run(threads * 8)
+        rate = Turn.of(run, threads * 8).rate
+        requests[engine] = max(threads * 8, int(seconds * rate) // threads * threads)
     for _ in range(rounds):
         for engine, run in batches.items():
             time.sleep(PAUSE)
-            start = time.perf_counter()
-            run(requests)
-            rates[engine].append(requests / (time.perf_counter() - start))
-    found = {engine: statistics.median(each) for engine, each in rates.items()}
-    best = max((rate for engine, rate in found.items() if engine != "partita"), default=np.nan)
+            turns[engine].append(Turn.of(run, requests[engine]))
+    found = {
+        engine: Turn(*map(statistics.median, zip(*taken, strict=True)))._asdict()
+        for engine, taken in turns.items()
+    }
+    best = max((turn["rate"] for engine, turn in found.items() if engine != "partita"), default=0)
     return {
         "model": name,
         "threads": threads,
-        "requests a second": found,
-        "over the better peer": found["partita"] / best,
+        "medians": found,
+        "over the better peer": found["partita"]["rate"] / best if best else np.nan,
     }
 
 
 def main() -> None:
     """Prints a line for every model."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("models", nargs="*", default=["small", "pp_lcnet", "mobilenetv2"])
+    parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--requests", type=int, default=200, help="in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.1, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true", help="an object a line")
     arguments = parser.parse_args()
     for name in arguments.models:
-        found = measure(name, arguments.threads, arguments.requests, arguments.rounds)
+        found = measure(name, arguments.threads, arguments.seconds, arguments.rounds)
         if arguments.json:
             print(json.dumps(found), flush=True)
             continue
-        rates = "  ".join(f"{k} {rate:.1f}/s" for k, rate in found["requests a second"].items())
+        rates = "  ".join(
+            f"{engine} {turn['rate']:.1f}/s ({turn['processor_us']:.1f} us, {turn['switches']:.2f})"
+            for engine, turn in found["medians"].items()
+        )
         print(
-            f"{name:16} {rates}  over the better: {found['over the better peer']:.2f}", flush=True
+            f"{name:22} {rates}  over the better: {found['over the better peer']:.2f}", flush=True
         )
 
 

@@ -1,6 +1,7 @@
 """What authors of device plugins write and are handed: the public names of ``partita.contract``."""
 
 from partita.contract.bound_call import BoundCall
+from partita.contract.call_queue import CallQueue
 from partita.contract.command_option import CommandOption
 from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
@@ -14,6 +15,7 @@ from partita.properties.deferred import deferred_properties
 __all__ = [
     "API_VERSION",
     "BoundCall",
+    "CallQueue",
     "CommandOption",
     "CoreAPI",
     "DeviceInfo",

@@ -13,6 +13,7 @@ from partita.errors import PropertyError
 from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
+    from partita.contract.call_queue import CallQueue
     from partita.contract.runner import Runner
     from partita.model.model import Model, Port
     from partita.properties import DeviceProperties
@@ -43,6 +44,14 @@ class DeviceModel(abc.ABC):
     @abc.abstractmethod
     def create_runner(self) -> Runner:
         """(required) Makes the private state of one request. Called from several threads."""
+
+    def create_call_queue(self, requests: int) -> CallQueue | None:
+        """(optional) What makes bound calls of many requests beside Python (defaults to none).
+
+        Args:
+            requests: How many requests share it; 0 for as many as it takes.
+        """
+        return None
 
     @property
     def execution_devices(self) -> list[str]:

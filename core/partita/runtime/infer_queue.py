@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
-from collections import deque
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from partita.errors import InferError
-from partita.runtime.infer_request import InferRequest
+from partita.runtime.infer_request import AsyncRun, InferRequest, request_threads
 from partita.runtime.input_binding import Inputs
 
 if TYPE_CHECKING:
+    from partita.contract.call_queue import CallQueue
     from partita.runtime.compiled_model import CompiledModel
+
+_queues: weakref.WeakSet[AsyncInferQueue] = weakref.WeakSet()
 
 
 class AsyncInferQueue:
@@ -20,20 +25,29 @@ class AsyncInferQueue:
 
     Args:
         compiled_model: What to run.
-        jobs: Number of requests; 0 takes ``OPTIMAL_NUMBER_OF_INFER_REQUESTS``.
+        jobs: Number of requests; 0 takes ``OPTIMAL_NUMBER_OF_INFER_REQUESTS``, or more where the
+            device says so; they are used while runs are short.
     """
 
     def __init__(self, compiled_model: CompiledModel, jobs: int = 0) -> None:
-        count = jobs or compiled_model.optimal_number_of_infer_requests
-        if count < 1:
+        if jobs < 0:
             raise InferError(f"A queue needs at least one request; {jobs} were asked for.")
+        self._calls = compiled_model.device_model.create_call_queue(jobs)
+        count = jobs or compiled_model.optimal_number_of_infer_requests
+        if self._calls is not None:
+            count = self._calls.requests
         self._requests = [compiled_model.create_infer_request() for _ in range(count)]
-        self._idle = deque(range(count))
+        self._starts = [functools.partial(self._start, index) for index in range(count)]
+        self._ends = [functools.partial(self._ended, index) for index in range(count)]
+        self._userdata: list[Any] = [None] * count
+        self._runs: list[AsyncRun | None] = [None] * count  # of those that are handed over
+        self._idle = list(range(count))[::-1]
         self._changed = threading.Condition()
         self._callback: Callable[[InferRequest, Any], None] | None = None
         self._errors: list[BaseException] = []
         self._calling: dict[int, int] = {}  # thread to the request whose callback it runs
         self._stuck: set[int] = set()  # requests whose callbacks wait for a free one
+        _queues.add(self)
 
     def set_callback(self, callback: Callable[[InferRequest, Any], None] | None) -> None:
         """Sets what is called as ``callback(request, userdata)`` after each successful run."""
@@ -51,27 +65,79 @@ class AsyncInferQueue:
         """
         with self._changed:
             self._wait_for_one()
-            index = self._idle.popleft()
-        request = self._requests[index]
-
-        def ended(error: BaseException | None) -> None:
-            try:
-                if error is None and self._callback is not None:
-                    self._calling[threading.get_ident()] = index
-                    self._callback(request, userdata)
-            except BaseException as raised:  # noqa: BLE001  # an application's; wait_all raises it
-                error = raised
-            finally:
-                self._calling.pop(threading.get_ident(), None)
-                self._free(index, error)
-
+            index = self._idle.pop()
+        self._userdata[index] = userdata
         try:
-            request._launch(inputs, userdata, share_inputs, ended)
+            self._requests[index]._launch(inputs, userdata, share_inputs, self._starts[index])
         except BaseException:
             self._free(index, None)
             raise
 
+    def _start(self, index: int, run: AsyncRun) -> None:
+        """Starts a run of a request, by bound calls without Python between if that can be."""
+        request, calls = self._requests[index], self._calls
+        if calls is not None:
+            self._runs[index] = run
+            with self._changed:
+                submitted = request._submit(calls, index)
+                lacks_thread = submitted and calls.lacks_thread()
+            if lacks_thread:
+                request_threads.submit(self._serve)
+            if submitted:
+                return
+        request_threads.submit(request._work, run, self._ends[index])
+
+    def _serve(self) -> None:
+        """Makes calls that were handed over, on a thread of its own."""
+        calls = self._calls
+        while calls is not None:
+            calls.serve()
+            self._tell_ends()
+            with self._changed:
+                if not calls.lacks_thread():
+                    break
+
+    def _tell_ends(self) -> None:
+        """Ends the runs whose calls have ended, on this thread."""
+        calls = self._calls
+        while calls is not None:
+            with self._changed:
+                index = calls.next_ended()
+            if index is None:
+                break
+            run, self._runs[index] = self._runs[index], None
+            if run is None:
+                raise InferError(f"Request {index} of the queue ended without having been started.")
+            self._requests[index]._end_submitted(calls, index, run, self._ends[index])
+            if run.failure is not None and _interrupted(run.failure):
+                raise run.failure
+
+    def _ended(self, index: int, error: BaseException | None) -> None:
+        """Calls back, and sets a request free."""
+        callback = self._callback
+        try:
+            if error is None and callback is not None:
+                self._leave_to_others()
+                self._calling[threading.get_ident()] = index
+                callback(self._requests[index], self._userdata[index])
+        except BaseException as raised:  # an application's; wait_all raises it
+            if _interrupted(raised):
+                raise
+            error = raised
+        finally:
+            self._calling.pop(threading.get_ident(), None)
+            self._free(index, error)
+
+    def _leave_to_others(self) -> None:
+        """Lets other threads go on while this one runs a callback, which may wait for them."""
+        if self._calls is not None:
+            with self._changed:
+                lacks_thread = self._calls.lacks_thread()
+            if lacks_thread:
+                request_threads.submit(self._serve)
+
     def _free(self, index: int, error: BaseException | None) -> None:
+        self._userdata[index] = None
         with self._changed:
             if error is not None:
                 self._errors.append(error)
@@ -86,7 +152,7 @@ class AsyncInferQueue:
         """
         own = self._calling.get(threading.get_ident())
         if own is None:
-            self._changed.wait_for(lambda: bool(self._idle))
+            self._wait_until(self._may_start, helps=True)
             return
         self._stuck.add(own)
         try:
@@ -96,9 +162,51 @@ class AsyncInferQueue:
                     "wait for a free one. Make the queue with more jobs, or start the next run "
                     "outside of the callback."
                 )
-            self._changed.wait_for(lambda: bool(self._idle))
+            self._wait_until(lambda: bool(self._idle), helps=False)
         finally:
             self._stuck.discard(own)
+
+    def _may_start(self) -> bool:
+        """Whether a request is free, and it pays to run one more."""
+        if self._calls is None or not self._idle:
+            return bool(self._idle)
+        return len(self._requests) - len(self._idle) < self._calls.most_at_a_time
+
+    def _wait_until(self, ready: Callable[[], bool], helps: bool) -> None:
+        """Waits; the lock is held, but not while another thread has to do something.
+
+        Args:
+            ready: Whether what is waited for is there.
+            helps: Whether this thread computes and calls back meanwhile; a callback does not.
+        """
+        calls = self._calls
+        while not ready():
+            if calls is None or calls.is_idle():
+                self._changed.wait()
+            elif not helps or not (self._help(calls) or ready()):
+                self._sleep(calls, helps)
+
+    def _help(self, calls: CallQueue) -> bool:
+        """Makes calls that were handed over, or looks for ends; whether there may be news."""
+        self._changed.release()
+        try:
+            calls.help()
+            news = calls.has_ended()
+            self._tell_ends()
+        finally:
+            self._changed.acquire()
+        return news
+
+    def _sleep(self, calls: CallQueue, helps: bool) -> None:
+        """Sleeps until a run has ended."""
+        calls.expect()
+        try:
+            if not helps:
+                self._leave_to_others()
+            if not helps or not calls.has_ended():
+                self._changed.wait()
+        finally:
+            calls.expect_no_more()
 
     def wait_all(self) -> None:
         """Waits for all runs and their callbacks.
@@ -113,21 +221,27 @@ class AsyncInferQueue:
                     "wait_all() was called in a callback of the queue, whose end it would wait "
                     "for; call it outside."
                 )
-            self._changed.wait_for(lambda: len(self._idle) == len(self._requests))
+            self._wait_until(lambda: len(self._idle) == len(self._requests), helps=True)
             errors, self._errors = self._errors, []
         if errors:
             raise errors[0]
 
     def is_ready(self) -> bool:
         """Whether a request is free."""
+        if not self._may_start() and threading.get_ident() not in self._calling:
+            self._tell_ends()
         with self._changed:
-            return bool(self._idle)
+            return self._may_start()
 
     def get_idle_request_id(self) -> int:
         """Index of the request that the next ``start_async`` takes; waits for one."""
         with self._changed:
             self._wait_for_one()
-            return self._idle[0]
+            return self._idle[-1]
+
+    def _begin_anew(self) -> None:
+        if self._calls is not None:
+            self._calls.begin_anew()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -137,3 +251,19 @@ class AsyncInferQueue:
 
     def __getitem__(self, index: int) -> InferRequest:
         return self._requests[index]
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether it may be the user who interrupts the thread that waits, and not an application."""
+    if not isinstance(error, KeyboardInterrupt):
+        return False
+    return threading.current_thread() is threading.main_thread()
+
+
+def _after_fork() -> None:
+    for queue in list(_queues):
+        queue._begin_anew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -31,16 +31,20 @@ from partita.system.task_threads import TaskThreads
 from partita.tensors.tensor import HostTensor, Tensor
 
 if TYPE_CHECKING:
+    from partita.contract.call_queue import CallQueue
     from partita.runtime.compiled_facts import CompiledFacts
 
 request_threads = TaskThreads("partita-infer", 64)
 
 
+Ended = Callable[[BaseException | None], None]
+"""Called at the end of an asynchronous run, with what it raised, if anything."""
+
 _ASKS_AGAIN_S = 0.1
 """Seconds after which who waits for a cancelled run asks the device again to stop."""
 
 
-class _AsyncRun:
+class AsyncRun:
     """One asynchronous run: whether it shall stop, which thread calls back, and its end."""
 
     __slots__ = ("_going", "calling_back", "cancelled", "failure")
@@ -94,7 +98,7 @@ class InferRequest:
         self._outputs = RequestOutputs(compiled)
         self._has_results = False
         self._busy = threading.Lock()
-        self._async: _AsyncRun | None = None
+        self._async: AsyncRun | None = None
         self._callback: Callable[[Any], None] | None = None
         self._userdata: Any = None
         self._latency_s = 0.0
@@ -155,16 +159,19 @@ class InferRequest:
             if self._callback is not None:
                 self._callback(self._userdata)
 
-        self._launch(inputs, userdata, share_inputs, ended)
+        def start(run: AsyncRun) -> None:
+            request_threads.submit(self._work, run, ended)
+
+        self._launch(inputs, userdata, share_inputs, start)
 
     def _launch(
         self,
         inputs: Inputs,
         userdata: Any,
         share_inputs: bool,
-        ended: Callable[[BaseException | None], None],
+        start: Callable[[AsyncRun], None],
     ) -> None:
-        """Starts a run; ``ended`` is called on its thread with what it raised, if anything."""
+        """Takes the inputs and starts a run; takes it back if that fails."""
         self._acquire()
         before = self._async
         try:
@@ -174,14 +181,14 @@ class InferRequest:
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
                 self._userdata = userdata
-            self._async = _AsyncRun()
-            request_threads.submit(self._work, self._async, ended)
+            self._async = AsyncRun()
+            start(self._async)
         except BaseException:
             self._async = before
             self._busy.release()
             raise
 
-    def _work(self, run: _AsyncRun, ended: Callable[[BaseException | None], None]) -> None:
+    def _work(self, run: AsyncRun, ended: Ended) -> None:
         failure: BaseException | None = None
         try:
             if run.cancelled or not self._repeat():
@@ -189,6 +196,32 @@ class InferRequest:
             self._check(run)
         except BaseException as error:  # noqa: BLE001  # wait() raises it, whatever it is
             failure = error
+        self._finish(run, failure, ended)
+
+    def _submit(self, calls: CallQueue, number: int) -> bool:
+        """Hands the bound calls over, if there are some that read the present inputs."""
+        inputs = self._inputs
+        if inputs.again is None:
+            return False
+        again = inputs.bound_calls(self._outputs.still_there())
+        if again is None or not calls.submit(number, again):
+            return False
+        self._has_results = False
+        return True
+
+    def _end_submitted(self, calls: CallQueue, number: int, run: AsyncRun, ended: Ended) -> None:
+        """Ends a run whose bound calls were handed over."""
+        failure: BaseException | None = None
+        try:
+            self._latency_s = calls.result(number)
+            self._has_results = True
+            self._check(run)
+        except Exception as error:  # noqa: BLE001  # wait() raises it, whatever it is
+            failure = error
+        self._finish(run, failure, ended)
+
+    def _finish(self, run: AsyncRun, failure: BaseException | None, ended: Ended) -> None:
+        """Sets the request free, calls back, and says that the run is over."""
         self._busy.release()
         run.calling_back = threading.get_ident()
         try:
@@ -421,7 +454,7 @@ class InferRequest:
         self._has_results = True
         return True
 
-    def _compute(self, run: _AsyncRun | None = None) -> None:
+    def _compute(self, run: AsyncRun | None = None) -> None:
         inputs, outputs = self._inputs, self._outputs
         tensors = inputs.complete()
         self._has_results = False
@@ -442,7 +475,7 @@ class InferRequest:
         else:
             self._state.advance(outputs.results)
 
-    def _check(self, run: _AsyncRun) -> None:
+    def _check(self, run: AsyncRun) -> None:
         """Raises if a run was cancelled; the next one tells the runner that it may go on."""
         if run.cancelled:
             self._has_results = False

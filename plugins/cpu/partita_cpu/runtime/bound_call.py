@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from partita import BoundCall, Runner, Tensor
+from partita import Runner, Tensor
 from partita.contract.runner import run_into
 from partita.errors import InferError, PartitaError
 from partita.lowering import Array
-from partita_cpu.runtime.call_table import Stretch
+from partita_cpu.runtime.call_table import NativeStretch, Stretch
+from partita_cpu.threads.call_queue import NativeCall
 from partita_cpu.threads.openblas import use_threads
+from partita_cpu.threads.thread_pool import Rows
 
 
-class CpuBoundCall(BoundCall):
+class CpuBoundCall(NativeCall):
     """The stretches of one program.
 
     Args:
@@ -30,6 +32,8 @@ class CpuBoundCall(BoundCall):
         self._stretches = list(stretches)
         self._threads = threads
         self._rebind = rebind
+        only = self._stretches[0] if len(self._stretches) == 1 else None
+        self._only = only if isinstance(only, NativeStretch) else None
 
     def __call__(self) -> None:
         """Makes the calls."""
@@ -42,12 +46,21 @@ class CpuBoundCall(BoundCall):
         except Exception as error:
             raise InferError(f"Device CPU failed: {type(error).__name__}: {error}") from error
 
+    def rows(self) -> Rows | None:
+        """The rows of the one stretch, if there is but one and one thread walks it."""
+        return None if self._only is None else self._only.alone()
+
+    def check(self) -> None:
+        """Raises what the rows have to say, if they failed."""
+        if self._only is not None:
+            self._only.check()
+
     def rebind(self, inputs: Sequence[Tensor]) -> bool:
         """Puts the addresses of other inputs into the kernels' arguments, if all are compiled."""
         return self._rebind is not None and self._rebind(inputs)
 
 
-class ValueBoundCall(BoundCall):
+class ValueBoundCall(NativeCall):
     """Calls that hold for certain elements of some inputs; for others it is a run like any.
 
     Args:
@@ -77,10 +90,18 @@ class ValueBoundCall(BoundCall):
         Raises:
             BoundCallEndedError: An output has another shape for these elements.
         """
-        for array, elements in self._values:
-            if array.tobytes() != elements:
-                break
-        else:
+        if self._holds():
             self._call()
-            return
-        run_into(self._runner, self._inputs, self._outputs)
+        else:
+            run_into(self._runner, self._inputs, self._outputs)
+
+    def rows(self) -> Rows | None:
+        """The rows of the calls, if they hold for the present elements."""
+        return self._call.rows() if self._holds() else None
+
+    def check(self) -> None:
+        """Raises what the rows have to say, if they failed."""
+        self._call.check()
+
+    def _holds(self) -> bool:
+        return all(array.tobytes() == elements for array, elements in self._values)

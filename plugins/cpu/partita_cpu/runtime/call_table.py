@@ -11,7 +11,7 @@ import numpy as np
 from partita.lowering import Array, Step
 from partita_cpu.jit.kernel_wrappers import Checked
 from partita_cpu.jit.trampoline import Entry, fill
-from partita_cpu.threads.thread_pool import ROW, Crew, Rows
+from partita_cpu.threads.thread_pool import ROW, Crew, Rows, raise_failure
 
 SHARED_WORK = 1 << 15
 """Steps below this work (bytes or operations) are done sooner than they are handed out."""
@@ -179,6 +179,20 @@ class NativeStretch:
     def __call__(self) -> None:
         """Walks the rows."""
         self._crew.run(self._rows, self._explain)
+
+    def alone(self) -> Rows | None:
+        """The rows, if one thread walks them; ``None`` if it has help."""
+        return None if self._rows.shared and self._crew.size > 1 else self._rows
+
+    def check(self) -> None:
+        """Raises what the rows have to say, if they failed when one thread walked them.
+
+        Raises:
+            InferError: They did.
+        """
+        failed = self._rows.failed()
+        if failed:
+            raise_failure(failed, self._explain)
 
 
 Stretch = NativeStretch | Callable[[], Any]

@@ -22,6 +22,7 @@ from partita import (
     Runner,
     Tensor,
 )
+from partita.contract.call_queue import CallQueue
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
 from partita.errors import CompileError, InferError, PartitaError
@@ -46,6 +47,7 @@ from partita.system.gc_pause import few_collections
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
+from partita_cpu.jit.dispatch import available
 from partita_cpu.kernels.operator_table import emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
@@ -60,6 +62,7 @@ from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall
 from partita_cpu.runtime.bound_program import GraphRunner, Times
 from partita_cpu.runtime.kernel_loading import begin, load_kernels
+from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
 from partita_cpu.threads.step_team import Team, team_of
 
@@ -162,6 +165,12 @@ class CpuModel(DeviceModel):
         stream = next(self._next_stream) % self.streams
         team = team_of(self._threads, stream, self._pinned)
         return CpuRunner(self, team)
+
+    def create_call_queue(self, requests: int) -> CallQueue | None:
+        """Threads that make calls without Python between, where a stream is one thread."""
+        if self._threads > 1 or not available():
+            return None
+        return NativeCallQueue(requests, self.streams)
 
     def _prepare(self) -> None:
         """Makes the program and loads its kernels now, if the shapes are known now."""

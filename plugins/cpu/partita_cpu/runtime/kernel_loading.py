@@ -20,7 +20,7 @@ from partita_cpu.jit.dispatch import available, entry_of, known_entry, order
 from partita_cpu.jit.kernel import Kernel
 from partita_cpu.jit.llvm_kernel import level_job
 from partita_cpu.jit.trampoline import Entry
-from partita_cpu.threads import thread_pool
+from partita_cpu.threads import call_queue, thread_pool
 
 PATIENCE_S = 1.0
 """Loading kernels for longer than this means that they are compiled."""
@@ -92,7 +92,7 @@ def begin(choice: Choice) -> None:
         level = level_job(choice.level)
         if not disk_cache.there(level.file):
             compile_pool.order([level])
-            order([*thread_pool.CALLS, *packing.CALLS])
+            order([*thread_pool.CALLS, *call_queue.CALLS, *packing.CALLS])
 
 
 def callable_of(kernel: Callable[..., Any], args: Sequence[Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -308,9 +309,7 @@ class Crew:
             self._invoke(rows.trampoline, rows.alone, 0, 1)
             failed = rows.failed()
         if failed:
-            if explain is not None:
-                explain(failed - 1)
-            raise InferError("A kernel failed on device CPU.")
+            raise_failure(failed, explain)
 
     def _block(self) -> int:
         """Fresh shared memory, at the start of a cache line."""
@@ -352,6 +351,18 @@ class Crew:
         _rouse(self.sync_word, 0, 1)
         for thread in self.threads:
             thread.join(1)
+
+
+def raise_failure(failed: int, explain: Callable[[int], None] | None) -> NoReturn:
+    """Raises what a row that failed has to say, or that it failed.
+
+    Args:
+        failed: Its number, counted from 1.
+        explain: Told its number, from 0; may raise an error that says more.
+    """
+    if explain is not None:
+        explain(failed - 1)
+    raise InferError("A kernel failed on device CPU.")
 
 
 def function_address(name: str) -> int:

@@ -35,6 +35,15 @@ def _add(typing: Any, address: Any, value: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
+def _replace(typing: Any, address: Any, expected: Any, value: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _pointer(builder, args[0])
+        found = builder.cmpxchg(place, args[1], args[2], "seq_cst", "seq_cst")
+        return builder.extract_value(found, 1)
+
+    return types.boolean(types.int64, types.int64, types.int64), generate
+
+
 _PAUSES: dict[str, tuple[str, tuple[int, ...]]] = {
     "x86_64": ("llvm.x86.sse2.pause", ()),
     "amd64": ("llvm.x86.sse2.pause", ()),
@@ -77,6 +86,9 @@ store: Any = intrinsic(_store)
 add: Any = intrinsic(_add)
 """Adds to the word at an address; returns what it was."""
 
+replace: Any = intrinsic(_replace)
+"""Writes the word at an address if it is as expected; returns whether it was."""
+
 pause: Any = intrinsic(_pause)
 """Tells the processor that this is a waiting loop."""
 
@@ -88,3 +100,6 @@ call_system = calling(*["int64"] * 6, returns="int64")
 
 call_here = calling(returns="int32")
 """Calls the C function ``sched_getcpu``: its address, then nothing."""
+
+call_clock = calling("int64", "int64", returns="int32")
+"""Calls the C function ``clock_gettime``: its address, then the clock and where to write."""
