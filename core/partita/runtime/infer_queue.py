@@ -240,6 +240,11 @@ class AsyncInferQueue:
             return self._idle[-1]
 
     def _begin_anew(self) -> None:
+        """Forgets the threads of the parent process, which may have held the lock."""
+        self._changed = threading.Condition()
+        own = threading.get_ident()
+        self._calling = {thread: of for thread, of in self._calling.items() if thread == own}
+        self._stuck.clear()
         if self._calls is not None:
             self._calls.begin_anew()
 
