@@ -150,6 +150,17 @@ def test_parts_at_the_same_time_that_share_processors_are_told_of(monkeypatch):
     assert all("at the same time: set INFERENCE_NUM_THREADS of each" in text for text in told)
 
 
+def test_plans_that_are_slow_are_run_once_each_way():
+    pair = devices(spins=0.0)
+    for device in pair:
+        device.times = dict.fromkeys(TYPES, 0.3)
+    core = core_with(*pair)
+    model = core.compile_model(CHAIN, "HETERO:A,B", {"HETERO_PINS": "type:Sinh=B"}).device_model
+    inputs = [HostTensor(np.ones((2, 3), np.float32))]
+    assert neighbours.slowdowns(model.compilation, model.assembly, inputs) == []
+    assert [device.runs for device in pair] == [4, 2]  # A has the parts before and behind
+
+
 def test_it_may_be_its_own_threads_that_a_device_is_slowed_by():
     spun = neighbours.Slowdown("B", ("A",), 0.006, 0.002, 2, "B", 0.05)
     assert spun.told(core_with(*devices())).endswith(

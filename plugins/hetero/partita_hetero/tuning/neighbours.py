@@ -31,8 +31,11 @@ SPINNING = "ALLOW_SPINNING"
 
 THREADS = "INFERENCE_NUM_THREADS"
 
-RUNS = 5
-"""So often the plan is run each way; medians count."""
+WARM, RUNS = 2, 5
+"""So often the plan is run each way, first to make buffers and bind calls; medians count."""
+
+MOST_S = 0.5
+"""After so many seconds no further run begins: what is slow loses little to threads that spin."""
 
 SLOWED = 1.3
 """Of parts that take so many times as long beside others it is told."""
@@ -117,7 +120,7 @@ def slowdowns(
 ) -> list[Slowdown]:
     """Runs a plan of several devices both ways; whose parts take longer beside others.
 
-    Takes some tens of milliseconds and ten requests, more where threads spin for long.
+    Takes some pauses and fourteen requests, of slow ones two.
 
     Args:
         compilation: What the assembly comes from.
@@ -182,10 +185,14 @@ def _part_seconds(
     request = BoundRequest(failover, assembly, executor)
     taken: list[dict[int, float]] = []
     try:
-        for number in range(RUNS + 2):  # two to make buffers and bind calls
+        start = clock.seconds()
+        for number in range(WARM + RUNS):
             request.run(inputs, None, lambda: False)
-            if request.times is not None and number >= 2:
+            is_late = clock.seconds() - start > MOST_S
+            if request.times is not None and (is_late or number >= WARM):
                 taken.append(request.times.part_seconds())
+            if is_late:
+                break
     finally:
         request.close()
     return {number: statistics.median(run[number] for run in taken) for number in taken[0]}
