@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -126,28 +125,18 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
     return out
 
 
-def taken(
-    b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
-) -> Operand:
-    """Slices of `x` along `axis` at as many indices, which a function computes of sizes.
+def taken(b: Builder, x: Operand, index: Array, axis: int) -> Operand:
+    """Slices of `x` along `axis` at constant indices.
 
     Raises:
         CompileError: One is out of bounds.
     """
-    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.kind})"
-    index = b.computed((count,), np.int64, _within, *where, index_of, *args)
-    return gathered(b, x, index, axis)
-
-
-def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *args: Any) -> Array:
-    """What a function computes, if it is indices of an axis of so many elements."""
-    index = index_of(*args).astype(np.int64)
-    if index.size and not 0 <= index.min() <= index.max() < limit:
+    if index.size and not 0 <= index.min() <= index.max() < x.shape[axis]:
         raise CompileError(
-            f"Operation {node} would read elements {index.min()} to {index.max()} of {limit} "
-            f"along axis {axis}."
+            f"Operation '{b.node.name}' ({b.node.kind}) would read elements {index.min()} to "
+            f"{index.max()} of {x.shape[axis]} along axis {axis}."
         )
-    return index
+    return gathered(b, x, b.constant(index.astype(np.int64)), axis)
 
 
 def gathered(b: Builder, x: Operand, index: Operand, axis: int) -> Operand:

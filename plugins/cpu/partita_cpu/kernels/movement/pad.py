@@ -49,8 +49,7 @@ def pad(
     y = x
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if low or high:
-            size = x.shape[axis]
-            y = taken(b, y, axis, size + low + high, _folded_index, mode, size, low, high)
+            y = taken(b, y, _folded_index(mode, x.shape[axis], low, high), axis)
     return y
 
 

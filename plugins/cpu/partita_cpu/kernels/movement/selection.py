@@ -115,8 +115,7 @@ def compress(b: Builder, node: Node, x: Operand, condition: Operand) -> Operand:
     else:
         axis = axis_of(node, given, x.ndim)
     if condition.const is not None:
-        places = np.flatnonzero(condition.const)
-        return taken(b, x, axis, places.size, np.asarray, places)
+        return taken(b, x, np.flatnonzero(condition.const), axis)
     return b.dynamic(_compressed, [x, condition, axis], [x.dtype])[0]
 
 

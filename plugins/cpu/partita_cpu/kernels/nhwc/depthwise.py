@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
-from partita.lowering.geometry.windows import Window, count_places
+from partita.lowering.geometry.windows import Window
 from partita_cpu.gemm.product_steps import LinearOp, epilogue_of, needs_pass
 from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
@@ -141,14 +139,14 @@ def emit_slide(
     op: LinearOp,
     y: Operand,
     kind: int,
-    counts: tuple[Operand, Operand] | None = None,
+    counts: tuple[Array, Array] | None = None,
 ) -> None:
     """Records a window that slides over an image; see `nhwc.window.slide`.
 
     Weights are those of `SlidingWindow`, and not read but for `WEIGH`.
     """
     choice = choice_of(b)
-    none = b.constant(np.ones(1, np.int64))
+    none = np.ones(1, np.int64)
     down, across = counts or (none, none)
     name = ("weigh", "max", "sum")[kind]
     sliding = SlidingWindow(
@@ -156,8 +154,8 @@ def emit_slide(
         op.w if op.bias is None else op.bias,
         b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
         b.constant(window.table),
-        down,
-        across,
+        b.constant(down),
+        b.constant(across),
         kind,
     )
     b.call(
@@ -170,16 +168,3 @@ def emit_slide(
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )
-
-
-def counts_of(b: Builder, window: Window, include_pad: bool) -> tuple[Operand, Operand]:
-    """How many places windows average over, at least 1: for each row of them, and each column."""
-    down, across = (
-        b.computed((window.out[axis],), np.int64, _at_least_one, include_pad, *window.along(axis))
-        for axis in (1, 2)
-    )
-    return down, across
-
-
-def _at_least_one(*args: Any) -> Array:
-    return np.maximum(count_places(*args), 1)

@@ -11,12 +11,7 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.geometry.windows import (
-    Window,
-    resolve,
-    resolve_transposed,
-)
-from partita.lowering.shapes.symbolic_size import evaluated
+from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.product_records import InputScaling
@@ -25,11 +20,12 @@ from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
-from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_depthwise, emit_slide
+from partita_cpu.kernels.nhwc.depthwise import channel_slice, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
 from partita_cpu.kernels.operator_table import F32, kernel
+from partita_cpu.nhwc.transpose import emit_turn
 from partita_cpu.nhwc.window import (
     MAX,
     MEAN,
@@ -66,9 +62,13 @@ def to_channels_first(b: Builder, node: Node, x: Operand) -> Operand:
 def _swapped(b: Builder, x: Operand, rows: int, columns: int, shape: tuple[int, ...]) -> Operand:
     if x.dtype in BYTES:
         return b.view(transposed(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1)), shape)
+    if math.prod(shape) == x.size:
+        if rows == 1 or columns == 1 or not x.size:
+            return b.view(x, shape)
+        turned = emit_turn(b, b.view(x, (x.shape[0], rows, columns)), (0, 2, 1))
+        if turned is not None:
+            return b.view(turned, shape)
     y = b.empty(shape, x.dtype)
-    if y.size == x.size and (rows == 1 or columns == 1 or not x.size):
-        return b.view(x, shape)
     pitch = y.size * rows // x.size
     b.call(swap_axes, b.flat(x), b.flat(y), rows, columns, pitch, exec_type="reorder")
     return y
@@ -249,8 +249,9 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
     window, place, y = _pool(b, node, x, target)
     if y.size:
         include = bool(node.attrs.get("count_include_pad", 0))
+        rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, counts_of(b, window, include))
+        emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, (rows, columns))
     return y
 
 
@@ -275,16 +276,12 @@ def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
         kind = "sum" if mean else "max"
         name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
         kernels = b.constant(single_kernel(choice_of(b).level, name))
-        rows = evaluated(_rows, h * w)
-        numbers = place.channels, rows, h * w // rows, place.first, evaluated(_share, h * w)
+        rows = _rows(h * w)
+        numbers = place.channels, rows, h * w // rows, place.first, 1 / (h * w)
         b.call(over_all_pixels, b.flat(x), b.flat(y), kernels, *numbers)
     elif y.size:
         b.call_numpy(np.ndarray.fill, y, math.nan if mean else -math.inf)
     return y
-
-
-def _share(pixels: int) -> float:
-    return 1 / pixels
 
 
 def _rows(pixels: int) -> int:
