@@ -18,9 +18,6 @@ from partita.lowering.program import Array
 
 F32 = np.float32
 
-CROPPING = "tf_crop_and_resize"
-"""The transform by which coordinates outside of the input take another value than the border's."""
-
 TRANSFORMS = (
     "half_pixel",
     "half_pixel_symmetric",
@@ -28,7 +25,7 @@ TRANSFORMS = (
     "asymmetric",
     "align_corners",
     "tf_half_pixel_for_nn",
-    CROPPING,
+    "tf_crop_and_resize",
 )
 _FAR = F32(1 << 30)
 """Beyond any tensor, and still far from what overflows an integer."""
@@ -73,7 +70,7 @@ class Axis:
     @property
     def crops(self) -> bool:
         """Whether coordinates outside the input take another value than the border's."""
-        return self.transform == CROPPING
+        return self.transform == "tf_crop_and_resize"
 
     @property
     def is_identity(self) -> bool:
@@ -118,7 +115,7 @@ class Axis:
                 return x * last / kind(self.length - 1) if self.out > 1 else np.zeros_like(x)
             case "tf_half_pixel_for_nn":
                 return (x + half) / scale
-            case _ if self.crops:
+            case "tf_crop_and_resize":
                 return self._cropped(x, kind)
         return x / scale
 
@@ -153,7 +150,7 @@ def fitted(
     Raises:
         CompileError: A size is negative.
     """
-    if any(size < 0 for size in sizes):
+    if min(sizes, default=0) < 0:
         raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
     if policy == "stretch":
         return list(sizes), [s / max(n, 1) for n, s in zip(shape, sizes, strict=True)]
