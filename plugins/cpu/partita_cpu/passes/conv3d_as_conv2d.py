@@ -1,7 +1,8 @@
 """Convolutions and pools over volumes become ones over images, for which there are kernels.
 
 A volume is seen as one tall image, its slices one below another. A convolution that extends in
-depth reads slices that are joined first: each output slice's channels are those of all slices
+depth is a sum of one for each slice under its window. Where there are many slices or
+several volumes these are joined instead: each output slice's channels are those of all slices
 under its window, so that it is a convolution of images with as many times more channels. Pools
 that read what is lifted already are computed slice by slice, then across slices.
 """
@@ -16,6 +17,8 @@ from partita_cpu.passes.lifting import Lifting, constant_weights
 
 _CONVOLUTIONS = ("Conv", "partita::Conv")
 _POOLS = ("MaxPool", "AveragePool")
+_SUMMED_SLICES = 128
+"""More slices under all windows together are joined: each would be a step of its own."""
 _FLAT = 4
 """Fewer channels of a group than this are faster computed with channels first."""
 
@@ -73,6 +76,9 @@ class Volumes(Lifting):
             return
         window = resolve(node, self.shapes[x][2:], w.shape[2:])
         image = inputs[0]
+        if _is_summed(window, self.shapes[x]) and int(node.attrs.get("group", 1)) == 1:
+            self._sum(node, output, window, inputs)
+            return
         if _is_joined(window):
             image = self._joined(node, image, window)
         attrs = {
@@ -93,6 +99,20 @@ class Volumes(Lifting):
             origins=node.origins,
         )
         self.finish(output, convolution)
+
+    def _sum(self, node: Node, output: Value, window: Window, inputs: list[Value | None]) -> None:
+        """Adds a sum of convolutions of single slices."""
+        attrs = {
+            "slices": window.size[0],
+            "strides": window.stride,
+            "dilations": window.dilation,
+            "pads": [*window.begin, *window.end],
+            "activation": node.attrs.get("activation"),
+        }
+        read = [inputs[0], node.input(1), *inputs[2:]]
+        name, origins = node.name, node.origins
+        total = Node("SummedConv", read, [], attrs, domain=SLICES, name=name, origins=origins)
+        self.finish(output, total)
 
     def _joined(self, node: Node, x: Value, window: Window) -> Value:
         """The slices under each window, one behind another in the channels."""
@@ -132,3 +152,10 @@ def _is_joined(window: Window) -> bool:
         or bool(window.begin[0])
         or window.out[0] != window.size[0]
     )
+
+
+def _is_summed(window: Window, shape: tuple[int, ...]) -> bool:
+    """Whether output slices are sums of convolutions of single slices."""
+    few = window.out[0] * window.kernel[0] <= _SUMMED_SLICES
+    covered = bool(window.counted(0, include_pad=False).all())
+    return window.kernel[0] > 1 and shape[0] == 1 and few and covered

@@ -140,7 +140,7 @@ class _Walk(ChannelsLast):
             "BatchNormalization": self._batch_normalization,
             "Reshape": self._shuffle,
         }
-        kinds = "Conv", "Join", "MaxPool", "AveragePool"
+        kinds = "Conv", "SummedConv", "Join", "MaxPool", "AveragePool"
         self.rules |= {f"{SLICES}::{kind}": self._slices for kind in kinds}
         self.heads = frozenset({"Reshape"})
 

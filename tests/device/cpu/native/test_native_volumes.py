@@ -79,6 +79,22 @@ def convolutions(draw):
     return (draw(st.integers(1, 3)), channels, *sizes), attrs, outputs, kernel
 
 
+@examples(40)
+@given(convolutions(), st.integers(0, 99))
+def test_random_sums_of_convolutions_of_slices(drawn, seed):
+    """One volume of many channels: slices are not joined."""
+    shape, attrs, outputs, kernel = drawn
+    shape, attrs = (1, 18, *shape[2:]), {**attrs, "group": 1}
+    rng = np.random.default_rng(seed)
+    weights = weights_of(rng, 18, outputs, kernel)
+    model = network_of(network(attrs), shape, ["c", "r", "y"], weights)
+    computed_by(model, rng.standard_normal(shape).astype(np.float32))
+    fused = [*network(attrs)[:1], helper.make_node("Relu", ["c"], ["r"])]
+    computed_by(
+        network_of(fused, shape, ["r"], weights), rng.standard_normal(shape).astype(np.float32)
+    )
+
+
 @examples(60)
 @given(convolutions(), st.integers(0, 99))
 def test_random_convolutions_over_volumes(drawn, seed):

@@ -142,7 +142,7 @@ def conv(
     if 1 < groups == channels == w.shape[0] and residual is None:
         emit_depthwise(b, window, place, w, bias, y, activation)
         return y
-    images = _images(n, channels, w.shape[0], groups, window)
+    images = images_of(n, channels, w.shape[0], groups, window)
     scaling = None
     if factor is not None and shift is not None:
         scaling = InputScaling(factor, shift, *node.attrs["scaled"])
@@ -163,7 +163,8 @@ def conv(
     return y
 
 
-def _images(n: int, channels: int, outputs: int, groups: int, window: Window) -> Images:
+def images_of(n: int, channels: int, outputs: int, groups: int, window: Window) -> Images:
+    """A convolution by a window that does not extend or move in depth, or one slice of it."""
     return Images(
         n,
         *window.size[1:],
@@ -182,7 +183,7 @@ def _images(n: int, channels: int, outputs: int, groups: int, window: Window) ->
 def _reads_planes(b: Builder, node: Node, x: Operand, w: Operand) -> bool:
     """Whether a picture can be read as it is: its rows are laid out anew in any case."""
     choice, window = choice_of(b), resolve(node, x.shape[2:], w.shape[2:])
-    images = _images(x.shape[0], x.shape[1], w.shape[0], 1, window)
+    images = images_of(x.shape[0], x.shape[1], w.shape[0], 1, window)
     arithmetic = choice.product_arithmetic(images, b.value(w, anywhere=True))
     storage = Storage(planar=True)
     source = plan(images, choice.machine, arithmetic, choice.threads, storage).source

@@ -10,11 +10,12 @@ import numpy as np
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import Window, resolve
 from partita.lowering.transformed_weights import Form
-from partita_cpu.gemm.product_steps import LinearOp
+from partita_cpu.gemm.blocking import Storage
+from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.kernels.nhwc.depthwise import emit_slide
-from partita_cpu.kernels.nhwc.operators import conv
-from partita_cpu.kernels.nhwc.placement import SLICES, Place
+from partita_cpu.kernels.nhwc.operators import conv, images_of
+from partita_cpu.kernels.nhwc.placement import SLICES, Place, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
 from partita_cpu.nhwc.window import MAX, MEAN
 from partita_cpu.scalar.math import copy_row
@@ -43,6 +44,56 @@ def conv_slices(
         residual = b.view(residual, (n * slices, rows // slices, width, outputs))
     y = conv(b, node, images, flat, bias, residual)
     return b.view(y, (n, slices * y.shape[1], *y.shape[2:]))
+
+
+@kernel("SummedConv", domain=SLICES, dtypes=F32)
+def sum_convolutions(
+    b: Builder,
+    node: Node,
+    x: Operand,
+    w: Operand,
+    bias: Operand | None = None,
+    residual: Operand | None = None,
+) -> Operand:
+    """Each output slice as a sum: of the slices under its window, each by weights of its own.
+
+    Meanwhile it stays in the cache, and nothing of the input is copied. Weights are those of the
+    volume, (outputs, channels, depth, height, width); there is one volume.
+    """
+    _, rows, width, channels = x.shape
+    slices, outputs = int(node.attrs["slices"]), w.shape[0]
+    height = rows // max(slices, 1)
+    window = resolve(node, (slices, height, width), w.shape[2:])
+    out, out_height, out_width = window.out
+    y = b.empty((1, out * out_height, out_width, outputs), x.dtype)
+    if not y.size:
+        return y
+    images = images_of(1, channels, outputs, 1, window)
+    weights = [_weights_of_slice(b, w, tap) for tap in range(window.kernel[0])]
+    for place in range(out):
+        first = place * window.stride[0] - window.begin[0]
+        found = [(tap, first + tap * window.dilation[0]) for tap in range(len(weights))]
+        found = [(tap, at) for tap, at in found if 0 <= at < slices]
+        added, offset = residual, bias
+        for tap, at in found:
+            last = tap == found[-1][0]
+            activation = node.attrs.get("activation") if last else None
+            storage = Storage(
+                x_pitch=channels,
+                x_first=at * height * width * channels,
+                y_pitch=outputs,
+                y_first=place * out_height * out_width * outputs,
+            )
+            op = LinearOp(weights[tap], offset, added, activation)
+            emit_product(b, choice_of(b), images, x, op, y, storage)
+            added, offset = y, None
+    return y
+
+
+def _weights_of_slice(b: Builder, w: Operand, tap: int) -> Operand:
+    """Those that a slice is multiplied by, (outputs, channels, height, width)."""
+    form = Form(w.dtype, (*w.shape[:2], *w.shape[3:]))
+    return b.prepack(w, ("slice", tap), lambda a: np.ascontiguousarray(a[:, :, tap]), form=form)
 
 
 def _slices_behind_another(w: Array) -> Array:
