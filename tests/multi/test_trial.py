@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -10,7 +11,7 @@ from partita.errors import InferError
 from partita_hetero.tuning.sample_inputs import Samples
 from partita_hetero.tuning.trial_run import Trial
 
-from .fakes import FakeDevice, core_with
+from .fakes import FakeDevice, FakeRunner, core_with
 from .graphs import CHAIN
 
 
@@ -26,7 +27,34 @@ def test_so_many_requests_run_at_the_same_time():
     device = FakeDevice("A", meet=threading.Barrier(3, timeout=60))  # each run waits for two more
     trial = trial_of(device)
     assert trial.seconds_per_request(12, 3) > 0
-    assert device.runs == 12
+    assert device.runs == 2 * 3 + 12  # each request runs twice before
+    assert trial.seconds_per_request(12, 3) > 0
+    assert device.runs == 2 * 3 + 12 + 12
+    trial.close()
+
+
+class SlowToStart(FakeDevice):
+    """A device that binds much in the first run of each request."""
+
+    def compile_model(self, model, properties):
+        compiled = super().compile_model(model, properties)
+        compiled.create_runner = lambda: SlowToStartRunner(compiled)
+        return compiled
+
+
+class SlowToStartRunner(FakeRunner):
+    started = False
+
+    def run(self, inputs, outputs=None):
+        if not self.started:
+            time.sleep(1.0)
+        self.started = True
+        return super().run(inputs, outputs)
+
+
+def test_first_runs_of_requests_are_not_timed():
+    trial = trial_of(SlowToStart("A"))
+    assert trial.seconds_per_request(4, 2) < 0.25
     trial.close()
 
 

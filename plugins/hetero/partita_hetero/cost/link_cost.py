@@ -41,10 +41,9 @@ def link_costs(
         return there, back
     up, down = [], []
     for nbytes in SIZES:
-        tensor = HostTensor(np.zeros(nbytes, np.uint8))
+        tensor = HostTensor(_block(core, device, nbytes))
         on_device = core.transfer_to(device, tensor)
-        on_device.numpy()
-        down.append(median_of(on_device.numpy, EFFORT)[0])
+        down.append(median_of(functools.partial(on_device.copy_to, tensor), EFFORT)[0])
         both = median_of(functools.partial(_there_and_back, core, device, tensor), EFFORT)[0]
         up.append(max(0.0, both - down[-1]))  # an upload may go on after the call
     there = LinkCost(HOST, key, *fit(SIZES, up))
@@ -54,8 +53,14 @@ def link_costs(
     return there, back
 
 
+def _block(core: CoreAPI, device: str, nbytes: int) -> np.ndarray[Any, Any]:
+    """Memory such as requests have for what crosses: the device's own kind, if it has one."""
+    block = core.host_memory(device, nbytes)
+    return np.zeros(nbytes, np.uint8) if block is None else block[:nbytes]
+
+
 def _there_and_back(core: CoreAPI, device: str, tensor: Tensor) -> None:
-    core.transfer_to(device, tensor).numpy()
+    core.transfer_to(device, tensor).copy_to(tensor)
 
 
 def fit(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -390,7 +390,7 @@ class Contest:
             raise ValueError(f"Candidate '{entry.name}' has nothing to run.")
         if self._objective != "THROUGHPUT":
             return entry.trial.take_turn()
-        at_once = max(2, len(self._table.devices))
+        at_once = entry.trial.requests_at_once
         return entry.trial.seconds_per_request(IN_FLIGHT * at_once, at_once)
 
     def _decision(self, chosen: Entry | None, plan: Plan | None) -> Decision:

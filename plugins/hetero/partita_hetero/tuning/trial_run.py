@@ -22,6 +22,8 @@ from partita_hetero.runtime.request_runner import HeteroRunner
 EFFORT = Effort(warm=4, least=5, most=41, seconds=0.4, warm_seconds=0.1)
 WATCHED = Effort(warm=2, least=3, most=15, seconds=0.3)
 TURN_SECONDS = 0.004
+WARM_RUNS = 2
+"""Of each request, before throughput is measured."""
 COUNTED = Effort(warm=2, least=2, most=5, seconds=0.3)
 
 
@@ -66,6 +68,7 @@ class Trial:
         self._compiled = HeteroModel(compilation, assembly, plain)
         self._request = CompiledModel(self._compiled).create_infer_request()
         self._request.set_input_tensors(dict(enumerate(inputs)))
+        self._in_flight: list[Runner] = []
         timed = plain.model_copy(update={"PERF_COUNT": True})
         self._timed = HeteroRunner(Failover(compilation, assembly, timed))
 
@@ -144,9 +147,24 @@ class Trial:
             for number in counted[-1]
         }
 
+    @property
+    def requests_at_once(self) -> int:
+        """How many requests its devices work on at the same time."""
+        return max(2, self._compiled.optimal_number_of_infer_requests)
+
     def seconds_per_request(self, requests: int, at_once: int) -> float:
-        """Time between results when several requests are in flight."""
-        runners: list[Runner] = [self._compiled.create_runner() for _ in range(at_once)]
+        """Time between results when several requests are in flight, all of which have run before.
+
+        The first runs of a request bind kernels and memory, which takes longer than many others.
+        """
+        new = at_once - len(self._in_flight)
+        if new > 0:
+            self._in_flight += [self._compiled.create_runner() for _ in range(new)]
+            self._flow(at_once, WARM_RUNS * at_once)
+        return self._flow(at_once, requests) / requests
+
+    def _flow(self, at_once: int, requests: int) -> float:
+        """Seconds of some requests."""
         left = iter(range(requests))
         lock = threading.Lock()
         errors: list[Exception] = []
@@ -161,20 +179,19 @@ class Trial:
             except Exception as error:  # noqa: BLE001  # raised below, on the waiting thread
                 errors.append(error)
 
+        runners = self._in_flight[:at_once]
         threads = [threading.Thread(target=work, args=(runner,)) for runner in runners]
         start = clock.seconds()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        seconds = clock.seconds() - start
-        for runner in runners:
-            runner.close()
         if errors:
             raise errors[0]
-        return seconds / requests
+        return clock.seconds() - start
 
     def close(self) -> None:
         """Frees what the requests hold."""
         del self._request
-        self._timed.close()
+        for runner in (self._timed, *self._in_flight):
+            runner.close()

@@ -99,8 +99,8 @@ class OpenClModel(DeviceModel):
 
     @property
     def optimal_number_of_infer_requests(self) -> int:
-        """Two where host and device work side by side, so that copies overlap computing."""
-        return 1 if self.target.limits.is_cpu else 2
+        """Three where host and device work side by side: enqueued, computed, and handed over."""
+        return 1 if self.target.limits.is_cpu else 3
 
     @property
     def shape_cache_bytes(self) -> int:
