@@ -51,6 +51,7 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
     **{op: lambda: [Draw([_ROWS], {"axis": a}) for a in (0, 1)] for op in ("ArgMax", "ArgMin")},
     "TopK": lambda: [Draw([_ROWS, _whole(k)], {"axis": 1}, [1], 2) for k in (5, 600)],
     "CumSum": _one(_ROWS, np.array(1, np.int64), constant=(1,)),
+    "Range": lambda: [Draw([np.array(n, np.float32) for n in (1, 201, 0.1)])],
     "LayerNormalization": _one(_ROWS, _numbers(_ROW), _numbers(_ROW), constant=(1, 2)),
     "InstanceNormalization": _one(_numbers(1, 3, _ROW), _numbers(3), _numbers(3), constant=(1, 2)),
     "MatMul": _one(_numbers(70, 1100), _numbers(1100, 45)),

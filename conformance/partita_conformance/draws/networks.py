@@ -156,14 +156,15 @@ def layer_norm(rng: Rng) -> Draw:
 def lrn(rng: Rng) -> Draw:
     """Draws a model of lrn."""
     x = floats(rng, [1, int(rng.integers(2, 8)), 3, 4])
-    return Draw([x], {"size": int(rng.choice([1, 3, 5])), "alpha": 0.3, "beta": 0.6, "bias": 1.5})
+    return Draw([x], {"size": int(rng.integers(1, 7)), "alpha": 0.3, "beta": 0.6, "bias": 1.5})
 
 
 def prelu(rng: Rng) -> Draw:
     """Draws a model of prelu."""
     x = floats(rng, [2, 3, *random_shape(rng, 1, 2)])
-    slope = floats(rng, [3, *[1] * (x.ndim - 2)] if rng.random() < 0.6 else [1])
-    return Draw([x, slope], constant=[1])
+    shapes = [3, *[1] * (x.ndim - 2)], [1], x.shape[-1:], x.shape[1:]
+    slope = floats(rng, shapes[int(rng.choice([0, 0, 1, 2, 3]))])
+    return Draw([x, slope], constant=[1] if rng.random() < 0.6 else [])
 
 
 def quantize(rng: Rng) -> Draw:
@@ -174,6 +175,8 @@ def quantize(rng: Rng) -> Draw:
     scale = np.asarray(rng.uniform(0.02, 0.06, 3), np.float32)
     axis = int(rng.integers(-3, 3))
     x = np.moveaxis(x, 1, axis).copy()
+    if rng.random() < 0.3:  # as long along each axis
+        x = np.asarray(rng.uniform(-4, 4, [3, 3, 3]), np.float32)
     return Draw([x, scale, np.array([3, -7, 0], np.int8)], {"axis": axis}, [1, 2])
 
 

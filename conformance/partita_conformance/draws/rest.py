@@ -326,7 +326,9 @@ def matmul_integer(rng: Rng) -> Draw:
         integers(rng, -128, 128, 7, 5, dtype=np.int8),
     )
     zeros = [scalar(int(rng.integers(0, 256)), np.uint8), scalar(int(rng.integers(-9, 9)), np.int8)]
-    return Draw([a, b, *zeros], constant=[1, 2, 3])
+    if rng.random() < 0.4:  # one of each row, one of each column
+        zeros = [integers(rng, 0, 256, 3, dtype=np.uint8), integers(rng, -9, 9, 5, dtype=np.int8)]
+    return Draw([a, b, *zeros[: int(rng.integers(1, 3))]], constant=[1, 2, 3])
 
 
 def conv_integer(rng: Rng) -> Draw:
@@ -341,7 +343,9 @@ def conv_integer(rng: Rng) -> Draw:
         {"dilations": [2, 2]},
         {"auto_pad": "SAME_UPPER"},
     )
-    return Draw([x, w, scalar(3, np.uint8)], given | ({"group": 2} if group > 1 else {}), [1, 2])
+    inputs = [x, w, scalar(3, np.uint8), scalar(-5, np.int8)]
+    given |= {"group": 2} if group > 1 else {}
+    return Draw(inputs[: int(rng.integers(2, 5))], given, range(1, 4))
 
 
 def qlinear_matmul(rng: Rng) -> Draw:
@@ -349,12 +353,15 @@ def qlinear_matmul(rng: Rng) -> Draw:
     a, b = (integers(rng, 0, 256, *s, dtype=np.uint8) for s in ((3, 7), (7, 5)))
     f, u = np.float32, np.uint8
     one, two = [scalar(0.02, f), scalar(113, u)], [scalar(0.03, f), scalar(90, u)]
+    if rng.random() < 0.3:  # of each column
+        two = [np.array([1, 2, 3, 4, 5], f) / 128, integers(rng, 80, 99, 5, dtype=u)]
     return Draw([a, *one, b, *two, scalar(0.05, f), scalar(118, u)], constant=[1, 2, 3, 4, 5, 6, 7])
 
 
 def dynamic_quantize(rng: Rng) -> Draw:
     """Draws DynamicQuantizeLinear."""
-    return Draw([floats(rng, random_shape(rng)) * 3], outputs=3)
+    x = floats(rng, random_shape(rng)) * 3
+    return Draw([one_of(rng, x, np.abs(x) + 1, -np.abs(x) - 1)], outputs=3)
 
 
 def unique(rng: Rng) -> Draw:

@@ -16,10 +16,15 @@ _BINARY_NAMES = """Add Sub Mul Div Pow Max Min Greater Less GreaterOrEqual LessO
 _UNARY, _BINARY = frozenset(_UNARY_NAMES.split()), frozenset(_BINARY_NAMES.split())
 _LOGICAL = frozenset(("And", "Or", "Xor"))
 _SEVERAL = frozenset(("Sum", "Mean"))
+_ONE_WAY = frozenset(("PRelu",))
+"""Operators of which the second input alone is broadcast; numbers below zero tell."""
 _FULL = (2, 3, 4)
 _DEEP = (2, 3, 2, 2, 4)
 _OTHERS = ((4,), (3, 1), (1, 3, 4), (2, 1, 1), (1,), ())
 """Shapes that broadcast to :data:`_FULL`: to the left of it, in its middle, and nothing at all."""
+_CUBE = (3, 3, 3)
+_OTHERS_OF_CUBES = ((3,), (3, 1), (3, 3), (3, 1, 1), (1, 3, 1), (1, 1, 3))
+_OTHERS_OF_SQUARES = ((3,), (3, 1), (1, 3), (3, 3), (1,), ())
 _FIRST_TRUTH = _LOGICAL | {"Not"}
 
 
@@ -65,16 +70,23 @@ def without_dimensions(op_type: str) -> list[Draw]:
 def broadcast(op_type: str) -> list[Draw]:
     """Draws in which each input in turn is of each shape that the others' broadcasts to.
 
-    The last ones are of five dimensions, and of numbers beside vectors of one element.
+    The last ones are of five dimensions, of numbers beside vectors of one element, and of shapes
+    that are as long along each axis: by those, no device tells an axis that it mistakes.
     """
-    count = 2 if op_type in _BINARY else 3 if op_type in _SEVERAL | {"Where"} else 0
+    if op_type == "Gemm":
+        sides = [_numbers((3, 3), start, op_type) for start in (1, 2)]
+        return [Draw([*sides, _numbers(shape, 3, op_type)]) for shape in _OTHERS_OF_SQUARES]
+    count = 2 if op_type in _BINARY | _ONE_WAY else 3 if op_type in _SEVERAL | {"Where"} else 0
     draws = []
     pairs = [(_FULL, shape) for shape in _OTHERS] + [(_DEEP, (3, 1, 1, 4)), ((1,), ())]
-    for place in range(count):
+    pairs += [(_CUBE, shape) for shape in _OTHERS_OF_CUBES]
+    for place in range(1 if op_type in _ONE_WAY else 0, count):
         for full, shape in pairs:
             shapes = [shape if i == place else full for i in range(count)]
             inputs = [_numbers(each, i, op_type) for i, each in enumerate(shapes)]
             if op_type == "Where":
                 inputs[0] = inputs[0] > 3
+            if op_type in _ONE_WAY:
+                inputs[0] = inputs[0] - 4
             draws.append(Draw(inputs))
     return draws

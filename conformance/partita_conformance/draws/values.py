@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita_conformance.draws.draw import Array, Draw
+from partita_conformance.draws.long_sums import LONG_SUMS, long_sum
 from partita_conformance.draws.vary import first_input, formal_input, schema_of
 from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, MOVED, ROUNDED
 
@@ -33,12 +34,15 @@ EACH = EXACT | ROUNDED | ELEMENTWISE
 """Operators whose results each depend on few elements, so that every element may be special."""
 _SUMS = {f"Reduce{name}" for name in ("Sum", "Mean", "L1", "L2", "SumSquare", "LogSumExp", "Prod")}
 _SUMS |= {"CumSum", "MatMul", "Gemm", "Einsum", "Softmax", "LogSoftmax", "GlobalAveragePool"}
+_WINDOWED = {"Conv", "ConvTranspose", "AveragePool", "BatchNormalization", "RMSNormalization"}
+"""Operators that add up, or scale, what lies near each other."""
+_SQUASHED = {"LSTM", "GRU", "RNN"}
+"""Operators whose results stay small whatever goes in."""
+_COPIED = {"TensorScatter", "MaxUnpool"}
 _EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
 """Operators that must not overflow where their results do not."""
 _MASKED = {"Softmax", "LogSoftmax"}
 """Operators of which a row of -inf alone has an answer, which is NaN."""
-_LONG_SUMS = {"ReduceSum", "ReduceMean", "CumSum", "MatMul", "Gemm", "GlobalAveragePool"}
-"""Operators whose sums engines keep in float32, whatever the type of their terms."""
 _HALVES = ("float16", "bfloat16")
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
@@ -66,6 +70,10 @@ def groups_of(op_type: str, element: str) -> list[str]:
     if element == "string":
         return ["short texts", "long texts"] if op_type in EACH else []
     whole = "int" in element
+    if op_type == "QuantizeLinear":
+        return [] if whole else ["infinite", "large"]
+    if op_type in _COPIED:
+        return ["limits"] if whole else ["special", "denormal"]
     if op_type in EACH:
         groups = _whole_groups(op_type, element) if whole else list(_FLOATS)
         if op_type not in MOVED and "denormal" in groups:
@@ -73,13 +81,14 @@ def groups_of(op_type: str, element: str) -> list[str]:
         return [group for group in groups if op_type not in UNTOLD.get(group, ())]
     if whole:
         return ["sums"] if op_type in _FACTORS else []
-    sums = ["few special"] if op_type in _SUMS | CENTRED else []
+    sums = ["few special"] if op_type in _SUMS | CENTRED | _WINDOWED else []
+    sums += ["saturated"] if op_type in _SQUASHED else []
     centred = ["offset"] if op_type in CENTRED and element in ("float", "double") else []
     halves = ["tall"] if op_type in CENTRED and element == "float16" else []
     weights = ["infinite weights"] if op_type in ("MatMul", "Gemm") else []
     spread = ["spread"] if op_type in _EXPONENTIAL else []
     masked = ["masked"] if op_type in _MASKED else []
-    long = ["many ones"] if op_type in _LONG_SUMS and element in _HALVES else []
+    long = ["long sums"] if op_type in LONG_SUMS and element in _HALVES else []
     return sums + centred + halves + weights + spread + masked + long
 
 
@@ -87,7 +96,7 @@ _DIVISORS = {("Div", 1), ("Mod", 1)}
 """Inputs that must not be zero, nor -1 beside the smallest number, which has no answer."""
 _FIXED = {"Clip", "Pad", "OneHot"}
 """Operators whose constants have no answer if they are special."""
-_BOUNDED = {("BitShift", 1), ("Pow", 1)}
+_BOUNDED = {("BitShift", 1), ("Pow", 1), ("QuantizeLinear", 1)}
 """Inputs whose limits have no answer."""
 
 
@@ -99,8 +108,8 @@ def revalued(op_type: str, draw: Draw, group: str) -> Draw:
         draw: Of the element type that is to be tried.
         group: One of :func:`groups_of`.
     """
-    if group == "many ones":
-        return _many_ones(op_type, draw)
+    if group == "long sums":
+        return long_sum(op_type, draw.inputs[0])
     schema = schema_of(op_type, draw.opset)
     assert schema is not None  # noqa: S101  # a draw is of an operator that its opset has
     variable = formal_input(schema, first_input(op_type, draw)).type_str
@@ -150,6 +159,8 @@ def _values(
         return np.asarray(array + np.asarray(300 if i == 0 else 0, array.dtype))
     if group == "tall":  # squares of halves beyond 256 are infinite
         return np.asarray(array * np.asarray(300 if i == 0 else 1, array.dtype))
+    if group == "saturated":
+        return np.asarray(array * np.asarray(1000 if i == 0 else 1, array.dtype))
     if group == "infinite weights":
         return _with_few(rng, array, (0.0, 0.0, 0.0) if i == 0 else (np.inf,) if i == 1 else ())
     if group == "masked":
@@ -199,27 +210,6 @@ def _addends(rng: np.random.Generator, array: Array, terms: int, factors: int) -
     if array.dtype.kind == "i":
         values = np.where(rng.random(array.shape) < 0.4, -values, values)
     return np.asarray(values, array.dtype)
-
-
-_MANY = 4099
-"""Ones of which neither half precision holds the sum before: 2048 and one is 2048 in float16."""
-
-
-def _many_ones(op_type: str, draw: Draw) -> Draw:
-    """Ones, or larger equals, whose sum is another one if every partial sum is rounded."""
-    first = draw.inputs[0]
-    assert first is not None  # noqa: S101  # all these operators have it
-    x = np.ones((2, _MANY), first.dtype)
-    if op_type in ("ReduceMean", "GlobalAveragePool"):
-        x *= 30_000  # of which no half precision holds the sum
-    inputs: list[Array | None] = [x]
-    if op_type in ("MatMul", "Gemm"):
-        inputs.append(np.ones((_MANY, 3), first.dtype))
-    elif op_type == "CumSum":
-        inputs.append(np.array(1, np.int64))
-    elif op_type == "GlobalAveragePool":
-        inputs = [x[None]]
-    return Draw(inputs, {}, [1], opset=draw.opset)
 
 
 def _two_factors(rng: np.random.Generator, array: Array) -> Array:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from partita_conformance.inputs.models import Array, Sample, parse
 
@@ -154,8 +156,37 @@ _WEIGHTS: Mapping[str, Array] = {
 """What the models read beside their inputs."""
 
 
+_DEEP, _BROAD = 1200, 300
+"""Operations one after another, more than Python calls may be nested; and side by side."""
+
+
+def _deep() -> onnx.ModelProto:
+    """As many operations as a network of many blocks has, each reading the one before."""
+    kinds = ("Neg", "Abs", "Relu", "Neg")
+    nodes = [
+        helper.make_node(kinds[n % 4], [f"v{n}" if n else "x"], [f"v{n + 1}"]) for n in range(_DEEP)
+    ]
+    return _model(nodes, f"v{_DEEP}")
+
+
+def _broad() -> onnx.ModelProto:
+    """One value that many operations read, and one operation that reads them all."""
+    names = [f"v{n}" for n in range(_BROAD)]
+    nodes = [
+        helper.make_node(("Neg", "Abs", "Relu")[n % 3], ["x"], [v]) for n, v in enumerate(names)
+    ]
+    return _model([*nodes, helper.make_node("Concat", names, ["y"], axis=0)], "y")
+
+
+def _model(nodes: Sequence[onnx.NodeProto], output: str) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "chain", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
 def chains() -> list[Sample]:
-    """The models, each with the weights that it reads."""
+    """The models, each with the weights that it reads; the last ones are of many operations."""
     found = []
     for name, text in _TEXTS.items():
         ports, _, body = text.partition(":")
@@ -164,4 +195,5 @@ def chains() -> list[Sample]:
         weights = {n: array for n, array in _WEIGHTS.items() if n in words}
         proto = parse(f"chain ({inputs}) => ({outputs}) {{ {body} }}", weights)
         found.append(Sample(name, proto, {"N": 4, "M": 8, "K": 3}))
-    return found
+    many = {"more than a thousand in a row": _deep(), "hundreds side by side": _broad()}
+    return [*found, *(Sample(name, proto) for name, proto in many.items())]

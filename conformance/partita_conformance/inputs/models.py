@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper, parser
+
+import partita
 
 Array = np.ndarray[Any, Any]
 
@@ -246,3 +248,19 @@ def networks() -> tuple[Sample, ...]:
         Sample("mixed", mixed),
         Sample("rows", rows, {"N": 3}),
     )
+
+
+def stranger() -> partita.Model:
+    """A model of one operator that nobody has."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Relu", ["x"], ["a"], name="known"),
+            helper.make_node("Transmogrify", ["a"], ["y"], name="strange", domain="com.nobody"),
+        ],
+        "stranger",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    return partita.Core().read_model(model)

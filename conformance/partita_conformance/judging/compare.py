@@ -80,7 +80,7 @@ def _compare_arrays(
     if want.dtype.kind in "OUSb":
         wrong = np.asarray(have != want)
     else:
-        low, high = _TOLERANCES.get(want.dtype.name, (1e-3, 1e-5))
+        low, high = _TOLERANCES.get(want.dtype.name, (1e-4, 1e-5))
         high += of_largest * largest(want)
         relative, absolute = low if rtol is None else rtol, high if atol is None else atol
         if want.dtype.kind in "iu":

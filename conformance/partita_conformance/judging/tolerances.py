@@ -19,7 +19,7 @@ EXACT = _names(
     Flatten     Squeeze Unsqueeze Expand Tile Pad TopK DepthToSpace SpaceToDepth Trilu
     OneHot Shape Size NonZero
     Compress EyeLike ConstantOfShape IsNaN IsInf BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
-    Range ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger"""
+    ReverseSequence Unique CenterCropPad Scatter Dropout MatMulInteger ConvInteger"""
 )
 """Operators that move, choose or compare; they do not round."""
 MOVED = _names(
@@ -28,7 +28,7 @@ MOVED = _names(
     CenterCropPad Dropout"""
 )
 """Operators whose results are elements of their inputs as they are, denormal numbers too."""
-ROUNDED = _names("Add Sub Mul Div Sqrt Reciprocal Mod Sum Mean PRelu ThresholdedRelu")
+ROUNDED = _names("Add Sub Mul Div Sqrt Reciprocal Mod Sum Mean PRelu ThresholdedRelu Range")
 """Operators of one or two rounded operations per element."""
 ELEMENTWISE = _names(
     """Sigmoid Tanh Exp Sin Cos Erf Softplus Softsign HardSwish Atan Sinh Cosh Log Asin Acosh Acos

@@ -23,7 +23,7 @@ class ProfilingInfo:
     """One operation of the last run.
 
     Attributes:
-        node_name: The operation's name; HETERO puts ``subgraphN:`` before it.
+        node_name: The operation's name; HETERO puts ``subgraph0: 1. `` before it.
         node_type: The operator, e.g. ``"Conv"``.
         exec_type: The kernel that ran, e.g. ``"openblas"``; empty if none did.
         status: Whether it was executed.

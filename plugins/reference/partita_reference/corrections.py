@@ -25,6 +25,7 @@ from partita_reference.control_flow import Loop, Scan
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
+from partita_reference.quantization import MatMulInteger, bounded_quantization
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
@@ -195,11 +196,15 @@ class NonMaxSuppression(OriginalSuppression):
 
 
 class PRelu(OriginalPRelu):
-    """The original multiplies what is 0, and has NaN where the slope is infinite."""
+    """The original multiplies what is 0, has NaN where the slope is infinite, and may grow."""
 
     def _run(
         self, x: np.ndarray[Any, Any], slope: np.ndarray[Any, Any]
     ) -> tuple[np.ndarray[Any, Any]]:
+        if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
+            raise ValueError(
+                f"a slope of shape {list(slope.shape)} does not broadcast to {list(x.shape)}"
+            )
         (below,) = super()._run(x, slope)  # type: ignore[no-untyped-call]  # onnx
         return (np.where(x < 0, below, x),)
 
@@ -250,6 +255,7 @@ CORRECTED: list[type[OpRun]] = [
     Loop,
     LpPool,
     LRN,
+    MatMulInteger,
     LpNormalization,
     MaxPool,
     NonMaxSuppression,
@@ -275,6 +281,9 @@ def corrected_for(opset: int) -> list[type[OpRun]]:
     """The corrections that an opset needs; ``before`` names the first one that does not."""
     needed = {new.__name__: new for new in CORRECTED if opset < getattr(new, "before", opset + 1)}
     needed |= {new.__name__: new for new in EXACT if onnx.defs.has(new.__name__, opset)}
+    quantize = bounded_quantization(opset)
+    if quantize is not None:
+        needed["QuantizeLinear"] = quantize
     for name in WIDENED:
         new = needed.get(name)
         wide = widened(new, name) if new else widened_original(name, opset)

@@ -26,6 +26,8 @@ WIDENED = (
     *("LpPool", "GlobalLpPool", "Sigmoid", "Softplus", "Elu", "Selu", "Celu", "HardSigmoid"),
     *("HardSwish", "Mish", "Gelu", "Softsign", "Tanh", "Erf", "Pow", "LSTM", "GRU", "RNN"),
     *("Resize", "GridSample", "RoiAlign", "Attention", "Det", "DeformConv", "AffineGrid"),
+    *("Softmax", "LogSoftmax", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"),
+    "QuantizeLinear",
 )
 """Operators that round more than once."""
 

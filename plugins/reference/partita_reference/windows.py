@@ -74,10 +74,16 @@ def _fitting(shape: Sequence[int], given: dict[str, Any]) -> dict[str, Any]:
 
 
 class AveragePool(OriginalAveragePool):
-    """The original counts no window where one is larger than the padded input."""
+    """The original counts no window larger than the padded input, and takes NaN for padding."""
 
-    def _run(self, *inputs: Any, **given: Any) -> Any:
-        return super()._run(*inputs, **_fitting(inputs[0].shape, given))  # type: ignore[no-untyped-call]  # onnx
+    def _run(self, x: Array, **given: Any) -> tuple[Array]:  # type: ignore[override]  # onnx names each
+        fitting = _fitting(x.shape, given)
+        (means,) = super()._run(x, **fitting)  # type: ignore[no-untyped-call]  # onnx
+        lost = np.isnan(x)
+        if lost.any():
+            (seen,) = super()._run(lost.astype(np.float32), **fitting)  # type: ignore[no-untyped-call]  # onnx
+            means = np.where(seen > 0, np.asarray(np.nan, x.dtype), means)
+        return (means,)
 
 
 class LpPool(OriginalLpPool):

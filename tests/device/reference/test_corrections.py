@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 import partita
+from partita.errors import InferError
 
 
 def one_node(op_type, opset, feeds, output, **attributes):
@@ -219,3 +221,49 @@ def test_attention_of_doubles_takes_the_root_of_its_scale_in_float64():
     weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     due = np.einsum("bhqk,bhkd->bhqd", weights, v)
     np.testing.assert_allclose(found, due, rtol=1e-13)
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21])
+def test_quantization_of_what_no_integer_holds(opset):
+    x = np.array([np.inf, -np.inf, 3e38, -3e38, 1e12, 1.0, -2.5], np.float32)
+    scale = np.array(0.03125, np.float32)
+    for dtype, element in ((np.int8, TensorProto.INT8), (np.uint8, TensorProto.UINT8)):
+        feeds = [x, scale, np.array(3, dtype)]
+        got, due = both("QuantizeLinear", opset, feeds, element)
+        np.testing.assert_array_equal(got, due)
+
+
+def test_integer_products_with_a_zero_point_of_each_row_and_column():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (3, 4), np.uint8), rng.integers(-128, 128, (4, 3), np.int8)
+    rows, columns = np.array([1, 200, 30], np.uint8), np.array([-9, 0, 5], np.int8)
+    feeds = {"a": a, "b": b, "rows": rows, "columns": columns}
+    proto = one_node("MatMulInteger", 10, feeds, TensorProto.INT32)
+    got = partita.Core().compile_model(proto, "REFERENCE")(feeds)[0]
+    due = (a.astype(np.int64) - rows[:, None]) @ (b.astype(np.int64) - columns)
+    np.testing.assert_array_equal(got, due)
+
+
+def test_means_of_windows_with_nan():
+    x = np.array([[[1, np.nan, 3, 4, np.inf, 6]]], np.float32)
+    given = {"kernel_shape": [2], "pads": [1, 1], "count_include_pad": 0}
+    np.testing.assert_array_equal(*both("AveragePool", 19, [x], **given))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
+def test_long_rows_of_half_precision_are_summed_in_single(op_type, dtype):
+    x = np.zeros((1, 4099), dtype)
+    x[0, 0] = 8.3125
+    proto = one_node(op_type, 13, {"x": x}, helper.np_dtype_to_tensor_dtype(x.dtype))
+    got = partita.Core().compile_model(proto, "REFERENCE")({"x": x})[0]
+    shares = np.exp(x.astype(np.float64)) / np.exp(x.astype(np.float64)).sum()
+    due = np.log(shares) if op_type == "LogSoftmax" else shares
+    np.testing.assert_allclose(got.astype(np.float64), due, rtol=float(ml_dtypes.finfo(dtype).eps))
+
+
+def test_a_slope_that_would_make_the_result_larger_is_refused():
+    x, slope = np.ones((1, 3), np.float32), np.ones((2, 3), np.float32)
+    proto = one_node("PRelu", 16, {"x": x, "s": slope}, TensorProto.FLOAT)
+    with pytest.raises(InferError, match=r"\[2, 3\] does not broadcast to \[1, 3\]"):
+        partita.Core().compile_model(proto, "REFERENCE")({"x": x, "s": slope})

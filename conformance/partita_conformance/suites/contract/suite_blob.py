@@ -18,6 +18,9 @@ from partita_conformance.bench.elsewhere import run_elsewhere
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
+_SAME = (1e-5, 1e-6)
+"""Tolerances of two results of one device, whose sums may be made in another order."""
+
 
 def _export(bench: Bench, kind: str = "plain") -> bytes:
     """An exported model.
@@ -51,6 +54,12 @@ def comes_back(bench: Bench) -> None:
             restored(feeds).to_tuple(),
             bench.expected(sample.proto, feeds),
             f"{sample.name} imported",
+        )
+        compare(
+            restored(feeds).to_tuple(),
+            original(feeds).to_tuple(),
+            f"{sample.name} imported, beside what was exported",
+            *_SAME,
         )
         again = bench.core.import_model(restored.export_model(), bench.device)
         compare(
@@ -86,7 +95,7 @@ def comes_out_of_the_cache(bench: Bench) -> None:
         _export(bench, kind)
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             config = {"CACHE_DIR": folder}
-            bench.compile(sample.proto, config)
+            first = bench.compile(sample.proto, config)
             cached = bench.new_core().compile_model(sample.proto, bench.device, config)
             require(
                 cached.get_property("LOADED_FROM_CACHE") is True,
@@ -97,6 +106,12 @@ def comes_out_of_the_cache(bench: Bench) -> None:
                 cached(feeds).to_tuple(),
                 bench.expected(sample.proto, feeds),
                 f"{sample.name} out of the cache",
+            )
+            compare(
+                cached(feeds).to_tuple(),
+                first(feeds).to_tuple(),
+                f"{sample.name} out of the cache, beside what went in",
+                *_SAME,
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import re
 import time
 import typing
@@ -165,8 +166,8 @@ def do_not_change_results(bench: Bench) -> None:
 
 
 def _of_a_submodel(name: str) -> str:
-    """The name of an operation, without HETERO's ``subgraph0:`` before it."""
-    return re.sub(r"^subgraph\d+:", "", name)
+    """The name of an operation, without HETERO's ``subgraph0: 1. `` before it."""
+    return re.sub(r"^subgraph\d+: \d+\. ", "", name)
 
 
 @check("properties")
@@ -200,3 +201,31 @@ def counters_come_when_asked_for(bench: Bench) -> None:
         len(again) == len(infos),
         f"There are {len(infos)} counters after one run, {len(again)} after two: they add up.",
     )
+
+
+_RUNS = 24
+"""So many times of runs do not grow each by chance."""
+
+
+@check("properties")
+def counters_are_of_the_last_run_of_their_request(bench: Bench) -> None:
+    """Times do not add up from run to run, and other requests' runs do not change them."""
+    sample = bench.sample("dynamic")
+    compiled = bench.compile(sample.proto, {"PERF_COUNT": True})
+    own, other = compiled.create_infer_request(), compiled.create_infer_request()
+    own.infer(sample.feeds(N=2))
+    before = list(own.get_profiling_info())
+    if not before:
+        raise NotApplicableError("the device has no counters")
+    for rows in (300, 7):
+        other.infer(sample.feeds(N=rows))
+        require(
+            list(own.get_profiling_info()) == before,
+            "Counters of a request change when another one runs.",
+        )
+    times = []
+    for _ in range(_RUNS):
+        own.infer(sample.feeds(N=2))
+        times.append(sum(info.real_time_us for info in own.get_profiling_info()))
+    grows = all(later > sooner for sooner, later in itertools.pairwise(times))
+    require(not grows, f"Times of {_RUNS} runs grow from each to the next: they add up.")

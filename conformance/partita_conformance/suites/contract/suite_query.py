@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,8 @@ import partita
 from partita.errors import PartitaError
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import networks, samples
+from partita_conformance.inputs.models import networks, samples, stranger
 from partita_conformance.judging.requirements import ConformanceError, require
-
-
-def _stranger() -> partita.Model:
-    """A model of one operator that nobody has."""
-    graph = helper.make_graph(
-        [
-            helper.make_node("Relu", ["x"], ["a"], name="known"),
-            helper.make_node("Transmogrify", ["a"], ["y"], name="strange", domain="com.nobody"),
-        ],
-        "stranger",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
-    )
-    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.nobody", 1)]
-    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
-    return partita.Core().read_model(model)
 
 
 @check("query")
@@ -65,7 +50,7 @@ def every_operation_has_an_answer(bench: Bench) -> None:
 @check("query")
 def an_unknown_operator_is_refused(bench: Bench) -> None:
     """An operator of a domain that nobody knows is not taken, and cannot be compiled."""
-    model = _stranger()
+    model = stranger()
     answer = bench.core.query_model(model, bench.device)
     require("strange" not in answer, "The device takes com.nobody::Transmogrify.")
     try:
@@ -238,6 +223,42 @@ def what_is_refused_does_not_compile(bench: Bench) -> None:
         raise ConformanceError(
             f"'{sample.name}' compiles, though query_model refuses {'; '.join(refused)}."
         )
+
+
+_ELEMENTS = (np.float32, np.float64, np.float16, np.int32, np.int64)
+
+
+@check("query")
+def operations_of_a_type_are_told_apart(bench: Bench) -> None:
+    """Operations of one type in one model have each the answer that they have alone.
+
+    They are of other element types, in either order, and one after another.
+    """
+    for op_type in ("Relu", "Add", "Mul", "Abs", "Neg", "ReduceMax", "MatMul"):
+        found = {np.dtype(t).name: _taken(bench, [(op_type, t)]) for t in _ELEMENTS}
+        alone = [taken for answers in found.values() for taken in answers]
+        for turn in (1, -1):
+            pairs = [(op_type, t) for t in _ELEMENTS][::turn]
+            have = _taken(bench, pairs)[::turn]
+            require(
+                have == alone,
+                f"{op_type} of {', '.join(found)} is taken {alone} alone, {have} in one model.",
+            )
+
+
+def _taken(bench: Bench, pairs: Sequence[tuple[str, Any]]) -> list[bool]:
+    """Which operations of these element types are taken, side by side in one model."""
+    nodes, inputs, outputs = [], [], []
+    for number, (op_type, dtype) in enumerate(pairs):
+        element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        names = [f"a{number}", f"b{number}"][: 2 if op_type in ("Add", "Mul", "MatMul") else 1]
+        nodes.append(helper.make_node(op_type, names, [f"y{number}"], name=f"n{number}"))
+        inputs += [helper.make_tensor_value_info(name, element, [3, 3]) for name in names]
+        outputs.append(helper.make_tensor_value_info(f"y{number}", element, None))
+    graph = helper.make_graph(nodes, "mixed", inputs, outputs)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    answer = bench.core.query_model(bench.read(proto), bench.device, bench.target.config)
+    return [f"n{number}" in answer for number in range(len(pairs))]
 
 
 @check("query")

@@ -161,6 +161,12 @@ _DECIDING: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
         "g (float[6] x, float low) => (float[6] y) { y = Clip(x, low) }",
         ({"low": -0.5}, {"low": 0.5}, {"low": -9}),
     ),
+    "Loop": (
+        "g (float[6] x, int64 n, bool c) => (float[6] y, float[A,6] z) { y, z = Loop (n, c, x) <"
+        " body = r (int64 i, bool p, float[6] s) => (bool q, float[6] t, float[6] u) {"
+        " q = Identity(p) t = Add(s, s) u = Neg(s) }> }",
+        ({"n": 2, "c": True}, {"n": 0, "c": True}, {"n": 3, "c": False}, {"n": 1, "c": True}),
+    ),
     "Range": (
         "g (float[6] x, int64 n) => (int64[A] y) { y = Range(one, n, one) }",
         ({"n": 4}, {"n": 7}, {"n": 2}),
@@ -242,6 +248,22 @@ def inputs_of_any_layout(bench: Bench) -> None:
             "of the other byte order": swapped,
         }.items():
             _agree(bench, sample, feeds, request.infer({**feeds, name: form}), f"input {what}")
+
+
+@check("request", values=True)
+def shared_inputs_are_read_anew(bench: Bench) -> None:
+    """Arrays that are not copied count in each run: others, others in order, and those before."""
+    sample = bench.sample("plain")
+    request = bench.compile(sample.proto).create_infer_request()
+    turns = [sample.feeds(seed) for seed in (15, 16)]
+    turns.append({n: np.ascontiguousarray(np.flip(a)) for n, a in turns[1].items()})
+    for number in (0, 0, 0, 1, 1, 2, 1, 0):
+        feeds = turns[number]
+        result = request.infer(feeds, share_inputs=True)
+        _agree(bench, sample, feeds, result, f"shared arrays {number}")
+    for array in turns[0].values():
+        array += 1
+    _agree(bench, sample, turns[0], request.infer(turns[0], share_inputs=True), "changed in place")
 
 
 @check("request", values=True)

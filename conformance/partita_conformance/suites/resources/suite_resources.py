@@ -29,7 +29,7 @@ import numpy as np
 import partita
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
-from partita_conformance.inputs.models import parse
+from partita_conformance.inputs.models import parse, stranger
 from partita_conformance.judging.requirements import NotApplicableError, require
 
 _FILES, _TASKS = Path("/proc/self/fd"), Path("/proc/self/task")
@@ -51,8 +51,25 @@ def _threads() -> int:
     return _entries(_TASKS) if _TASKS.exists() else threading.active_count()
 
 
+def _children() -> int:
+    """Processes that this one has started and not waited for; 0 where the system has no list."""
+    count = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # one that ends meanwhile
+            parent = stat.read_text(errors="replace").rpartition(")")[2].split()[1]
+            count += parent == str(os.getpid())
+    return count
+
+
+def _exported(compiled: partita.CompiledModel) -> bytes:
+    """A blob; an empty one if the device has none."""
+    with contextlib.suppress(partita.PartitaError, NotImplementedError):
+        return compiled.export_model()
+    return b""
+
+
 def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
-    """What is done over and over: runs, requests, compiles, imports, queries and failures."""
+    """What is done over and over: runs, requests, compiles, imports, queries, and failures."""
     sample = bench.sample("plain")
     compiled = bench.compile(sample.proto)
     request = compiled.create_infer_request()
@@ -70,7 +87,24 @@ def _uses(bench: Bench) -> dict[str, Callable[[], object]]:
         with contextlib.suppress(partita.PartitaError):
             request.infer({name: array[..., None] for name, array in feeds.items()})
 
+    blob = _exported(compiled)
+
+    def refused() -> None:
+        with contextlib.suppress(Exception):  # of which type, suite faults asks
+            bench.plugin.compile_model(stranger(), bench.properties())
+
+    def imported() -> None:
+        if blob:
+            bench.core.import_model(blob, bench.device)(feeds)
+
+    def damaged() -> None:
+        with contextlib.suppress(Exception):
+            bench.core.import_model(blob[: len(blob) // 2], bench.device)
+
     return {
+        "compiles that fail": refused,
+        "imports": imported,
+        "imports that fail": damaged,
         "runs": lambda: request.infer(feeds),
         "asynchronous runs": asynchronous,
         "requests": lambda: compiled.create_infer_request().infer(feeds),
@@ -94,13 +128,14 @@ def _growth(count: Callable[[], int], before: int) -> int:
 
 @check("resources")
 def nothing_is_left_open(bench: Bench) -> None:
-    """Runs, requests, compiles and queries leave no open files, threads or temporary files."""
+    """Runs, requests, compiles, failures: no files, threads or processes are left of them."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         counts: dict[str, Callable[[], int]] = {
             "open files": lambda: _entries(_FILES),
             "threads": _threads,
             "temporary files": lambda: _entries(Path(folder)),
+            "child processes": _children,
         }
         tempfile.tempdir = folder
         try:

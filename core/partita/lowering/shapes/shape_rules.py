@@ -189,6 +189,14 @@ def _one_hot(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _holds("values", shapes[2], 2)
 
 
+@_demand("PRelu")
+def _prelu(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, slope = _pair(shapes)
+    fits = all(n in (1, due) for n, due in zip(slope[::-1], x[::-1], strict=False))
+    if len(slope) > len(x) or not fits:
+        yield "the slope is to broadcast to the first input, which keeps its shape"
+
+
 @_demand("BatchNormalization")
 def _batch_normalization(node: Node, shapes: Shapes) -> Iterable[str]:
     x = _first(shapes)
