@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import helper
 
@@ -35,7 +36,7 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
     """A draw to each element type: fractions, both ends of the source's and target's range."""
     if element == "string":
         return [_read(op_type, name) for name in ("float", "double", "int32", "int64")]
-    drawn = []
+    drawn = _nibbles() if (op_type, element) == ("Cast", "int8") else []
     for name in _TARGETS:
         target = np.dtype(TYPES[name])
         x = _told(np.dtype(TYPES[element]), target)
@@ -44,6 +45,21 @@ def casts(op_type: str, element: str) -> list[tuple[str, Draw]]:
             drawn.append((f"to {name}", Draw([x], {"to": to})))
         else:
             drawn.append((f"to {name}", Draw([x, np.zeros(1, target)])))
+    return drawn
+
+
+def _nibbles() -> list[tuple[str, Draw]]:
+    """Draws of numbers of four bits, two of which share a byte: as many as fill bytes, and odd."""
+    drawn = []
+    for kind in (ml_dtypes.int4, ml_dtypes.uint4):
+        least = -8 if kind is ml_dtypes.int4 else 0
+        for count in (16, 7):
+            x = np.arange(count) % 16 + least
+            to = int(helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+            name = np.dtype(kind).name
+            drawn.append((f"{count} of {name}", Draw([x.astype(kind)], {"to": 1}, opset=21)))
+            back = Draw([x.astype(np.float32)], {"to": to}, opset=21)
+            drawn.append((f"{count} to {name}", back))
     return drawn
 
 

@@ -79,3 +79,35 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
     "Where": _one(np.round(_ROWS) > 0, _ROWS, -_ROWS),
 }
 """Operator to draws of long rows."""
+
+_FAR = 70_001
+"""More than sixteen bits count."""
+_LINE = _numbers(_FAR)
+_WIDE = _numbers(1, 2, 3, 1100)
+"""Lines that are longer than buffers of lines are."""
+_ENDS = _whole(0, 65535, 65536, _FAR - 1, -1, -_FAR, 65539, 32768)
+
+FAR: Mapping[str, Callable[[], list[Draw]]] = {
+    "Gather": _one(_LINE, _ENDS),
+    "GatherElements": _one(_LINE, _ENDS),
+    "GatherND": _one(_LINE, _ENDS[:, None]),
+    "ScatterND": _one(_LINE, _whole(65537, 32769, 1)[:, None], _numbers(3) + 9),
+    "Slice": _one(_LINE, _whole(65530), _whole(65550), constant=(1, 2)),
+    "Concat": _one(_LINE, _numbers(5) + 9, axis=0),
+    "Split": lambda: [Draw([_LINE, _whole(65541, _FAR - 65541)], {"axis": 0}, [1], 2)],
+    "Transpose": _one(_LINE.reshape(_FAR, 1).repeat(2, 1)),
+    "ArgMax": _one(_LINE, axis=0),
+    "TopK": lambda: [Draw([_LINE, _whole(3)], {"axis": 0}, [1], 2)],
+    "NonZero": _one(np.maximum(_LINE - 1.99, 0)),
+    "CumSum": _one(np.round(_LINE), np.array(0, np.int64), constant=(1,)),
+    "Compress": _one(_LINE, np.arange(_FAR) % 9001 == 0, axis=0),
+    "ReduceMax": _one(_LINE),
+    "Conv": _one(_WIDE, _numbers(2, 2, 3, 3), constant=(1,), pads=[1, 1, 1, 1]),
+    "MaxPool": _one(_WIDE, kernel_shape=[2, 3]),
+    "AveragePool": _one(_WIDE, kernel_shape=[2, 3]),
+    "Resize": lambda: [
+        Draw([_WIDE, None, np.array([1, 1, 1, 0.5], np.float32)], {"mode": "nearest"}, [2])
+    ],
+    "DepthToSpace": _one(_numbers(1, 4, 1, 1100), blocksize=2),
+}
+"""Operator to draws of places that narrow counters do not reach."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
@@ -182,6 +183,10 @@ def quantize(rng: Rng) -> Draw:
 
 def dequantize(rng: Rng) -> Draw:
     """Draws a model of dequantize."""
+    if rng.random() < 0.15:
+        kind = (ml_dtypes.int4, ml_dtypes.uint4)[int(rng.integers(2))]
+        nibbles = np.asarray(rng.integers(0, 8, [2, 3, 4])).astype(kind)
+        return Draw([nibbles, np.array(0.25, np.float32)], {}, [1], opset=21)
     if rng.random() < 0.15:
         whole = np.asarray(rng.integers(-128, 128, [2, 6]), np.int8)
         scales = np.asarray(rng.uniform(0.02, 0.06, [2, 2]), np.float32)

@@ -36,8 +36,11 @@ def qlinear_conv(rng: Rng) -> Draw:
         zero = np.zeros(2 * group, np.int8)
     inputs = [x, scalar(2.0**-6, np.float32), scalar(113, np.uint8), w, scale, zero]
     inputs += [scalar(2.0**-3, np.float32), scalar(118, np.uint8)]
-    if rng.random() < 0.5:
-        inputs.append(integers(rng, -900, 900, 2 * group, dtype=np.int32))
+    most = one_of(rng, 0, 900, 90_000)
+    if most:
+        inputs.append(integers(rng, -most, most, 2 * group, dtype=np.int32))
+    if most > 900:
+        inputs[6] = scalar(2.0**-1, np.float32)
     return Draw(inputs, given, range(1, len(inputs)))
 
 

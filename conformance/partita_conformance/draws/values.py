@@ -36,6 +36,8 @@ _SUMS = {f"Reduce{name}" for name in ("Sum", "Mean", "L1", "L2", "SumSquare", "L
 _SUMS |= {"CumSum", "MatMul", "Gemm", "Einsum", "Softmax", "LogSoftmax", "GlobalAveragePool"}
 _WINDOWED = {"Conv", "ConvTranspose", "AveragePool", "BatchNormalization", "RMSNormalization"}
 """Operators that add up, or scale, what lies near each other."""
+_WIDE_INTEGERS = (2049, 4097, 12_347, -30_011, 40_961, 70_001, -123_457, 16_777_217)
+"""Integers that half precision does not hold, far from where a zero point makes them wrap."""
 _SQUASHED = {"LSTM", "GRU", "RNN"}
 """Operators whose results stay small whatever goes in."""
 _COPIED = {"TensorScatter", "MaxUnpool"}
@@ -70,6 +72,8 @@ def groups_of(op_type: str, element: str) -> list[str]:
     if element == "string":
         return ["short texts", "long texts"] if op_type in EACH else []
     whole = "int" in element
+    if op_type == "DequantizeLinear":
+        return ["wide"] if element in ("int16", "uint16", "int32") else []
     if op_type == "QuantizeLinear":
         return [] if whole else ["infinite", "large"]
     if op_type in _COPIED:
@@ -159,6 +163,10 @@ def _values(
         return np.asarray(array + np.asarray(300 if i == 0 else 0, array.dtype))
     if group == "tall":  # squares of halves beyond 256 are infinite
         return np.asarray(array * np.asarray(300 if i == 0 else 1, array.dtype))
+    if group == "wide":
+        ends = np.iinfo(array.dtype)
+        fitting = [n for n in _WIDE_INTEGERS if ends.min <= n <= ends.max]
+        return _filled(rng, array, np.array(fitting, array.dtype)) if i == 0 else array
     if group == "saturated":
         return np.asarray(array * np.asarray(1000 if i == 0 else 1, array.dtype))
     if group == "infinite weights":

@@ -43,6 +43,9 @@ CENTRED = _names(
 """Operators that take the mean away, which costs digits where the mean is large."""
 
 
+_NIBBLES = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
+
+
 class Tolerance(NamedTuple):
     """Tolerances as :func:`partita_conformance.judging.compare.compare` takes them."""
 
@@ -58,7 +61,8 @@ def tolerance(op_type: str, dtype: Any) -> Tolerance:
     elements; where a mean is taken away, results may be off by a share of the largest element.
     """
     kind = np.dtype(dtype)
-    if kind.kind not in "fV" and kind != np.dtype(ml_dtypes.bfloat16):
+    floats = kind.kind in "fV" and kind not in _NIBBLES
+    if not floats and kind != np.dtype(ml_dtypes.bfloat16):
         return Tolerance(0, 0, 0)
     info: Any = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]  # ml_dtypes
     eps, tiny = float(info.eps), float(info.smallest_normal)

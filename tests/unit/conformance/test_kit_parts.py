@@ -140,6 +140,23 @@ def test_statuses_follow_expectations():
     assert "for now" in outcomes["x/fail"].detail
 
 
+def test_failures_of_draws_are_known_by_what_is_drawn(tmp_path):
+    def cropping(bench):
+        raise ConformanceError("Resize {'mode': 'crop'} of [2]: wrong")
+
+    text = "[drawn]\n\"r/* where *'crop'*\" = 'crops nothing'"
+    checks = [Check("r/0", cropping), Check("r/1", passing), Check("r/2", failing)]
+    checks.append(Check("s/0", cropping))
+    outcomes = run_checks(checks, Runner(), load(tmp_path, text))
+    assert [o.status for o in outcomes] == [XFAILED, PASSED, FAILED, FAILED]
+    assert "crops nothing" in outcomes[0].detail
+    with pytest.raises(ExpectationsError, match=re.escape("'q/*'")):
+        load(tmp_path, "[drawn]\n\"q/* where *\" = 'why'").require_matches(["r/0"])
+    for wrong in ("[drawn]\n'r/*' = 'why'", "[xfail]\n'r/* where *' = 'why'"):
+        with pytest.raises(ExpectationsError, match=r"keys of \[drawn\], and of no other table"):
+            load(tmp_path, wrong)
+
+
 # --------------------------------------------------------------------- comparison
 
 

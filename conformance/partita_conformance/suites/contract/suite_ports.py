@@ -326,6 +326,39 @@ def equal_weights_keep_their_shapes(bench: Bench) -> None:
 
 
 @check("ports", values=True)
+def weights_are_known_by_all_their_elements(bench: Bench) -> None:
+    """Models that differ in one element of a weight, wherever, are not taken for one another."""
+    side = 41
+
+    def made(op: str, place: int = 0) -> onnx.ModelProto:
+        weight = np.ones((side, side), np.float32)
+        weight.reshape(-1)[place] = 7
+        node = helper.make_node(op, ["x", "w"], ["y"])
+        ports = [_value(name, (side, side)) for name in "xy"]
+        return model([node], ports[:1], ports[1:], {"w": weight})
+
+    op = first_taken(bench, map(made, BINARY), "an input and a weight").graph.node[0].op_type
+    feeds = {"x": np.full((side, side), 2, np.float32)}
+    for place in (0, side * side - 1, side * side // 2, 1000):
+        agree(bench, made(op, place), feeds, f"a weight that differs in element {place}")
+
+
+@check("ports", values=True)
+def inputs_of_equal_bytes_keep_their_shapes(bench: Bench) -> None:
+    """Inputs of the same bytes in other shapes are not taken for one another."""
+    shapes = {"a": (2, 3), "b": (3, 2), "c": (6,), "d": (1, 6, 1)}
+
+    def made(op: str) -> onnx.ModelProto:
+        nodes = [helper.make_node(op, [n], [f"y{n}"]) for n in shapes]
+        inputs = [_value(n, s) for n, s in shapes.items()]
+        return model(nodes, inputs, [_value(f"y{n}", s) for n, s in shapes.items()])
+
+    proto = first_taken(bench, map(made, UNARY), "one input of each operation")
+    feeds = {n: np.arange(1, 7, dtype=np.float32).reshape(s) for n, s in shapes.items()}
+    agree(bench, proto, feeds, "inputs of equal bytes")
+
+
+@check("ports", values=True)
 def long_models_work(bench: Bench) -> None:
     """A chain of 300 operations that are all taken compiles and runs."""
 

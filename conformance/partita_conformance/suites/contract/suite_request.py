@@ -251,16 +251,17 @@ def inputs_of_any_layout(bench: Bench) -> None:
 
 
 @check("request", values=True)
-def shared_inputs_are_read_anew(bench: Bench) -> None:
-    """Arrays that are not copied count in each run: others, others in order, and those before."""
+def arrays_that_take_turns_are_read_anew(bench: Bench) -> None:
+    """Arrays count in each run, copied or not: others, others in order, and those before."""
     sample = bench.sample("plain")
     request = bench.compile(sample.proto).create_infer_request()
     turns = [sample.feeds(seed) for seed in (15, 16)]
     turns.append({n: np.ascontiguousarray(np.flip(a)) for n, a in turns[1].items()})
-    for number in (0, 0, 0, 1, 1, 2, 1, 0):
-        feeds = turns[number]
-        result = request.infer(feeds, share_inputs=True)
-        _agree(bench, sample, feeds, result, f"shared arrays {number}")
+    for shared in (False, True):
+        for number in (0, 0, 0, 1, 1, 2, 1, 0):
+            feeds = turns[number]
+            result = request.infer(feeds, share_inputs=shared)
+            _agree(bench, sample, feeds, result, f"arrays {number}, shared: {shared}")
     for array in turns[0].values():
         array += 1
     _agree(bench, sample, turns[0], request.infer(turns[0], share_inputs=True), "changed in place")
@@ -268,14 +269,14 @@ def shared_inputs_are_read_anew(bench: Bench) -> None:
 
 @check("request", values=True)
 def large_tensors_pass(bench: Bench) -> None:
-    """An input and a result of more than four mebibytes are tensors like any other."""
+    """An input and a result of more than sixteen mebibytes are tensors like any other."""
     for op in ("Relu", "Neg", "Abs", "Identity", "Sigmoid"):
-        proto = parse(f"large (float[1031,1033] x) => (float[1031,1033] y) {{ y = {op}(x) }}")
+        proto = parse(f"large (float[2053,2063] x) => (float[2053,2063] y) {{ y = {op}(x) }}")
         if bench.refusals(proto):
             continue
         sample = Sample(f"large {op}", proto)
         feeds = sample.feeds(14)
-        _agree(bench, sample, feeds, bench.compile(proto)(feeds), "a tensor of 4.1 MiB")
+        _agree(bench, sample, feeds, bench.compile(proto)(feeds), "a tensor of 16 MiB")
         return
     raise NotApplicableError("the device takes none of the models")
 

@@ -19,9 +19,10 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.draws.casts import casts
 from partita_conformance.draws.cover import ATTEMPTS, newest_opset, order
+from partita_conformance.draws.deep import DEEP
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
-from partita_conformance.draws.long import LONG
+from partita_conformance.draws.long import FAR, LONG
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import groups_of, revalued
@@ -269,6 +270,8 @@ def _sized(op: str, number: int, _: Bench) -> list[tuple[str, Draw]]:
 _SHAPES: Sequence[tuple[str, Callable[[str], list[Draw]], str]] = (
     ("empty", lambda op: EMPTY[op]() if op in EMPTY else [], "of no elements"),
     ("long", lambda op: LONG[op]() if op in LONG else [], "of rows longer than a block"),
+    ("deep", lambda op: DEEP[op]() if op in DEEP else [], "of six dimensions and more"),
+    ("far", lambda op: FAR[op]() if op in FAR else [], "of more elements than counters hold"),
     ("scalars", without_dimensions, "of inputs without dimensions"),
     ("broadcast", broadcast, "of each input broadcast in each way"),
 )
@@ -295,5 +298,14 @@ def _roomy(op: str) -> Draw:
 def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     if op in _CASTS:
         return casts(op, element)
-    usual = typed(op, _roomy(op), element)
-    return [(group, revalued(op, usual, group)) for group in groups_of(op, element)]
+    usual = [typed(op, one, element) for one in (_roomy(op), *_of_one_scale(op))]
+    return [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
+
+
+def _of_one_scale(op: str) -> list[Draw]:
+    """For operators that may have a scale for each row or one for all: a draw of the latter."""
+    if op not in ("QuantizeLinear", "DequantizeLinear"):
+        return []
+    of_rows = _roomy(op).inputs
+    first = [None if a is None else a.reshape(-1)[0].reshape(()) for a in of_rows[1:]]
+    return [Draw([of_rows[0], *first], {}, range(1, len(of_rows)), opset=_roomy(op).opset)]
