@@ -64,7 +64,11 @@ def without_dimensions(op_type: str) -> list[Draw]:
         return []
     more, given = _MORE.get(op_type, ((), {}))
     constant = range(1, 1 + len(more))
-    return [Draw([_numbers((), 1, op_type), *more], dict(given), constant)]
+    draws = [Draw([_numbers((), 1, op_type), *more], dict(given), constant)]
+    if op_type in ("Identity", "Neg", "Abs"):  # numbers that a message's head may lose
+        draws += [Draw([np.array(value, np.float32)]) for value in (np.inf, np.nan, 1 / 3)]
+        draws.append(Draw([np.array(2**53 + 1, np.int64)]))
+    return draws
 
 
 def broadcast(op_type: str) -> list[Draw]:

@@ -48,7 +48,7 @@ _MASKED = {"Softmax", "LogSoftmax"}
 _HALVES = ("float16", "bfloat16")
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
-_LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ", "end\0", "a\0b")
+_LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ", "end\0", "a\0b", "c" * 257)
 _FACTORS = {"ReduceL1": 1, "ReduceSum": 1, "CumSum": 1, "ReduceSumSquare": 2, "ReduceProd": 2}
 _FACTORS |= {"MatMul": 2, "Einsum": 2}
 """Operators of integers that add up, by how many elements a term is the product of."""

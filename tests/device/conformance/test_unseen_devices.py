@@ -132,6 +132,9 @@ CAUGHT = {
     ("unseen_accelerators", "DispatchesAreLimited"): ["request/large*"],
     ("unseen_network", "HashesTheStartOfWeights"): ["ports/weights_are_known*"],
     ("unseen_network", "SendsEqualBytesOnce"): ["ports/inputs_of_equal*"],
+    ("unseen_network", "ScalarsAreJson"): ["sizes/Identity/scalars"],
+    ("unseen_network", "CancelsEverybody"): ["async/cancelling_one*"],
+    ("unseen_network", "LengthsAreBytes"): ["values/Identity/string"],
 }
 """Broken device to patterns of checks that must catch it."""
 

@@ -103,6 +103,26 @@ def cancelling_nothing_does_nothing(bench: Bench) -> None:
 
 
 @check("async", values=True)
+def cancelling_one_ends_no_other(bench: Bench) -> None:
+    """Other requests of the model, which run meanwhile, come to their ends."""
+    sample = bench.sample("large")
+    compiled = bench.compile(sample.proto)
+    cancelled = compiled.create_infer_request()
+    others = [compiled.create_infer_request() for _ in range(3)]
+    feeds = sample.feeds()
+    expected = bench.expected(sample.proto, feeds)
+    for _ in range(8):
+        for request in (*others, cancelled):
+            request.start_async(feeds)
+        cancelled.cancel()
+        for request in others:
+            request.wait()
+            compare(request.results.to_tuple(), expected, f"{sample.name} beside a cancelled one")
+        with contextlib.suppress(InferCancelledError):
+            cancelled.wait()
+
+
+@check("async", values=True)
 def a_queue_loses_nothing(bench: Bench) -> None:
     """AsyncInferQueue runs every job once, each with its own inputs."""
     sample = bench.sample("plain")
