@@ -3,11 +3,12 @@
 from partita_conformance.bench.bench import Target
 from partita_conformance.expectations import Expectations
 from partita_conformance.runs.collect import Selection, collect
-from partita_conformance.runs.running import PASSED, InProcess, run_checks
+from partita_conformance.runs.running import PASSED, InProcess, run_expected
 
 
 def test_counters_of_submodels_are_of_operations():
     checks = collect(Selection(("properties/counters*",)))
-    outcomes = run_checks(checks, InProcess(Target("HETERO:CPU,REFERENCE")), Expectations())
+    runner = InProcess(Target("HETERO:CPU,REFERENCE"))
+    outcomes = [run_expected(one, runner, Expectations()) for one in checks]
     assert {o.check.name: (o.status, o.detail) for o in outcomes if o.status != PASSED} == {}
     assert len(outcomes) == 2
