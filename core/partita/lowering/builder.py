@@ -20,6 +20,7 @@ from partita.lowering.program import (
     flattened,
     plain,
 )
+from partita.lowering.shapes.symbolic_size import Size, evaluated, holds_sizes, present, whole
 from partita.lowering.transformed_weights import Form, Prepacked
 
 _MOST_BYTES = 1 << 42
@@ -28,7 +29,18 @@ _MOST_BYTES = 1 << 42
 _MOST_STEPS = 1 << 18
 """No operation takes more steps: a weight that claims 2**31 channels is cut in as many pieces."""
 
+_INT64 = np.dtype(np.int64)
+
 Emitted = Operand | None | tuple[Operand | None, ...] | list[Operand]
+
+
+def _plain_result(dtype: np.dtype[Any], fn: Callable[..., Array], *args: Any) -> Array:
+    """What a function computes, as kernels take it."""
+    return plain(np.asarray(fn(*args), dtype))
+
+
+def _larger(moved: int, work: int) -> int:
+    return max(moved, work)
 
 
 class Emitter(Protocol):
@@ -121,9 +133,9 @@ class Builder:
 
     def empty(self, shape: Iterable[int], dtype: Any) -> Operand:
         """A new intermediate tensor with arbitrary content; its memory is planned by liveness."""
-        dims = tuple(map(int, shape))
+        dims = tuple(map(whole, shape))
         kind = np.dtype(dtype)
-        if min(dims, default=0) < 0:
+        if any(n < 0 for n in dims):
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.kind}) would make a tensor of shape "
                 f"{list(dims)}; check the shapes and attributes that lead to it."
@@ -137,9 +149,9 @@ class Builder:
 
     def view(self, x: Operand, shape: Iterable[int]) -> Operand:
         """The same memory with other dimensions; no step, no copy. A constant stays one."""
-        dims = tuple(map(int, shape))
+        dims = tuple(map(whole, shape))
         view = Operand(dims, x.dtype)
-        if math.prod(dims) != x.size or min(dims, default=0) < 0:
+        if math.prod(dims) != x.size or any(n < 0 for n in dims):
             raise CompileError(
                 f"Operation '{self.node.name}' ({self.node.kind}) cannot view a tensor of shape "
                 f"{list(x.shape)} as {list(dims)}."
@@ -166,9 +178,28 @@ class Builder:
         return found
 
     def constant(self, array: Any) -> Operand:
-        """An operand for elements known now."""
+        """An operand for elements known now; those of :func:`integers` are of int64."""
         elements = plain(np.asarray(array))
-        return Operand(elements.shape, elements.dtype, elements)
+        symbolic = elements.dtype == object and holds_sizes(elements)
+        return Operand(elements.shape, _INT64 if symbolic else elements.dtype, elements)
+
+    def computed(
+        self, shape: Iterable[int], dtype: Any, fn: Callable[..., Array], *args: Any
+    ) -> Operand:
+        """An operand for ``fn(*args)``, whose elements are known when sizes are.
+
+        Args:
+            shape: Of the elements.
+            dtype: Their type.
+            fn: A function of sizes and other constants, known by itself: see
+                :meth:`partita.lowering.shapes.symbolic_size.Recording.evaluate`.
+            args: Its arguments.
+        """
+        kind = np.dtype(dtype)
+        elements = evaluated(_plain_result, kind, fn, *args)
+        if type(elements) is Size:
+            elements = np.array(elements, object)
+        return Operand(tuple(shape), kind, elements)
 
     def value(self, x: Operand, anywhere: bool = False) -> Array:
         """The elements of ``x``; never write to them.
@@ -177,6 +208,10 @@ class Builder:
             x: The operand.
             anywhere: Whether they may lie at an odd address, for numpy to look at: then weights
                 that are packed later need not be copied now.
+
+        Returns:
+            The elements; in an array of objects if there are sizes among them that stand for
+            others.
 
         Raises:
             NeedsValue: They are only known at run time. Emitters let it pass: the specializer
@@ -317,9 +352,9 @@ class Builder:
             return
         op = self.ops[-1]
         moved = sum([arg.nbytes for arg in args if isinstance(arg, Operand)])
-        step = Step(fn, args, op, shares, max(moved, work or 0), results)
-        if step.work >= self._most:
-            self._most = step.work
+        step = Step(fn, args, op, shares, evaluated(_larger, moved, work or 0), results)
+        if present(step.work) >= self._most:  # what a profile says for all sizes alike
+            self._most = present(step.work)
             op.exec_type = exec_type
         self.steps.append(step)
         if len(self.steps) > self._steps_end:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 
+from partita.lowering.shapes.symbolic_size import Number, Size, evaluated, present
+
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector register."""
 
@@ -44,6 +46,41 @@ def plan(intervals: Sequence[Interval]) -> tuple[list[int], int]:
         total = max(total, offset + size)
         placed.add((offset, offset + size, first, last))
     return offsets, total
+
+
+def plan_for_sizes(intervals: Sequence[tuple[Number, int, int]]) -> tuple[list[Number], Number]:
+    """The same for tensors whose sizes may stand for others.
+
+    Tensors are placed by what sizes are now. For others, each lies above the same ones that live
+    at the same time, at the end of the highest: again no two of them overlap.
+    """
+    numbers = [(present(size), first, last) for size, first, last in intervals]
+    offsets, total = plan(numbers)
+    if not any(type(size) is Size for size, _, _ in intervals):
+        return offsets, total
+    ends: list[Number] = [0] * len(intervals)
+    below: list[set[int]] = [set() for _ in intervals]
+    done: list[int] = []
+    scaled: list[Number] = [0] * len(intervals)
+    for index in sorted(range(len(intervals)), key=lambda i: (offsets[i], i)):
+        size, first, last = intervals[index]
+        under = {n for n in done if intervals[n][1] <= last and first <= intervals[n][2]}
+        # Where one of them lies above another, its end tells both.
+        highest = under.difference(*(below[n] for n in under))
+        below[index] = under
+        if highest:
+            scaled[index] = evaluated(_highest, *(ends[n] for n in sorted(highest)))
+        ends[index] = evaluated(_aligned_end, scaled[index], size)
+        done.append(index)
+    return scaled, evaluated(_highest, *ends) if ends else 0
+
+
+def _highest(*ends: int) -> int:
+    return max(ends)
+
+
+def _aligned_end(offset: int, size: int) -> int:
+    return offset + -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class _Placed:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -161,6 +161,18 @@ class Rest:
     outputs: tuple[int, ...]
 
 
+class Recorded(NamedTuple):
+    """Where a program comes from that was recorded for a class of shapes.
+
+    Attributes:
+        made: What the back-end made of the program with symbolic sizes, once for all of them.
+        numbers: What the sizes come to, by their places.
+    """
+
+    made: Any
+    numbers: Sequence[Any]
+
+
 @dataclass(slots=True)
 class Program:
     """Steps for one set of shapes. Shared by all requests; never changed after it was made.
@@ -176,6 +188,8 @@ class Program:
             where the output has to be copied at the end.
         ops: The operations in order, those without steps included.
         rest: What runs after the steps, or ``None``.
+        kept_bytes: What keeping it costs, roughly: its calls, and constants that are nobody else's.
+        recorded: Where it comes from, if its graph was not emitted for these sizes.
     """
 
     inputs: tuple[Operand, ...]
@@ -184,24 +198,26 @@ class Program:
     offsets: dict[Operand, int]
     arena_bytes: int
     owned: tuple[Operand | None, ...]
-    ops: list[OpRecord] = field(default_factory=list)
-    rest: Rest | None = None
-    _kept_bytes: int = field(init=False)
+    ops: list[OpRecord]
+    rest: Rest | None
+    kept_bytes: int
+    recorded: Recorded | None = None
 
-    @property
-    def kept_bytes(self) -> int:
-        """What keeping it costs, roughly: its calls, and constants that are nobody else's."""
-        return self._kept_bytes
 
-    def __post_init__(self) -> None:
-        own = {
-            id(arg.const): arg.const.nbytes
-            for step in self.steps
-            for arg in step.args
-            if isinstance(arg, Operand) and arg.const is not None and not arg.lasting
-        }
-        arguments = sum(len(step.args) for step in self.steps)
-        self._kept_bytes = sum(own.values()) + _ARGUMENT_BYTES * (arguments + len(self.ops))
+def bytes_of_calls(steps: Sequence[Step], ops: Sequence[OpRecord]) -> int:
+    """What keeping the calls of a program costs, roughly, without its constants."""
+    return _ARGUMENT_BYTES * (sum(len(step.args) for step in steps) + len(ops))
+
+
+def bytes_of_constants(steps: Sequence[Step]) -> int:
+    """What the constants of steps take that are nobody else's."""
+    own = {
+        id(arg.const): arg.const.nbytes
+        for step in steps
+        for arg in step.args
+        if isinstance(arg, Operand) and arg.const is not None and not arg.lasting
+    }
+    return sum(own.values())
 
 
 def plain(array: Array) -> Array:

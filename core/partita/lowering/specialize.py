@@ -21,7 +21,8 @@ from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
-from partita.lowering.shapes.shape_class import Refine, ShapeClass, learn
+from partita.lowering.recorded_program import ClassPrograms
+from partita.lowering.shapes.shape_class import Refine, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target
 from partita.lowering.walk import MoreValueInputs, OtherShapes, Sketch, Walk
@@ -71,7 +72,7 @@ class Specializer:
         self.programs: RecentlyUsed[Any, Program] = RecentlyUsed(
             target.most_kept_bytes, lambda program: program.kept_bytes
         )
-        self._classes: list[ShapeClass] = []
+        self._classes: list[ClassPrograms] = []
         self._classes_left = CLASSES
         self._varying: set[tuple[int, int]] = set()
         self._specs: list[Spec] | None = None
@@ -228,13 +229,14 @@ class Specializer:
         Raises:
             OtherShapes: Emitters make other shapes than were told.
         """
-        if values or not self._classes_left:
+        if values:
             return None
         for known_class in self._classes:
-            known = known_class.known(specs)
-            if known is not None:
-                return Walk(self, known_class.graph, specs, values, before=known).run()
-        self._learn(refine, specs)
+            made = known_class.program(specs)
+            if made is not None:
+                return made
+        if self._classes_left:
+            self._learn(refine, specs)
         return None
 
     def _learn(self, refine: Refine, specs: Sequence[Spec]) -> None:
@@ -256,7 +258,7 @@ class Specializer:
         if found is None:
             self._classes_left = 0
         else:
-            self._classes.insert(0, found)
+            self._classes.insert(0, ClassPrograms(self, found))
 
     def _graph_of(self, nodes: Sequence[Node]) -> Graph:
         return Graph(self.graph.inputs, self.graph.outputs, nodes, self.graph.name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from partita.lowering.builder import Emitter
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.program import Array, Operand
+from partita.lowering.program import Array, Operand, Program
 from partita.lowering.transformed_weights import Prepacked
 
 MOST_KEPT_BYTES = 1 << 27
@@ -35,6 +35,11 @@ class Target:
         prepacked: Transformed weights; see :meth:`Builder.prepack`.
         most_kept_bytes: What the programs of a graph may take together before those used least
             recently are forgotten, without transformed weights, which all programs share.
+        arrange: Whose emitters compute with sizes that stand for others
+            (:mod:`partita.lowering.shapes.symbolic_size`): programs are then recorded once for a
+            class of shapes. Called with such a program; what it returns, with expressions in
+            the places of numbers, every program of the class has as :attr:`Program.recorded`.
+            ``None``: every program is emitted for its sizes.
     """
 
     find: Callable[[Node, Sequence[Operand | None]], Emitter]
@@ -44,3 +49,4 @@ class Target:
     options: Any = None
     prepacked: Prepacked = field(default_factory=Prepacked)
     most_kept_bytes: int = MOST_KEPT_BYTES
+    arrange: Callable[[Program], Any] | None = None

@@ -12,7 +12,7 @@ from partita.errors import CompileError
 from partita.lowering.blame import blamed_on
 from partita.lowering.builder import Builder, NeedsValue
 from partita.lowering.graph import Graph, Node, Value
-from partita.lowering.memory_plan import plan
+from partita.lowering.memory_plan import plan_for_sizes
 from partita.lowering.program import (
     Array,
     Operand,
@@ -22,12 +22,15 @@ from partita.lowering.program import (
     Rest,
     Spec,
     Step,
+    bytes_of_calls,
+    bytes_of_constants,
     plain,
 )
 from partita.lowering.shapes.result_shapes import predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_class import KnownShapes
 from partita.lowering.shapes.shape_rules import check_demands
+from partita.lowering.shapes.symbolic_size import holds_sizes
 from partita.lowering.shapes.type_rules import PRECISIONS
 from partita.lowering.target import Target
 from partita.model.model import is_static
@@ -134,6 +137,7 @@ class Walk:
         self._waiting: list[Node] = []
         self._blocked: set[Value] = set()
         self._needed: set[Value] = set()
+        self._unfolded: set[Node] = set()
 
     def run(self) -> Program:
         """The program; :meth:`emit`, then :meth:`finish`."""
@@ -194,6 +198,9 @@ class Walk:
             emitter = self._target.find(node, operands)
         check_demands(node, operands)
         folding = emitter.folds and all(o is None or o.const is not None for o in operands)
+        if folding and any(o is not None and _is_symbolic(o) for o in operands):
+            folding = False  # the run computes it, from numbers
+            self._unfolded.add(node)
         self._builder.begin(node, folding)
         with blamed_on(node):
             if folding and self._target.fold is not None:
@@ -264,6 +271,8 @@ class Walk:
         self._blocked.update(value for value in node.outputs if value is not None)
 
     def _split_before(self, node: Node, operand: Operand) -> None:
+        if self._unfolded:
+            raise CompileError(f"{node} may need constants that are computed of symbolic sizes.")
         values = [v for v in node.reads() if self._operand(v).root is operand.root]
         values = values or [v for v in node.reads() if self._operand(v).const is None]
         if self._owner.derives:
@@ -338,16 +347,18 @@ class Walk:
         rest = self._rest() if self._waiting else None
         crossing = rest.inputs if rest is not None else ()
         owned = _own(outputs, self._inputs)
-        offsets, total = _place(self._builder.steps, owned, crossing)
+        steps = self._builder.steps
+        offsets, total = _place(steps, owned, crossing)
         return Program(
             inputs=tuple(self._inputs),
             outputs=outputs,
-            steps=self._builder.steps,
+            steps=steps,
             offsets=offsets,
             arena_bytes=total,
             owned=owned,
             ops=self._builder.ops,
             rest=rest,
+            kept_bytes=bytes_of_calls(steps, self._builder.ops) + bytes_of_constants(steps),
         )
 
     def _late(self) -> set[Value]:
@@ -406,15 +417,23 @@ class Sketch(Walk):
     def _skips(self, node: Node, operands: Sequence[Operand | None]) -> bool:
         if all(operand is None or operand.const is not None for operand in operands):
             return False
-        result = predicted(node, operands)
-        if result is None:
+        results = predicted(node, operands)
+        if results is None:
             return False
         with blamed_on(node):
             self._target.find(node, operands)
         check_demands(node, operands)  # what the graph is rewritten by must fit
-        self._compare_type(node.outputs[0], result.dtype)  # type: ignore[arg-type]  # as below
-        self._env[node.outputs[0]] = result  # type: ignore[index]  # pruned nodes have outputs
+        for value, result in zip(node.outputs, results, strict=False):
+            if value is not None:
+                self._compare_type(value, result.dtype)
+                self._env[value] = result
         return True
+
+
+def _is_symbolic(operand: Operand) -> bool:
+    """Whether there are sizes among the elements of a constant."""
+    const = operand.const
+    return const is not None and const.dtype == object and holds_sizes(const)
 
 
 def _may_be_value_input(operand: Operand) -> bool:
@@ -454,5 +473,6 @@ def _place(
     for operand in made:
         lives.pop(operand, None)
     operands = list(lives)
-    offsets, total = plan([(size, first, last) for size, first, last in lives.values()])
+    intervals = [(size, first, last) for size, first, last in lives.values()]
+    offsets, total = plan_for_sizes(intervals)
     return dict(zip(operands, offsets, strict=True)), total

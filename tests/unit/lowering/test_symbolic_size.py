@@ -1,14 +1,22 @@
 """Sizes that stand for others: what is computed of them, and decided by them, is repeated."""
 
+import functools
 import math
 import operator
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.shapes.symbolic_size import Recording, Size
+from partita.lowering.shapes.symbolic_size import (
+    Recording,
+    Size,
+    evaluated,
+    holds_sizes,
+    settled,
+)
 
 OPERATORS = [operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod]
 COMPARISONS = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
@@ -67,7 +75,8 @@ def test_what_is_repeated_is_what_would_be_computed(compute, x, z, other_x, othe
     "use",
     [
         int,
-        hash,
+        str,
+        "{:3}".format,
         float,
         range,
         operator.index,
@@ -108,6 +117,61 @@ def test_arrays_of_sizes_are_computed_element_by_element():
     product = np.concatenate([np.array([x], object), np.array([2, 3])]).prod() - np.int64(1)
     assert product.value == 23
     assert recording.repeat([10])[product.place] == 59
+
+
+def test_a_size_is_no_key():
+    """What others find under the number would be right for this size alone."""
+    with pytest.raises(TypeError, match="no key"):
+        {Recording().size(4): 1}
+
+
+def test_functions_are_evaluated_again_and_decide_nothing():
+    recording = Recording()
+    x, z = recording.size(4), recording.size(9)
+    larger = evaluated(max, x, 2 * z, 5)
+    assert evaluated(max, x, 2 * z, 5).place == larger.place
+    assert (larger.value, evaluated(max, 3, 5)) == (18, 5)
+    assert recording.repeat([30, 1])[larger.place] == 30
+    assert settled(evaluated(min, x, 3)) == 3
+    assert recording.repeat([30, 1]) is not None
+    assert recording.repeat([2, 1]) is None
+
+
+def test_a_fork_goes_on_with_what_was_found_out_for_other_sizes():
+    recording = Recording()
+    double = recording.size(4) * 2
+    recording.close()
+    numbers = recording.repeat([5])
+    fork = recording.fork(numbers)
+    sizes = fork.sizes()
+    (given,) = fork.inputs(sizes)
+    assert (given.value, sizes[double.place].value) == (5, 10)
+    assert (given * 2).place == double.place
+    more = sizes[double.place] + 1
+    assert more > 6
+    fork.close()
+    assert not fork.exact
+    assert fork.go_on(recording.repeat([7]))[more.place] == 15
+    assert fork.go_on(recording.repeat([2])) is None
+    assert len(recording.repeat([7])) < fork.count
+
+
+def test_sizes_are_found_wherever_they_are_held():
+    size = Recording().size(4)
+
+    def closes_over():
+        return size
+
+    @dataclass
+    class Fields:
+        inside: object
+
+    called = closes_over, functools.partial(max, size)
+    for held in ([1, (size,)], {"a": size}, *called, Fields(size)):
+        assert holds_sizes(held)
+    assert holds_sizes(np.array([1, size], object))
+    for free in (3, "a", [1, {"b": 2.0}], len, np.ones(3), Fields(None), lambda: 1):
+        assert not holds_sizes(free)
 
 
 def test_nothing_is_decided_after_the_end():

@@ -18,6 +18,9 @@ from partita.lowering.program import Array
 
 F32 = np.float32
 
+CROPPING = "tf_crop_and_resize"
+"""The transform by which coordinates outside of the input take another value than the border's."""
+
 TRANSFORMS = (
     "half_pixel",
     "half_pixel_symmetric",
@@ -25,7 +28,7 @@ TRANSFORMS = (
     "asymmetric",
     "align_corners",
     "tf_half_pixel_for_nn",
-    "tf_crop_and_resize",
+    CROPPING,
 )
 _FAR = F32(1 << 30)
 """Beyond any tensor, and still far from what overflows an integer."""
@@ -70,7 +73,7 @@ class Axis:
     @property
     def crops(self) -> bool:
         """Whether coordinates outside the input take another value than the border's."""
-        return self.transform == "tf_crop_and_resize"
+        return self.transform == CROPPING
 
     @property
     def is_identity(self) -> bool:
@@ -115,7 +118,7 @@ class Axis:
                 return x * last / kind(self.length - 1) if self.out > 1 else np.zeros_like(x)
             case "tf_half_pixel_for_nn":
                 return (x + half) / scale
-            case "tf_crop_and_resize":
+            case _ if self.crops:
                 return self._cropped(x, kind)
         return x / scale
 
@@ -150,7 +153,7 @@ def fitted(
     Raises:
         CompileError: A size is negative.
     """
-    if min(sizes, default=0) < 0:
+    if any(size < 0 for size in sizes):
         raise CompileError(f"Resize has sizes {list(sizes)}; none may be negative.")
     if policy == "stretch":
         return list(sizes), [s / max(n, 1) for n, s in zip(shape, sizes, strict=True)]

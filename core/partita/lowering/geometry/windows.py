@@ -15,7 +15,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Array
-from partita.lowering.shapes.symbolic_size import Size
+from partita.lowering.shapes.symbolic_size import Size, integers
 
 Triple = tuple[int, int, int]
 
@@ -103,18 +103,29 @@ class Window:
 
         What the last window of ceil_mode has beyond the padding never counts.
         """
-        size, taps, gap = self.size[axis], self.kernel[axis], self.dilation[axis]
-        starts = np.arange(self.out[axis]) * self.stride[axis] - self.begin[axis]
-        stop = size + self.end[axis] if include_pad else size
-        upto = np.clip(-((starts - stop) // gap), 0, taps)  # taps that lie before the stop
-        before = 0 if include_pad else np.clip(-(starts // gap), 0, taps)
-        return np.asarray(upto - np.minimum(before, upto), np.int64)
+        return count_places(include_pad, *self.along(axis))
+
+    def along(self, axis: int) -> tuple[int, ...]:
+        """All fields of one dimension, in their order."""
+        fields = (self.size, self.kernel, self.stride, self.dilation, self.begin, self.end)
+        return tuple(field[axis] for field in (*fields, self.out))
 
     @property
     def table(self) -> Array:
         """What kernels read: size, kernel, stride, dilation, begin and out, one after another."""
         rows = (self.size, self.kernel, self.stride, self.dilation, self.begin, self.out)
-        return np.array(rows, dtype=np.int64).ravel()
+        return integers([n for row in rows for n in row])
+
+
+def count_places(
+    include_pad: bool, size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int
+) -> Array:
+    """:meth:`Window.counted` of a dimension; the last arguments are :meth:`Window.along` it."""
+    starts = np.arange(out) * stride - begin
+    stop = size + end if include_pad else size
+    upto = np.clip(-((starts - stop) // gap), 0, taps)  # taps that lie before the stop
+    before = 0 if include_pad else np.clip(-(starts // gap), 0, taps)
+    return np.asarray(upto - np.minimum(before, upto), np.int64)
 
 
 def resolve(

@@ -13,35 +13,48 @@ from typing import Any
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.geometry.windows import resolve
+from partita.lowering.geometry.resampling import scaled
+from partita.lowering.geometry.windows import resolve, resolve_transposed
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.symbolic_size import evaluated
 
 Operands = Sequence[Operand | None]
 Rule = Callable[[Node, Any], Sequence[int] | None]
 """The shape of the one output, or ``None`` if that is not as usual."""
 
+Rules = Callable[[Node, Any], Sequence[Operand] | None]
+"""Stand-ins for all outputs, or ``None`` if they are not as usual."""
+
 _RULES: dict[str, Rule] = {}
+_RULES_OF_SEVERAL: dict[str, Rules] = {}
 _BOOL = frozenset({"Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Not"})
+_BOOL |= {"IsInf", "IsNaN", "Xor"}
+_INT64 = np.dtype(np.int64)
+
+TOLD_BY_THE_RUN = frozenset({"Compress", "NonMaxSuppression", "NonZero", "Unique"})
+"""Operators whose results are as large as their elements say."""
 
 
-def predicted(node: Node, operands: Operands) -> Operand | None:
-    """A stand-in for the one output of a node; ``None`` if only its emitter knows.
+def predicted(node: Node, operands: Operands) -> Sequence[Operand] | None:
+    """Stand-ins for the outputs of a node; ``None`` if only its emitter knows.
 
-    Its type is the first input's, but for operators that say otherwise.
+    Their type is the first input's, but for operators that say otherwise.
     """
-    rule = _RULES.get(node.kind)
-    if rule is None or not operands or any(value is not None for value in node.outputs[1:]):
-        return None
-    first = operands[0]
-    if first is None:
+    if not operands or operands[0] is None:
         return None
     try:
+        several = _RULES_OF_SEVERAL.get(node.kind)
+        if several is not None:
+            return several(node, operands)
+        rule = _RULES.get(node.kind)
+        if rule is None or any(value is not None for value in node.outputs[1:]):
+            return None
         shape = rule(node, operands)
     except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, CompileError):
         return None  # it does not fit, as its emitter will say
     dtype = _type(node, operands)
-    return None if shape is None or dtype is None else Operand(tuple(shape), dtype)
+    return None if shape is None or dtype is None else [Operand(tuple(shape), dtype)]
 
 
 def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
@@ -49,6 +62,8 @@ def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
         return np.dtype(np.bool_)
     if node.op_type == "Cast":
         return None if node.outputs[0] is None else node.outputs[0].dtype
+    if node.op_type in ("ArgMax", "ArgMin"):
+        return _INT64
     if node.op_type == "Where":
         return operands[1].dtype  # type: ignore[no-any-return]  # of an operand
     if node.op_type == "ConstantOfShape":
@@ -59,6 +74,14 @@ def _type(node: Node, operands: Any) -> np.dtype[Any] | None:
 def _rule(*kinds: str) -> Callable[[Rule], Rule]:
     def register(rule: Rule) -> Rule:
         _RULES.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def _rule_of_several(*kinds: str) -> Callable[[Rules], Rules]:
+    def register(rule: Rules) -> Rules:
+        _RULES_OF_SEVERAL.update(dict.fromkeys(kinds, rule))
         return rule
 
     return register
@@ -102,6 +125,8 @@ def _constant(operand: Operand | None) -> list[int] | None:
         "Reciprocal",
     ),
     *("Relu", "Round", "Sigmoid", "Sign", "Sin", "Softmax", "Softplus", "Softsign", "Sqrt", "Tanh"),
+    *("CumSum", "IsInf", "IsNaN", "PRelu", "Selu", "ThresholdedRelu", "Trilu", "Tan", "Atan"),
+    *("ScatterElements", "ScatterND", "GroupNormalization", "LpNormalization", "Celu", "Swish"),
     *(
         "Cast",
         "BatchNormalization",
@@ -116,7 +141,7 @@ def _same(node: Node, operands: Any) -> Sequence[int]:
 
 @_rule(
     *("Add", "Div", "Mul", "Sub", "Pow", "Max", "Min", "Mean", "Sum", "And", "Or"),
-    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"),
+    *("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Xor", "Mod"),
 )
 def _broadcast(node: Node, operands: Any) -> Sequence[int]:
     return broadcast(*(operand.shape for operand in operands))
@@ -201,7 +226,7 @@ def _reshape(node: Node, operands: Any) -> Sequence[int] | None:
         if not known:
             return None
         dims[dims.index(-1)] = x.size // known
-    return dims if math.prod(dims) == x.size and min(dims, default=0) >= 0 else None
+    return dims if math.prod(dims) == x.size and all(n >= 0 for n in dims) else None
 
 
 @_rule("Unsqueeze")
@@ -276,3 +301,148 @@ def _reduce(node: Node, operands: Any) -> Sequence[int] | None:
     if node.attrs.get("keepdims", 1):
         return [1 if axis in gone else size for axis, size in enumerate(shape)]
     return [size for axis, size in enumerate(shape) if axis not in gone]
+
+
+@_rule("ArgMax", "ArgMin")
+def _arg(node: Node, operands: Any) -> Sequence[int]:
+    shape = list(operands[0].shape)
+    axis = node.attrs.get("axis", 0) % len(shape)
+    return [*shape[:axis], *[1][: node.attrs.get("keepdims", 1)], *shape[axis + 1 :]]
+
+
+@_rule("Flatten")
+def _flatten(node: Node, operands: Any) -> Sequence[int] | None:
+    shape, axis = operands[0].shape, node.attrs.get("axis", 1)
+    if not -len(shape) <= axis <= len(shape):
+        return None
+    axis = axis + len(shape) if axis < 0 else axis
+    return math.prod(shape[:axis]), math.prod(shape[axis:])
+
+
+@_rule("Pad")
+def _pad(node: Node, operands: Any) -> Sequence[int] | None:
+    pads, axes = node.attrs.get("pads"), None
+    if node.version >= 11:
+        pads = _constant(operands[1])
+        axes = _constant(operands[3]) if len(operands) > 3 and operands[3] is not None else None
+        if pads is None or (len(operands) > 3 and operands[3] is not None and axes is None):
+            return None
+    shape = list(operands[0].shape)
+    axes = list(range(len(shape))) if axes is None else axes
+    if pads is None or len(pads) != 2 * len(axes):
+        return None
+    for axis, low, high in zip(axes, pads, pads[len(axes) :], strict=False):
+        shape[axis] = shape[axis] + low + high
+        if shape[axis] < 0:
+            return None
+    return shape
+
+
+@_rule("Resize", "Upsample")
+def _resize(node: Node, operands: Any) -> Sequence[int] | None:
+    shape = list(operands[0].shape)
+    given = [None if operand is None else operand.const for operand in operands]
+    scales = given[1] if node.op_type == "Upsample" or node.version < 11 else None
+    sizes = None
+    if scales is None and node.version >= 11:
+        scales, sizes = [*given, None, None, None][2:4]
+    if "axes" in node.attrs or node.attrs.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    if scales is not None and scales.size == len(shape):
+        factors = scales.reshape(-1).tolist()
+        return [evaluated(scaled, n, factor) for n, factor in zip(shape, factors, strict=True)]
+    found: Sequence[int] | None = None if sizes is None else sizes.reshape(-1).tolist()
+    if found is None or len(found) != len(shape) or any(n < 0 for n in found):
+        return None
+    return found
+
+
+@_rule("ConvTranspose", "partita::ConvTranspose")
+def _conv_transpose(node: Node, operands: Any) -> Sequence[int]:
+    x, w = operands[0].shape, operands[1].shape
+    window = resolve_transposed(node, x[2:], w[2:])
+    return x[0], w[1] * node.attrs.get("group", 1), *window.size[3 - window.rank :]
+
+
+@_rule("DepthToSpace")
+def _depth_to_space(node: Node, operands: Any) -> Sequence[int]:
+    n, c, h, w = operands[0].shape
+    size = node.attrs["blocksize"]
+    return n, c // (size * size), h * size, w * size
+
+
+@_rule("SpaceToDepth")
+def _space_to_depth(node: Node, operands: Any) -> Sequence[int]:
+    n, c, h, w = operands[0].shape
+    size = node.attrs["blocksize"]
+    return n, c * size * size, h // size, w // size
+
+
+@_rule("Tile")
+def _tile(node: Node, operands: Any) -> Sequence[int] | None:
+    times = _constant(operands[1])
+    if times is None or node.version < 6:
+        return None
+    return [n * count for n, count in zip(operands[0].shape, times, strict=True)]
+
+
+@_rule("GatherElements")
+def _gather_elements(node: Node, operands: Any) -> Sequence[int]:
+    return operands[1].shape  # type: ignore[no-any-return]  # of an operand
+
+
+@_rule("GatherND")
+def _gather_nd(node: Node, operands: Any) -> Sequence[int] | None:
+    x, index = operands[0].shape, operands[1].shape
+    depth = node.attrs.get("batch_dims", 0) + index[-1]
+    return (*index[:-1], *x[depth:]) if type(depth) is int else None
+
+
+@_rule_of_several("Split")
+def _split(node: Node, operands: Any) -> Sequence[Operand] | None:
+    x, count = operands[0], len(node.outputs)
+    axis = node.attrs.get("axis", 0) % x.ndim
+    length = x.shape[axis]
+    given = operands[1] if len(operands) > 1 else None
+    sizes = node.attrs.get("split") if given is None else _constant(given)
+    if given is not None and sizes is None:
+        return None
+    if not sizes:
+        each = -(-length // count)
+        sizes = [max(0, min(each, length - k * each)) for k in range(count)]
+    if len(sizes) != count:
+        return None
+    shapes = ((*x.shape[:axis], size, *x.shape[axis + 1 :]) for size in sizes)
+    return [Operand(shape, x.dtype) for shape in shapes]
+
+
+@_rule_of_several("TopK")
+def _top_k(node: Node, operands: Any) -> Sequence[Operand] | None:
+    x, k = operands[0], node.attrs.get("k")
+    if node.version >= 10:
+        found = _constant(operands[1])
+        k = found[0] if found else None
+    axis = node.attrs.get("axis", -1) % x.ndim
+    if k is None or k > x.shape[axis]:
+        return None
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return [Operand(shape, x.dtype), Operand(shape, _INT64)]
+
+
+@_rule_of_several("Dropout")
+def _dropout(node: Node, operands: Any) -> Sequence[Operand]:
+    x = operands[0]
+    return [Operand(x.shape, x.dtype), Operand(x.shape, np.dtype(np.bool_))][: len(node.outputs)]
+
+
+@_rule_of_several("GRU", "LSTM", "RNN")
+def _recurrent(node: Node, operands: Any) -> Sequence[Operand] | None:
+    x, hidden = operands[0], operands[2].shape[2]
+    if node.attrs.get("layout", 0):
+        return None
+    steps, batch, _ = x.shape
+    directions = operands[1].shape[0]
+    last = Operand((directions, batch, hidden), x.dtype)
+    cells = Operand((directions, batch, hidden), x.dtype)
+    whole = Operand((steps, directions, batch, hidden), x.dtype)
+    return [whole, last, cells][: len(node.outputs)]

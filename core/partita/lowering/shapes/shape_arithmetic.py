@@ -153,7 +153,7 @@ def _reshape(node: Node, arrays: Sequence[Any]) -> Array | None:
     known = math.prod(n for n in dims if n != -1)
     rest = arrays[0].size // known if known else 0
     dims = [rest if n == -1 else n for n in dims]
-    fits = min(dims, default=1) > 0 and math.prod(dims) == arrays[0].size
+    fits = all(n > 0 for n in dims) and math.prod(dims) == arrays[0].size
     return np.reshape(arrays[0], dims) if fits else None
 
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, OpRecord, Spec
-from partita.lowering.shapes.result_shapes import predicted
+from partita.lowering.shapes.result_shapes import TOLD_BY_THE_RUN, predicted
 from partita.lowering.shapes.shape_arithmetic import small_result
 from partita.lowering.shapes.shape_rules import check_demands
-from partita.lowering.shapes.symbolic_size import Recording, Size
+from partita.lowering.shapes.symbolic_size import NoKeyError, Recording, Size, holds_sizes
 
 Shape = tuple[int, ...]
 Refine = Callable[[Graph, Mapping[Value, Shape]], None]
@@ -72,7 +72,8 @@ class ShapeClass:
     ) -> None:
         self._pattern = list(pattern)
         self._recording = recording
-        self.graph = graph
+        self._graph = graph
+        self._sized = {node for node in graph.nodes if holds_sizes(node.attrs)}
         self._ops = symbolic.folded_ops
         self._shapes = dict(symbolic.shapes)
         self._fixed: dict[Value, Operand] = {}
@@ -85,8 +86,8 @@ class ShapeClass:
                 array = operand.const.astype(operand.dtype)  # type: ignore[union-attr]
                 self._fixed[value] = Operand(array.shape, array.dtype, array)
 
-    def known(self, specs: Sequence[Spec]) -> KnownShapes | None:
-        """What is known of the graph for inputs of these shapes; ``None`` if of another class."""
+    def numbers(self, specs: Sequence[Spec]) -> list[Any] | None:
+        """What sizes come to for inputs of these shapes; ``None`` if they are of another class."""
         sizes: list[int] = []
         for (wanted, kind), (shape, dtype) in zip(self._pattern, specs, strict=True):
             if len(wanted) != len(shape) or kind != dtype:
@@ -96,15 +97,62 @@ class ShapeClass:
                     sizes.append(number)
                 elif size != number:
                     return None
-        numbers = self._recording.repeat(sizes)
-        if numbers is None:
-            return None
+        return self._recording.repeat(sizes)
+
+    def graph(self, numbers: Sequence[Any]) -> Graph:
+        """The rewritten graph, with numbers in the places of sizes in attributes.
+
+        Args:
+            numbers: As :meth:`known` takes them.
+        """
+        if not self._sized:
+            return self._graph
+        nodes = [
+            node.like(attrs={name: _put(value, numbers) for name, value in node.attrs.items()})
+            if node in self._sized
+            else node
+            for node in self._graph.nodes
+        ]
+        return Graph(self._graph.inputs, self._graph.outputs, nodes, self._graph.name)
+
+    def known(self, numbers: Sequence[Any]) -> KnownShapes:
+        """What is known of the graph.
+
+        Args:
+            numbers: From :meth:`numbers`, or the sizes of a fork in their places.
+        """
         folded = dict(self._fixed)
         for value, operand, elements in self._varying:
-            array = np.array(_filled(elements, numbers), operand.dtype).reshape(operand.shape)
+            filled = _filled(elements, numbers)
+            kind = object if holds_sizes(filled) else operand.dtype
+            array = np.array(filled, kind).reshape(operand.shape)
             folded[value] = Operand(operand.shape, operand.dtype, array)
         shapes = {value: tuple(_filled(dims, numbers)) for value, dims in self._shapes.items()}
         return KnownShapes(folded, self._ops, shapes)
+
+    def fork(self, numbers: Sequence[Any]) -> tuple[Recording, list[Size], list[Spec]]:
+        """A recording that goes on from this class, its sizes so far, and those of the inputs.
+
+        Args:
+            numbers: From :meth:`numbers`.
+        """
+        recording = self._recording.fork(numbers)
+        sizes = recording.sizes()
+        given = iter(recording.inputs(sizes))
+        specs: list[Any] = [
+            (tuple(next(given) if n is None else n for n in shape), dtype)
+            for shape, dtype in self._pattern
+        ]
+        return recording, sizes, specs
+
+
+def _put(thing: Any, numbers: Sequence[Any]) -> Any:
+    """An attribute with numbers in the places of sizes: a number or a sequence of them."""
+    if type(thing) is Size:
+        return numbers[thing.place]
+    if type(thing) in (tuple, list):
+        return type(thing)(_put(one, numbers) for one in thing)
+    return thing
 
 
 def _filled(sizes: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
@@ -116,8 +164,8 @@ def learn(
 ) -> ShapeClass | None:
     """The class of these shapes; ``None`` if the graph has operators whose results are not told.
 
-    What rewriting keeps of sizes must be shapes of values: a graph with numbers made of them in its
-    attributes is right for the one size only.
+    What rewriting keeps of sizes must be shapes of values, or attributes that are numbers or
+    sequences of them.
 
     Args:
         owner: Whose graph it is.
@@ -142,12 +190,16 @@ def learn(
         return None
     outputs = [value for value in graph.outputs if value in sketch.folded]
     rewritten = Graph(graph.inputs, graph.outputs, sketch.unfolded, graph.name)
-    refine(rewritten, sketch.shapes())
-    recording.close()
-    if any(_holds_sizes(node.attrs) for node in rewritten.nodes):
+    try:
+        refine(rewritten, sketch.shapes())
+    except NoKeyError:  # of a table that a pass keeps: it is refined with numbers
+        return None
+    finally:
+        recording.close()
+    if not all(_can_be_put(value) for node in rewritten.nodes for value in node.attrs.values()):
         return None
     for other in {value for node in rewritten.nodes for value in [*node.inputs, *node.outputs]}:
-        if other is not None and other not in sketch.operands and _holds_sizes(other.shape):
+        if other is not None and other not in sketch.operands and holds_sizes(other.shape):
             other.shape = None  # of a value that rewriting made; it is found out anew each time
     left = [value for node in rewritten.nodes for value in node.outputs if value is not None]
     read = itertools.chain(outputs, *(node.reads() for node in rewritten.nodes))
@@ -159,17 +211,13 @@ def learn(
     return ShapeClass(pattern, recording, rewritten, symbolic)
 
 
-def _holds_sizes(thing: Any) -> bool:
-    """Whether there are symbolic sizes in attributes or shapes."""
-    if isinstance(thing, Mapping):
-        return any(map(_holds_sizes, thing.values()))
-    if isinstance(thing, np.ndarray):
-        return thing.dtype == object and any(isinstance(x, Size) for x in thing.reshape(-1))
-    if isinstance(thing, (list, tuple, set, frozenset)):
-        return any(map(_holds_sizes, thing))
-    if is_dataclass(thing):
-        return any(_holds_sizes(getattr(thing, field.name)) for field in fields(thing))
-    return isinstance(thing, Size)
+def _can_be_put(thing: Any) -> bool:
+    """Whether all sizes in an attribute are where :meth:`ShapeClass.graph` looks for them."""
+    if type(thing) in (tuple, list):
+        return all(map(_can_be_put, thing))
+    if isinstance(thing, Node):
+        return not holds_sizes(thing.attrs)
+    return type(thing) is Size or not holds_sizes(thing)
 
 
 class _Sketch:
@@ -188,36 +236,44 @@ class _Sketch:
         self.folded: dict[Value, Operand] = {}
         self.folded_ops: list[OpRecord] = []
         self.unfolded: list[Node] = []
+        self._untold: set[Value] = set()
 
     def take(self, node: Node) -> bool:
         """Adds what a node computes; ``False`` if that is not told without emitting it."""
-        if len(node.outputs) != 1 and any(value is not None for value in node.outputs[1:]):
+        if any(True for _ in node.graphs()):
             return False
-        output = node.outputs[0] if node.outputs else None
-        if output is None or any(True for _ in node.graphs()):
-            return False
+        if node.op_type in TOLD_BY_THE_RUN or not self._untold.isdisjoint(node.reads()):
+            self._untold.update(value for value in node.outputs if value is not None)
+            self.unfolded.append(node)
+            return True
         operands = [None if value is None else self._operand(value) for value in node.inputs]
         result = small_result(node, operands)
         if result is not None:
-            dtype = result.dtype
-            if dtype.hasobject:
-                declared = output.dtype
-                whole = declared is not None and declared.kind == "i"
-                dtype = declared if whole else np.dtype(np.int64)
-            operand = self.folded[output] = Operand(result.shape, dtype, result)
-            self.folded_ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
+            self._fold(node, result)
+            return True
+        if node.kind == "Identity" and operands[0] is not None:
+            found: Sequence[Operand] | None = [Operand(operands[0].shape, operands[0].dtype)]
         else:
-            if node.kind == "Identity" and operands[0] is not None:
-                found: Operand | None = Operand(operands[0].shape, operands[0].dtype)
-            else:
-                found = predicted(node, operands)
-            if found is None:
-                return False
-            check_demands(node, operands)  # what the graph is rewritten by must fit
-            operand = found
-            self.unfolded.append(node)
-        self.operands[output] = operand
+            found = predicted(node, operands)
+        if found is None:
+            return False
+        check_demands(node, operands)  # what the graph is rewritten by must fit
+        self.unfolded.append(node)
+        for value, operand in zip(node.outputs, found, strict=False):
+            if value is not None:
+                self.operands[value] = operand
         return True
+
+    def _fold(self, node: Node, result: Array) -> None:
+        (output,) = node.outputs
+        if output is None:
+            return
+        dtype = result.dtype
+        if dtype.hasobject:
+            whole = output.dtype is not None and output.dtype.kind == "i"
+            dtype = output.dtype if output.dtype is not None and whole else np.dtype(np.int64)
+        self.folded[output] = self.operands[output] = Operand(result.shape, dtype, result)
+        self.folded_ops.append(OpRecord(node.name, node.op_type, node.origins, "constant"))
 
     def shapes(self) -> dict[Value, Shape]:
         """Of all values."""

@@ -7,8 +7,11 @@ itself (as an index, in a hash, through numpy) decides that it is this number: r
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -16,17 +19,56 @@ import numpy as np
 Number = Any
 """An ``int``, or a :class:`Size`."""
 
+_Step = tuple[int, Callable[..., Any], Any, int, Any]
+"""Place of the result or -1 for a decision, function, left and right place (or all places and -1),
+and what was decided."""
+
+
+class NoKeyError(TypeError):
+    """A symbolic size was to be found in a set or a dictionary."""
+
 
 class Recording:
-    """Expressions of sizes in the order in which they were made, and decisions between them."""
+    """Expressions of sizes in the order in which they were made, and decisions between them.
+
+    Attributes:
+        exact: Whether somebody got hold of a number since the recording began, or was forked.
+    """
 
     def __init__(self) -> None:
         self._values: list[Any] = []
-        self._steps: list[tuple[int, Callable[[Any, Any], Any], int, int, Any]] = []
+        self._steps: list[_Step] = []
         self._places: dict[Any, int] = {}
         self._inputs: list[int] = []
         self._decided: set[Any] = set()
         self._closed = False
+        self.exact = False
+
+    def fork(self, values: Sequence[Any]) -> Recording:
+        """A recording that goes on where this one ended.
+
+        Args:
+            values: What :meth:`repeat` has returned for the sizes at hand.
+        """
+        other = Recording()
+        other._values = list(values)
+        other._places = dict(self._places)
+        other._decided = set(self._decided)
+        other._inputs = list(self._inputs)
+        return other
+
+    def sizes(self) -> list[Size]:
+        """All values there are, as sizes of this recording."""
+        return [Size(self, place, value) for place, value in enumerate(self._values)]
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self._values)
+
+    def inputs(self, sizes: Sequence[Size]) -> list[Size]:
+        """Those of :meth:`sizes` that are given to :meth:`repeat`."""
+        return [sizes[place] for place in self._inputs]
 
     def close(self) -> None:
         """Ends the recording: what is computed or decided later would not be repeated.
@@ -53,6 +95,23 @@ class Recording:
             self._steps.append((found, fn, left, right, None))
         return Size(self, found, self._values[found])
 
+    def evaluate(self, fn: Callable[..., Any], *args: Any) -> Number:
+        """``fn(*args)``: called again for other sizes, so that decisions in it are not recorded.
+
+        Args:
+            fn: A function of numbers, without effects, that gives the same for the same ones; it
+                is known by itself, so that one made anew each time is computed as often.
+            args: Sizes, and constants that can be keys of dictionaries.
+        """
+        self._require_open()
+        places = tuple(map(self._operand, args))
+        key = fn, places
+        found = self._places.get(key)
+        if found is None:
+            found = self._place(key, fn(*(self._values[place] for place in places)))
+            self._steps.append((found, fn, places, -1, None))
+        return Size(self, found, self._values[found])
+
     def decide(self, fn: Callable[[Any, Any], Any], x: Number, z: Number) -> Any:
         """``fn(x, z)`` as it is now; other sizes must have the same."""
         self._require_open()
@@ -69,15 +128,27 @@ class Recording:
         values = self._values.copy()
         for place, size in zip(self._inputs, sizes, strict=True):
             values[place] = size
+        return values if self._take(values) else None
+
+    def go_on(self, before: Sequence[Any]) -> list[Any] | None:
+        """Of a fork: the same, from what :meth:`repeat` of the recording before it returned."""
+        values = [*before, *self._values[len(before) :]]
+        return values if self._take(values) else None
+
+    def _take(self, values: list[Any]) -> bool:
+        """Takes the steps; whether all decisions come out as before."""
         try:
             for place, fn, left, right, outcome in self._steps:
-                if place >= 0:
+                if place < 0:
+                    if fn(values[left], values[right]) != outcome:
+                        return False
+                elif right < 0:
+                    values[place] = fn(*[values[n] for n in left])
+                else:
                     values[place] = fn(values[left], values[right])
-                elif fn(values[left], values[right]) != outcome:
-                    return None
         except ZeroDivisionError:
-            return None
-        return values
+            return False
+        return True
 
     def _require_open(self) -> None:
         if self._closed:
@@ -152,8 +223,12 @@ class Size:
     def __neg__(self) -> Any:
         return 0 - self
 
+    def __abs__(self) -> Any:
+        return self.recording.evaluate(abs, self)
+
     def __index__(self) -> int:
         """The number itself: other sizes must be the same one."""
+        self.recording.exact = True
         self.recording.decide(operator.eq, self, self.value)
         return self.value
 
@@ -163,7 +238,8 @@ class Size:
         return float(self.__index__())
 
     def __hash__(self) -> int:
-        return hash(self.__index__())
+        """None: what is kept under a size in some table would be found by others."""
+        raise NoKeyError("A symbolic size is no key: it stands for other numbers too.")
 
     def __bool__(self) -> bool:
         return bool(self != 0)
@@ -174,5 +250,69 @@ class Size:
     def __rtruediv__(self, other: Any) -> Any:
         return other / self.__index__()
 
+    def __str__(self) -> str:
+        return str(self.__index__())
+
+    def __format__(self, form: str) -> str:
+        return format(self.__index__(), form)
+
     def __repr__(self) -> str:
         return f"Size({self.value})"
+
+
+def whole(n: Number) -> Number:
+    """A size as it is, any other number as an ``int``."""
+    return n if type(n) is Size else int(n)
+
+
+def present(n: Number) -> int:
+    """What a number is now, which is no decision: for what holds for all others too."""
+    return n.value if type(n) is Size else n
+
+
+def settled(n: Number) -> int:
+    """The number itself; sizes for which it is another one are decided otherwise.
+
+    For what is chosen by a number that is the same for many sizes.
+    """
+    if type(n) is Size:
+        n.recording.decide(operator.eq, n, n.value)
+        n = n.value
+    return n  # type: ignore[no-any-return]  # a number
+
+
+def evaluated(fn: Callable[..., Any], *args: Any) -> Any:
+    """``fn(*args)``; recorded as one expression where there are sizes among the numbers.
+
+    See :meth:`Recording.evaluate`.
+    """
+    for arg in args:
+        if type(arg) is Size:
+            return arg.recording.evaluate(fn, *args)
+    return fn(*args)
+
+
+def integers(numbers: Sequence[Number]) -> np.ndarray[Any, Any]:
+    """Numbers as an array of int64; of objects where there are sizes among them."""
+    symbolic = any(type(n) is Size for n in numbers)
+    return np.array(numbers, object if symbolic else np.int64)
+
+
+def holds_sizes(thing: Any) -> bool:
+    """Whether there are sizes in something: in its elements, attributes, or what it closes over."""
+    if isinstance(thing, (Size, str, bytes, int, float, np.generic, np.dtype, type(None), type)):
+        return type(thing) is Size
+    if isinstance(thing, np.ndarray):
+        return thing.dtype == object and any(map(holds_sizes, thing.reshape(-1).tolist()))
+    if isinstance(thing, Mapping):
+        return any(map(holds_sizes, thing.values()))
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        return any(map(holds_sizes, thing))
+    if isinstance(thing, functools.partial):
+        return holds_sizes(thing.args) or holds_sizes(thing.keywords)
+    if isinstance(thing, FunctionType):
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return holds_sizes([*cells, thing.__defaults__])
+    if is_dataclass(thing):
+        return any(holds_sizes(getattr(thing, field.name)) for field in fields(thing))
+    return False

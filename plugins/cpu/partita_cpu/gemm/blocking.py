@@ -5,10 +5,12 @@ from __future__ import annotations
 import enum
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.shapes.symbolic_size import Size, evaluated, integers, whole
 from partita_cpu.gemm.shares import shares_across
 from partita_cpu.gemm.tile_fields import FIELDS, STEP, THREAD_BYTES, TILE_BYTES, ZERO_BYTES
 from partita_cpu.gemm.tile_kernels import Arithmetic, on_tiles, tile_columns, tile_rows
@@ -116,6 +118,11 @@ class Images:
         return self.batch * self.out_height * self.out_width
 
     @property
+    def symbolic(self) -> bool:
+        """Whether sizes are symbolic."""
+        return Size in map(type, (self.batch, self.height, self.width))
+
+    @property
     def depth(self) -> int:
         """Products that one element of the result adds up."""
         return self.kernel[0] * self.kernel[1] * self.channels // self.groups
@@ -207,7 +214,8 @@ class Plan:
     @property
     def thread_bytes(self) -> int:
         """Scratch memory that each thread needs."""
-        return int(self.table[THREAD_BYTES])
+        found: int = whole(self.table[THREAD_BYTES])
+        return found
 
     @property
     def packing(self) -> tuple[int, ...]:
@@ -215,7 +223,6 @@ class Plan:
         return (int(self.arithmetic), self.taps, self.run, self.padded, self.columns, self.step)
 
 
-@functools.lru_cache(maxsize=PLANS)
 def plan(
     images: Images,
     machine: MachineModel,
@@ -233,9 +240,20 @@ def plan(
         storage: How input and output lie in memory.
 
     Returns:
-        The plan, which others may have too; its arrays are not to be written to.
+        The plan, which others may have too; its arrays are not to be written to, and hold sizes
+        where those of the images stand for others.
     """
+    make = _made if images.symbolic else _kept
+    return make(images, machine, arithmetic, threads, storage)
+
+
+def _made(
+    images: Images, machine: MachineModel, arithmetic: Arithmetic, threads: int, storage: Storage
+) -> Plan:
     return _Planner(images, machine, arithmetic, threads, storage).plan()
+
+
+_kept = functools.lru_cache(maxsize=PLANS)(_made)
 
 
 class _Planner:
@@ -359,7 +377,7 @@ class _Planner:
                 row += LINE_BYTES
         pieces = self._pieces(run, padded)
         within = np.arange(pieces, dtype=np.int64) * (padded // pieces * unit)
-        offsets = (np.array(cells, np.int64)[:, None] * (self.cell * unit) + within).reshape(-1)
+        offsets = (integers(cells)[:, None] * (self.cell * unit) + within).reshape(-1)
         weight = self.arithmetic.weight_bytes * self.arithmetic.planes
         block = taps * padded * self.columns * weight
         # What tiles read behind a run is multiplied by zeros, and must be numbers.
@@ -381,7 +399,7 @@ class _Planner:
             **self._places(),
         }
         values["THREAD_BYTES"] += partial
-        table = np.array([values[name] for name in FIELDS], np.int64)
+        table = integers([values[name] for name in FIELDS])
         return Plan(
             i,
             self.level,
@@ -430,7 +448,8 @@ class _Planner:
         """Everything that the drivers read, but for what depends on the runs."""
         i, planes = self.images, self.arithmetic.planes
         halo = self.source is Source.HALO
-        flat = halo and i.stride == (1, 1) and (self.tiles or self._flat_is_better())
+        run_on = halo and i.stride == (1, 1)
+        flat = run_on and (self.tiles or evaluated(_runs_on, *self._lines()))
         units = i.batch * i.out_height if halo else i.pixels
         cell_bytes = self.cell * self.arithmetic.element_bytes if halo else row
         unit_bytes = cell_bytes * planes * (self.pitch * i.stride[0] if halo else 1)
@@ -439,26 +458,14 @@ class _Planner:
         weights = block * self.blocks * i.groups
         large = self.machine.l2_bytes(LARGE_PANEL_SHARE)
         room = large if weights > large else self.machine.l2_bytes(PANEL_SHARE)
-        panel = max(1, room // max(1, unit_bytes) - extra)
-        panel = max(grain, panel // grain * grain)
+        panel = evaluated(_panel, room, unit_bytes, extra, grain)
         moved = i.batch * i.height * i.width * i.channels * 4 + i.pixels * i.outputs * 4
-
-        def tiles_in(count: int) -> int:
-            if flat:
-                return -(-((count - 1) * self.pitch + i.out_width) // self.rows)
-            return count * -(-i.out_width // self.rows) if halo else -(-count // self.rows)
-
         grains, columns = -(-units // grain), self.blocks * i.groups
-        shares = shares_across(
-            grains,
-            columns,
-            self.threads,
-            weights / max(1, moved),
-            lambda pieces: tiles_in(pieces * grain),
-            self._laying(),
-        )
-        panel = min(panel, -(-grains // (self.threads // shares)) * grain)
-        tiles = tiles_in(panel)
+        lines = halo, flat, self.pitch, i.out_width, self.rows
+        problem = columns, self.threads, weights, self._laying()
+        shares = evaluated(_shares, grains, grain, moved, *problem, *lines)
+        panel = evaluated(min, panel, -(-grains // (self.threads // shares)) * grain)
+        tiles = evaluated(_tiles, panel, *lines)
         plane = 0
         if self.source is not Source.DIRECT:
             lines = (panel - 1) * i.stride[0] + 1 + extra
@@ -493,7 +500,7 @@ class _Planner:
             "BLOCKS": self.blocks,
             "PITCH": self.pitch,
             "TRAIL": min(i.begin[1], i.end[1]) + self.spare if halo else 0,
-            "FLAT": int(flat),
+            "FLAT": whole(flat),
             "UNITS": units,
             "GRAIN": grain,
             "PANEL_UNITS": panel,
@@ -511,9 +518,53 @@ class _Planner:
         taps = self.images.depth / self.group_channels if self.source is Source.HALO else 1
         return (LAYING_FOR_TILES if self.tiles else LAYING) / taps
 
-    def _flat_is_better(self) -> bool:
-        """Whether rows of tiles should run on over the ends of image rows."""
-        i = self.images
-        lines = -(-i.out_width // self.rows) * i.out_height
-        across = -(-i.out_height * self.pitch // self.rows)
-        return across * self.rows < i.out_width * i.out_height * 1.02 and across < lines
+    def _lines(self) -> tuple[int, int, int, int]:
+        """Lines of the result, their pixels, pixels from one to the next, and rows of a tile."""
+        return self.images.out_height, self.images.out_width, self.pitch, self.rows
+
+
+def _runs_on(lines: int, width: int, pitch: int, rows: int) -> bool:
+    """Whether rows of tiles should run on over the ends of image rows."""
+    across = -(-lines * pitch // rows)
+    return across * rows < width * lines * 1.02 and across < -(-width // rows) * lines
+
+
+def _panel(room: int, unit_bytes: int, extra: int, grain: int) -> int:
+    """Rows of a panel, whole grains, that have room."""
+    panel = max(1, room // max(1, unit_bytes) - extra)
+    return max(grain, panel // grain * grain)
+
+
+def _tiles(count: int, halo: bool, flat: bool, pitch: int, width: int, rows: int) -> int:
+    """Tiles in one column of so many rows of the result."""
+    if flat:
+        return -(-((count - 1) * pitch + width) // rows)
+    return count * -(-width // rows) if halo else -(-count // rows)
+
+
+def _shares(
+    grains: int,
+    grain: int,
+    moved: int,
+    columns: int,
+    threads: int,
+    weights: int,
+    laying: float,
+    *lines: Any,
+) -> int:
+    """Shares across of a product that reads and writes so many bytes beside its weights.
+
+    Args:
+        grains: Pieces that rows can be shared in.
+        grain: Rows of one.
+        moved: Bytes of input and result.
+        columns: Columns of tiles.
+        threads: How many share them.
+        weights: Bytes of the weights.
+        laying: See `shares_across`.
+        lines: What `_tiles` takes beside a count.
+    """
+    read = weights / max(1, moved)
+    return shares_across(
+        grains, columns, threads, read, lambda pieces: _tiles(pieces * grain, *lines), laying
+    )

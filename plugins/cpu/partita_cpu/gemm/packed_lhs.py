@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.shapes.symbolic_size import evaluated, integers, whole
 from partita_cpu.gemm.nonfinite import LARGEST, whole_term
 from partita_cpu.gemm.product_records import Epilogue, ProductArrays
 from partita_cpu.gemm.shares import own_share, shares_across
@@ -115,14 +116,18 @@ def laid_table(
     # With one tile down weights are read once in any case, and in order if sums are not cut.
     chunks = 1 if tiles == 1 and planes == 2 else -(-steps // _chunk_steps(machine, planes))
     chunk = -(-steps // chunks)
-    across = shares_across(tiles, blocks, threads, columns / rows)
+    across = evaluated(_shares, tiles, blocks, threads, columns, rows)
     tile_bytes = 2 * TILE * planes * 2 * chunk
     most = -(-tiles // (threads // across))
     panels = -(-most // max(1, machine.l2_bytes(PANEL_SHARE) // tile_bytes))
     panel = -(-most // panels)
-    group = blocks if chunks == 1 else max(1, SUMS // panel)
+    group = blocks if chunks == 1 else evaluated(max, 1, SUMS // panel)
     cut = (chunk, group, panel, across)
-    return np.array((rows, steps, planes, columns, blocks, *cut, int(stays)), np.int64)
+    return integers((rows, steps, planes, columns, blocks, *cut, int(stays)))
+
+
+def _shares(tiles: int, blocks: int, threads: int, columns: int, rows: int) -> int:
+    return shares_across(tiles, blocks, threads, columns / rows)
 
 
 def _chunk_steps(machine: MachineModel, planes: int) -> int:
@@ -134,7 +139,7 @@ def _chunk_steps(machine: MachineModel, planes: int) -> int:
 
 def thread_bytes(table: Array) -> int:
     """Scratch memory that each thread needs: a tile, then the sums that are put aside."""
-    aside = 0 if table[CHUNK] == table[STEPS] else int(table[GROUP] * table[PANEL])
+    aside = 0 if table[CHUNK] == table[STEPS] else whole(table[GROUP] * table[PANEL])
     return (1 + aside) * TILE_BYTES + 64
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.lowering import Operand
+from partita.lowering.shapes.symbolic_size import present
 from partita.storage.numba_cache import keep_compiled
 from partita_cpu.jit.deferred_numba import afresh, compiler, compiles_afresh, lock, types
 from partita_cpu.jit.record_arguments import grouped, records_of
@@ -132,7 +133,7 @@ def kinds_of(args: Sequence[Any]) -> Kinds | None:
     """The kinds of arguments (without the share); ``None`` if one is of another kind."""
     kinds: list[str] = []
     for arg in args:
-        kind = _KINDS.get(type(arg))
+        kind = _KINDS.get(type(present(arg)))
         if kind is None:
             if not isinstance(arg, Operand) and not (
                 isinstance(arg, np.ndarray) and arg.flags.carray
@@ -145,7 +146,13 @@ def kinds_of(args: Sequence[Any]) -> Kinds | None:
     return tuple(kinds)
 
 
-_KINDS = {int: "int", np.int64: "int", float: "float", np.float64: "float", np.float32: "single"}
+_KINDS = {
+    int: "int",
+    np.int64: "int",
+    float: "float",
+    np.float64: "float",
+    np.float32: "single",
+}
 
 
 @functools.cache

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from partita.lowering import Array
+from partita.lowering.shapes.symbolic_size import evaluated, whole
 from partita_cpu.jit.llvm_kernel import function_address
 from partita_cpu.llvm.function import Function
 
@@ -43,49 +45,58 @@ class Entry:
         return 1 + len(_flat(self.kinds))
 
 
-def fill(
-    slots: Array,
-    entry: Entry,
-    args: Sequence[Any],
-    address_of: Callable[[Any], int] = lambda operand: 0,
-) -> list[int]:
-    """Writes a call's arguments into its slots.
+def fill(slots: Array, entry: Entry, args: Sequence[Any]) -> None:
+    """Writes a call's arguments, arrays and numbers, into its slots."""
+    values: list[int] = []
+    for arg, slot in zip(args, append_call(values, entry, args), strict=True):
+        if slot:
+            values[slot] = arg.ctypes.data
+    slots[:] = values
+
+
+def append_call(values: list[Any], entry: Entry, args: Sequence[Any]) -> list[int]:
+    """Adds what a call's slots hold, but for addresses.
 
     Args:
-        slots: Where to.
+        values: Where to. Sizes stay what they are.
         entry: The kernel.
-        args: Arrays, numbers, and operands in the place of arrays.
-        address_of: Where the array is that an operand stands for; 0 for one that comes later.
+        args: Arrays, or operands like them, and numbers.
 
     Returns:
-        For each argument the slot of its address (of arrays), or 0.
+        For each argument the place of its address (of arrays), or 0.
     """
-    values: list[int] = [entry.function]
+    values.append(entry.function)
     places: list[int] = []
-    doubles: list[tuple[int, float]] = []
     for arg, kind in zip(args, entry.kinds, strict=True):
         if kind == "int":
             places.append(0)
-            values.append(int(arg))
+            values.append(whole(arg))
         elif kind == "float":
             places.append(0)
-            doubles.append((len(values), arg))
-            values.append(0)
+            values.append(evaluated(_bits, arg))
         elif kind == "single":
             places.append(0)
-            values.append(int(np.float32(arg).view(np.int32)))
+            values.append(evaluated(_bits_of_single, arg))
         else:
             places.append(len(values) + 4)
-            start = arg.ctypes.data if isinstance(arg, np.ndarray) else address_of(arg)
             itemsize, shape = arg.dtype.itemsize, arg.shape
             if len(shape) == 1:
-                values += (0, 0, shape[0], itemsize, start, shape[0], itemsize)
+                values += (0, 0, shape[0], itemsize, 0, shape[0], itemsize)
             else:
-                values += (0, 0, arg.size, itemsize, start, *shape, *_strides(shape, itemsize))
-    slots[:] = values
-    for place, number in doubles:
-        slots.view(np.float64)[place] = number
+                values += (0, 0, arg.size, itemsize, 0, *shape, *_strides(shape, itemsize))
     return places
+
+
+def _bits(number: float) -> int:
+    """The bits of a number, as an integer."""
+    return int(_BITS.unpack(_FLOAT64.pack(number))[0])
+
+
+def _bits_of_single(number: Any) -> int:
+    return int(np.float32(number).view(np.int32))
+
+
+_BITS, _FLOAT64 = struct.Struct("=q"), struct.Struct("=d")
 
 
 def _strides(shape: Sequence[int], itemsize: int) -> list[int]:

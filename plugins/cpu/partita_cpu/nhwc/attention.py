@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.symbolic_size import integers, whole
 from partita_cpu.gemm.batched import PACKED_SHARE
 from partita_cpu.gemm.precision_policy import native_choice
 from partita_cpu.gemm.tile_kernels import Arithmetic, tile_columns, tile_kernels, tile_rows
@@ -275,7 +276,7 @@ def emit_attention(
         attend_heads,
         AttentionInputs(q, k, v, q if mask is None else b.flat(mask)),
         y,
-        b.empty((choice.threads * int(table[ROOM]),), np.float32),
+        b.empty((choice.threads * whole(table[ROOM]),), np.float32),
         b.constant(np.zeros(1, np.int64)),
         b.constant(tile_kernels(choice.level, Arithmetic.F32)),
         b.constant(table),
@@ -298,7 +299,7 @@ def attention_table(
     steps = (0, 0, 0, 0) if mask is None else mask_strides(mask)
     flags = int(mask is not None), int(closed_is_zero)
     rows, columns = tile_rows(level, Arithmetic.F32), tile_columns(level)
-    table = np.array([*sizes, *places, *steps, *flags, 0, rows, columns], np.int64)
+    table = integers([*sizes, *places, *steps, *flags, 0, rows, columns])
     line = -(-sizes[4] // columns) * columns
     table[ROOM] = packed_floats(table) + rows * line + columns + _TILE + _LINE
     return table
@@ -306,8 +307,9 @@ def attention_table(
 
 def packed_floats(table: Array) -> int:
     """Floats of the packed keys and values of one head."""
-    keys, depth, outputs, wide = (int(table[i]) for i in (KEYS, DEPTH, OUTPUTS, COLUMNS))
-    return (-(-keys // wide) * depth + -(-outputs // wide) * keys) * wide
+    keys, depth, outputs, wide = (whole(table[i]) for i in (KEYS, DEPTH, OUTPUTS, COLUMNS))
+    floats: int = (-(-keys // wide) * depth + -(-outputs // wide) * keys) * wide
+    return floats
 
 
 def mask_strides(shape: Sequence[int]) -> tuple[int, ...]:

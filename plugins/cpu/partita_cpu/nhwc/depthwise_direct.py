@@ -12,6 +12,7 @@ import numpy as np
 
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit import llvm_kernel
 from partita_cpu.jit.intrinsics.address_call import address, call_weigh
 from partita_cpu.jit.loop_kernel import loop
@@ -67,7 +68,7 @@ def places(
     across = window.size[1:], window.kernel[1:], window.stride[1:], window.dilation[1:2]
     sizes = [n for numbers in (*across, window.begin[1:], window.out[1:]) for n in numbers]
     rest = [channels, x_pitch, x_first, 2 if half else 4, level.lanes]
-    return np.array([*sizes, *rest], np.int64)
+    return integers([*sizes, *rest])
 
 
 @functools.cache

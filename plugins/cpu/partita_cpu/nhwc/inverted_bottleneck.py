@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from partita.lowering import Array
 from partita.lowering.geometry.windows import Window
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.gemm.macrokernel import addresses_of, multiply_panel, own_memory
 from partita_cpu.gemm.product_records import (
     Epilogue,
@@ -87,7 +86,7 @@ def bands(window: Window, channels: int, machine: MachineModel, threads: int) ->
     if rows > TWICE * lines * stride:
         return None
     numbers = (height, width, oh, ow, stride, top, reach, channels, lines, rows)
-    return np.array(numbers, np.int64)
+    return integers(numbers)
 
 
 class Expansion(NamedTuple):

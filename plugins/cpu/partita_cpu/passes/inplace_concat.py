@@ -9,6 +9,7 @@ shares one buffer with it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from partita.lowering import Graph, Node, Value
 from partita.lowering.nhwc.conversion import DOMAIN
@@ -34,7 +35,7 @@ class _Buffer:
     """A tensor that several nodes write to."""
 
     value: Value
-    shape: tuple[int, ...]
+    shape: tuple[Any, ...]
     half: bool
     parts: list[Node] = field(default_factory=list)  # who writes to it
 
@@ -93,7 +94,7 @@ class _Slices:
         output = concat.outputs[0]
         if output is None or output.shape is None:
             return
-        shape = tuple(dim for dim in output.shape if isinstance(dim, int))
+        shape = output.shape
         value = Value(f"{output.name}:buffer", output.dtype, shape)
         buffer = _Buffer(value, shape, bool(concat.attrs.get("half")))
         self._buffers.append(buffer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from threading import Event
 from typing import Any
 
@@ -18,14 +18,12 @@ from partita.lowering.memory_plan import ALIGNMENT
 from partita.lowering.program import Spec, Step, plain
 from partita.lowering.recently_used import RecentlyUsed
 from partita.lowering.target import MOST_KEPT_BYTES
+from partita_cpu.runtime.call_layout import CallLayout, Place
 from partita_cpu.runtime.call_table import Stretch, Walker
-from partita_cpu.runtime.kernel_loading import callable_of, load_kernels
+from partita_cpu.runtime.kernel_loading import callable_of
 from partita_cpu.threads.step_team import PARALLEL_WORK, Team
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
-Place = tuple[int, int, tuple[int, ...]]
-"""Where an array of the caller is used: call, argument, shape of the view."""
-
 Times = list[tuple[OpRecord, int, int]]
 """Operation, wall time and CPU time (of the calling thread) in nanoseconds."""
 
@@ -185,38 +183,51 @@ class GraphRunner:
         return self._arena
 
 
-class Arena:
-    """Where the intermediate tensors of a program lie.
+class Memory:
+    """Where the tensors of a program lie.
 
     Args:
-        memory: At least as many bytes as they take.
-        offsets: Where each starts; see :class:`partita.lowering.Program`.
+        program: The program.
+        arena: At least as many bytes as its intermediate tensors take.
+        buffers: What its outputs are made in.
+
+    Attributes:
+        start: The address of the arena.
     """
 
-    def __init__(self, memory: Array, offsets: Mapping[Operand, int]) -> None:
-        self._memory = memory
-        self._offsets = offsets
-        self._start: int = memory.ctypes.data
+    def __init__(self, program: Program, arena: Array, buffers: Sequence[Array | None]) -> None:
+        self._program = program
+        self._arena = arena
+        self._buffers = buffers
+        self.start: int = arena.ctypes.data
         self._arrays: dict[Operand, Array] = {}
-
-    def address(self, operand: Operand) -> int:
-        """Where an intermediate tensor starts; 0 for anything else."""
-        offset = self._offsets.get(operand.root)
-        return 0 if offset is None else self._start + offset
 
     def array(self, operand: Operand) -> Array:
         """The memory of an intermediate tensor."""
         found = self._arrays.get(operand)
         if found is None:
-            start = self._offsets[operand.root]
-            raw = self._memory[start : start + operand.nbytes]
+            start = self._program.offsets[operand.root]
+            raw = self._arena[start : start + operand.nbytes]
             found = self._arrays[operand] = raw.view(operand.dtype).reshape(operand.shape)
         return found
 
-    def elements(self, arg: Any) -> Any:
-        """The same for an argument of a step; one that is no intermediate tensor as it is."""
-        there = isinstance(arg, Operand) and arg.root in self._offsets
-        return self.array(arg) if there else arg
+    def arguments(self, number: int) -> list[Any]:
+        """The arguments of a step: arrays in place of operands, but for those of inputs."""
+        return [self._argument(arg) for arg in self._program.steps[number].args]
+
+    def _argument(self, arg: Any) -> Any:
+        if isinstance(arg, np.ndarray):
+            return plain(arg)
+        if not isinstance(arg, Operand):
+            return arg
+        if arg.const is not None:
+            return arg.const
+        if arg.root in self._program.offsets:
+            return self.array(arg)
+        for owner, buffer in zip(self._program.owned, self._buffers, strict=True):
+            if owner is arg.root and buffer is not None:
+                return buffer.reshape(arg.shape)
+        return arg
 
 
 class BoundProgram:
@@ -244,7 +255,6 @@ class BoundProgram:
         self._cancelled = cancelled
         self._team = team
         self._times = times
-        self._arena = Arena(arena, program.offsets)
         self._most_bytes = most_bytes
         self._results: dict[Operand, Array] = {}
         self._inputs: list[Array | None] = [None] * len(program.inputs)
@@ -254,23 +264,22 @@ class BoundProgram:
             for operand in program.outputs
         ]
         self._outputs: list[Array | None] = list(self._buffers)
-        self._input_places: list[list[Place]] = [[] for _ in program.inputs]
-        self._output_places: list[list[Place]] = [[] for _ in program.outputs]
-        self._calls: list[Call] = []
-        self._shifts: list[int] = []
-        self._args: list[list[Any]] = []
-        entries = load_kernels(program)
-        walked = [team.crew is not None and entry is not None for entry in entries]
-        self._bind_steps(walked)
+        self._memory = Memory(program, arena, self._buffers)
+        layout = _layout_of(program, team)
+        self._input_places, self._output_places = layout.inputs, layout.outputs
         self._walker: Walker | None = None
         if team.crew is not None:
-            self._walker = Walker(program.steps, entries, self._args, team.crew, self._arena)
-        for number, (step, args) in enumerate(zip(program.steps, self._args, strict=True)):
-            self._append(step, args, self._walker is not None and self._walker.taken[number])
+            slots = layout.slots(program, self._memory.start, self._buffers)
+            self._walker = Walker(program.steps, layout, slots, team.crew, self._memory)
+        self._calls: dict[int, Call] = {
+            number: self._call(step, self._memory.arguments(number))
+            for number, step in enumerate(program.steps)
+            if not layout.taken[number]
+        }
         self._held = self._places_held()
         rest = program.rest
         self._rest = None if rest is None else self._runner(rest.specializer, times)
-        arguments = sum(map(len, self._args))
+        arguments = sum(len(step.args) for step in program.steps)
         self._own_bytes = _ARGUMENT_BYTES * arguments + sum(
             array.nbytes for array in self._buffers if array is not None
         )
@@ -321,10 +330,8 @@ class BoundProgram:
         """Keeps no input after a run: their addresses stay, and are used if they come again."""
         self._inputs = [None] * len(self._inputs)
         for _, places in self._held:
-            for number, position, _ in places:
-                fn, args = self._calls[number]
-                shift = position + self._shifts[number]
-                self._calls[number] = fn, (*args[:shift], None, *args[shift + 1 :])
+            for number, position in places:
+                self._put(number, position, None)
 
     def _places_held(self) -> list[tuple[int, list[Place]]]:
         """The inputs that calls of Python have as arguments, and where."""
@@ -353,7 +360,7 @@ class BoundProgram:
             if any(np.may_share_memory(new, out) for out in self._outputs if out is not None):
                 return False
         places = [place for found in self._input_places for place in found]
-        if not all(walker.reaches(number, position) for number, position, _ in places):
+        if not all(walker.reaches(number, position) for number, position in places):
             return False
         self._inputs = list(arrays)
         for found, array in zip(self._input_places, arrays, strict=True):
@@ -366,7 +373,7 @@ class BoundProgram:
         elif self._walker is not None:
             self._walker.run(self._calls)
         else:
-            for fn, args in self._calls:
+            for fn, args in self._calls.values():
                 fn(*args)
 
     def _runner(self, specializer: ProgramMaker, times: Times | None = None) -> GraphRunner:
@@ -376,44 +383,16 @@ class BoundProgram:
     def _buffer(operand: Operand) -> Array:
         return aligned_empty(operand.shape, operand.dtype)
 
-    def _bind_steps(self, walked: Sequence[bool]) -> None:
-        inputs = {o: i for i, o in enumerate(self._program.inputs) if o.const is None}
-        owned = {o: i for i, o in enumerate(self._program.owned) if o is not None}
-        for number, step in enumerate(self._program.steps):
-            args = list(step.args)
-            for position, arg in enumerate(args):
-                if isinstance(arg, Subgraph):
-                    args[position] = self._runner(arg.specializer).run
-                elif isinstance(arg, np.ndarray):
-                    args[position] = plain(arg)
-                elif isinstance(arg, Operand) and arg.const is not None:
-                    args[position] = arg.const
-                elif isinstance(arg, Operand):
-                    place = (number, position, arg.shape)
-                    if arg.root in inputs:
-                        self._input_places[inputs[arg.root]].append(place)
-                    elif arg.root in owned:
-                        index = owned[arg.root]
-                        self._output_places[index].append(place)
-                        args[position] = self._buffers[index].reshape(arg.shape)  # type: ignore[union-attr]
-                    elif not walked[number]:
-                        args[position] = self._arena.array(arg)
-            self._args.append(args)
-
-    def _append(self, step: Step, args: list[Any], taken: bool) -> None:
-        """Adds a call; those through the team or :meth:`_keep` have one argument in front."""
-        if taken:
-            call: Call = _walked, ()
-        elif step.results:
-            call = self._keep, (step, *args)
-        elif not step.shares:
-            call = step.fn, tuple(args)
-        elif step.work >= PARALLEL_WORK and self._team.size > 1:
-            call = self._team.run, (callable_of(step.fn, step.args), *args)
-        else:
-            call = callable_of(step.fn, step.args), (*args, 0, 1)
-        self._calls.append(call)
-        self._shifts.append(1 if call[0] in (self._keep, self._team.run) else 0)
+    def _call(self, step: Step, args: Sequence[Any]) -> Call:
+        """A call of Python; one through the team or :meth:`_keep` has an argument in front."""
+        args = [self._runner(a.specializer).run if isinstance(a, Subgraph) else a for a in args]
+        if step.results:
+            return self._keep, (step, *args)
+        if not step.shares:
+            return step.fn, tuple(args)
+        if step.work >= PARALLEL_WORK and self._team.size > 1:
+            return self._team.run, (callable_of(step.fn, step.args), *args)
+        return callable_of(step.fn, step.args), (*args, 0, 1)
 
     def _keep(self, step: Step, *args: Any) -> None:
         """Runs a step whose result shapes only the run tells, and keeps its results."""
@@ -422,13 +401,17 @@ class BoundProgram:
             self._results[operand] = plain(np.asarray(array, dtype=wanted))
 
     def _patch(self, places: Sequence[Place], array: Array) -> None:
-        for number, position, shape in places:
+        for number, position in places:
             if self._walker is not None and self._walker.patch(number, position, array):
                 continue
-            fn, args = self._calls[number]
-            shift = position + self._shifts[number]
-            view = array if array.shape == shape else array.reshape(shape)
-            self._calls[number] = fn, (*args[:shift], view, *args[shift + 1 :])
+            shape = self._program.steps[number].args[position].shape
+            self._put(number, position, array if array.shape == shape else array.reshape(shape))
+
+    def _put(self, number: int, position: int, thing: Any) -> None:
+        """Gives a call of Python another argument."""
+        fn, args = self._calls[number]
+        shift = position + (fn in (self._keep, self._team.run))
+        self._calls[number] = fn, (*args[:shift], thing, *args[shift + 1 :])
 
     def _take_outputs(self, inputs: Sequence[Array], given: Sequence[Array | None] | None) -> None:
         """Lets steps write to the given arrays; not to one that an input still lies in."""
@@ -481,7 +464,7 @@ class BoundProgram:
         for index, owner in enumerate(self._program.owned):
             if owner is root:
                 return self._outputs[index].reshape(operand.shape)  # type: ignore[union-attr]
-        return self._arena.array(operand)
+        return self._memory.array(operand)
 
     def _run_timed(self, times: Times) -> None:
         clock, cpu_clock = time.perf_counter_ns, time.thread_time_ns
@@ -497,8 +480,12 @@ class BoundProgram:
             times.append((step.op, clock() - start, cpu_clock() - cpu_start))
 
 
-def _walked() -> None:
-    """Stands for a call that the walker makes."""
+def _layout_of(program: Program, team: Team) -> CallLayout:
+    """The layout of a program's calls; if the program was recorded, that of its class."""
+    if team.crew is not None and program.recorded is not None:
+        made: CallLayout = program.recorded.made
+        return made
+    return CallLayout(program, team.crew is not None)
 
 
 def _in_place(arrays: Sequence[Array]) -> list[Array] | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from partita.lowering import Array, Step
 from partita_cpu.jit.kernel_wrappers import Checked
-from partita_cpu.jit.trampoline import Entry, fill
+from partita_cpu.runtime.call_layout import CallLayout, address_of
 from partita_cpu.threads.thread_pool import ROW, Crew, Rows, raise_failure
 
 SHARED_WORK = 1 << 15
@@ -25,11 +25,8 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 class Memory(Protocol):
     """Where the operands of a program lie."""
 
-    def address(self, operand: Any) -> int:
-        """Where an operand's elements start; 0 for what a run brings: :meth:`Walker.patch`."""
-
-    def elements(self, arg: Any) -> Any:
-        """The elements of an operand that has an address; anything else as it is."""
+    def arguments(self, number: int) -> Sequence[Any]:
+        """The arguments of a step: arrays in place of operands, but for inputs."""
 
 
 class Walker:
@@ -37,50 +34,38 @@ class Walker:
 
     Args:
         steps: The program's steps.
-        entries: For each step how to call it, or ``None`` if Python does.
-        args: For each step its arguments, with arrays in place of operands, or for steps that have
-            an entry the operands.
+        layout: The layout of their calls.
+        slots: The arguments of all calls, as the layout has them.
         crew: The threads.
-        memory: Where operands lie.
+        memory: Asked for the arguments of a step that failed.
     """
 
     def __init__(
-        self,
-        steps: Sequence[Step],
-        entries: Sequence[Entry | None],
-        args: Sequence[Sequence[Any]],
-        crew: Crew,
-        memory: Memory,
+        self, steps: Sequence[Step], layout: CallLayout, slots: Array, crew: Crew, memory: Memory
     ) -> None:
         self._crew = crew
         self._memory = memory
-        sizes = [0 if found is None else found.slots for found in entries]
-        self._slots = np.zeros(sum(sizes), np.int64)
+        self._steps = steps
+        self._slots = slots
+        self._words = slots.data
+        self._layout = layout  # which keeps arrays whose addresses are in the slots
+        self._places = layout.patched
+        self.taken = layout.taken
+        work = np.array([step.work for step in steps])
         self._table = np.zeros((len(steps), ROW), np.int64)
-        self._places: dict[tuple[int, int], int] = {}
-        self._kernels = [step.fn for step in steps]
-        self._kept = args
-        start, words = self._slots.ctypes.data, self._slots.data
-        at = 0
-        rows = []
-        for number, (found, size) in enumerate(zip(entries, sizes, strict=True)):
-            if found is None:
-                rows.append((0, 0, 0))
-                continue
-            slots = self._slots[at : at + size]
-            for position, place in enumerate(fill(slots, found, args[number], memory.address)):
-                if place:
-                    self._places[number, position] = at + place
-            shares = crew.size if crew.size > 1 and steps[number].work >= SHARED_WORK else 0
-            rows.append((found.trampoline, start + 8 * at, shares))
-            at += size
-        if rows:
-            self._table[:] = rows
-        self._words = words
+        self._table[:, 0] = layout.trampolines
+        self._table[:, 1] = slots.ctypes.data + 8 * layout.first_slots
+        self._table[:, 2] = crew.size * ((work >= SHARED_WORK) & (crew.size > 1))
         self._rows: int = self._table.ctypes.data
-        self.taken = [found is not None for found in entries]
-        self._parts = self._cut(steps)
+        self._parts = [
+            _Part(first, last, self._part(first, last, work) if layout.taken[first] else None)
+            for first, last in layout.parts
+        ]
         self._single: dict[int, Rows] = {}
+
+    def _part(self, first: int, last: int, work: Array) -> Rows:
+        shared = bool(work[first:last].max() >= WAKING_WORK)
+        return Rows(self._rows, first, last, shared)
 
     def reaches(self, number: int, position: int) -> bool:
         """Whether :meth:`patch` can change an argument."""
@@ -94,10 +79,10 @@ class Walker:
         place = self._places.get((number, position))
         if place is None:
             return False
-        self._words[place] = array.__array_interface__["data"][0]
+        self._words[place] = address_of(array)
         return True
 
-    def run(self, calls: Sequence[Call]) -> None:
+    def run(self, calls: Mapping[int, Call]) -> None:
         """Runs all steps; `calls` are those for Python, by number."""
         for part in self._parts:
             if part.rows is not None:
@@ -106,7 +91,7 @@ class Walker:
                 fn, args = calls[part.first]
                 fn(*args)
 
-    def run_one(self, number: int, calls: Sequence[Call]) -> None:
+    def run_one(self, number: int, calls: Mapping[int, Call]) -> None:
         """Runs one step as :meth:`run` would; `calls` are those for Python."""
         if self.taken[number]:
             rows = self._single.get(number)
@@ -120,11 +105,11 @@ class Walker:
 
     def explain(self, number: int) -> None:
         """Raises what a step that failed has to say, if anything."""
-        kernel = self._kernels[number]
+        kernel = self._steps[number].fn
         if isinstance(kernel, Checked):
-            kernel.explain(*map(self._memory.elements, self._kept[number]))
+            kernel.explain(*self._memory.arguments(number))
 
-    def stretches(self, calls: Sequence[Call], keep: object) -> list[Stretch]:
+    def stretches(self, calls: Mapping[int, Call], keep: object) -> list[Stretch]:
         """What :meth:`run` does with the arrays that are in their places now, to be called later.
 
         Args:
@@ -137,22 +122,6 @@ class Walker:
             else functools.partial(calls[part.first][0], *calls[part.first][1])
             for part in self._parts
         ]
-
-    def _cut(self, steps: Sequence[Step]) -> list[_Part]:
-        """Runs of rows, and single steps for Python."""
-        parts = []
-        number = 0
-        while number < len(steps):
-            last = number
-            while last < len(steps) and self.taken[last]:
-                last += 1
-            rows = None
-            if last > number:
-                shared = max(step.work for step in steps[number:last]) >= WAKING_WORK
-                rows = Rows(self._rows, number, last, shared)
-            parts.append(_Part(number, last, rows))
-            number = max(last, number + 1)
-        return parts
 
 
 class _Part(NamedTuple):

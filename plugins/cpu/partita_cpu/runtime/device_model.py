@@ -30,6 +30,7 @@ from partita.lowering import (
     Array,
     Graph,
     Prepacked,
+    Program,
     Specializer,
     Target,
     fold_constants,
@@ -61,6 +62,7 @@ from partita_cpu.properties import CpuProperties
 from partita_cpu.query import takes, verdict
 from partita_cpu.runtime.bound_call import CpuBoundCall, ValueBoundCall
 from partita_cpu.runtime.bound_program import GraphRunner, Times
+from partita_cpu.runtime.call_layout import CallLayout
 from partita_cpu.runtime.kernel_loading import begin, load_kernels
 from partita_cpu.threads.call_queue import NativeCallQueue
 from partita_cpu.threads.openblas import use_threads
@@ -105,6 +107,7 @@ class CpuModel(DeviceModel):
             options=choice,
             prepacked=Prepacked(state),
             most_kept_bytes=properties.SHAPE_CACHE_BYTES,
+            arrange=_arrange if available() else None,
         )
         fuse(graph, (fuse_quantized, fuse_quantized_flow), takes)
         fold_constants(graph, target)
@@ -196,6 +199,11 @@ def _refine_for(choice: Choice) -> Callable[[Graph, Shapes], None]:
             keep_tiles(graph, shapes, choice)
 
     return refine
+
+
+def _arrange(program: Program) -> CallLayout:
+    """The layout of calls of all programs that are recorded with this one."""
+    return CallLayout(program, walks=True)
 
 
 class CpuRunner(Runner):

@@ -10,6 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.attention.attention_rows import NO_STAGE, Heads, Masking, attend
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -139,7 +140,7 @@ def plain_attention(
 ) -> Operand:
     """What fusion makes of attention spelled out; see `fuse_attention`."""
     around = (1, 1, 1, 1) if mask is None else (1,) * (4 - mask.ndim) + mask.shape
-    batch, heads, queries, keys = np.broadcast_shapes(
+    batch, heads, queries, keys = broadcast(
         (q.shape[0], q.shape[2], q.shape[1], 1),
         (k.shape[0], k.shape[2], 1, k.shape[1]),
         (v.shape[0], v.shape[2], 1, v.shape[1]),

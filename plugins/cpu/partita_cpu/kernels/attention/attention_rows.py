@@ -9,6 +9,8 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.result_shapes import broadcast
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.nhwc.attention import emit_attention, mask_strides
 from partita_cpu.scalar.math import copy_row, exp, like, tanh
@@ -216,8 +218,8 @@ def attend(
 
 
 def _check_sizes(b: Builder, q: Heads, k: Heads, v: Heads, masking: Masking) -> None:
-    batches = {x.tensor.shape[0] for x in (q, k, v)}
-    fits = len(batches) == 1 and k.count == v.count and k.length == v.length and k.size == q.size
+    same = q.tensor.shape[0] == k.tensor.shape[0] == v.tensor.shape[0]
+    fits = same and k.count == v.count and k.length == v.length and k.size == q.size
     mask, lengths = masking.mask, masking.lengths
     if mask is not None:
         # Keys that it does not reach are closed.
@@ -243,7 +245,7 @@ def _emit_at_once(
     scores = (batch, q.count, q.length, k.length)
     if not masking.only_adds or (mask is not None and mask.shape[-1] != k.length):
         return False
-    if mask is not None and np.broadcast_shapes(scores, mask.shape) != scores:
+    if mask is not None and broadcast(scores, mask.shape) != scores:
         return False
     parts = [q, k, v, Heads(y, q.count, q.last)]
     sizes = (batch, q.count, q.count // k.count, q.length, k.length, q.size, v.size)
@@ -276,7 +278,7 @@ def _emit_softmax(
         b.flat(scores if mask is None else mask),
         b.constant(np.zeros(1, np.int64)) if lengths is None else b.flat(lengths),
         b.flat(scores if seen is None else seen),
-        b.constant(np.array(table, np.int64)),
+        b.constant(integers(table)),
         scale,
         float(cap),
         work=8 * scores.nbytes,

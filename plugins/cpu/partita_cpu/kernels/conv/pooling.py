@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.geometry.windows import Window, count_places, resolve
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita_cpu.kernels.conv.pooling_windows import (
     divide_windows,
     max_windows,
@@ -82,7 +84,10 @@ def average_pool(b: Builder, node: Node, x: Operand) -> Operand:
         work = y.size * seen.taps
         b.call(power_windows(0), b.flat(x), b.flat(y), b.constant(seen.table), 0.0, 0, work=work)
         include = bool(node.attrs.get("count_include_pad", 0))
-        counts = [b.constant(window.counted(axis, include)) for axis in range(3)]
+        counts = [
+            b.computed((window.out[axis],), np.int64, count_places, include, *window.along(axis))
+            for axis in range(3)
+        ]
         b.call(divide_windows, b.flat(y), *counts)
     return y
 
@@ -118,7 +123,8 @@ def global_sum_pool(b: Builder, node: Node, x: Operand) -> Operand:
     mean = node.op_type == "GlobalAveragePool"
     p = 0 if mean else int(node.attrs.get("p", 2))
     if y.size:
-        b.call(row_sums, b.flat(x), b.flat(y), p, float(x.size / y.size if mean else 1))
+        count = evaluated(operator.truediv, x.size, y.size) if mean else 1.0
+        b.call(row_sums, b.flat(x), b.flat(y), p, count)
         if not mean:
             _root(b, y, p)
     return y

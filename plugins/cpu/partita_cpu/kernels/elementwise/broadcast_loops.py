@@ -13,6 +13,8 @@ import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes import result_shapes
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.scalar.math import wide_vectors
 
@@ -119,7 +121,7 @@ def broadcast_shape(b: Builder, operands: Sequence[Operand]) -> tuple[int, ...]:
     """
     shapes = [operand.shape for operand in operands]
     try:
-        return np.broadcast_shapes(*shapes)
+        return result_shapes.broadcast(*shapes)
     except ValueError as error:
         listed = ", ".join(str(list(shape)) for shape in shapes)
         raise CompileError(
@@ -199,7 +201,7 @@ def emit_broadcast(
         operands = [_expanded(b, operand, y.shape) for operand in operands]
         nest = loop_nest(y.shape, operands)
     lengths, strides = nest or ([], [])
-    plan = np.array([*lengths, *(step for own in strides for step in own)], np.int64)
+    plan = integers([*lengths, *(step for own in strides for step in own)])
     b.call(kernel, *(b.flat(operand) for operand in operands), b.flat(y), b.constant(plan), *args)
 
 

@@ -7,8 +7,9 @@ antialiasing as many as the filter covers when it is stretched by the scale.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.resampling import (
+    CROPPING,
     NEAREST_MODES,
     TRANSFORMS,
     Axis,
@@ -26,6 +28,7 @@ from partita.lowering.geometry.resampling import (
     nearest,
     scaled,
 )
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_cpu.jit.kernel import jit
 from partita_cpu.kernels.elementwise.cast import emit_cast
 from partita_cpu.kernels.half import through_float32
@@ -118,7 +121,8 @@ def upsample(b: Builder, node: Node, x: Operand, scales: Operand | None = None) 
     """Resize of old opsets, by scales only."""
     factors = node.attrs["scales"] if scales is None else b.value(scales).ravel().tolist()
     axes = [
-        Axis(n, scaled(n, f), float(np.float32(f))) for n, f in zip(x.shape, factors, strict=True)
+        Sizes(n, evaluated(scaled, n, f), float(np.float32(f)))
+        for n, f in zip(x.shape, factors, strict=True)
     ]
     return _resampled(b, node, x, axes, "")
 
@@ -146,30 +150,56 @@ def resize(
     given = attrs.get("axes")
     along = list(range(x.ndim)) if given is None else [axis_of(node, a, x.ndim) for a in given]
     region = [0.0] * len(along) + [1.0] * len(along)
-    if transform == "tf_crop_and_resize":
+    if transform == CROPPING:
         if roi is None:
             raise CompileError(
                 f"Operation '{node.name}' (Resize) has no 'roi' input, "
                 "which tf_crop_and_resize needs."
             )
         region = b.value(roi).astype(np.float64).ravel().tolist()
-    axes = [Axis(n, n, 1.0) for n in x.shape]
+    axes = [Sizes(n, n, 1.0) for n in x.shape]
     if scales is not None and scales.size:
         factors = [float(f) for f in b.value(scales).ravel()]
-        outs = [scaled(x.shape[a], f) for a, f in zip(along, factors, strict=True)]
+        outs = [evaluated(scaled, x.shape[a], f) for a, f in zip(along, factors, strict=True)]
     elif sizes is not None:
         policy = attrs.get("keep_aspect_ratio_policy", "stretch")
-        outs, factors = fitted([x.shape[a] for a in along], ints(b, sizes), policy)
+        outs, factors = _fitted([x.shape[a] for a in along], ints(b, sizes), policy)
     else:
         raise CompileError(f"Operation '{node.name}' (Resize) has neither scales nor sizes.")
     for k, axis in enumerate(along):
         bounds = region[k], region[k + len(along)]
-        axes[axis] = Axis(x.shape[axis], outs[k], factors[k], transform, *bounds)
+        axes[axis] = Sizes(x.shape[axis], outs[k], factors[k], transform, *bounds)
     rounding = attrs.get("nearest_mode", "round_prefer_floor")
     return _resampled(b, node, x, axes, rounding)
 
 
-def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Axis], rounding: str) -> Operand:
+def _fitted(
+    shape: Sequence[int], sizes: Sequence[int], policy: str
+) -> tuple[list[int], list[float]]:
+    """As `fitted`, for sizes that may stand for others."""
+    found = evaluated(_flat_fitted, policy, *shape, *sizes)
+    numbers = [evaluated(operator.getitem, found, n) for n in range(2 * len(shape))]
+    return numbers[: len(shape)], numbers[len(shape) :]
+
+
+def _flat_fitted(policy: str, *sizes: int) -> tuple[float, ...]:
+    half = len(sizes) // 2
+    outs, factors = fitted(sizes[:half], sizes[half:], policy)
+    return *outs, *factors
+
+
+class Sizes(NamedTuple):
+    """What `Axis` takes; numbers may stand for others."""
+
+    size: int
+    out: int
+    scale: float
+    transform: str = "asymmetric"
+    start: float = 0.0
+    end: float = 1.0
+
+
+def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Sizes], rounding: str) -> Operand:
     """`x` with each axis resampled, those that shrink first."""
     mode = node.attrs.get("mode", "nearest")
     if mode != "nearest" and x.dtype.kind != "f":
@@ -178,16 +208,28 @@ def _resampled(b: Builder, node: Node, x: Operand, axes: Sequence[Axis], roundin
             b.call_numpy(_settle, wide)
         return emit_cast(b, wide, x.dtype)
     y = x
-    order = [k for k, axis in enumerate(axes) if not axis.is_identity]
-    order.sort(key=lambda k: (axes[k].out / max(axes[k].size, 1), -k))
+    order = [k for k, axis in enumerate(axes) if not settled(evaluated(_is_identity, *axis))]
+    order.sort(key=lambda k: (evaluated(_growth, axes[k].out, axes[k].size), -k))
     for k in order:
         if mode == "nearest":
-            y = taken(b, y, nearest(axes[k], rounding), k)
+            y = taken(b, y, k, axes[k].out, _nearest, rounding, *axes[k])
         else:
-            y = _mixed(b, y, k, *_taps(node, mode, axes[k], x.dtype.type))
-    if any(axis.crops for axis in axes):
-        y = _extrapolated(b, node, y, [axis.outside() for axis in axes])
+            y = _mixed(b, y, k, axes[k].out, _taps(node, mode, axes[k], x.dtype.type))
+    if any(axis.transform == CROPPING for axis in axes):
+        y = _extrapolated(b, node, y, [Axis(*axis).outside() for axis in axes])
     return y if y is not x else b.view(x, x.shape)
+
+
+def _is_identity(*axis: Any) -> bool:
+    return Axis(*axis).is_identity
+
+
+def _growth(out: int, size: int) -> float:
+    return out / max(size, 1)
+
+
+def _nearest(rounding: str, *axis: Any) -> Array:
+    return nearest(Axis(*axis), rounding)
 
 
 def _settle(y: Array) -> None:
@@ -195,36 +237,50 @@ def _settle(y: Array) -> None:
     y += np.copysign(_JUST_BELOW, y)
 
 
-def _taps(node: Node, mode: str, axis: Axis, kind: Any) -> tuple[Array, Array]:
+def _taps(node: Node, mode: str, axis: Sizes, kind: Any) -> Any:
     """An axis' table for the attributes of a node: (out, taps) elements and as many weights."""
     attrs: dict[str, Any] = node.attrs
     outside = bool(attrs.get("exclude_outside", 0))
     a = attrs.get("cubic_coeff_a", -0.75) if mode == "cubic" else None
-    if attrs.get("antialias", 0):
-        return antialiased(axis, a, outside)
-    return linear(axis, kind) if a is None else cubic(axis, a, outside)
+    return evaluated(_used_taps, a, bool(attrs.get("antialias", 0)), outside, kind, *axis)
 
 
-def _mixed(b: Builder, x: Operand, axis: int, index: Array, weights: Array) -> Operand:
+def _used_taps(
+    a: float | None, smooth: bool, outside: bool, kind: Any, *axis: Any
+) -> tuple[Array, Array]:
+    """Elements and weights, without taps that weigh nothing anywhere."""
+    whole = Axis(*axis)
+    if smooth:
+        index, weights = antialiased(whole, a, outside)
+    else:
+        index, weights = linear(whole, kind) if a is None else cubic(whole, a, outside)
     used = np.any(weights != 0, axis=0)
     used[0] |= not used.any()  # far from the input nothing weighs, and the sums are 0
-    if not used.all():
-        index, weights = index[:, used], weights[:, used]
-    out = len(index)
+    return index[:, used], weights[:, used].astype(kind)
+
+
+def _mixed(b: Builder, x: Operand, axis: int, out: int, table: Any) -> Operand:
+    """`x` with an axis resampled by the table of `_taps`."""
+    taps = settled(evaluated(_count, table))
     y = b.empty([*x.shape[:axis], out, *x.shape[axis + 1 :]], x.dtype)
     if y.size:
         b.call(
             mix_taps,
             b.flat(x),
             b.flat(y),
-            b.constant(index),
-            b.constant(weights.astype(x.dtype)),
+            b.computed((out, taps), np.int64, operator.getitem, table, 0),
+            b.computed((out, taps), x.dtype, operator.getitem, table, 1),
             math.prod(x.shape[:axis]),
             x.shape[axis],
             math.prod(x.shape[axis + 1 :]),
-            work=y.size * index.shape[1],
+            work=y.size * taps,
         )
     return y
+
+
+def _count(table: tuple[Array, Array]) -> int:
+    """Taps of an element."""
+    return int(table[0].shape[1])
 
 
 def _extrapolated(b: Builder, node: Node, y: Operand, outside: Sequence[Array]) -> Operand:

@@ -10,6 +10,7 @@ import numpy as np
 from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Activation, ActivationCode, Array, Builder, Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.batched import emit_batches
 from partita_cpu.gemm.product_steps import LinearOp, emit_matrix_product
@@ -55,7 +56,7 @@ def product(
     m, k = _matrix(left, flip_x)
     rows, n = _matrix(right, flip_w)
     try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = broadcast(left.shape[:-2], right.shape[:-2])
     except ValueError:
         rows = -1
     if k != rows:

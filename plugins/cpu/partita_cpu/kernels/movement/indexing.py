@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -125,18 +126,28 @@ def checked_index(b: Builder, index: Operand, limit: int) -> Operand:
     return out
 
 
-def taken(b: Builder, x: Operand, index: Array, axis: int) -> Operand:
-    """Slices of `x` along `axis` at constant indices.
+def taken(
+    b: Builder, x: Operand, axis: int, count: int, index_of: Callable[..., Array], *args: Any
+) -> Operand:
+    """Slices of `x` along `axis` at as many indices, which a function computes of sizes.
 
     Raises:
         CompileError: One is out of bounds.
     """
-    if index.size and not 0 <= index.min() <= index.max() < x.shape[axis]:
+    where = x.shape[axis], axis, f"'{b.node.name}' ({b.node.kind})"
+    index = b.computed((count,), np.int64, _within, *where, index_of, *args)
+    return gathered(b, x, index, axis)
+
+
+def _within(limit: int, axis: int, node: str, index_of: Callable[..., Array], *args: Any) -> Array:
+    """What a function computes, if it is indices of an axis of so many elements."""
+    index = index_of(*args).astype(np.int64)
+    if index.size and not 0 <= index.min() <= index.max() < limit:
         raise CompileError(
-            f"Operation '{b.node.name}' ({b.node.kind}) would read elements {index.min()} to "
-            f"{index.max()} of {x.shape[axis]} along axis {axis}."
+            f"Operation {node} would read elements {index.min()} to {index.max()} of {limit} "
+            f"along axis {axis}."
         )
-    return gathered(b, x, b.constant(index.astype(np.int64)), axis)
+    return index
 
 
 def gathered(b: Builder, x: Operand, index: Operand, axis: int) -> Operand:

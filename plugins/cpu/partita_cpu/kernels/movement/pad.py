@@ -49,7 +49,8 @@ def pad(
     y = x
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if low or high:
-            y = taken(b, y, _folded_index(mode, x.shape[axis], low, high), axis)
+            size = x.shape[axis]
+            y = taken(b, y, axis, size + low + high, _folded_index, mode, size, low, high)
     return y
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from partita.errors import CompileError
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.shapes.result_shapes import broadcast
 from partita_cpu.kernels.movement.strided_copy import MOVABLE, copy_box, strides_of
 from partita_cpu.kernels.operator_table import INDICES, INT64, kernel
 from partita_cpu.nhwc.transpose import emit_turn
@@ -50,8 +49,9 @@ def expanded(b: Builder, x: Operand, shape: Sequence[int]) -> Operand:
 
 
 def ints(b: Builder, x: Operand) -> list[int]:
-    """The elements of a shape, axes or pads input as Python integers."""
-    return [int(v) for v in b.value(x).ravel()]
+    """The elements of a shape, axes or pads input as Python integers, or sizes."""
+    found: list[int] = b.value(x).reshape(-1).tolist()
+    return found
 
 
 def axes_of(b: Builder, node: Node, axes: Operand | None, rank: int) -> list[int] | None:
@@ -195,35 +195,37 @@ def slice_(
     along = axes_of(b, node, axes, x.ndim)
     along = list(range(len(first))) if along is None else along
     by = [1] * len(first) if steps is None else ints(b, steps)
-    ranges = [range(n) for n in x.shape]
+    begins, moves, shape = [0] * x.ndim, strides_of(x.shape), list(x.shape)
+    strides = list(moves)
     for axis, start, end, step in zip(along, first, last, by, strict=True):
-        ranges[axis] = _clamped(start, end, step, x.shape[axis])
-    shape = [len(r) for r in ranges]
-    if all(r == range(n) for r, n in zip(ranges, x.shape, strict=True)):
+        begins[axis], shape[axis] = _clamped(start, end, step, x.shape[axis])
+        moves[axis] = step * strides[axis]
+    if tuple(shape) == x.shape and moves == strides:
         return b.view(x, x.shape)
     y = b.empty(shape, x.dtype)
-    strides = strides_of(x.shape)
-    offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
-    moves = [r.step * s for r, s in zip(ranges, strides, strict=True)]
+    offset = sum(begin * s for begin, s in zip(begins, strides, strict=True))
     copy_box(b, x, y, shape, moves, strides_of(shape), offset)
     return y
 
 
-def _clamped(start: int, end: int, step: int, n: int) -> range:
-    """The indices of a slice: bounds below 0 count from the end, and what is beyond is clamped.
+def _clamped(start: int, end: int, step: int, n: int) -> tuple[int, int]:
+    """First index and number of a slice.
 
-    Unlike Python's, a start before the first element is the first one if the step is negative.
+    Bounds below 0 count from the end, and what is beyond is clamped. Unlike Python's, a start
+    before the first element is the first one if the step is negative.
     """
     start, end = start + n * (start < 0), end + n * (end < 0)
     if step > 0:
-        return range(min(max(start, 0), n), min(max(end, 0), n), step)
-    return range(min(max(start, 0), n - 1), min(max(end, -1), n - 1), step)
+        first, last = min(max(start, 0), n), min(max(end, 0), n)
+    else:
+        first, last = min(max(start, 0), n - 1), min(max(end, -1), n - 1)
+    return first, max(last - first if step == 1 else -((first - last) // step), 0)
 
 
 @kernel("Expand", dtypes={0: MOVABLE, 1: INT64})
 def expand(b: Builder, node: Node, x: Operand, shape: Operand) -> Operand:
     """Broadcast with a shape; a dimension of the shape may be 1 where the input's is larger."""
-    return expanded(b, x, np.broadcast_shapes(x.shape, tuple(ints(b, shape))))
+    return expanded(b, x, broadcast(x.shape, tuple(ints(b, shape))))
 
 
 @kernel("Tile", dtypes={0: MOVABLE, 1: INT64}, since=6)

@@ -115,7 +115,8 @@ def compress(b: Builder, node: Node, x: Operand, condition: Operand) -> Operand:
     else:
         axis = axis_of(node, given, x.ndim)
     if condition.const is not None:
-        return taken(b, x, np.flatnonzero(condition.const), axis)
+        places = np.flatnonzero(condition.const)
+        return taken(b, x, axis, places.size, np.asarray, places)
     return b.dynamic(_compressed, [x, condition, axis], [x.dtype])[0]
 
 

@@ -8,12 +8,14 @@ unsigned integers of their size (`ItemSized`), so that four compiled signatures 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
 from partita.lowering.shapes.shape_rules import check_box
+from partita.lowering.shapes.symbolic_size import integers
 from partita_cpu.jit.kernel import jit
 from partita_cpu.jit.kernel_wrappers import ItemSized
 from partita_cpu.kernels.elementwise.cast import NARROW
@@ -67,10 +69,10 @@ def plan_copy(
     mode = _order_inner(merged)
     while len(merged) < 2:
         merged.insert(0, [1, 0, 0])
-    rows = int(np.prod([n for n, _, _ in merged[:-1]], dtype=np.int64))
+    rows = math.prod(n for n, _, _ in merged[:-1])
     outer = merged[:-2]
     plan = [src_offset, dst_offset, rows, mode, *merged[-2], *merged[-1], len(outer)]
-    return np.array(plan + [v for loop in outer for v in loop], dtype=np.int64)
+    return integers(plan + [v for loop in outer for v in loop])
 
 
 def _order_inner(loops: list[list[int]]) -> int:

@@ -139,14 +139,14 @@ def emit_slide(
     op: LinearOp,
     y: Operand,
     kind: int,
-    counts: tuple[Array, Array] | None = None,
+    counts: tuple[Operand, Operand] | None = None,
 ) -> None:
     """Records a window that slides over an image; see `nhwc.window.slide`.
 
     Weights are those of `SlidingWindow`, and not read but for `WEIGH`.
     """
     choice = choice_of(b)
-    none = np.ones(1, np.int64)
+    none = b.constant(np.ones(1, np.int64))
     down, across = counts or (none, none)
     name = ("weigh", "max", "sum")[kind]
     sliding = SlidingWindow(
@@ -154,8 +154,8 @@ def emit_slide(
         op.w if op.bias is None else op.bias,
         b.constant(window_kernels(choice.level, name, y.dtype == HALF)),
         b.constant(window.table),
-        b.constant(down),
-        b.constant(across),
+        down,
+        across,
         kind,
     )
     b.call(

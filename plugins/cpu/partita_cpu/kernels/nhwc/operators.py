@@ -6,12 +6,19 @@ They exist only where there are native kernels, so they need no portable form.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
-from partita.lowering.geometry.windows import Window, resolve, resolve_transposed
+from partita.lowering.geometry.windows import (
+    Window,
+    count_places,
+    resolve,
+    resolve_transposed,
+)
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Images, Source, Storage, plan
 from partita_cpu.gemm.product_records import InputScaling
@@ -250,10 +257,20 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
     window, place, y = _pool(b, node, x, target)
     if y.size:
         include = bool(node.attrs.get("count_include_pad", 0))
-        rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
+        rows, columns = (_counted(b, window, axis, include) for axis in (1, 2))
         none = b.constant(np.zeros(1, np.float32))
         emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, (rows, columns))
     return y
+
+
+def _counted(b: Builder, window: Window, axis: int, include: bool) -> Operand:
+    """How many places of a dimension each window averages over, at least 1."""
+    sizes = window.along(axis)
+    return b.computed((window.out[axis],), np.int64, _at_least_one, include, *sizes)
+
+
+def _at_least_one(*args: Any) -> Array:
+    return np.maximum(count_places(*args), 1)
 
 
 def _pool(
@@ -277,12 +294,16 @@ def global_pool(b: Builder, node: Node, x: Operand) -> Operand:
         kind = "sum" if mean else "max"
         name = f"{kind}_widen" if x.dtype == HALF else f"{kind}_1"
         kernels = b.constant(single_kernel(choice_of(b).level, name))
-        rows = _rows(h * w)
-        numbers = place.channels, rows, h * w // rows, place.first, 1 / (h * w)
+        rows = evaluated(_rows, h * w)
+        numbers = place.channels, rows, h * w // rows, place.first, evaluated(_share, h * w)
         b.call(over_all_pixels, b.flat(x), b.flat(y), kernels, *numbers)
     elif y.size:
         b.call_numpy(np.ndarray.fill, y, math.nan if mean else -math.inf)
     return y
+
+
+def _share(pixels: int) -> float:
+    return 1 / pixels
 
 
 def _rows(pixels: int) -> int:

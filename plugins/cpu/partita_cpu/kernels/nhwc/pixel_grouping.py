@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from partita.lowering import Array, Builder, Operand
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import LONG_LINE, Images, Storage
 from partita_cpu.gemm.precision_policy import Choice
@@ -31,12 +32,20 @@ def together(images: Images, columns: int) -> int:
         columns: Of a tile.
     """
     across, stride = images.kernel[1], images.stride[1]
-    most = min(columns // max(images.outputs, 1), images.out_width // LONG_LINE)
+    most = columns // max(images.outputs, 1)
     if images.groups > 1 or across == 1 or images.dilation[1] > 1 or most < 2:
+        return 1
+    return settled(evaluated(_cheapest, images.out_width, across, stride, most))
+
+
+def _cheapest(width: int, across: int, stride: int, most: int) -> int:
+    """How many pixels of so many take the fewest multiplications, up to a limit."""
+    most = min(most, width // LONG_LINE)
+    if most < 2:
         return 1
 
     def cost(count: int) -> float:
-        groups = -(-images.out_width // count)
+        groups = -(-width // count)
         return groups * (across + (count - 1) * stride)
 
     best = min(range(1, most + 1), key=cost)
@@ -80,7 +89,7 @@ def emit_together(
     storage: Storage,
 ) -> bool:
     """Records what `emit_product` would, if it is worth it to compute pixels together."""
-    count = together(images, tile_columns(choice.level))
+    count = together(images, tile_columns(choice.level))  # which weights are made for
     whole = images.out_width % count == 0
     alone = storage.y_pitch in (0, images.outputs) and not (storage.scaled or storage.planar)
     if count == 1 or not alone or (op.residual is not None and not whole):

@@ -17,6 +17,7 @@ import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Builder, Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated
 from partita_cpu.jit.deferred_numba import register_jitable
 from partita_cpu.kernels.elementwise.binary import larger, smaller
 from partita_cpu.kernels.elementwise.broadcast_loops import Kernel, emit_map, mapped, mapped_with
@@ -169,7 +170,7 @@ def reduce_axes(
         return b.constant(np.full(shape, _empty(how, x.dtype), x.dtype))
     result = _passes(b, emit_cast(b, x, computed), _groups(x.shape, axes), how)
     if how.last == "mean" and count > 1:
-        number = x.dtype.type(count) if x.dtype.kind == "f" else np.int64(count)
+        number = evaluated(x.dtype.type if x.dtype.kind == "f" else np.int64, count)
         function = _mean if x.dtype.kind == "f" else _mean_whole
         result = emit_map(b, function, result, None, number, number)
     elif how.last in _LAST:

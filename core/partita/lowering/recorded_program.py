@@ -1,0 +1,385 @@
+"""Programs for a class of shapes: emitted once with symbolic sizes, then filled with numbers.
+
+Emitters are asked once for all sizes that decide alike: they compute with sizes that stand for
+others (:mod:`partita.lowering.shapes.symbolic_size`), and what they emit is kept with expressions
+in the places of numbers. The program for another size costs the expressions and a copy of the
+steps. Where an emitter needs the number itself nothing is recorded, and programs are emitted anew
+for each size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.errors import CompileError
+from partita.lowering.graph import Graph, Value
+from partita.lowering.program import (
+    Array,
+    Operand,
+    OpRecord,
+    Program,
+    ProgramMaker,
+    Recorded,
+    Rest,
+    Spec,
+    Step,
+    bytes_of_calls,
+)
+from partita.lowering.shapes.shape_class import ShapeClass
+from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
+from partita.lowering.walk import MoreValueInputs, OtherShapes, Owner, Walk
+
+_log = logging.getLogger(__name__)
+
+RECORDINGS = 16
+"""Programs that are recorded for a class of shapes: emitters choose otherwise for other sizes."""
+
+
+class ClassPrograms:
+    """Makes the programs of one class of shapes.
+
+    Args:
+        owner: Whose programs they are.
+        shapes: The class.
+    """
+
+    def __init__(self, owner: Owner, shapes: ShapeClass) -> None:
+        self._owner = owner
+        self._shapes = shapes
+        self._recorded: list[RecordedProgram] = []
+        self._left = RECORDINGS if owner.target.arrange is not None else 0
+
+    def program(self, specs: Sequence[Spec]) -> Program | None:
+        """The program for inputs of these shapes; ``None`` if they are of another class.
+
+        Raises:
+            OtherShapes: Emitters make other shapes than the class tells.
+            CompileError: A node cannot be computed for these shapes.
+        """
+        numbers = self._shapes.numbers(specs)
+        if numbers is None:
+            return None
+        for recorded in self._recorded:
+            found = recorded.program(numbers)
+            if found is not None:
+                self._recorded.remove(recorded)
+                self._recorded.insert(0, recorded)  # the next sizes are often alike
+                return found
+        if self._left:
+            self._left -= 1
+            made = self._record(numbers)
+            if made is not None:
+                self._recorded.insert(0, made)
+                return made.program(numbers)
+            self._left = 0
+        known = self._shapes.known(numbers)
+        graph = self._shapes.graph(numbers)
+        return Walk(self._owner, graph, specs, {}, before=known).run()
+
+    def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
+        """What emitters say for sizes that stand for others; ``None`` if they need numbers."""
+        recording, sizes, inputs = self._shapes.fork(numbers)
+        graph, arrange = self._shapes.graph(sizes), self._owner.target.arrange
+        try:
+            known = self._shapes.known(sizes)
+            program = Walk(_Recorder(self._owner), graph, inputs, {}, before=known).run()
+            made = None if arrange is None else arrange(program)
+            if recording.exact:
+                _log.debug("'%s' is emitted for each size: emitters need numbers", graph.name)
+                return None
+            return RecordedProgram(program, recording, made)
+        except _REFUSALS as error:  # emitters see numbers next, and say what is wrong with them
+            _log.debug("'%s' is emitted for each size: %r", graph.name, error)
+            return None
+        finally:
+            recording.close()
+
+
+_REFUSALS = (
+    *(CompileError, MoreValueInputs, OtherShapes),
+    *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
+)
+"""What a walk with symbolic sizes may raise: numpy and Python's own functions take no such size."""
+
+
+class _Recorder:
+    """The owner of a graph that is walked with symbolic sizes.
+
+    Args:
+        owner: The owner.
+    """
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.target = owner.target
+        self.known = owner.known
+        self.derives = owner.derives
+        self.computed = owner.computed
+        self.weight = owner.weight
+
+    def nested(
+        self,
+        graph: Graph,
+        known: Mapping[Value, Array],
+        value_inputs: Sequence[int] = (),
+        derive_value_inputs: bool = False,
+    ) -> ProgramMaker:
+        """What makes the programs of a body, for all sizes.
+
+        Raises:
+            CompileError: It has constants that depend on sizes.
+        """
+        if holds_sizes(known):
+            raise CompileError(f"A part of graph '{graph.name}' has constants made of sizes.")
+        return self._owner.nested(graph, known, value_inputs, derive_value_inputs)
+
+
+class RecordedProgram:
+    """A program with expressions in the places of numbers.
+
+    Args:
+        program: The program, with symbolic sizes.
+        recording: What they follow from.
+        made: What the back-end made of the program; see :class:`partita.lowering.Target`.
+
+    Raises:
+        CompileError: There are sizes where none can be put in their place.
+    """
+
+    def __init__(self, program: Program, recording: Recording, made: Any) -> None:
+        self._recording = recording
+        self._made = made
+        self._ops = program.ops
+        form = _Form(recording.count)
+        self._inputs = form.places(program.inputs)
+        self._outputs = form.places(program.outputs)
+        self._owned = form.places(program.owned)
+        self._offsets = form.places(program.offsets), form.places(program.offsets.values())
+        self._arena_bytes = form.place(program.arena_bytes)
+        self._rest: tuple[Rest, list[int]] | None = None
+        if program.rest is not None:
+            self._rest = program.rest, form.places(program.rest.inputs)
+        self._steps: list[Step | _StepForm] = [form.step(step) for step in program.steps]
+        form.finish()
+        self._form = form
+        self._kept_bytes = bytes_of_calls(program.steps, program.ops) + form.table_bytes
+
+    def program(self, before: Sequence[Any]) -> Program | None:
+        """The program for other sizes; ``None`` if something is decided otherwise for them.
+
+        Args:
+            before: Numbers of the class of shapes.
+        """
+        numbers = self._recording.go_on(before)
+        if numbers is None:
+            return None
+        filled = self._form.filled(numbers)
+        steps = [
+            step
+            if isinstance(step, Step)
+            else Step(
+                step.fn,
+                step.args(filled),
+                step.op,
+                step.shares,
+                filled[step.work],
+                tuple(filled[place] for place in step.results),
+            )
+            for step in self._steps
+        ]
+        rest = None
+        if self._rest is not None:
+            template, places = self._rest
+            rest = Rest(template.specializer, _those(filled, places), template.outputs)
+        operands, offsets = self._offsets
+        return Program(
+            inputs=_those(filled, self._inputs),
+            outputs=_those(filled, self._outputs),
+            steps=steps,
+            offsets=dict(zip(_those(filled, operands), _those(filled, offsets), strict=True)),
+            arena_bytes=filled[self._arena_bytes],
+            owned=_those(filled, self._owned),
+            ops=self._ops,
+            rest=rest,
+            kept_bytes=self._kept_bytes,
+            recorded=Recorded(self._made, numbers),
+        )
+
+
+def _those(filled: Sequence[Any], places: Sequence[int]) -> tuple[Any, ...]:
+    return tuple([filled[place] for place in places])
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Takes the things at these places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda filled: _those(filled, places)
+
+
+class _StepForm(NamedTuple):
+    """A step whose arguments depend on sizes."""
+
+    fn: Callable[..., Any]
+    args: Callable[[Sequence[Any]], tuple[Any, ...]]
+    op: OpRecord
+    shares: bool
+    work: int
+    results: list[int]
+
+
+class _OperandForm(NamedTuple):
+    """An operand that depends on sizes; places, or -1 where there is nothing."""
+
+    shape: Callable[[Sequence[Any]], tuple[Any, ...]]
+    dtype: np.dtype[Any]
+    const: int
+    base: int
+    lasting: bool
+
+    def made(self, filled: Sequence[Any]) -> Operand:
+        """The operand for numbers."""
+        return Operand(
+            self.shape(filled),
+            self.dtype,
+            None if self.const < 0 else filled[self.const],
+            None if self.base < 0 else filled[self.base],
+            self.lasting,
+        )
+
+
+class _Form:
+    """What the arguments of steps are made of, in one list: each thing has its place in it.
+
+    The numbers come first, then what is the same for all sizes, and what depends on them.
+
+    Args:
+        numbers: How many there are.
+    """
+
+    def __init__(self, numbers: int) -> None:
+        self._numbers = numbers
+        self._things: list[Any] = []
+        self._derived: list[tuple[int, Callable[[Sequence[Any]], Any]]] = []
+        self._known: dict[int, tuple[int, Any]] = {}
+        self._elements: list[Any] = []
+        self._tables: list[tuple[int, slice, tuple[int, ...]]] = []
+        self._varying = np.zeros(0, np.int64)
+        self._sources = _getter([])
+        self._template = np.zeros(0, np.int64)
+
+    def finish(self) -> None:
+        """Makes the tables' common memory; no thing gets a place after that."""
+        varying = [n for n, element in enumerate(self._elements) if type(element) is Size]
+        self._varying = np.array(varying, np.int64)
+        self._sources = _getter([self._elements[n].place for n in varying])
+        numbers = [0 if type(element) is Size else element for element in self._elements]
+        self._template = np.array(numbers, np.int64)
+
+    @property
+    def table_bytes(self) -> int:
+        """What the tables take."""
+        return self._template.nbytes
+
+    def filled(self, numbers: Sequence[Any]) -> list[Any]:
+        """All things for these numbers."""
+        filled = [*numbers, *self._things]
+        memory = self._template.copy()
+        memory[self._varying] = self._sources(numbers)
+        for place, part, shape in self._tables:
+            table = memory[part]
+            filled[place] = table if len(shape) == 1 else table.reshape(shape)
+        for place, make in self._derived:
+            filled[place] = make(filled)
+        return filled
+
+    def step(self, step: Step) -> Step | _StepForm:
+        """A step, itself if it does not depend on sizes.
+
+        Raises:
+            CompileError: It does, and not by its arguments.
+        """
+        if holds_sizes(step.fn):
+            raise CompileError(f"Step '{step.fn}' holds sizes.")
+        places = self.places(step.args)
+        fixed = all(map(self._is_fixed, places)) and not holds_sizes(step.work)
+        if fixed and not step.results:
+            return step
+        work, results = self.place(step.work), self.places(step.results)
+        return _StepForm(step.fn, _getter(places), step.op, step.shares, work, results)
+
+    def places(self, things: Iterable[Any]) -> list[int]:
+        """Where things are."""
+        return [self.place(thing) for thing in things]
+
+    def place(self, thing: Any) -> int:
+        """Where a thing is.
+
+        Raises:
+            CompileError: It depends on sizes in a way that is not known here.
+        """
+        if type(thing) is Size:
+            return thing.place
+        known = self._known.get(id(thing))
+        if known is not None:
+            return known[0]
+        if isinstance(thing, Operand):
+            found = self._operand(thing)
+        elif not holds_sizes(thing):
+            found = self._put(thing)
+        elif isinstance(thing, np.ndarray):
+            found = self.place(thing.item()) if _is_computed(thing) else self._table(thing)
+        elif type(thing) in (tuple, list):
+            kind, take = type(thing), _getter(self.places(thing))
+            found = self._derive(lambda filled: kind(take(filled)))
+        else:
+            raise CompileError(f"A step has an argument of type {type(thing)} that holds sizes.")
+        self._known[id(thing)] = found, thing
+        return found
+
+    def _is_fixed(self, place: int) -> bool:
+        return place >= self._numbers and self._things[place - self._numbers] is not _LATER
+
+    def _put(self, thing: Any) -> int:
+        self._things.append(thing)
+        return self._numbers + len(self._things) - 1
+
+    def _derive(self, make: Callable[[Sequence[Any]], Any]) -> int:
+        place = self._put(_LATER)
+        self._derived.append((place, make))
+        return place
+
+    def _operand(self, operand: Operand) -> int:
+        elements = -1 if operand.const is None else self.place(operand.const)
+        base = -1 if operand.base is None else self.place(operand.base)
+        depends = any(place >= 0 and not self._is_fixed(place) for place in (elements, base))
+        if not depends and not holds_sizes(operand.shape):
+            return self._put(operand)
+        shape = _getter(self.places(operand.shape))
+        const = operand.const
+        is_table = const is not None and holds_sizes(const) and not _is_computed(const)
+        if is_table and operand.dtype != np.int64:
+            raise CompileError(f"A constant of type {operand.dtype} is made of sizes.")
+        form = _OperandForm(shape, operand.dtype, elements, base, operand.lasting)
+        return self._derive(form.made)
+
+    def _table(self, array: Array) -> int:
+        place = self._put(_LATER)
+        start = len(self._elements)
+        self._elements += array.reshape(-1).tolist()
+        self._tables.append((place, slice(start, len(self._elements)), array.shape))
+        return place
+
+
+def _is_computed(const: Array) -> bool:
+    """Whether a constant stands for a whole array, as :meth:`Builder.computed` makes it."""
+    return const.ndim == 0 and isinstance(present(const.item()), np.ndarray)
+
+
+_LATER = object()
+"""In the place of what is made for each size."""
