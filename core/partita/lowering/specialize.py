@@ -21,7 +21,7 @@ from partita.errors import CompileError
 from partita.lowering.graph import Graph, Node, Value
 from partita.lowering.program import Array, Operand, Program, Spec, may_wait, plain
 from partita.lowering.recently_used import RecentlyUsed
-from partita.lowering.recorded_program import ClassPrograms
+from partita.lowering.recording.class_programs import ClassPrograms
 from partita.lowering.shapes.shape_class import Refine, learn
 from partita.lowering.shapes.shape_rules import check_demands
 from partita.lowering.target import Target

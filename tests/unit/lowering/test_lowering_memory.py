@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partita.lowering.memory_plan import ALIGNMENT, LONG, plan
+from partita.lowering.memory_plan import ALIGNMENT, LONG, plan, plan_for_sizes
+from partita.lowering.shapes.symbolic_size import Recording, Size
 
 intervals = st.lists(
     st.tuples(
@@ -19,7 +20,34 @@ def padded(size):
 
 @given(intervals)
 def test_tensors_alive_at_one_step_never_overlap(tensors):
-    offsets, total = plan(tensors)
+    check_apart(tensors, *plan(tensors))
+
+
+@given(intervals, st.lists(st.integers(0, 10_000), min_size=60, max_size=60))
+def test_a_plan_for_all_sizes_holds_for_others(tensors, others):
+    recording = Recording()
+    offsets, total = plan_for_sizes([(recording.size(n), *steps) for n, *steps in tensors])
+    recording.close()
+    for sizes in ([n for n, _, _ in tensors], others[: len(tensors)], [0] * len(tensors)):
+        numbers = recording.repeat(sizes)
+        places = [numbers[n.place] if type(n) is Size else n for n in offsets]
+        end = numbers[total.place] if type(total) is Size else total
+        check_apart(
+            [(n, *steps) for n, (_, *steps) in zip(sizes, tensors, strict=True)], places, end
+        )
+
+
+def test_a_plan_for_all_sizes_is_the_usual_one_where_all_are_known():
+    chain = [(1000, step, step + 1) for step in range(50)]
+    assert plan_for_sizes(chain) == plan(chain)
+    recording = Recording()
+    size = recording.size(1000)
+    _, total = plan_for_sizes([(size, first, last) for _, first, last in chain])
+    assert recording.repeat([3000])[total.place] == 2 * padded(3000)
+
+
+def check_apart(tensors, offsets, total):
+    """Looks whether tensors that live at the same time lie apart, within the total."""
     for i, (size, first, last) in enumerate(tensors):
         assert offsets[i] % ALIGNMENT == 0
         assert offsets[i] + size <= total

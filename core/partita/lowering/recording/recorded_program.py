@@ -1,142 +1,28 @@
-"""Programs for a class of shapes: emitted once with symbolic sizes, then filled with numbers.
+"""A program with expressions in the places of numbers, and the programs that it becomes.
 
-Emitters are asked once for all sizes that decide alike: they compute with sizes that stand for
-others (:mod:`partita.lowering.shapes.symbolic_size`), and what they emit is kept with expressions
-in the places of numbers. The program for another size costs the expressions and a copy of the
-steps. Where an emitter needs the number itself nothing is recorded, and programs are emitted anew
-for each size.
+A program for other sizes costs the expressions and a copy of the steps.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.errors import CompileError
-from partita.lowering.graph import Graph, Value
 from partita.lowering.program import (
     Array,
     Operand,
     OpRecord,
     Program,
-    ProgramMaker,
     Recorded,
     Rest,
-    Spec,
     Step,
     bytes_of_calls,
 )
-from partita.lowering.shapes.shape_class import ShapeClass
 from partita.lowering.shapes.symbolic_size import Recording, Size, holds_sizes, present
-from partita.lowering.walk import MoreValueInputs, OtherShapes, Owner, Walk
-
-_log = logging.getLogger(__name__)
-
-RECORDINGS = 16
-"""Programs that are recorded for a class of shapes: emitters choose otherwise for other sizes."""
-
-
-class ClassPrograms:
-    """Makes the programs of one class of shapes.
-
-    Args:
-        owner: Whose programs they are.
-        shapes: The class.
-    """
-
-    def __init__(self, owner: Owner, shapes: ShapeClass) -> None:
-        self._owner = owner
-        self._shapes = shapes
-        self._recorded: list[RecordedProgram] = []
-        self._left = RECORDINGS if owner.target.arrange is not None else 0
-
-    def program(self, specs: Sequence[Spec]) -> Program | None:
-        """The program for inputs of these shapes; ``None`` if they are of another class.
-
-        Raises:
-            OtherShapes: Emitters make other shapes than the class tells.
-            CompileError: A node cannot be computed for these shapes.
-        """
-        numbers = self._shapes.numbers(specs)
-        if numbers is None:
-            return None
-        for recorded in self._recorded:
-            found = recorded.program(numbers)
-            if found is not None:
-                self._recorded.remove(recorded)
-                self._recorded.insert(0, recorded)  # the next sizes are often alike
-                return found
-        if self._left:
-            self._left -= 1
-            made = self._record(numbers)
-            if made is not None:
-                self._recorded.insert(0, made)
-                return made.program(numbers)
-            self._left = 0
-        known = self._shapes.known(numbers)
-        graph = self._shapes.graph(numbers)
-        return Walk(self._owner, graph, specs, {}, before=known).run()
-
-    def _record(self, numbers: Sequence[Any]) -> RecordedProgram | None:
-        """What emitters say for sizes that stand for others; ``None`` if they need numbers."""
-        recording, sizes, inputs = self._shapes.fork(numbers)
-        graph, arrange = self._shapes.graph(sizes), self._owner.target.arrange
-        try:
-            known = self._shapes.known(sizes)
-            program = Walk(_Recorder(self._owner), graph, inputs, {}, before=known).run()
-            made = None if arrange is None else arrange(program)
-            if recording.exact:
-                _log.debug("'%s' is emitted for each size: emitters need numbers", graph.name)
-                return None
-            return RecordedProgram(program, recording, made)
-        except _REFUSALS as error:  # emitters see numbers next, and say what is wrong with them
-            _log.debug("'%s' is emitted for each size: %r", graph.name, error)
-            return None
-        finally:
-            recording.close()
-
-
-_REFUSALS = (
-    *(CompileError, MoreValueInputs, OtherShapes),
-    *(ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError),
-)
-"""What a walk with symbolic sizes may raise: numpy and Python's own functions take no such size."""
-
-
-class _Recorder:
-    """The owner of a graph that is walked with symbolic sizes.
-
-    Args:
-        owner: The owner.
-    """
-
-    def __init__(self, owner: Owner) -> None:
-        self._owner = owner
-        self.target = owner.target
-        self.known = owner.known
-        self.derives = owner.derives
-        self.computed = owner.computed
-        self.weight = owner.weight
-
-    def nested(
-        self,
-        graph: Graph,
-        known: Mapping[Value, Array],
-        value_inputs: Sequence[int] = (),
-        derive_value_inputs: bool = False,
-    ) -> ProgramMaker:
-        """What makes the programs of a body, for all sizes.
-
-        Raises:
-            CompileError: It has constants that depend on sizes.
-        """
-        if holds_sizes(known):
-            raise CompileError(f"A part of graph '{graph.name}' has constants made of sizes.")
-        return self._owner.nested(graph, known, value_inputs, derive_value_inputs)
 
 
 class RecordedProgram:
