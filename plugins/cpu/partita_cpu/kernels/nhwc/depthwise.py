@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from partita.lowering import Activation, Array, Builder, Operand
-from partita.lowering.geometry.windows import Window
+from partita.lowering.geometry.windows import Window, count_places
 from partita_cpu.gemm.product_steps import LinearOp, epilogue_of, needs_pass
 from partita_cpu.gemm.tile_kernels import Arithmetic, window_kernels
 from partita_cpu.kernels.nhwc.placement import HALF, Place, choice_of
@@ -168,3 +170,16 @@ def emit_slide(
         work=y.size * window.taps,
         exec_type=Arithmetic.F32.exec_type(choice.level),
     )
+
+
+def counts_of(b: Builder, window: Window, include_pad: bool) -> tuple[Operand, Operand]:
+    """How many places windows average over, at least 1: for each row of them, and each column."""
+    down, across = (
+        b.computed((window.out[axis],), np.int64, _at_least_one, include_pad, *window.along(axis))
+        for axis in (1, 2)
+    )
+    return down, across
+
+
+def _at_least_one(*args: Any) -> Array:
+    return np.maximum(count_places(*args), 1)

@@ -6,7 +6,6 @@ They exist only where there are native kernels, so they need no portable form.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from partita.errors import CompileError
 from partita.lowering import Array, Builder, Node, Operand
 from partita.lowering.geometry.windows import (
     Window,
-    count_places,
     resolve,
     resolve_transposed,
 )
@@ -27,7 +25,7 @@ from partita_cpu.gemm.tile_kernels import single_kernel
 from partita_cpu.kernels.int8.quantized_product import BYTES
 from partita_cpu.kernels.linalg.epilogue import finish
 from partita_cpu.kernels.movement.rearrange import expanded, transposed
-from partita_cpu.kernels.nhwc.depthwise import channel_slice, emit_depthwise, emit_slide
+from partita_cpu.kernels.nhwc.depthwise import channel_slice, counts_of, emit_depthwise, emit_slide
 from partita_cpu.kernels.nhwc.pixel_grouping import emit_together
 from partita_cpu.kernels.nhwc.placement import DOMAIN, HALF, STORED, Place, choice_of
 from partita_cpu.kernels.nhwc.transposed_phases import emit_phases, touches
@@ -257,20 +255,9 @@ def average_pool(b: Builder, node: Node, x: Operand, target: Operand | None = No
     window, place, y = _pool(b, node, x, target)
     if y.size:
         include = bool(node.attrs.get("count_include_pad", 0))
-        rows, columns = (_counted(b, window, axis, include) for axis in (1, 2))
         none = b.constant(np.zeros(1, np.float32))
-        emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, (rows, columns))
+        emit_slide(b, window.trimmed, place, LinearOp(none), y, MEAN, counts_of(b, window, include))
     return y
-
-
-def _counted(b: Builder, window: Window, axis: int, include: bool) -> Operand:
-    """How many places of a dimension each window averages over, at least 1."""
-    sizes = window.along(axis)
-    return b.computed((window.out[axis],), np.int64, _at_least_one, include, *sizes)
-
-
-def _at_least_one(*args: Any) -> Array:
-    return np.maximum(count_places(*args), 1)
 
 
 def _pool(

@@ -13,7 +13,7 @@ from partita.lowering.transformed_weights import Form
 from partita_cpu.gemm.blocking import Storage
 from partita_cpu.gemm.product_steps import LinearOp, emit_product
 from partita_cpu.jit.loop_kernel import loop
-from partita_cpu.kernels.nhwc.depthwise import emit_slide
+from partita_cpu.kernels.nhwc.depthwise import counts_of, emit_slide
 from partita_cpu.kernels.nhwc.operators import conv, images_of
 from partita_cpu.kernels.nhwc.placement import SLICES, Place, choice_of
 from partita_cpu.kernels.operator_table import F32, kernel
@@ -153,8 +153,7 @@ def _pooled(b: Builder, node: Node, x: Operand, window: Window) -> Operand:
         emit_slide(b, window.trimmed, place, none, y, MAX)
         return y
     include = bool(node.attrs.get("count_include_pad", 0))
-    rows, columns = (np.maximum(window.counted(axis, include), 1) for axis in (1, 2))
-    emit_slide(b, window.trimmed, place, none, y, MEAN, (rows, columns))
+    emit_slide(b, window.trimmed, place, none, y, MEAN, counts_of(b, window, include))
     return y
 
 
