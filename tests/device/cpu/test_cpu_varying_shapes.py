@@ -243,6 +243,43 @@ def test_sizes_of_none_one_and_many_alternate():
     assert sum(program.recorded is not None for program in programs) >= 5
 
 
+def test_what_follows_a_size_that_the_run_tells_is_shared_by_sizes():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("NonZero", ["r"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["turned"], perm=[1, 0]),
+        helper.make_node("GatherND", ["r", "turned"], ["picked"]),
+        helper.make_node("Neg", ["picked"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((8, 8)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "told",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8])],
+        [
+            helper.make_tensor_value_info("r", TensorProto.FLOAT, ["N", 8]),
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["K"]),
+        ],
+        [numpy_helper.from_array(w, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = partita.Core().compile_model(model, "CPU", {"EXECUTION_MODE_HINT": "ACCURACY"})
+    request = compiled.create_infer_request()
+    for rows in (3, 5, 7, 12, 9, 3, 30, 12):
+        x = rng.standard_normal((rows, 8)).astype(np.float32)
+        r, y = request.infer({"x": x}).to_tuple()
+        product = np.maximum(x.astype(float) @ w, 0)
+        np.testing.assert_allclose(r, product, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(y, -product[product > 0], rtol=1e-5, atol=1e-5)
+    programs = compiled.device_model.specializer.programs.values()
+    recorded = [program for program in programs if program.recorded is not None]
+    assert len(recorded) >= 4
+    assert len({id(program.rest.specializer) for program in recorded}) < len(recorded)
+
+
 def test_sizes_that_the_run_tells_do_not_make_what_depends_on_them_again():
     """What follows a NonZero has a program per size, kept as those of input sizes are."""
     nodes = [
