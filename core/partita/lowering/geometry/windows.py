@@ -98,13 +98,6 @@ class Window:
         begin = tuple(b - f * d for b, f, d in zip(self.begin, first, self.dilation, strict=True))
         return replace(self, kernel=_triple(taps, 1), begin=_triple(begin, 0))
 
-    def counted(self, axis: int, include_pad: bool) -> Array:
-        """How many places of one dimension each window averages over.
-
-        What the last window of ceil_mode has beyond the padding never counts.
-        """
-        return count_places(include_pad, *self.along(axis))
-
     def along(self, axis: int) -> tuple[int, ...]:
         """All fields of one dimension, in their order."""
         fields = (self.size, self.kernel, self.stride, self.dilation, self.begin, self.end)
@@ -120,7 +113,10 @@ class Window:
 def count_places(
     include_pad: bool, size: int, taps: int, stride: int, gap: int, begin: int, end: int, out: int
 ) -> Array:
-    """:meth:`Window.counted` of a dimension; the last arguments are :meth:`Window.along` it."""
+    """How many places of one dimension each window averages over; see :meth:`Window.along`.
+
+    What the last window of ceil_mode has beyond the padding never counts.
+    """
     starts = np.arange(out) * stride - begin
     stop = size + end if include_pad else size
     upto = np.clip(-((starts - stop) // gap), 0, taps)  # taps that lie before the stop
