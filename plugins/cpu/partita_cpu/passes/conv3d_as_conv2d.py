@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Value
-from partita.lowering.geometry.windows import Window, resolve
+from partita.lowering.geometry.windows import Window, count_places, resolve
+from partita.lowering.shapes.symbolic_size import evaluated, settled
 from partita_cpu.kernels.nhwc.placement import SLICES
 from partita_cpu.passes.lifting import Lifting, constant_weights
 
@@ -157,5 +158,10 @@ def _is_joined(window: Window) -> bool:
 def _is_summed(window: Window, shape: tuple[int, ...]) -> bool:
     """Whether output slices are sums of convolutions of single slices."""
     few = window.out[0] * window.kernel[0] <= _SUMMED_SLICES
-    covered = bool(window.counted(0, include_pad=False).all())
-    return window.kernel[0] > 1 and shape[0] == 1 and few and covered
+    covered = settled(evaluated(_covers, *window.along(0)))
+    return window.kernel[0] > 1 and shape[0] == 1 and few and bool(covered)
+
+
+def _covers(*along: int) -> bool:
+    """Whether each window has a place in the input."""
+    return bool(count_places(False, *along).all())
