@@ -25,7 +25,7 @@ from partita_opencl.drivers.verdicts import Verdict
 _log = logging.getLogger(__name__)
 
 SECONDS = 60.0
-"""How long a driver may take for one stage of its trial."""
+"""How long a driver may take for one stage of its trial, as `silence` counts it."""
 
 _PROGRAM = ProgramKey("driver_trial.cl")
 _WITH_VECTORS = ProgramKey("driver_trial.cl", (("VECTORS", None),))
