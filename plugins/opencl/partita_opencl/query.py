@@ -6,8 +6,7 @@ Needs no driver itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from partita import Model
 from partita.contract.query import Reason, ReasonCode
 from partita.lowering import Graph, Node, Value, lower
 from partita_opencl.emitters.operator_table import TABLE, Entry, family_of
-from partita_opencl.trials.kernel_trial import Fitness
+from partita_opencl.trials.device_trials import DeviceTrials
 
 MOST_DIMS = 8
 """Ranks that kernels take."""
@@ -24,17 +23,7 @@ _VALUE_ELEMENTS = 64
 """Inputs of more elements are never read while shapes are worked out."""
 
 
-class Trials(Protocol):
-    """What a driver can do; see :class:`partita_opencl.trials.device_trials.DeviceTrials`."""
-
-    def fitness(self, graph: Graph, families: Iterable[str]) -> Mapping[str, Fitness]:
-        """What it can do with families of kernels that a graph needs."""
-
-    def failures(self, graph: Graph) -> Mapping[str, str]:
-        """Why it cannot compute operations of a graph, by their names."""
-
-
-def verdicts(model: Model, trials: Trials | None = None) -> dict[str, Reason | None]:
+def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reason | None]:
     """A reason per operation that is refused, ``None`` per operation that is taken.
 
     ``trials`` tells what the driver can do; by default, all that is in the table.
@@ -54,7 +43,7 @@ def verdicts(model: Model, trials: Trials | None = None) -> dict[str, Reason | N
     return answers
 
 
-def refusals(graph: Graph, trials: Trials | None = None) -> dict[str, Reason]:
+def refusals(graph: Graph, trials: DeviceTrials | None = None) -> dict[str, Reason]:
     """Node name to reason for every node that is refused."""
     facts = _Facts(graph)
     reasons: dict[str, Reason] = {}

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -68,7 +68,7 @@ class PinRule(BaseModel):
             raise ValueError(f"'{self.pattern}' is no metadata; write KEY=VALUE")
         return self
 
-    def takes(self, op: Pinnable) -> bool:
+    def takes(self, op: OpFacts) -> bool:
         """Whether the rule is for an operation."""
         match self.match:
             case "name":
@@ -87,29 +87,16 @@ class PinRule(BaseModel):
         return f"{kind}{self.pattern}={self.device}{'' if self.hard else '?'}"
 
 
-class Pinnable(Protocol):
-    """An operation as rules see it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def op_type(self) -> str:
-        """Its operator."""
-
-    @property
-    def domain(self) -> str:
-        """The operator's domain; ``""`` is ONNX's own."""
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Its metadata in the model."""
-
-
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """An operation for rules, where there is no model."""
+    """An operation as rules see it.
+
+    Attributes:
+        name: Its name.
+        op_type: Its operator.
+        domain: The operator's domain; ``""`` is ONNX's own.
+        metadata: Its metadata in the model.
+    """
 
     name: str
     op_type: str = ""
@@ -149,7 +136,7 @@ def read_rules(texts: Sequence[str]) -> list[PinRule]:
     return rules
 
 
-def resolve(rules: Sequence[PinRule], ops: Sequence[Pinnable]) -> dict[int, Pin]:
+def resolve(rules: Sequence[PinRule], ops: Sequence[OpFacts]) -> dict[int, Pin]:
     """Finds the pin of each operation.
 
     A hard rule beats a soft one, then a rule by name any other.
@@ -182,7 +169,7 @@ def _rank(rule: PinRule) -> tuple[bool, int]:
     return rule.hard, _EXACT if rule.match == "name" else 0
 
 
-def _hint(rule: PinRule, ops: Sequence[Pinnable]) -> str:
+def _hint(rule: PinRule, ops: Sequence[OpFacts]) -> str:
     match rule.match:
         case "name":
             known, what = [op.name for op in ops], "name"
