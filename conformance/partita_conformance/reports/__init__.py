@@ -1,1 +1,1 @@
-"""Reports of a run: JSON, a page, and the table of supported operators."""
+"""Reports of a run: JSON, a page, and what may be claimed by them."""

@@ -3,7 +3,7 @@
 For example::
 
     partita conformance -d CPU --report cpu/      # likewise for the others
-    python -m partita_conformance.reports.support docs/support.md */conformance.json
+    python docs/tooling/support.py docs/support.md */conformance.json
 """
 
 from __future__ import annotations
@@ -26,12 +26,11 @@ _USUAL = ("float", "float16", "bfloat16", "double", "int64", "int32", "int16", "
 HEAD = """\
 # Which device computes which operators
 
-Made by `python -m partita_conformance.reports.support` out of reports of the conformance kit
-(`partita
-conformance -d DEVICE --report FOLDER`); do not edit. A cell says how many of the operator's checks
-passed of those that the device takes (ONNX's node cases, random shapes, cuts by HETERO), and for
-which types of the first input all of them passed. {none} means that the device takes none.
-What a device does not take, `HETERO` computes on the next one in its list.
+Made by `python docs/tooling/support.py` out of reports of the conformance kit
+(`partita conformance -d DEVICE --report FOLDER`); do not edit. A cell says how many of the
+operator's checks passed of those that the device takes (ONNX's node cases, random shapes, cuts by
+HETERO), and for which types of the first input all of them passed. {none} means that the device
+takes none. What a device does not take, `HETERO` computes on the next one in its list.
 
 """
 
@@ -106,9 +105,7 @@ def _cell(types: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 def main(arguments: Sequence[str]) -> int:
     """Writes the page named first out of the reports named after it."""
     if len(arguments) < 2:
-        sys.stderr.write(
-            "usage: python -m partita_conformance.reports.support PAGE.md REPORT.json...\n"
-        )
+        sys.stderr.write("usage: python docs/tooling/support.py PAGE.md REPORT.json...\n")
         return 2
     page, *files = arguments
     reports = [json.loads(Path(name).read_text()) for name in files]
