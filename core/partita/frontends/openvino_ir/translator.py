@@ -190,9 +190,10 @@ class Site:
         """The element type at an input port, as numpy's."""
         return element_type(self.precision(index), self.layer).numpy()
 
-    def is_whole(self, index: int) -> bool:
-        """Whether an input port holds whole numbers."""
-        return self.precision(index)[:1] in ("I", "U")
+    @property
+    def is_whole(self) -> bool:
+        """Whether the first input port holds whole numbers."""
+        return self.precision(0)[:1] in ("I", "U")
 
     def has(self, index: int) -> bool:
         """Whether there is such an input port."""

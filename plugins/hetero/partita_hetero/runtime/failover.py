@@ -53,7 +53,7 @@ class Failover:
     Args:
         compilation: Makes assemblies, now and when a device fails.
         assembly: What to run, if it is there already.
-        properties: How to run it (defaults to those of the compilation).
+        properties: How to run it.
 
     Attributes:
         compilation: Makes assemblies.
@@ -67,11 +67,11 @@ class Failover:
     def __init__(
         self,
         compilation: Compilation,
-        assembly: Assembly | None = None,
-        properties: HeteroProperties | None = None,
+        assembly: Assembly | None,
+        properties: HeteroProperties,
     ) -> None:
         self.compilation = compilation
-        self.properties = properties or compilation.devices.properties
+        self.properties = properties
         self._lock = threading.Lock()
         self._excluded: Exclusions = {}
         self._failures: Counter[str] = Counter()

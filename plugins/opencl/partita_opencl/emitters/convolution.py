@@ -12,7 +12,7 @@ from partita.contract.query import Reason, ReasonCode
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.gemm.products import Epilogue, Product, activation_of, lanes, tiles
-from partita_opencl.emitters.movement import expand, pad_constant, transpose
+from partita_opencl.emitters.movement import expand, pad_zeros, transpose
 from partita_opencl.emitters.operator_table import operator
 from partita_opencl.emitters.windows import Window, int4, spatial_dims, window_of
 from partita_opencl.launches.emitter_kit import Argument, Kit, i32, is_half
@@ -206,7 +206,7 @@ def _padded(k: Kit, x: Operand, window: Window) -> tuple[Operand, Window]:
     rank = x.ndim - 2
     before = (0, 0, *window.begin[:rank][::-1])
     after = (0, 0, *window.end[:rank][::-1])
-    padded = pad_constant(k, x, before, after)
+    padded = pad_zeros(k, x, before, after)
     image = (*padded.shape[2:][::-1], *window.image[rank:])
     return padded, replace(window, image=image, begin=(0, 0, 0), end=(0, 0, 0))
 

@@ -156,12 +156,9 @@ def expand(k: Kit, x: Operand, shape: Sequence[int]) -> Operand:
     return y
 
 
-def pad_constant(
-    k: Kit, x: Operand, before: Sequence[int], after: Sequence[int], fill: float = 0.0
-) -> Operand:
-    """The tensor with a border of one value."""
-    value = k.constant(np.full(1, fill, x.dtype))
-    return _pad(k, x, before, after, "CONSTANT", value)
+def pad_zeros(k: Kit, x: Operand, before: Sequence[int], after: Sequence[int]) -> Operand:
+    """The tensor with a border of zeros."""
+    return _pad(k, x, before, after, "CONSTANT", k.constant(np.zeros(1, x.dtype)))
 
 
 def _pad(

@@ -102,7 +102,7 @@ def binary(at: Site) -> ir.Value:
 
 def _floor_mod(at: Site, a: ir.Value, b: ir.Value) -> ir.Value:
     """The remainder with the divisor's sign."""
-    if at.is_whole(0):
+    if at.is_whole:
         return at.emit("Mod", a, b, fmod=0)
     whole = at.emit("Floor", at.emit("Div", a, b))
     return at.emit("Sub", a, at.emit("Mul", whole, b))
@@ -130,7 +130,7 @@ def convert_like(at: Site) -> ir.Value:
 def clamp(at: Site) -> ir.Value:
     """Bounds, which ONNX has as inputs; those of whole numbers are rounded inwards."""
     low, high = at.real("min"), at.real("max")
-    if at.is_whole(0):
+    if at.is_whole:
         limits = np.iinfo(at.dtype(0))
         low, high = max(np.ceil(low), limits.min), min(np.floor(high), limits.max)
     return at.emit("Clip", at.inputs[0], at.like(low), at.like(high))
