@@ -89,6 +89,39 @@ def guard_device():
     device_model.lower = lambda model: with_guarded_constants(lower(model))
 
 
+def guard_opencl():
+    """Puts device OPENCL's buffers at guard pages, where its kernels work in host memory."""
+    from partita_opencl.device import buffer_pool, device, host_buffers
+    from partita_opencl.device.host_memory import buffer_over
+
+    class GuardedPool(buffer_pool.BufferPool):
+        """Makes each buffer anew, over memory beside an unreadable page."""
+
+        def __init__(self, context, limits, name):
+            super().__init__(context, limits, name)
+            self.context, self.most_bytes = context, limits.allocation_bytes
+
+        def take(self, nbytes):
+            return self.allocate(nbytes)
+
+        def give(self, buffer):
+            pass
+
+        def allocate(self, nbytes, content=None):
+            if nbytes > self.most_bytes:
+                return super().allocate(nbytes, content)  # which refuses it
+            memory = aligned_bytes(max(nbytes, _ALIGNMENT))
+            if content is not None:
+                memory[: content.nbytes] = buffer_pool.raw(content)
+            return buffer_over(self.context, memory)
+
+    def aligned_bytes(nbytes):
+        return guarded_empty((nbytes,), np.dtype(np.uint8), DEVICE["at_end"], _ALIGNMENT)
+
+    host_buffers.aligned_bytes = aligned_bytes
+    device.BufferPool = GuardedPool
+
+
 class GuardedArena:
     """In the place of `bound_program.Arena`: every intermediate tensor at pages of its own."""
 

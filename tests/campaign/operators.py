@@ -26,7 +26,7 @@ TYPES = tuple(
 LEVELS = (np.dtype(np.int8), np.dtype(np.uint8))
 
 
-def case(seed, device="CPU"):
+def case(seed, device="CPU", properties=None):
     """Makes, breaks and runs one model."""
     rng = np.random.default_rng(seed)
     maker = MAKERS[rng.integers(len(MAKERS))]
@@ -38,7 +38,7 @@ def case(seed, device="CPU"):
     feeds = [guard.guarded(feed, at_end) for feed in feeds]
     shapes = [None if x is None else (x.dtype.name, *x.shape) for x in node.inputs]
     yield f"{node.op_type} {shapes} {node.attrs} at {'end' if at_end else 'start'}"
-    tensors.run(proto, feeds, device)
+    tensors.run(proto, feeds, device, properties)
 
 
 class Draw:

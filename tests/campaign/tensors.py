@@ -54,12 +54,12 @@ def run_patiently(proto, feeds, device):
         run(proto, feeds, device)
 
 
-def run(proto, feeds, device):
+def run(proto, feeds, device, properties=None):
     """Reads, asks, compiles and infers, three times with the same tensors."""
     core = guarded_core()
     model = core.read_model(proto.SerializeToString())
-    core.query_model(model, device)
-    compiled = core.compile_model(model, device)
+    core.query_model(model, device, properties)
+    compiled = core.compile_model(model, device, properties)
     request = compiled.create_infer_request()
     request.infer(feeds)
     for index, tensor in enumerate(request.output_tensors):
