@@ -40,11 +40,6 @@ class SizedModel:
     shapes: Mapping[str, Shape]
     is_guess: bool = False
 
-    @property
-    def input_shapes(self) -> tuple[Shape, ...]:
-        """The shapes alone, in the order of the inputs."""
-        return tuple(self.shapes.values())
-
     def __str__(self) -> str:
         return describe(self.shapes)
 
