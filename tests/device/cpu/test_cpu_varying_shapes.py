@@ -12,8 +12,15 @@ from judge import onnxruntime_results
 from onnx import TensorProto, helper, numpy_helper
 
 import partita
+from partita_cpu.jit.isa import isa
 
 WIDTH, CHANNELS = 6, 4
+
+
+def recorded(compiled):
+    """Programs that sizes are filled into; programs of portable kernels are emitted for each."""
+    programs = compiled.device_model.specializer.programs.values()
+    return [program for program in programs if program.recorded is not None]
 
 
 class Builder:
@@ -204,8 +211,7 @@ def test_random_graphs_at_many_sizes(seed, caplog):
             got = request.infer(feeds).to_tuple()
             for one, other in zip(got, wanted, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    kept = compiled.device_model.specializer.programs
-    assert any(program.recorded is not None for program in kept.values())
+    assert bool(recorded(compiled)) == isa().native
     unusual = "not as usual", "emitted for each size"
     assert not [r for r in caplog.records if any(words in r.message for words in unusual)]
 
@@ -239,8 +245,7 @@ def test_sizes_of_none_one_and_many_alternate():
         e = np.exp(c - c.max(1, keepdims=True))
         y = request.infer({"x": x})["y"]
         np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
-    programs = compiled.device_model.specializer.programs.values()
-    assert sum(program.recorded is not None for program in programs) >= 5
+    assert len(recorded(compiled)) >= (5 if isa().native else 0)
 
 
 def test_what_follows_a_size_that_the_run_tells_is_shared_by_sizes():
@@ -274,10 +279,10 @@ def test_what_follows_a_size_that_the_run_tells_is_shared_by_sizes():
         product = np.maximum(x.astype(float) @ w, 0)
         np.testing.assert_allclose(r, product, rtol=1e-5, atol=1e-5)
         np.testing.assert_allclose(y, -product[product > 0], rtol=1e-5, atol=1e-5)
-    programs = compiled.device_model.specializer.programs.values()
-    recorded = [program for program in programs if program.recorded is not None]
-    assert len(recorded) >= 4
-    assert len({id(program.rest.specializer) for program in recorded}) < len(recorded)
+    programs = recorded(compiled)
+    if isa().native:
+        assert len(programs) >= 4
+        assert len({id(program.rest.specializer) for program in programs}) < len(programs)
 
 
 def test_sizes_that_the_run_tells_do_not_make_what_depends_on_them_again():
