@@ -262,7 +262,8 @@ _WEIGHTS: dict[str, Array] = {
 def weights_of_every_type_stay_as_they_are(bench: Bench) -> None:
     """Weights reach outputs with all their digits, whatever their type."""
     tried = 0
-    for name, weight in _WEIGHTS.items():
+    infinite = {"infinities": np.array([np.inf, -np.inf, np.nan], np.float32)}
+    for name, weight in (_WEIGHTS | infinite).items():
         element = helper.np_dtype_to_tensor_dtype(weight.dtype)
         x = helper.make_tensor_value_info("x", element, [1])
         y = helper.make_tensor_value_info("y", element, [4])
