@@ -201,6 +201,9 @@ class Memory:
         self._buffers = buffers
         self.start: int = arena.ctypes.data
         self._arrays: dict[Operand, Array] = {}
+        self._places: dict[Operand | None, list[int]] = {}
+        for place, owner in enumerate(program.owned):
+            self._places.setdefault(owner, []).append(place)
 
     def array(self, operand: Operand) -> Array:
         """The memory of an intermediate tensor."""
@@ -224,8 +227,8 @@ class Memory:
             return arg.const
         if arg.root in self._program.offsets:
             return self.array(arg)
-        for owner, buffer in zip(self._program.owned, self._buffers, strict=True):
-            if owner is arg.root and buffer is not None:
+        for place in self._places.get(arg.root, ()):
+            if (buffer := self._buffers[place]) is not None:
                 return buffer.reshape(arg.shape)
         return arg
 
