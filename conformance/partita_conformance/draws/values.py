@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita_conformance.draws.draw import Array, Draw
-from partita_conformance.draws.long_sums import LONG_SUMS, long_sum
+from partita_conformance.draws.large.long_sums import LONG_SUMS, long_sum
 from partita_conformance.draws.vary import first_input, formal_input, schema_of
 from partita_conformance.judging.tolerances import CENTRED, ELEMENTWISE, EXACT, MOVED, ROUNDED
 

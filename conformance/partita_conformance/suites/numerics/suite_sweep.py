@@ -19,10 +19,10 @@ from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import Check
 from partita_conformance.draws.casts import casts
 from partita_conformance.draws.cover import ATTEMPTS, newest_opset, order
-from partita_conformance.draws.deep import DEEP
 from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
-from partita_conformance.draws.long import FAR, LONG
+from partita_conformance.draws.large.deep import DEEP
+from partita_conformance.draws.large.long import FAR, LONG
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.shapes import broadcast, without_dimensions
 from partita_conformance.draws.values import groups_of, revalued
