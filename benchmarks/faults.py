@@ -205,6 +205,7 @@ def play(case: Case) -> Outcome:
         op.affinity = case.pins.get(op.name)
     config: dict[str, Any] = {
         "HETERO_EXECUTOR": case.executor,
+        "PERF_COUNT": case.kind == "upload",  # uploads are steps of their own then
         "STRICT": case.strict,
         "REJECT_NAN": case.kind == "NaN",
         "HETERO_TIMEOUT_MS": 250 if case.kind == "hang" else 0,

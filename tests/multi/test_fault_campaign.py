@@ -53,7 +53,8 @@ def chain_on(device, config=None):
     ],
 )
 def test_what_fails_round_a_run_moves_the_part_too(kind, memory, message):
-    proto, compiled = chain_on(FaultyDevice("A", Fault(kind), memory))
+    config = {"PERF_COUNT": kind == "upload"}  # then uploads are steps of their own
+    proto, compiled = chain_on(FaultyDevice("A", Fault(kind), memory), config)
     np.testing.assert_array_equal(compiled({"x": X})[0], evaluate(proto, {"x": X})[0])
     assert set(devices_of(compiled).values()) == {"B"}
     assert message in compiled.explain().notes[0]
