@@ -22,11 +22,6 @@ class CallQueue(abc.ABC):
 
     requests: int
 
-    @property
-    @abc.abstractmethod
-    def most_at_a_time(self) -> int:
-        """(required) How many of the requests it pays to have running or waiting now."""
-
     @abc.abstractmethod
     def submit(self, request: int, call: BoundCall) -> bool:
         """(required) Lets a call wait for a thread; ``False`` if it can only be made by Python.

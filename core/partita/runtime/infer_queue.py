@@ -26,7 +26,7 @@ class AsyncInferQueue:
     Args:
         compiled_model: What to run.
         jobs: Number of requests; 0 takes ``OPTIMAL_NUMBER_OF_INFER_REQUESTS``, or more where the
-            device says so; they are used while runs are short.
+            device says so.
     """
 
     def __init__(self, compiled_model: CompiledModel, jobs: int = 0) -> None:
@@ -152,7 +152,7 @@ class AsyncInferQueue:
         """
         own = self._calling.get(threading.get_ident())
         if own is None:
-            self._wait_until(self._may_start, helps=True)
+            self._wait_until(lambda: bool(self._idle), helps=True)
             return
         self._stuck.add(own)
         try:
@@ -165,12 +165,6 @@ class AsyncInferQueue:
             self._wait_until(lambda: bool(self._idle), helps=False)
         finally:
             self._stuck.discard(own)
-
-    def _may_start(self) -> bool:
-        """Whether a request is free, and it pays to run one more."""
-        if self._calls is None or not self._idle:
-            return bool(self._idle)
-        return len(self._requests) - len(self._idle) < self._calls.most_at_a_time
 
     def _wait_until(self, ready: Callable[[], bool], helps: bool) -> None:
         """Waits; the lock is held, but not while another thread has to do something.
@@ -228,10 +222,10 @@ class AsyncInferQueue:
 
     def is_ready(self) -> bool:
         """Whether a request is free."""
-        if not self._may_start() and threading.get_ident() not in self._calling:
+        if not self._idle and threading.get_ident() not in self._calling:
             self._tell_ends()
         with self._changed:
-            return self._may_start()
+            return bool(self._idle)
 
     def get_idle_request_id(self) -> int:
         """Index of the request that the next ``start_async`` takes; waits for one."""

@@ -297,23 +297,14 @@ class NativeCallQueue(CallQueue):
 
     Args:
         requests: How many requests there are; 0 for one per stream, and as many again that wait
-            meanwhile, while calls are so short that a thread would wait for the next one.
+            meanwhile, so that no thread waits for the next one.
         streams: How many calls are made at a time.
     """
 
     def __init__(self, requests: int, streams: int) -> None:
         self.requests = requests or 2 * streams
         self._streams = streams
-        self._most_long = requests or streams
         self.begin_anew()
-
-    @property
-    def most_at_a_time(self) -> int:
-        """One per stream, or all if none was to be chosen, or where calls are short.
-
-        Each works in memory of its own, which is in no cache if many take turns.
-        """
-        return self.requests if self._words[_LONG // 8] < LONG else self._most_long
 
     def begin_anew(self) -> None:
         """Forgets threads and calls, as a child process has to."""
