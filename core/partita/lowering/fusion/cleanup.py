@@ -58,7 +58,7 @@ def _pads_nothing(node: Node) -> bool:
     pads = node.attrs.get("pads") or node.attrs.get("paddings")
     if pads is None:
         value = node.input(1)
-        if value is None or value.const is None:
+        if value is None or value.const is None or value.const.ndim != 1:
             return False
         pads = value.const.tolist()
     return not any(pads)

@@ -127,6 +127,14 @@ def _concat(node: Node, shapes: Shapes) -> Iterable[str]:
             yield f"all dimensions but {axis} are to be the same"
 
 
+@_demand("Pad")
+def _pad(node: Node, shapes: Shapes) -> Iterable[str]:
+    if len(shapes) > 1:  # an attribute, before opset 11
+        axes = shapes[3] if len(shapes) > 3 else None
+        count = len(_first(shapes)) if axes is None else math.prod(axes)
+        yield from _holds("pads", shapes[1], 2 * count)
+
+
 @_demand("Split")
 def _split(node: Node, shapes: Shapes) -> Iterable[str]:
     count = node.attrs.get("num_outputs", len(node.outputs))

@@ -323,3 +323,11 @@ def test_sizes_are_not_negative(core):
         run(core, model, np.ones((4, 5), np.float32), np.array([4, -(2**63)]))
     with pytest.raises(PartitaError, match="cannot make 4 elements of 0"):
         run(core, model, np.ones((0, 5), np.float32), np.array([4, 5]))
+
+
+@pytest.mark.parametrize("pads", [np.array(0), np.array([1]), np.array([0, 0, 1])])
+def test_pads_for_fewer_or_more_dimensions_than_there_are(core, pads):
+    model = model_of([node("Pad", ["x", "pads"], "y")], [value("x", [3])], ["y"])
+    model.graph.initializer.append(weight("pads", pads))
+    with pytest.raises(PartitaError, match="pads is to hold 2 elements"):
+        core.compile_model(model.SerializeToString(), "CPU")
