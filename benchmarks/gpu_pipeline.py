@@ -16,32 +16,17 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
 from typing import Any
 
-from cpu_networks import BUILT, Feeds
+from cpu_networks import BUILT
 from cpu_peers import PAUSE
 from neighbours import pin_alternately
+from throughput import THROUGHPUT, Batch, through
 
 import partita
 
-THROUGHPUT = {"PERFORMANCE_HINT": "THROUGHPUT"}
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 HALVES = 2
-Batch = Callable[[int], None]
-"""Computes so many requests."""
-
-
-def queue_of(compiled: partita.CompiledModel, feeds: Feeds, jobs: int) -> Batch:
-    """Requests in flight, as many as jobs."""
-    queue = partita.AsyncInferQueue(compiled, jobs)
-
-    def run(count: int) -> None:
-        for _ in range(count):
-            queue.start_async(feeds)
-        queue.wait_all()
-
-    return run
 
 
 def contestants(name: str, devices: tuple[str, str], jobs: int) -> dict[str, Batch]:
@@ -51,7 +36,7 @@ def contestants(name: str, devices: tuple[str, str], jobs: int) -> dict[str, Bat
     found = {}
     for device in devices:
         compiled = core.compile_model(core.read_model(proto), device, EXACT)
-        found[device] = queue_of(compiled, feeds, jobs)
+        found[device] = through(partita.AsyncInferQueue(compiled, jobs), feeds)
     both = f"HETERO:{','.join(devices)}"
     properties = {"DEVICE_PROPERTIES": dict.fromkeys(devices, EXACT), **THROUGHPUT}
     halves = core.read_model(proto)
@@ -61,7 +46,7 @@ def contestants(name: str, devices: tuple[str, str], jobs: int) -> dict[str, Bat
         ("COST", core.read_model(proto), {"HETERO_SCHEDULE": "COST"}),
     ):
         compiled = core.compile_model(model, both, {**properties, **config})
-        found[label] = queue_of(compiled, feeds, jobs)
+        found[label] = through(partita.AsyncInferQueue(compiled, jobs), feeds)
     return found
 
 

@@ -51,7 +51,7 @@ def partita_batch(model: bytes, feeds: Feeds, threads: int) -> Batch:
     core = partita.Core()
     config = {**THROUGHPUT, "INFERENCE_NUM_THREADS": threads, "EXECUTION_MODE_HINT": "ACCURACY"}
     queue = partita.AsyncInferQueue(core.compile_model(core.read_model(model), "CPU", config))
-    return _through(queue, feeds)
+    return through(queue, feeds)
 
 
 def openvino_batch(model: bytes, feeds: Feeds, threads: int) -> Batch:
@@ -64,12 +64,14 @@ def openvino_batch(model: bytes, feeds: Feeds, threads: int) -> Batch:
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
     }
-    return _through(
+    return through(
         openvino.AsyncInferQueue(core.compile_model(core.read_model(model), "CPU", config)), feeds
     )
 
 
-def _through(queue: Any, feeds: Feeds) -> Batch:
+def through(queue: Any, feeds: Feeds) -> Batch:
+    """Requests in flight, as many as the queue has."""
+
     def run(count: int) -> None:
         for _ in range(count):
             queue.start_async(feeds)

@@ -139,13 +139,14 @@ class _Stage:
 
         A graphics card's compiler has little use for threads, so processes share the programs.
         """
-        programs = dict.fromkeys(json.dumps(launch["program"]) for launch in launches)
+        programs = [json.dumps(launch["program"]) for launch in launches]
+        different = dict.fromkeys(programs)
         is_cpu = device.limits.is_cpu
-        count = 1 if is_cpu else standing_processes.best_count(device, len(programs))
-        process_of = {program: number % count for number, program in enumerate(programs)}
+        count = 1 if is_cpu else standing_processes.best_count(device, len(different))
+        process_of = {program: number % count for number, program in enumerate(different)}
         shares: list[list[int]] = [[] for _ in range(count)]
-        for index, launch in enumerate(launches):
-            shares[process_of[json.dumps(launch["program"])]].append(index)
+        for index, program in enumerate(programs):
+            shares[process_of[program]].append(index)
         found: dict[int, tuple[Verdict, bool]] = {}
         with (
             progress("trying the OpenCL driver with this model, once", len(launches)) as advance,
