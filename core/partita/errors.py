@@ -6,6 +6,7 @@
     ├── ModelError                  a model cannot be read or used
     │   ├── ModelNotFoundError      (also FileNotFoundError)
     │   ├── ModelFormatError        (also ValueError) not ONNX, damaged, or not understood
+    │   ├── TokenizerError          (also ValueError) its tokenizer or chat template cannot be used
     │   └── UnsupportedOpError      no device of the list takes an operation
     ├── DeviceError                 a device cannot be had
     │   ├── DeviceNotFoundError     (also LookupError) no such device; lists those there are
@@ -20,6 +21,7 @@
     ├── BlobError                   (also ValueError) an exported model is damaged or foreign
     ├── InferError                  a request fails while it runs
     │   ├── InputError              (also ValueError) wrong name, shape or dtype of an input
+    │   │   └── ContextLengthError  a prompt or an answer is longer than the context
     │   ├── DeviceMemoryError       (also MemoryError) the device has no room; names the sizes
     │   ├── InferCancelledError     the request was cancelled
     │   ├── BoundCallEndedError    a bound call no longer fits what the inputs hold; run instead
@@ -72,6 +74,10 @@ class ModelNotFoundError(ModelError, FileNotFoundError):
 
 class ModelFormatError(ModelError, ValueError):
     """The input is not an ONNX model, is damaged, or is beyond what is understood."""
+
+
+class TokenizerError(ModelError, ValueError):
+    """A language model's tokenizer or chat template is missing, damaged or not understood."""
 
 
 class UnsupportedOpError(ModelError):
@@ -137,6 +143,10 @@ class InferError(PartitaError):
 
 class InputError(InferError, ValueError):
     """An input has a wrong name, shape or dtype."""
+
+
+class ContextLengthError(InputError):
+    """A prompt, an answer or the context asked for is longer than what there is room for."""
 
 
 class DeviceMemoryError(InferError, MemoryError):

@@ -34,6 +34,7 @@ KINDS = {
     "blobs": 3,
     "locks": 3,
     "irs": 3,
+    "ggufs": 3,
     "opencl": 3,
 }
 """Which kinds there are, and how many shares of the time each gets."""

@@ -12,6 +12,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from partita_conformance.draws.decoder import DECODER
+from partita_conformance.draws.rare import tensor_scatter
+
 from . import guard, numbers, tensors
 
 MICROSOFT = "com.microsoft"
@@ -83,16 +86,18 @@ class Node:
         attrs: Attributes.
         domain: Of the operator.
         outputs: How many there are.
+        opset: Of ONNX's operators; drawn if it is 0.
     """
 
-    def __init__(self, op_type, inputs, attrs, domain="", outputs=1):
+    def __init__(self, op_type, inputs, attrs, domain="", outputs=1, opset=0):
         self.op_type, self.inputs, self.attrs = op_type, list(inputs), attrs
-        self.domain, self.outputs = domain, outputs
+        self.domain, self.outputs, self.opset = domain, outputs, opset
         self.told = {}
 
     def model(self, rng):
         """The model, and arrays for those inputs that are not constants."""
         opset = int(rng.choice([7, 11, 13, 17, 21, 22], p=[0.05, 0.05, 0.1, 0.4, 0.2, 0.2]))
+        opset = self.opset or opset
         nodes, given, constants = [], {}, []
         names = ["" if x is None else f"i{k}" for k, x in enumerate(self.inputs)]
         for k, x in enumerate(self.inputs):
@@ -431,6 +436,45 @@ def quantized_product(d):
             return "QGemm", inputs, {"transB": turned}, MICROSOFT
 
 
+def quantized_blocks(d):
+    """Products with, and look-ups in, weights that have a scale for each block."""
+    bits, size = int(d.one_of(4, 8)), int(d.one_of(16, 16, 32, 64))
+    terms, columns = d.size(), d.size(33)
+    blocks = -(-terms // size)
+    zeros = d.one_of(
+        None,
+        d.tensor((columns, -(-blocks * bits // 8)), np.uint8),
+        np.abs(d.tensor((columns, blocks))),
+    )
+    scales = np.abs(d.tensor((columns, blocks)))
+    if d.chance(0.3):
+        index = d.tensor(d.shape(2, 5), d.one_of(np.int32, np.int64))
+        data = d.tensor((columns, terms), np.uint8)
+        if bits == 4:
+            data, scales = d.tensor((columns, size), np.uint8), np.abs(d.tensor((columns, 2)))
+            zeros = d.maybe(d.tensor((columns, 1), np.uint8))
+        attrs = {"bits": bits, "block_size": size, "gather_axis": 0, "quantize_axis": 1}
+        return "GatherBlockQuantized", [data, index % columns, scales, zeros], attrs, MICROSOFT
+    w = d.tensor((columns, blocks, size * bits // 8), np.uint8)
+    inputs = [d.tensor((*d.shape(2, 4), terms)), w, scales, zeros, None, d.maybe(d.tensor(columns))]
+    attrs = {"K": terms, "N": columns, "bits": bits, "block_size": size}
+    return "MatMulNBits", inputs, attrs, MICROSOFT
+
+
+def decoding(d):
+    """An operator of a language model, as the conformance kit draws it, or a cache's update."""
+    name = d.one_of(*DECODER, "GroupQueryAttention", "GroupQueryAttention", "TensorScatter")
+    drawn = tensor_scatter(d.rng) if name == "TensorScatter" else DECODER[name](d.rng)
+    inputs = list(drawn.inputs)
+    if name == "GroupQueryAttention" and d.chance(0.3):
+        kind = d.one_of(np.float16, ml_dtypes.bfloat16)
+        inputs[3:5] = [past.astype(kind) for past in inputs[3:5]]
+    if name == "RotaryEmbedding" and inputs[1].ndim == 2 and d.chance():  # ONNX's own
+        attrs = {**drawn.attributes, "num_heads": inputs[0].shape[-1] // 2 // inputs[2].shape[1]}
+        return name, [inputs[0], *inputs[2:], inputs[1]], attrs, "", 1, 23
+    return name, inputs, drawn.attributes, drawn.domain, drawn.outputs, drawn.opset
+
+
 def quantized_elements(d):
     kind = d.one_of(*LEVELS)
     shape = d.shape()
@@ -559,7 +603,48 @@ def normalized(d):
             return "LRN", [x], {"size": 3}
 
 
+def normalized_sum(d):
+    kind = d.one_of(np.float32, np.float16)
+    x = d.tensor((d.size(3), d.size(9), d.size()), kind)
+    row = x.shape[2:]
+    skip = d.tensor(x.shape[d.rng.integers(2) :], kind)
+    inputs = [x, skip, d.tensor(row, kind), d.maybe(d.tensor(row, kind))]
+    return "SkipSimplifiedLayerNormalization", inputs, {"epsilon": 1e-5}, MICROSOFT
+
+
+def cached_attention(d):
+    heads, group, size = d.one_of(1, 2, 3), d.one_of(1, 2, 3), d.one_of(8, 16, 24, 32, 64)
+    batch, tokens, places = d.size(3), d.size(9), d.size()
+    kind, cache = d.one_of(np.float32, np.float16), d.one_of(np.float32, np.float16)
+    q = d.tensor((batch, tokens, heads * group * size), kind)
+    k, v = (d.tensor((batch, tokens, heads * size), kind) for _ in range(2))
+    if d.chance(0.3):
+        q, k, v = np.concatenate([q, k, v], 2), None, None
+    past = [d.tensor((batch, heads, places, size), cache) for _ in range(2)]
+    most = int(d.rng.integers(tokens, max(places, tokens) + 1))
+    lengths = d.rng.integers(min(tokens, most) - 1, most, batch)
+    if d.chance(0.2):
+        lengths, most = d.rng.integers(-4, 99, batch), int(d.rng.integers(-4, 99))
+    lengths = [np.asarray(lengths, np.int32), np.array(most, np.int32)]
+    attrs = {"num_heads": heads * group, "kv_num_heads": heads, "do_rotary": d.one_of(0, 1)}
+    attrs |= {"rotary_interleaved": d.one_of(0, 1), "local_window_size": d.one_of(-1, -1, 0, 1, 5)}
+    tables = [d.tensor((places + d.one_of(0, 0, -1), size // 2), kind)] * 2
+    return "GroupQueryAttention", [q, k, v, *past, *lengths, *tables], attrs, MICROSOFT, 3
+
+
+def turned_heads(d):
+    heads, size, batch, tokens, rows = d.size(4), 2 * d.size(9), d.size(3), d.size(5), d.size(9)
+    x = d.tensor(d.one_of((batch, tokens, heads * size), (batch, heads, tokens, size)))
+    ids = d.rng.integers(-1, rows + 1, d.one_of((1,), (batch, tokens)))
+    tables = [d.tensor((rows, size // 2)) for _ in range(2)]
+    attrs = {"num_heads": heads, "interleaved": d.one_of(0, 1)}
+    return "RotaryEmbedding", [x, ids, *tables], attrs, MICROSOFT
+
+
 MAKERS = (
+    *(cached_attention,) * 2,
+    turned_heads,
+    normalized_sum,
     *(convolution,) * 4,
     *(transposed_convolution,) * 2,
     *(quantized_convolution,) * 3,
@@ -567,6 +652,8 @@ MAKERS = (
     *(quantized_pool, whole_pool, unpool, columns),
     *(product,) * 2,
     *(quantized_product,) * 4,
+    *(quantized_blocks,) * 4,
+    *(decoding,) * 4,
     *(quantized_elements,) * 2,
     *(quantizing,) * 2,
     *(reduction,) * 2,

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita.errors import ModelFormatError, ModelNotFoundError, PartitaError
+from partita.errors import ModelFormatError, PartitaError
+from partita.frontends.model_file import map_model
 from partita.frontends.onnx.external_data import (
     beside,
     check_weights,
@@ -25,11 +26,12 @@ from partita.model.operator_checks import check_attributes, check_domains, check
 from partita.model.shape_inference import forget_meaningless_dims, infer_shapes
 from partita.printable import printable
 from partita.system.gc_pause import few_collections
-from partita.system.memory_map import map_file
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
+
+    from partita.frontends.gguf import DecoderOptions
 
 
 MOST_OPERATIONS = 1_000_000
@@ -37,8 +39,14 @@ MOST_OPERATIONS = 1_000_000
 
 
 @few_collections()
-def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: bool = False) -> Model:
-    """Reads an ONNX model or an OpenVINO IR and makes it tidy.
+def read_model(
+    source: Any,
+    tidy: bool = True,
+    weights: Any = None,
+    isolate: bool = False,
+    decoder: DecoderOptions | None = None,
+) -> Model:
+    """Reads an ONNX model, an OpenVINO IR or a GGUF file and makes it tidy.
 
     Local functions are inlined, ``Constant`` nodes become initializers, initializers that are also
     inputs become constants, operations get unique names and topological order, shapes are
@@ -50,17 +58,19 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
 
     Args:
         source: A path, the file's bytes, an ``onnx.ModelProto``, an ``onnx_ir.Model`` (taken over)
-            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml``.
+            or a ``Model`` (returned as it is). A path or bytes may be an OpenVINO IR's ``.xml`` or
+            a GGUF file.
         tidy: Make it tidy; without it only the wiring is checked, which is right for what
             :meth:`Model.to_onnx` made of a model that was read.
         weights: The ``.bin`` file of an OpenVINO IR: a path, bytes or an array; ``None`` for the
             one beside the ``.xml``.
         isolate: For files of strangers: ONNX's shape inference, which is C++ and trusts what it
             reads, runs in a process of its own, with limits of time and memory.
+        decoder: How a GGUF file becomes a model; others take none.
 
     Raises:
         ModelNotFoundError: The path does not exist.
-        ModelFormatError: It is neither, damaged, or holds what is not known.
+        ModelFormatError: It is none of these, damaged, or holds what is not known.
     """
     if isinstance(source, Model):
         return source
@@ -77,11 +87,15 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
     elif isinstance(source, (bytes, bytearray, memoryview, str, os.PathLike)):
         if isinstance(source, (str, os.PathLike)):
             path = Path(source)
-            data, origin = _read(path), f"'{path}'"
+            data, origin = map_model(path), f"'{path}'"
         else:
             # What others may write to is copied.
             data = memoryview(source if isinstance(source, bytes) else bytes(source))
             origin = "the bytes"
+        if _is_gguf(data):
+            return _tidy(_decoder(data, weights, decoder, origin), origin, tidy, isolate)
+        if decoder is not None:
+            raise ModelFormatError(f"{origin} takes no 'decoder': it is no GGUF file.")
         if _is_ir(data):
             return _tidy(_translated(bytes(data), weights, path, origin), origin, tidy, isolate)
         proto, apart = _parse(data, origin)
@@ -94,6 +108,15 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
         raise ModelFormatError(
             f"{origin} takes no 'weights': an ONNX model names its external files itself."
         )
+    return _tidy(_from_onnx(proto, apart, path, origin), origin, tidy, isolate, proto)
+
+
+def _from_onnx(
+    proto: onnx.ModelProto, apart: Mapping[str, memoryview], path: Path | None, origin: str
+) -> ir.Model:
+    """The graph of a protobuf, with its weights."""
+    import onnx_ir as ir
+
     folder = None if path is None else path.parent
     try:
         _check_header(proto, origin)
@@ -109,12 +132,27 @@ def read_model(source: Any, tidy: bool = True, weights: Any = None, isolate: boo
         ir.external_data.set_base_dir(ir_model.graph, folder)
     if not ir_model.graph.name:
         ir_model.graph.name = "model" if path is None else path.stem
-    return _tidy(ir_model, origin, tidy, isolate, proto)
+    return ir_model
 
 
 def _is_ir(data: bytes | memoryview) -> bool:
     """Whether bytes are those of an IR's ``.xml`` file; an ONNX file cannot start like one."""
     return bytes(data[:200]).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"<?xml", b"<net"))
+
+
+def _is_gguf(data: bytes | memoryview) -> bool:
+    """Whether bytes are those of a GGUF file; neither of the others can start like one."""
+    return bytes(data[:4]) == b"GGUF"
+
+
+def _decoder(
+    data: memoryview, weights: Any, options: DecoderOptions | None, origin: str
+) -> ir.Model:
+    from partita.frontends.gguf import DecoderOptions, read_gguf
+
+    if weights is not None:
+        raise ModelFormatError(f"{origin} takes no 'weights': a GGUF file holds its own.")
+    return read_gguf(data, origin, options or DecoderOptions())
 
 
 def _translated(data: bytes, weights: Any, path: Path | None, origin: str) -> ir.Model:
@@ -133,6 +171,8 @@ def external_files(data: bytes, path: Path) -> list[Path]:
 
     What it names elsewhere is left out; no such model is read.
     """
+    if _is_gguf(data):
+        return []
     if _is_ir(data):
         return [file] if (file := path.with_suffix(".bin")).is_file() else []
     proto, _ = _parse(memoryview(data), f"'{path}'")
@@ -156,17 +196,6 @@ def _root(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}"
-
-
-def _read(path: Path) -> memoryview:
-    try:
-        return map_file(path)
-    except FileNotFoundError as error:
-        raise ModelNotFoundError(
-            f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
-        ) from error
-    except OSError as error:
-        raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error
 
 
 def _parse(data: memoryview, origin: str) -> tuple[onnx.ModelProto, Mapping[str, memoryview]]:

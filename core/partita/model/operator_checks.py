@@ -38,6 +38,7 @@ RANGES: dict[str, tuple[int, int]] = {
     "blocksize": (1, 1 << 15),
     **dict.fromkeys(("num_scan_inputs", "hidden_size", "block_size", "num_heads"), _SIZE),
     **dict.fromkeys(("q_num_heads", "kv_num_heads", "rotary_embedding_dim"), _SIZE),
+    **dict.fromkeys(("K", "N"), _SIZE),
     **dict.fromkeys(("output_height", "output_width", "pooled_shape", "sample_size"), _SIZE),
     **dict.fromkeys(("output_padding", "output_shape", "min_gram_length"), _SIZE),
     **dict.fromkeys(("max_gram_length", "max_skip_count", "ngram_counts"), _SIZE),
@@ -69,11 +70,14 @@ _REQUIRED_OF_MICROSOFT = {
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "SimplifiedLayerNormalization"), (0, 1)),
     **dict.fromkeys(("Attention", "MultiHeadAttention"), (0,)),
     **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), (0, 1, 2)),
+    "GroupQueryAttention": (0, 5, 6),
+    "RotaryEmbedding": (0, 1, 2, 3),
     "EmbedLayerNormalization": (0, 2, 3, 5, 6),
     "DynamicQuantizeLSTM": (0, 1, 2, 8, 9, 10, 11),
     "DynamicQuantizeMatMul": (0, 1, 2),
     "MatMulIntegerToFloat": (0, 1, 2, 3),
     "QGemm": (0, 1, 2, 3, 4, 5),
+    **dict.fromkeys(("MatMulNBits", "GatherBlockQuantized"), (0, 1, 2)),
     **dict.fromkeys(("QLinearAdd", "QLinearMul"), (0, 1, 3, 4, 6)),
     **dict.fromkeys(
         (
@@ -86,6 +90,9 @@ _REQUIRED_OF_MICROSOFT = {
 """Operators of onnxruntime that back-ends take, and the inputs that must be there.
 
 onnx has no definitions of them. Of QLinearConcat all inputs must be there."""
+
+_UNDER_ONNX = frozenset({"SimplifiedLayerNormalization"})
+"""Those of them that files have under ONNX's own domain, which does not define them."""
 
 _NUMBERS = {"FLOAT": ("INT",), "FLOATS": ("INTS",)}
 """Types that exporters write for others, and that mean the same."""
@@ -132,7 +139,7 @@ def check_inputs(nodes: Iterable[ir.Node], versions: Mapping[str, int]) -> None:
         ModelFormatError: Names the operation and the input.
     """
     for node in nodes:
-        if node.domain == _MICROSOFT:
+        if node.domain == _MICROSOFT or (not node.domain and node.op_type in _UNDER_ONNX):
             _check_inputs_of_microsoft(node)
             continue
         version = _version(node, versions)

@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from partita.errors import ModelFormatError
+from partita.model.contrib_shapes import add_node
 from partita.model.inference_process import inferred_apart
 from partita.model.operator_checks import MOST_DIMENSIONS
 from partita.model.pool_shapes import settle_rounding
@@ -152,7 +153,7 @@ def _for_inference(ir_model: ir.Model) -> onnx.ModelProto:
             serde.serialize_tensor_into(tensor, weight)
             tensor.name = name
     for node in ir_model.graph:
-        serde.serialize_node_into(graph.node.add(), node)
+        add_node(graph, node)
     for value in ir_model.graph.outputs:
         graph.output.add(name=value.name)
     return proto

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import mmap
+import os
+import tempfile
 import weakref
 from pathlib import Path
 from typing import Any
@@ -26,8 +28,28 @@ def map_file(path: Path) -> memoryview:
     return memoryview(mapping)
 
 
+def spilled(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A copy of an array in a temporary file that has no name: one that can be given back.
+
+    Where there is no room for such a file, or no system that reserves it, it is the array itself.
+    """
+    if not array.nbytes or array.dtype.hasobject or not hasattr(os, "posix_fallocate"):
+        return array
+    try:
+        with tempfile.TemporaryFile() as file:
+            os.posix_fallocate(file.fileno(), 0, array.nbytes)  # a full disk is told here
+            mapping = mmap.mmap(file.fileno(), array.nbytes)
+    except OSError:
+        return array
+    copy = np.frombuffer(mapping, array.dtype).reshape(array.shape)
+    copy[...] = array
+    _mappings[copy.ctypes.data] = mapping
+    copy.flags.writeable = False
+    return copy
+
+
 def give_back(array: np.ndarray[Any, Any]) -> None:
-    """Frees the memory of an array that lies in a mapped file; touched again, it is read again.
+    """Frees the memory of an array that lies in a file; touched again, it is read again.
 
     Does nothing to other arrays.
     """

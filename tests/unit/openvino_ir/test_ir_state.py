@@ -7,6 +7,7 @@ variable is what the last run assigned, and before the first run what ReadValue 
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,7 +245,8 @@ def test_variables_inside_of_bodies_are_refused():
 def test_a_variable_that_no_memory_holds():
     ports = (Port(0, "v", np.dtype("float32"), (2**61, 3)),)
     with pytest.raises(DeviceMemoryError, match=r"Variable 'big' .* has no room"):
-        RequestState([Variable("big", "v", "w")], ports, (), None, None, None)
+        memory = SimpleNamespace(tensors={})
+        RequestState([Variable("big", "v", "w")], ports, (), None, None, memory, None)
 
 
 ENTRY = {"name": "v", "read": "sum", "written": "adder", "begun": ""}

@@ -1,0 +1,315 @@
+"""The decoder of a GGUF file as one graph, in the form in which onnxruntime-genai writes them.
+
+Inputs are ``input_ids`` [batch, sequence], ``seqlens_k`` [batch] (each sequence's length after the
+run, less one), ``total_sequence_length`` (the longest of these lengths), and per layer caches of
+keys and values [batch, heads, context, head size]; outputs are ``logits`` and the caches as they
+become. The caches are the model's variables: a request hands them on by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from partita.errors import ModelFormatError
+from partita.frontends.gguf import rotary
+from partita.frontends.gguf.container import GgufFile
+from partita.frontends.gguf.feed_forward import feed_forward
+from partita.frontends.gguf.graph_writer import MICROSOFT, OPSET, Dims, GraphWriter
+from partita.frontends.gguf.hyperparameters import Hyperparameters, RopeScaling, hyperparameters
+from partita.frontends.gguf.options import DecoderOptions
+from partita.frontends.gguf.weight_operators import embedding, linear, multiply
+from partita.model.variables import METADATA_KEY, Variable, to_metadata
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+DEFAULT_CONTEXT = 4096
+"""Room of the caches where the caller names none and the model was made for more."""
+
+METADATA_PREFIX = "gguf."
+"""Before the keys of the file's metadata in the model's."""
+
+_LONGEST_TEXT = 1 << 16
+"""Of texts of the file's metadata that the model's repeats; a chat template is shorter."""
+
+
+def build_decoder(file: GgufFile, options: DecoderOptions) -> ir.Model:
+    """The model of a file.
+
+    Raises:
+        ModelFormatError: The file holds no decoder that is read, or the options do not fit it.
+    """
+    import onnx_ir as ir
+
+    sizes = hyperparameters(file)
+    decoder = _Decoder(GraphWriter(file), sizes, _context(file, sizes, options), options)
+    graph = decoder.graph()
+    if unread := decoder.writer.unread():
+        raise ModelFormatError(
+            f"{file.origin} has a tensor '{unread[0]}' that decoders of '{sizes.name}' as they are "
+            f"read here do not use ({len(unread)} such tensors)."
+        )
+    model = ir.Model(graph, ir_version=11, producer_name="GGUF")
+    model.metadata_props.update(_metadata(file))
+    model.metadata_props[METADATA_KEY] = to_metadata(decoder.variables)
+    return model
+
+
+def _context(file: GgufFile, sizes: Hyperparameters, options: DecoderOptions) -> int:
+    """The room of the caches."""
+    most = sizes.context
+    if sizes.window and not sizes.architecture.global_every:
+        most = min(most, sizes.window)  # which layers have a window is not written down
+    if options.context is None:
+        return min(most, DEFAULT_CONTEXT)
+    if not 1 <= options.context <= most:
+        raise ModelFormatError(
+            f"{file.origin} is read with a context of {options.context} positions; 1 to {most} "
+            "are possible."
+        )
+    return options.context
+
+
+def _element_type(name: str) -> ir.DataType:
+    """That of the caches."""
+    import onnx_ir as ir
+
+    kinds = {"float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}
+    if name not in kinds:
+        raise ModelFormatError(
+            f"Caches of type {name!r} are not known; these are: {', '.join(kinds)}."
+        )
+    return ir.DataType[kinds[name]]
+
+
+def _metadata(file: GgufFile) -> dict[str, str]:
+    """The file's metadata but for arrays and very long texts."""
+    return {
+        METADATA_PREFIX + key: str(value)
+        for key, value in file.metadata.items()
+        if isinstance(value, (int, float))
+        or (isinstance(value, str) and len(value) < _LONGEST_TEXT)
+    }
+
+
+class _Decoder:
+    """Writes one decoder."""
+
+    def __init__(
+        self, writer: GraphWriter, sizes: Hyperparameters, context: int, options: DecoderOptions
+    ) -> None:
+        import onnx_ir as ir
+
+        self.writer = writer
+        self.variables: list[Variable] = []
+        self._sizes = sizes
+        self._context = context
+        self._all_logits = options.all_logits
+        self._cache_type = _element_type(options.cache_type)
+        self._caches: list[ir.Value] = []
+        self._after: list[ir.Value] = []
+        self._tables: dict[bool, list[ir.Value]] = {}
+        int32 = ir.DataType.INT32
+        self._ids = writer.value("input_ids", ("batch", "sequence"), ir.DataType.INT64)
+        self._lengths = writer.value("seqlens_k", ["batch"], int32)
+        self._total = writer.value("total_sequence_length", [], int32)
+        self._stream = ("batch", "sequence", sizes.hidden)
+
+    def graph(self) -> ir.Graph:
+        """All of it."""
+        import onnx_ir as ir
+
+        logits = self._logits(self._blocks(self._embedding()))
+        return ir.Graph(
+            [self._ids, self._lengths, self._total, *self._caches],
+            [logits, *self._after],
+            nodes=self.writer.nodes,
+            initializers=self.writer.initializers,
+            opset_imports={"": OPSET, MICROSOFT: 1},
+            name=self._sizes.name,
+        )
+
+    def _vocabulary(self) -> int:
+        return self.writer.rows_of("token_embd.weight", self._sizes.hidden)
+
+    def _embedding(self) -> ir.Value:
+        sizes = self._sizes
+        found = embedding(self.writer, self._ids, "token_embd", self._vocabulary(), sizes.hidden)
+        if not sizes.architecture.scales_embedding:
+            return found
+        root = self.writer.constant(
+            "embedding_scale", np.array(math.sqrt(sizes.hidden), np.float32)
+        )
+        return self.writer.apply("Mul", [found, root], "token_embd.multiplied", self._stream)
+
+    def _blocks(self, stream: ir.Value) -> ir.Value:
+        """All blocks and the last normalization."""
+        sizes = self._sizes
+        normal = self._normal(stream, "blk.0.attn_norm")
+        for layer in range(sizes.layers):
+            name = f"blk.{layer}"
+            follower = f"blk.{layer + 1}.attn_norm" if layer + 1 < sizes.layers else "output_norm"
+            attended = self._attention(normal, layer)
+            attended = self._post_normal(attended, f"{name}.post_attention_norm")
+            normal, stream = self._add_and_normal(stream, attended, f"{name}.ffn_norm")
+            fed = feed_forward(self.writer, sizes, normal, name)
+            fed = self._post_normal(fed, f"{name}.post_ffw_norm")
+            normal, stream = self._add_and_normal(
+                stream, fed, follower, last=layer + 1 == sizes.layers
+            )
+        return normal
+
+    def _attention(self, normal: ir.Value, layer: int) -> ir.Value:
+        """Projections, rotation, the cache and attention of one layer."""
+        sizes, writer, name = self._sizes, self.writer, f"blk.{layer}"
+        width, narrow = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+        query = linear(writer, normal, f"{name}.attn_q", width, sizes.hidden)
+        key = linear(writer, normal, f"{name}.attn_k", narrow, sizes.hidden)
+        value = linear(writer, normal, f"{name}.attn_v", narrow, sizes.hidden)
+        query = self._head_normal(query, f"{name}.attn_q_norm", sizes.heads)
+        key = self._head_normal(key, f"{name}.attn_k_norm", sizes.kv_heads)
+        past, present = self._cache(layer)
+        result = writer.value(f"{name}.attention", ("batch", "sequence", width))
+        local = sizes.is_local(layer)
+        inputs = [query, key, value, *past, self._lengths, self._total, *self._rotation(local)]
+        attributes = {"softcap": sizes.attention_softcap} if sizes.attention_softcap else {}
+        if local and sizes.window:
+            attributes["local_window_size"] = sizes.window
+        writer.write(
+            "GroupQueryAttention",
+            inputs,
+            [result, *present],
+            MICROSOFT,
+            num_heads=sizes.heads,
+            kv_num_heads=sizes.kv_heads,
+            scale=sizes.attention_scale,
+            do_rotary=1,
+            rotary_interleaved=int(sizes.architecture.rotary_interleaved),
+            **attributes,
+        )
+        return linear(writer, result, f"{name}.attn_output", sizes.hidden, width)
+
+    def _cache(self, layer: int) -> tuple[list[ir.Value], list[ir.Value]]:
+        """What a layer's keys and values were, and what they become."""
+        sizes = self._sizes
+        shape = ("batch", sizes.kv_heads, self._context, sizes.head_size)
+        past, present = [], []
+        for part in ("key", "value"):
+            before, after = f"past_key_values.{layer}.{part}", f"present.{layer}.{part}"
+            past.append(self.writer.value(before, shape, self._cache_type))
+            present.append(self.writer.value(after, shape, self._cache_type))
+            self.variables.append(Variable(f"{layer}.{part}", before, after))
+        self._caches += past
+        self._after += present
+        return past, present
+
+    def _rotation(self, local: bool) -> list[ir.Value]:
+        """Tables of cosines and sines, those of layers with a window perhaps of another base."""
+        local = local and self._sizes.local_rope_base > 0
+        if local not in self._tables:
+            self._tables[local] = self._rotary_tables(local)
+        return self._tables[local]
+
+    def _rotary_tables(self, local: bool) -> list[ir.Value]:
+        sizes, writer = self._sizes, self.writer
+        base, scaling, name = sizes.rope_base, sizes.rope_scaling, ""
+        if local:
+            base, scaling, name = sizes.local_rope_base, RopeScaling(), "local_"
+        turns = rotary.frequencies(sizes.head_size, base, scaling, self._divisors())
+        return [
+            writer.constant(
+                f"{name}{part}_cache", rotary.table(turns, self._context, scaling, part)
+            )
+            for part in ("cos", "sin")
+        ]
+
+    def _divisors(self) -> np.ndarray[Any, Any] | None:
+        """By what the file divides each frequency, if it does."""
+        name, writer = "rope_freqs.weight", self.writer
+        if not writer.has(name):
+            return None
+        divisors = writer.numbers(name, self._sizes.head_size // 2)
+        if not ((divisors > 0) & (divisors < np.inf)).all():
+            raise ModelFormatError(
+                f"{writer.origin}: tensor '{name}' holds numbers that no frequency can be divided "
+                "by."
+            )
+        return divisors
+
+    def _logits(self, normal: ir.Value) -> ir.Value:
+        """The product with the last weight, which may be that of the embedding."""
+        sizes, writer = self._sizes, self.writer
+        if not self._all_logits:
+            normal = self._last_position(normal)
+        weight = "output.weight" if writer.has("output.weight") else "token_embd.weight"
+        capped = sizes.logit_softcap
+        rows = self._vocabulary()
+        tensor = writer.tensor(weight, [rows, sizes.hidden])
+        found = multiply(writer, normal, tensor, "logits.product" if capped else "logits")
+        if not capped:
+            return found
+        shape = ("batch", "sequence" if self._all_logits else 1, rows)
+        bound = writer.constant("logit_softcap", np.array(capped, np.float32))
+        parts = writer.apply("Div", [found, bound], "logits.parts", shape)
+        turned = writer.apply("Tanh", [parts], "logits.tanh", shape)
+        return writer.apply("Mul", [turned, bound], "logits", shape)
+
+    def _last_position(self, normal: ir.Value) -> ir.Value:
+        last = self.writer.constant("last_index", np.array([-1], np.int64))
+        shape = ("batch", 1, self._sizes.hidden)
+        return self.writer.apply("Gather", [normal, last], "last_position", shape, axis=1)
+
+    # ------------------------------------------------------------------- normalizations
+
+    def _normal(self, value: ir.Value, name: str) -> ir.Value:
+        gamma = self.writer.vector(f"{name}.weight", self._sizes.hidden)
+        return self._normalised(value, gamma, name, self._stream)
+
+    def _normalised(self, value: ir.Value, gamma: ir.Value, name: str, shape: Dims) -> ir.Value:
+        return self.writer.apply(
+            "SimplifiedLayerNormalization",
+            [value, gamma],
+            name,
+            shape,
+            epsilon=self._sizes.epsilon,
+            axis=-1,
+        )
+
+    def _post_normal(self, value: ir.Value, name: str) -> ir.Value:
+        """What a block adds, normalized where the file has a weight for that."""
+        return self._normal(value, name) if self.writer.has(f"{name}.weight") else value
+
+    def _add_and_normal(
+        self, stream: ir.Value, added: ir.Value, name: str, last: bool = False
+    ) -> tuple[ir.Value, ir.Value]:
+        """The sum, normalized and as it is."""
+        writer = self.writer
+        normal = writer.value(name, self._stream)
+        total = writer.value(f"{name}.sum", self._stream)
+        gamma = writer.vector(f"{name}.weight", self._sizes.hidden)
+        writer.write(
+            "SkipSimplifiedLayerNormalization",
+            [stream, added, gamma],
+            [normal] if last else [normal, None, None, total],
+            MICROSOFT,
+            epsilon=self._sizes.epsilon,
+        )
+        return normal, total
+
+    def _head_normal(self, value: ir.Value, name: str, heads: int) -> ir.Value:
+        """Queries or keys with each head normalized, where the file has a weight for that."""
+        writer, size = self.writer, self._sizes.head_size
+        if not writer.has(f"{name}.weight"):
+            return value
+        apart = ("batch", "sequence", heads, size)
+        to_heads = writer.constant(f"sizes_{heads}_heads", np.array([0, 0, heads, size], np.int64))
+        joined = writer.constant(f"sizes_{heads}_joined", np.array([0, 0, heads * size], np.int64))
+        cut = writer.apply("Reshape", [value, to_heads], f"{name}.heads", apart)
+        gamma = writer.vector(f"{name}.weight", size)
+        normal = self._normalised(cut, gamma, name, apart)
+        return writer.apply(
+            "Reshape", [normal, joined], f"{name}.joined", ("batch", "sequence", heads * size)
+        )

@@ -1,0 +1,128 @@
+"""The gated products of a block: one set of weights for all tokens, or experts that they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from partita.frontends.gguf.container import GgufTensor
+from partita.frontends.gguf.graph_writer import GraphWriter
+from partita.frontends.gguf.hyperparameters import Hyperparameters
+from partita.frontends.gguf.weight_operators import linear, multiply
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_PARTS = ("gate", "up", "down")
+
+
+def feed_forward(
+    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
+) -> ir.Value:
+    """What the second half of a block adds.
+
+    Args:
+        writer: Writes the operations.
+        sizes: The decoder's.
+        normal: The normalized stream [batch, sequence, hidden].
+        block: The block's name, e.g. ``"blk.0"``.
+    """
+    if sizes.experts:
+        return _mixture(writer, sizes, normal, block)
+    hidden = sizes.hidden
+    inner = writer.rows_of(f"{block}.ffn_gate.weight", hidden)
+    gate = linear(writer, normal, f"{block}.ffn_gate", inner, hidden)
+    up = linear(writer, normal, f"{block}.ffn_up", inner, hidden)
+    product = _gated(writer, sizes, gate, up, block)
+    return linear(writer, product, f"{block}.ffn_down", hidden, inner)
+
+
+def _gated(
+    writer: GraphWriter, sizes: Hyperparameters, gate: ir.Value, up: ir.Value, name: str
+) -> ir.Value:
+    """The activated gate times what it lets through."""
+    shape = writer.dims(gate)
+    if sizes.architecture.activation == "gelu":
+        active = writer.apply("Gelu", [gate], f"{name}.gelu", shape, approximate="tanh")
+    else:
+        sigmoid = writer.apply("Sigmoid", [gate], f"{name}.sigmoid", shape)
+        active = writer.apply("Mul", [gate, sigmoid], f"{name}.silu", shape)
+    return writer.apply("Mul", [active, up], f"{name}.gated", shape)
+
+
+def _mixture(writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str) -> ir.Value:
+    """The sum of what experts make, each by its share; those that no token chose are left out.
+
+    An expert is an ``If`` of its own, so that placements can pin it to a device.
+    """
+    count, hidden = sizes.experts, sizes.hidden
+    inner = writer.rows_of_experts(f"{block}.ffn_gate_exps.weight", count, hidden)
+    shapes = {"gate": (inner, hidden), "up": (inner, hidden), "down": (hidden, inner)}
+    parts = {
+        part: writer.tensor(f"{block}.ffn_{part}_exps.weight", (count, *shapes[part]))
+        for part in _PARTS
+    }
+    shares, chosen = _choice(writer, sizes, normal, block)
+    results = []
+    for number in range(count):
+        tensors = [parts[part].part(number) for part in _PARTS]
+        results.append(
+            _expert(writer, sizes, normal, tensors, (shares[number], chosen[number]), block, number)
+        )
+    return writer.apply("Sum", results, f"{block}.ffn_experts", writer.dims(normal))
+
+
+def _choice(
+    writer: GraphWriter, sizes: Hyperparameters, normal: ir.Value, block: str
+) -> tuple[list[ir.Value], list[ir.Value]]:
+    """The share of each expert in each token, and whether any token chose the expert."""
+    import onnx_ir as ir
+
+    name, count = f"{block}.ffn_gate_inp", sizes.experts
+    scores = linear(writer, normal, name, count, sizes.hidden)
+    everywhere = writer.dims(scores)
+    few = (*everywhere[:-1], sizes.experts_used)
+    best = writer.value(f"{name}.best", few)
+    places = writer.value(f"{name}.places", few, ir.DataType.INT64)
+    number = writer.constant("experts_used", np.array([sizes.experts_used], np.int64))
+    writer.write("TopK", [scores, number], [best, places], axis=-1)
+    of_best = writer.apply("Softmax", [best], f"{name}.softmax", few, axis=-1)
+    dims = writer.value(f"{name}.shape", (len(everywhere),), ir.DataType.INT64)
+    writer.write("Shape", [scores], [dims])
+    zeros = writer.apply("ConstantOfShape", [dims], f"{name}.zeros", everywhere)
+    spread = [zeros, places, of_best]
+    shares = writer.apply("ScatterElements", spread, f"{name}.shares", everywhere, axis=-1)
+    axes = writer.constant("token_axes", np.array([0, 1], np.int64))
+    most = writer.apply("ReduceMax", [shares, axes], f"{name}.most", (count,), keepdims=0)
+    chosen = writer.value(f"{name}.chosen", (count,), ir.DataType.BOOL)
+    nothing = writer.constant("no_share", np.array(0, np.float32))
+    writer.write("Greater", [most, nothing], [chosen])
+    return writer.split(shares, count), writer.split(chosen, count)
+
+
+def _expert(
+    writer: GraphWriter,
+    sizes: Hyperparameters,
+    normal: ir.Value,
+    tensors: Sequence[GgufTensor],
+    choice: tuple[ir.Value, ir.Value],
+    block: str,
+    number: int,
+) -> ir.Value:
+    """What one expert adds: its share of its products, or zeros."""
+    share, chosen = choice
+    name, shape = f"{block}.expert.{number}", writer.dims(normal)
+    with writer.branch(f"{name}.computed") as computed:
+        gate, up = (
+            multiply(writer, normal, tensor, f"{name}.ffn_{part}")
+            for part, tensor in zip(_PARTS, tensors[:2], strict=False)
+        )
+        product = _gated(writer, sizes, gate, up, name)
+        whole = multiply(writer, product, tensors[2], f"{name}.ffn_down")
+        computed.append(writer.apply("Mul", [whole, share], f"{name}.shared", shape))
+    with writer.branch(f"{name}.left_out") as left_out:
+        row = writer.constant("zero_row", np.zeros(sizes.hidden, np.float32))
+        left_out.append(writer.apply("Mul", [share, row], f"{name}.zeros", shape))
+    return writer.choose(chosen, computed, left_out, name, shape)

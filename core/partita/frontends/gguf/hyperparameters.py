@@ -1,0 +1,275 @@
+"""What the metadata of a GGUF file says about its decoder, checked before anything is built."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from partita.errors import ModelFormatError
+from partita.frontends.gguf.container import GgufFile
+
+_LARGEST = 1 << 24
+"""No size in the metadata of a real model exceeds this."""
+
+_HIGHEST = 1e12
+"""Neither does any other number this; bases of rotary frequencies come closest."""
+
+_LEAST_BASE = 2.0
+"""Of a series of rotary frequencies that falls."""
+
+_FACTORS = (2.0**-20, 2.0**20)
+"""Smallest and largest factor by which frequencies may be stretched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What decoders of one name have in common.
+
+    Attributes:
+        rotary_interleaved: Rotary embedding turns elements 2 i and 2 i + 1 of a head, not i and
+            i + half: converters have reordered the weights of queries and keys so.
+        activation: Of the gate in the feed-forward part.
+        scales_embedding: Embeddings are multiplied by the root of their size.
+        global_every: Every so many layers, the last of them, one attends to all positions and the
+            others to a window; 0 where all layers attend to all.
+        local_rope_base: Base of the rotary frequencies in layers with a window; 0 for the same.
+    """
+
+    rotary_interleaved: bool = False
+    activation: Literal["silu", "gelu"] = "silu"
+    scales_embedding: bool = False
+    global_every: int = 0
+    local_rope_base: float = 0.0
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(rotary_interleaved=True),
+    "qwen2": Architecture(),
+    "qwen3": Architecture(),
+    "qwen3moe": Architecture(),
+    "gemma": Architecture(activation="gelu", scales_embedding=True),
+    "gemma2": Architecture(activation="gelu", scales_embedding=True, global_every=2),
+    "gemma3": Architecture(
+        activation="gelu", scales_embedding=True, global_every=6, local_rope_base=10000.0
+    ),
+}
+"""The decoders that are read; SmolLM and Mistral files say "llama"."""
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How a model's rotary frequencies were stretched for longer contexts.
+
+    Attributes:
+        kind: ``"none"``, ``"linear"`` or ``"yarn"``.
+        factor: By how much.
+        original_context: The context before, which yarn asks for.
+    """
+
+    kind: str = "none"
+    factor: float = 1.0
+    original_context: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hyperparameters:
+    """Sizes and constants of a decoder.
+
+    Attributes:
+        name: The architecture's name.
+        architecture: What it has in common with others of its name.
+        layers: Number of blocks.
+        hidden: Size of the residual stream.
+        heads: Heads of queries.
+        kv_heads: Heads of keys and values.
+        head_size: Elements of a head.
+        context: Most positions that the model was made for.
+        epsilon: Of all RMS normalizations.
+        rope_base: Base of the rotary frequencies.
+        rope_scaling: How they were stretched.
+        window: Positions that a layer with a window attends to; 0 if there is none.
+        attention_scale: Factor of products of queries and keys.
+        attention_softcap: Bound of these products by tanh; 0 for none.
+        logit_softcap: The same for logits.
+        experts: Sets of weights of each feed-forward part that tokens choose from; 0 if there is
+            one for all.
+        experts_used: How many of them a token chooses.
+        local_rope_base: Base of the rotary frequencies in layers with a window; 0 if it is the
+            same.
+    """
+
+    name: str
+    architecture: Architecture
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    context: int
+    epsilon: float
+    rope_base: float
+    rope_scaling: RopeScaling
+    window: int
+    attention_scale: float
+    attention_softcap: float
+    logit_softcap: float
+    experts: int
+    experts_used: int
+    local_rope_base: float
+
+    def is_local(self, layer: int) -> bool:
+        """Whether a layer attends to a window only."""
+        every = self.architecture.global_every
+        return every > 0 and layer % every < every - 1
+
+
+def hyperparameters(file: GgufFile) -> Hyperparameters:
+    """Reads them.
+
+    Raises:
+        ModelFormatError: The architecture is not known, or an entry is missing or makes no sense.
+    """
+    name = file.metadata.get("general.architecture")
+    architecture = ARCHITECTURES.get(name) if isinstance(name, str) else None
+    if architecture is None or not isinstance(name, str):
+        raise ModelFormatError(
+            f"{file.origin} holds a model of architecture {name!r}, which is not read; these are: "
+            f"{', '.join(ARCHITECTURES)}."
+        )
+    entries = _Entries(file, name)
+    hidden, heads = entries.size("embedding_length"), entries.size("attention.head_count")
+    kv_heads = entries.size("attention.head_count_kv", heads)
+    layers = entries.size("block_count")
+    experts, used = _experts(entries)
+    head_size = entries.size("attention.key_length", hidden // heads)
+    rotated = entries.size("rope.dimension_count", head_size)
+    if heads % kv_heads or head_size % 2:
+        raise entries.error(
+            f"{heads} heads of {head_size} elements do not share {kv_heads} heads of keys"
+        )
+    if entries.size("attention.value_length", head_size) != head_size or rotated != head_size:
+        raise entries.error(
+            "values of another size than keys, or rotary embedding of a part of a head, are not "
+            "read"
+        )
+    return Hyperparameters(
+        name=name,
+        architecture=architecture,
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        context=entries.size("context_length"),
+        epsilon=entries.real("attention.layer_norm_rms_epsilon", most=1.0),
+        rope_base=entries.real("rope.freq_base", 10000.0, _LEAST_BASE),
+        rope_scaling=_rope_scaling(entries),
+        window=entries.size("attention.sliding_window", 0),
+        attention_scale=_attention_scale(entries, head_size, hidden // heads, layers),
+        attention_softcap=entries.real("attn_logit_softcapping", 0.0),
+        logit_softcap=entries.real("final_logit_softcapping", 0.0),
+        experts=experts,
+        experts_used=used,
+        local_rope_base=_local_rope_base(entries, architecture),
+    )
+
+
+def _local_rope_base(entries: _Entries, architecture: Architecture) -> float:
+    if not architecture.local_rope_base:
+        return 0.0
+    return entries.real("rope.freq_base_swa", architecture.local_rope_base, _LEAST_BASE)
+
+
+def _experts(entries: _Entries) -> tuple[int, int]:
+    """How many experts there are, and how many of them a token chooses."""
+    experts = entries.size("expert_count", 0)
+    if not experts:
+        return 0, 0
+    used = entries.size("expert_used_count")
+    if used > experts:
+        raise entries.error(f"{used} of {experts} experts cannot be used")
+    if entries.size("expert_shared_count", 0) or entries.size("expert_gating_func", 1) != 1:
+        raise entries.error(
+            "experts that all tokens share, or that are not chosen by softmax, are not read"
+        )
+    if entries.real("expert_weights_scale", 0.0) not in (0.0, 1.0):
+        raise entries.error("experts of which the sum is scaled are not read")
+    return experts, used
+
+
+def _attention_scale(entries: _Entries, head_size: int, share: int, layers: int) -> float:
+    """One over the root of a head's size; Gemma's models of 27 billion take the hidden share."""
+    largest = {"gemma2": 46, "gemma3": 62}.get(entries.prefix) == layers
+    return entries.real("attention.scale", 1 / math.sqrt(share if largest else head_size))
+
+
+def _rope_scaling(entries: _Entries) -> RopeScaling:
+    kind = entries.text("rope.scaling.type", "")
+    linear = entries.real("rope.scale_linear", 1.0, *_FACTORS)
+    factor = entries.real("rope.scaling.factor", linear, *_FACTORS)
+    kind = kind or ("linear" if factor != 1.0 else "none")
+    if kind not in ("none", "linear", "yarn"):
+        raise entries.error(
+            f"'rope.scaling.type' is '{kind}', which is not read; none, linear and yarn are"
+        )
+    original = entries.size("rope.scaling.original_context_length", 0)
+    if kind == "yarn" and not original:
+        raise entries.error("'rope.scaling.original_context_length' is missing")
+    return RopeScaling(kind, factor, original)
+
+
+class _Entries:
+    """The entries of the metadata that start with the architecture's name."""
+
+    def __init__(self, file: GgufFile, prefix: str) -> None:
+        self._file = file
+        self.prefix = prefix
+
+    def error(self, fault: str) -> ModelFormatError:
+        """A refusal."""
+        return ModelFormatError(f"{self._file.origin}, a model of '{self.prefix}': {fault}.")
+
+    def _find(self, key: str, default: Any) -> Any:
+        found = self._file.metadata.get(f"{self.prefix}.{key}", default)
+        if found is None:
+            raise self.error(f"metadata '{self.prefix}.{key}' is missing")
+        return found
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A whole number; 0 only where that is the default."""
+        found = self._find(key, default)
+        if isinstance(found, np.ndarray) and found.size and (found == found[0]).all():
+            found = found[0].item()  # one number for each layer, and all agree
+        least = 0 if default == 0 else 1
+        if isinstance(found, bool) or not isinstance(found, int) or not least <= found <= _LARGEST:
+            raise self.error(
+                f"'{key}' is {_shown(found)}; a number from {least} to {_LARGEST} is due"
+            )
+        return found
+
+    def real(
+        self, key: str, default: float | None = None, least: float = 0.0, most: float = _HIGHEST
+    ) -> float:
+        """A number within bounds."""
+        found = self._find(key, default)
+        number = isinstance(found, (int, float)) and not isinstance(found, bool)
+        if not number or not least <= found <= most:
+            raise self.error(
+                f"'{key}' is {_shown(found)}; a number from {least:g} to {most:g} is due"
+            )
+        return float(found)
+
+    def text(self, key: str, default: str) -> str:
+        """A text."""
+        found = self._find(key, default)
+        if not isinstance(found, str):
+            raise self.error(f"'{key}' is {_shown(found)}; a text is due")
+        return found
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]

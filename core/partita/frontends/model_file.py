@@ -1,0 +1,25 @@
+"""Model files as memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from partita.errors import ModelFormatError, ModelNotFoundError
+from partita.system.memory_map import map_file
+
+
+def map_model(path: Path) -> memoryview:
+    """The bytes of a model file, which the system reads as they are touched.
+
+    Raises:
+        ModelNotFoundError: It does not exist.
+        ModelFormatError: It cannot be read.
+    """
+    try:
+        return map_file(path)
+    except FileNotFoundError as error:
+        raise ModelNotFoundError(
+            f"Model file '{path}' does not exist (looked in '{path.absolute().parent}')."
+        ) from error
+    except OSError as error:
+        raise ModelFormatError(f"Model file '{path}' cannot be read: {error}") from error

@@ -1,0 +1,156 @@
+"""Shapes behind operators that ONNX's inference does not know, as those of onnxruntime.
+
+For inference alone each of them is replaced by operators of ONNX whose results are of the same
+types and shapes: an input that has a result's shape goes through an Identity; where a result has
+another last dimension, a product with a matrix of that width, which need not exist, tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx
+    import onnx_ir as ir
+
+_MICROSOFT = "com.microsoft"
+
+_MOST = (1 << 31) - 1
+"""A size that no tensor has."""
+
+_LIKE_FIRST = frozenset(
+    {
+        *("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "RotaryEmbedding"),
+        *("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"),
+    }
+)
+"""Operators whose first result has the type and shape of the first input."""
+
+_SUMS = frozenset({"SkipLayerNormalization", "SkipSimplifiedLayerNormalization"})
+"""Those whose fourth result has them too."""
+
+
+def add_node(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Adds an operation to a graph that is there for inference, or others that tell its shapes."""
+    from onnx_ir import serde
+
+    names = _STAND_INS if node.domain == _MICROSOFT else {} if node.domain else _OF_ONNX
+    stand_in = names.get(node.op_type)
+    before = len(graph.node)
+    if stand_in is not None:
+        stand_in(graph, node)
+    if len(graph.node) == before:  # nothing tells its shapes; what it makes is read all the same
+        serde.serialize_node_into(graph.node.add(), node)
+
+
+def _like_first(graph: onnx.GraphProto, node: ir.Node) -> None:
+    _same(graph, node, 0, 0)
+    if node.op_type in _SUMS:
+        _same(graph, node, 0, 3)
+
+
+def _typed_by_scale(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """The first input in the type of the second."""
+    given, scale, made = _name(node.inputs, 0), _name(node.inputs, 1), _name(node.outputs, 0)
+    if given and scale and made:
+        graph.node.add(op_type="CastLike", input=[given, scale], output=[made])
+
+
+def _same(graph: onnx.GraphProto, node: ir.Node, source: int, result: int) -> None:
+    """Says that a result is of the type and shape of an input, if both are there."""
+    given, made = _name(node.inputs, source), _name(node.outputs, result)
+    if given and made:
+        graph.node.add(op_type="Identity", input=[given], output=[made])
+
+
+def _widened(graph: onnx.GraphProto, node: ir.Node, source: int, width: int) -> None:
+    """Says that the first result is an input with another last dimension."""
+    given, made = _name(node.inputs, source), _name(node.outputs, 0)
+    if given and made and width > 0:
+        matrix = f"{made}/of {width} columns"
+        kind = graph.input.add(name=matrix).type.tensor_type
+        kind.elem_type = 1
+        kind.shape.dim.add()
+        kind.shape.dim.add(dim_value=width)
+        graph.node.add(op_type="MatMul", input=[given, matrix], output=[made])
+
+
+def _group_query_attention(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Present is as long as past unless the total length follows from shapes and may be more."""
+    size = _dimension(node, 3, 3)
+    if _name(node.inputs, 1):
+        _same(graph, node, 0, 0)
+    elif size is not None:
+        _widened(graph, node, 0, _integer(node, "num_heads", 0) * size)
+    total = node.inputs[6] if len(node.inputs) > 6 else None
+    if total is not None and total.is_graph_input():
+        _same(graph, node, 3, 1)
+        _same(graph, node, 4, 2)
+
+
+def _mat_mul_n_bits(graph: onnx.GraphProto, node: ir.Node) -> None:
+    _widened(graph, node, 0, _integer(node, "N", 0))
+
+
+def _gather_block_quantized(graph: onnx.GraphProto, node: ir.Node) -> None:
+    """Rows of the weights, unpacked, in the type of the scales."""
+    weights, scales = node.inputs[0], node.inputs[2]
+    made = _name(node.outputs, 0)
+    if weights is None or scales is None or weights.shape is None or scales.dtype is None:
+        return
+    sizes = list(weights.shape)
+    if not made or not all(isinstance(size, int) for size in sizes) or not sizes:
+        return
+    packed = weights.dtype is not None and weights.dtype.name == "UINT8"
+    bits = _integer(node, "bits", 4)
+    if bits not in (2, 4, 8):
+        return
+    if packed:
+        sizes[-1] = sizes[-1] * (8 // bits)
+    table = f"{made}/unpacked"
+    kind = graph.input.add(name=table).type.tensor_type
+    kind.elem_type = scales.dtype.value
+    for size in sizes:
+        kind.shape.dim.add(dim_value=size)
+    gather = graph.node.add(op_type="Gather", input=[table, _name(node.inputs, 1)], output=[made])
+    gather.attribute.add(name="axis", type=2, i=_integer(node, "gather_axis", 0, -1))
+
+
+_STAND_INS: dict[str, Callable[[onnx.GraphProto, ir.Node], None]] = {
+    **dict.fromkeys(_LIKE_FIRST, _like_first),
+    "GroupQueryAttention": _group_query_attention,
+    "MatMulNBits": _mat_mul_n_bits,
+    "GatherBlockQuantized": _gather_block_quantized,
+    "SimplifiedLayerNormalization": _typed_by_scale,
+}
+
+_OF_ONNX: dict[str, Callable[[onnx.GraphProto, ir.Node], None]] = {
+    "RMSNormalization": _typed_by_scale,
+    "SimplifiedLayerNormalization": _typed_by_scale,
+}
+"""What ONNX's inference gets wrong (onnx 1.23), and what onnxruntime has under ONNX's domain."""
+
+
+def _name(values: Sequence[ir.Value | None], place: int) -> str:
+    """Of an input or result; empty if it is left out."""
+    value = values[place] if place < len(values) else None
+    return "" if value is None else str(value.name or "")
+
+
+def _integer(node: ir.Node, name: str, default: int, least: int = 0) -> int:
+    """An attribute, which nobody has checked yet; 0 if it is none that a size can be."""
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    value: object = attribute.value
+    return value if isinstance(value, int) and least <= value <= _MOST else 0
+
+
+def _dimension(node: ir.Node, place: int, axis: int) -> int | None:
+    """A dimension of an input, if it is known."""
+    value = node.inputs[place] if place < len(node.inputs) else None
+    if value is None or value.shape is None or axis >= len(value.shape):
+        return None
+    found = value.shape[axis]
+    return found if isinstance(found, int) else None

@@ -1,0 +1,326 @@
+"""Writes GGUF files for tests, and unpacks their blocks one element after the other in float64.
+
+The formulas are those of ``ggml-quants.c`` of https://github.com/ggml-org/ggml, written down once
+more, element by element, to judge the vectorised ones of the reader.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q5_0": 6,
+    "Q5_1": 7,
+    "Q8_0": 8,
+    "Q4_K": 12,
+    "Q5_K": 13,
+    "Q6_K": 14,
+    "BF16": 30,
+}
+ELEMENTS = {"F32": 1, "F16": 1, "BF16": 1, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
+BYTES = {
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "Q4_0": 18,
+    "Q4_1": 20,
+    "Q5_0": 22,
+    "Q5_1": 24,
+    "Q8_0": 34,
+    "Q4_K": 144,
+    "Q5_K": 176,
+    "Q6_K": 210,
+}
+QUANTISED = [name for name in TYPES if name not in ("F32", "F16", "BF16")]
+
+
+@dataclass
+class Stored:
+    """A tensor as a file holds it: its type, its shape (slowest size first) and its bytes."""
+
+    type: str
+    shape: tuple[int, ...]
+    data: bytes
+
+    def numbers(self):
+        """The elements in float64."""
+        if self.type in _PLAIN:
+            return (
+                np.frombuffer(self.data, _PLAIN[self.type]).astype(np.float64).reshape(self.shape)
+            )
+        size = BYTES[self.type]
+        unpack = globals()[f"_unpack_{self.type.lower()}"]
+        blocks = [unpack(self.data[at : at + size]) for at in range(0, len(self.data), size)]
+        return np.array(blocks, np.float64).reshape(self.shape)
+
+
+_PLAIN = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+
+def stored(kind, array):
+    """Numbers as a tensor of plain type."""
+    array = np.asarray(array)
+    return Stored(kind, array.shape, array.astype(_PLAIN[kind]).tobytes())
+
+
+def random_tensor(rng, kind, shape, spread=None):
+    """Random elements of mean zero; of quantised types random blocks with sound scales."""
+    spread = shape[-1] ** -0.5 if spread is None else spread
+    if kind in _PLAIN:
+        return stored(kind, rng.normal(0, spread, shape))
+    count = int(np.prod(shape)) // ELEMENTS.get(kind, 32)
+    blocks = [_random_block(rng, kind, spread) for _ in range(count)]
+    return Stored(kind, tuple(shape), b"".join(blocks))
+
+
+def _random_block(rng, kind, spread):
+    half = lambda number: np.float16(number).tobytes()  # noqa: E731
+    body = rng.bytes
+    step = spread * rng.uniform(0.5, 1.5)
+    match kind:
+        case "Q4_0":
+            return half(step / 4) + body(16)
+        case "Q4_1":
+            return half(step / 4) + half(-step / 4 * rng.uniform(6, 9)) + body(16)
+        case "Q5_0":
+            return half(step / 8) + body(20)
+        case "Q5_1":
+            return half(step / 8) + half(-step / 8 * rng.uniform(14, 17)) + body(20)
+        case "Q8_0":
+            return half(step / 64) + body(32)
+        case "Q4_K":
+            return half(step / 128) + half(step / 16) + body(12) + body(128)
+        case "Q5_K":
+            return half(step / 256) + half(step / 16) + body(12) + body(160)
+        case "Q6_K":
+            return body(192) + rng.integers(-64, 64, 16, np.int8).tobytes() + half(step / 512)
+    raise AssertionError(kind)
+
+
+def _half(data, at):
+    return float(np.frombuffer(data, np.float16, 1, at)[0])
+
+
+def _four_bits(data, at):
+    """Sixteen bytes: their low halves, then their high ones."""
+    return [b & 15 for b in data[at : at + 16]] + [b >> 4 for b in data[at : at + 16]]
+
+
+def _five_bits(data, at):
+    (high,) = struct.unpack_from("<I", data, at)
+    return [q | (high >> i & 1) << 4 for i, q in enumerate(_four_bits(data, at + 4))]
+
+
+def _unpack_q4_0(data):
+    return [_half(data, 0) * (q - 8) for q in _four_bits(data, 2)]
+
+
+def _unpack_q4_1(data):
+    return [_half(data, 0) * q + _half(data, 2) for q in _four_bits(data, 4)]
+
+
+def _unpack_q5_0(data):
+    return [_half(data, 0) * (q - 16) for q in _five_bits(data, 2)]
+
+
+def _unpack_q5_1(data):
+    return [_half(data, 0) * q + _half(data, 2) for q in _five_bits(data, 4)]
+
+
+def _unpack_q8_0(data):
+    return [_half(data, 0) * q for q in np.frombuffer(data, np.int8, 32, 2).tolist()]
+
+
+def _scale_and_offset(packed, group):
+    """Six bits each: of groups 0 to 3 in bytes of their own, of 4 to 7 in what those leave."""
+    if group < 4:
+        return packed[group] & 63, packed[group + 4] & 63
+    scale = (packed[group + 4] & 15) | (packed[group - 4] >> 6) << 4
+    return scale, (packed[group + 4] >> 4) | (packed[group] >> 6) << 4
+
+
+def _unpack_k(data, quants_at, high_at=None):
+    d, dmin, packed = _half(data, 0), _half(data, 2), data[4:16]
+    numbers = []
+    for group in range(8):
+        scale, offset = _scale_and_offset(packed, group)
+        for i in range(32):
+            byte = data[quants_at + group // 2 * 32 + i]
+            q = byte >> 4 if group % 2 else byte & 15
+            if high_at is not None:
+                q += 16 * (data[high_at + i] >> group & 1)
+            numbers.append(d * scale * q - dmin * offset)
+    return numbers
+
+
+def _unpack_q4_k(data):
+    return _unpack_k(data, 16)
+
+
+def _unpack_q5_k(data):
+    return _unpack_k(data, 48, 16)
+
+
+def _unpack_q6_k(data):
+    scales, d = np.frombuffer(data, np.int8, 16, 192).tolist(), _half(data, 208)
+    numbers = []
+    for i in range(256):
+        part, within = divmod(i, 128)
+        quarter, column = divmod(within, 32)
+        low = data[part * 64 + quarter % 2 * 32 + column]
+        low = low >> 4 if quarter >= 2 else low & 15
+        high = data[128 + part * 32 + column] >> 2 * quarter & 3
+        numbers.append(d * scales[i // 16] * ((low | high << 4) - 32))
+    return numbers
+
+
+# ------------------------------------------------------------------------------------ files
+
+_INT, _REAL, _BOOL, _TEXT, _ARRAY = 4, 6, 7, 8, 9
+
+
+def text(value):
+    """A text as files hold it."""
+    raw = value if isinstance(value, bytes) else value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def typed(value):
+    """A value of the metadata, behind the number of its type."""
+    kind = _type_of(value)
+    return struct.pack("<I", kind) + _payload(kind, value)
+
+
+def _type_of(value):
+    if isinstance(value, bool):
+        return _BOOL
+    kinds = ((int, _INT), (float, _REAL), ((str, bytes), _TEXT), (list, _ARRAY))
+    return next(number for kind, number in kinds if isinstance(value, kind))
+
+
+def _payload(kind, value):
+    if kind == _ARRAY:
+        inner = _type_of(value[0])
+        parts = [_payload(inner, one) for one in value]
+        return struct.pack("<IQ", inner, len(value)) + b"".join(parts)
+    if kind == _TEXT:
+        return text(value)
+    return struct.pack({_INT: "<I", _REAL: "<f", _BOOL: "<?"}[kind], value)
+
+
+def gguf_bytes(metadata, tensors, alignment=32, version=3):
+    """A whole file: metadata by key, ``Stored`` tensors by name."""
+    head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata))
+    for key, value in metadata.items():
+        head += text(key) + typed(value)
+    body = b""
+    for name, tensor in tensors.items():
+        sizes = tensor.shape[::-1]
+        head += text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
+        head += struct.pack("<IQ", TYPES[tensor.type], len(body))
+        body += tensor.data + bytes(-len(tensor.data) % alignment)
+    return head + bytes(-len(head) % alignment) + body
+
+
+def write_gguf(path, metadata, tensors):
+    """Writes a file; returns its path."""
+    path = Path(path)
+    path.write_bytes(gguf_bytes(metadata, tensors))
+    return path
+
+
+# -------------------------------------------------------------------------------- decoders
+
+
+def decoder_metadata(architecture="llama", **changes):
+    """Metadata of a very small decoder; ``changes`` replace entries, ``None`` takes one out."""
+    entries = {
+        "block_count": 2,
+        "context_length": 64,
+        "embedding_length": 256,
+        "feed_forward_length": 256,
+        "attention.head_count": 8,
+        "attention.head_count_kv": 2,
+        "attention.key_length": 32,
+        "attention.value_length": 32,
+        "rope.dimension_count": 32,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 10000.0,
+    }
+    entries.update({key.replace("__", "."): value for key, value in changes.items()})
+    found = {"general.architecture": architecture, "general.name": "tiny"}
+    found |= {f"{architecture}.{k}": v for k, v in entries.items() if v is not None}
+    return found
+
+
+def narrow_decoder_metadata(architecture="llama", **changes):
+    """The same for rows too short for blocks of 256."""
+    sizes = {"embedding_length": 64, "feed_forward_length": 96, "attention__head_count": 4}
+    parts = ("attention__key_length", "attention__value_length", "rope__dimension_count")
+    return decoder_metadata(architecture, **sizes | dict.fromkeys(parts, 16) | changes)
+
+
+def decoder_tensors(metadata, kind="F32", seed=0, vocabulary=96, embedding=None, tied=True):
+    """Random tensors for metadata of a decoder.
+
+    Args:
+        metadata: What :func:`decoder_metadata` made.
+        kind: Type of the weights.
+        seed: Of the random numbers.
+        vocabulary: Number of tokens.
+        embedding: Type of the embedding, if it is another.
+        tied: The last product shares the embedding's weight.
+    """
+    rng = np.random.default_rng(seed)
+    name = metadata["general.architecture"]
+    get = lambda key: metadata[f"{name}.{key}"]  # noqa: E731
+    hidden, inner = get("embedding_length"), get("feed_forward_length")
+    size, heads = get("attention.key_length"), get("attention.head_count")
+    narrow = size * get("attention.head_count_kv")
+    gamma = lambda n: stored("F32", rng.uniform(0.5, 1.5, n))  # noqa: E731
+    bias = lambda n: stored("F32", rng.normal(0, 0.3, n))  # noqa: E731
+    table = random_tensor(rng, embedding or kind, (vocabulary, hidden), 0.6)
+    tensors = {"token_embd.weight": table, "output_norm.weight": gamma(hidden)}
+    if not tied:
+        tensors["output.weight"] = random_tensor(rng, kind, (vocabulary, hidden))
+    experts = metadata.get(f"{name}.expert_count", 0)
+    for layer in range(get("block_count")):
+        block = f"blk.{layer}."
+        shapes = {
+            "attn_q": (heads * size, hidden),
+            "attn_k": (narrow, hidden),
+            "attn_v": (narrow, hidden),
+            "attn_output": (hidden, heads * size),
+            "ffn_gate": (inner, hidden),
+            "ffn_up": (inner, hidden),
+            "ffn_down": (hidden, inner),
+        }
+        if experts:
+            for part in ("ffn_gate", "ffn_up", "ffn_down"):
+                shape = (experts, *shapes.pop(part))
+                tensors[f"{block}{part}_exps.weight"] = random_tensor(rng, kind, shape)
+            gate = random_tensor(rng, "F32", (experts, hidden), 0.3)
+            tensors[f"{block}ffn_gate_inp.weight"] = gate
+        for part, shape in shapes.items():
+            tensors[f"{block}{part}.weight"] = random_tensor(rng, kind, shape)
+        for part in ("attn_norm", "ffn_norm"):
+            tensors[f"{block}{part}.weight"] = gamma(hidden)
+        if name == "qwen2":
+            for part in ("attn_q", "attn_k", "attn_v"):
+                tensors[f"{block}{part}.bias"] = bias(shapes[part][0])
+        if name in ("qwen3", "qwen3moe", "gemma3"):
+            for part in ("attn_q_norm", "attn_k_norm"):
+                tensors[f"{block}{part}.weight"] = gamma(size)
+        if name in ("gemma2", "gemma3"):
+            for part in ("post_attention_norm", "post_ffw_norm"):
+                tensors[f"{block}{part}.weight"] = gamma(hidden)
+    return tensors

@@ -1,0 +1,125 @@
+"""Shapes behind operators of onnxruntime, without anything that the model claims."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from partita import Core
+
+
+def shapes_of(nodes, inputs, outputs, weights=(), opset=21):
+    """Types and shapes of the outputs of a model that claims nothing."""
+    graph = helper.make_graph(
+        [
+            helper.make_node(op, reads, writes, domain=domain, **attributes)
+            for op, domain, reads, writes, attributes in nodes
+        ],
+        "decoder",
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind, shape in inputs],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [numpy_helper.from_array(array, name) for name, array in weights],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    model = Core().read_model(
+        helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    )
+    return [(port.dtype and port.dtype.name, port.shape) for port in model.outputs]
+
+
+F32, I32, I64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
+MICROSOFT = "com.microsoft"
+LENGTHS = [("lengths", I32, ["batch"]), ("total", I32, [])]
+CACHE = ["batch", 2, 64, 16]
+HEADS = {"num_heads": 4, "kv_num_heads": 2}
+
+
+def test_a_layer_of_a_decoder():
+    """From tokens to logits, through every operator of such a layer and some of ONNX."""
+    nodes = [
+        (
+            "GatherBlockQuantized",
+            MICROSOFT,
+            ["table", "tokens", "scales"],
+            ["x"],
+            {"bits": 4, "block_size": 16, "quantize_axis": 1},
+        ),
+        ("SimplifiedLayerNormalization", "", ["x", "weight"], ["normed"], {"axis": -1}),
+        (
+            "MatMulNBits",
+            MICROSOFT,
+            ["normed", "w", "s"],
+            ["qkv"],
+            {"K": 64, "N": 128, "bits": 4, "block_size": 16},
+        ),
+        (
+            "GroupQueryAttention",
+            MICROSOFT,
+            ["qkv", "", "", "past_k", "past_v", "lengths", "total"],
+            ["y", "k", "v"],
+            HEADS,
+        ),
+        (
+            "SkipSimplifiedLayerNormalization",
+            MICROSOFT,
+            ["y", "x", "weight"],
+            ["z", "", "", "sum"],
+            {},
+        ),
+        ("Add", "", ["z", "sum"], ["out"], {}),
+    ]
+    weights = {
+        "table": np.zeros((100, 32), np.uint8),
+        "scales": np.zeros((100, 4), np.float32),
+        "weight": np.zeros(64, np.float32),
+        "w": np.zeros((128, 4, 8), np.uint8),
+        "s": np.zeros(512, np.float32),
+    }
+    inputs = [("tokens", I64, ["batch", "length"]), ("past_k", TensorProto.FLOAT16, CACHE)]
+    inputs += [("past_v", TensorProto.FLOAT16, CACHE), *LENGTHS]
+    found = shapes_of(nodes, inputs, ["out", "k", "v"], weights.items())
+    cache = ("float16", ("batch", 2, 64, 16))
+    assert found == [("float32", ("batch", "length", 64)), cache, cache]
+
+
+def test_present_may_be_longer_where_the_total_follows_from_shapes():
+    nodes = [
+        ("Shape", "", ["mask"], ["sizes"], {}),
+        ("Gather", "", ["sizes", "one"], ["wide"], {}),
+        ("Cast", "", ["wide"], ["total"], {"to": I32}),
+        (
+            "GroupQueryAttention",
+            MICROSOFT,
+            ["q", "a", "a", "past_k", "past_v", "lengths", "total"],
+            ["y", "k", "v"],
+            HEADS,
+        ),
+    ]
+    inputs = [("mask", I64, ["batch", "total length"]), ("q", F32, ["batch", "length", 64])]
+    inputs += [("a", F32, ["batch", "length", 32]), ("past_k", F32, CACHE), ("past_v", F32, CACHE)]
+    weights = [("one", np.array(1))]
+    found = shapes_of(nodes, [*inputs, LENGTHS[0]], ["y", "k"], weights)
+    assert found == [("float32", ("batch", "length", 64)), (None, None)]
+
+
+@pytest.mark.parametrize("attributes", [{"N": -5}, {"N": "many"}, {"N": 2**40}, {}])
+def test_attributes_that_are_no_sizes_tell_nothing(attributes):
+    node = ("MatMulNBits", MICROSOFT, ["x", "w", "s"], ["y"], {"K": 64, **attributes})
+    inputs = [("x", F32, [2, 64]), ("w", TensorProto.UINT8, [8, 4, 8]), ("s", F32, [32])]
+    assert shapes_of([node], inputs, ["y"]) == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "opset"),
+    [
+        ("RMSNormalization", "", 23),
+        ("SimplifiedLayerNormalization", "", 21),
+        ("SimplifiedLayerNormalization", MICROSOFT, 21),
+    ],
+)
+def test_the_scale_tells_the_type_of_a_root_mean_square(op_type, domain, opset):
+    """ONNX specifies it so; its own inference of opset 23 takes the type of the rows."""
+    nodes = [(op_type, domain, ["x", "scale"], ["y"], {"axis": -1})]
+    inputs = [("x", TensorProto.FLOAT16, [2, 5]), ("scale", F32, [5])]
+    assert shapes_of(nodes, inputs, ["y"], opset=opset) == [("float32", (2, 5))]

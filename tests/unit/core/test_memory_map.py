@@ -1,0 +1,50 @@
+"""Memory that is given back to the system, and read again when it is touched."""
+
+import mmap
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from partita.system import memory_map
+from partita.system.memory_map import give_back, spilled
+
+
+def resident_bytes():
+    """Memory that the system holds for this process."""
+    with Path("/proc/self/statm").open(encoding="ascii") as file:
+        return int(file.read().split()[1]) * mmap.PAGESIZE
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float16, np.float32, ml_dtypes.bfloat16])
+def test_a_spilled_array_is_as_it_was_after_it_was_given_back(kind):
+    array = np.arange(3 * 5000).reshape(3, 5000).astype(kind)
+    copy = spilled(array)
+    for _ in range(2):
+        give_back(copy)
+        np.testing.assert_array_equal(copy, array)
+    assert (copy.dtype, copy.shape) == (array.dtype, array.shape)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_what_is_given_back_takes_no_memory():
+    copy = spilled(np.ones(64 << 20, np.uint8))
+    before = resident_bytes()
+    give_back(copy)
+    assert resident_bytes() < before - (60 << 20)
+
+
+@pytest.mark.parametrize("array", [np.empty((0, 3)), np.array(["a"], dtype=object)])
+def test_arrays_without_bytes_stay(array):
+    assert spilled(array) is array
+
+
+def test_without_room_for_a_file_the_array_stays_in_memory(monkeypatch):
+    def full(*_):
+        raise OSError("no space left on the device")
+
+    monkeypatch.setattr(memory_map.os, "posix_fallocate", full, raising=False)
+    array = np.arange(10)
+    assert spilled(array) is array

@@ -1,0 +1,197 @@
+"""Decoders of GGUF files, computed by onnxruntime, against float64."""
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from gguf_files import (
+    decoder_metadata,
+    decoder_tensors,
+    gguf_bytes,
+    narrow_decoder_metadata,
+    stored,
+)
+from llm_reference import ReferenceDecoder
+
+from partita import Core, DecoderOptions
+
+
+class OnnxDecoder:
+    """A model that was read, as onnxruntime runs it, with caches handed on from run to run."""
+
+    def __init__(self, data, **options):
+        self.model = Core().read_model(data, decoder=DecoderOptions(**options))
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = 1
+        content = ir.to_proto(for_onnxruntime(self.model.ir.clone()))
+        self.session = onnxruntime.InferenceSession(content.SerializeToString(), settings)
+        self.reset()
+
+    def reset(self):
+        self.length = 0
+        self.caches = {
+            port.name: np.zeros((1, *port.shape[1:]), port.dtype)
+            for port in (self.model.input(variable.read) for variable in self.model.variables)
+        }
+
+    def run(self, tokens):
+        """Logits [positions, vocabulary]."""
+        self.length += len(tokens)
+        feeds = {
+            "input_ids": np.array([tokens], np.int64),
+            "seqlens_k": np.array([self.length - 1], np.int32),
+            "total_sequence_length": np.array(self.length, np.int32),
+        }
+        logits, *caches = self.session.run(None, feeds | self.caches)
+        self.caches = dict(zip(self.caches, caches, strict=True))
+        return logits[0]
+
+    def greedy(self, tokens, count):
+        self.reset()
+        logits, found = self.run(tokens)[-1], []
+        for _ in range(count):
+            found.append(int(logits.argmax()))
+            logits = self.run(found[-1:])[-1]
+        return found
+
+
+def for_onnxruntime(model):
+    """The model with plain products for those that onnxruntime has no kernel for on processors.
+
+    These are products of eight bits with zero points between whole numbers.
+    """
+    for node in list(model.graph):
+        sizes = {name: found.value for name, found in node.attributes.items()}
+        if node.op_type != "MatMulNBits" or sizes["bits"] != 8 or len(node.inputs) < 4:
+            continue
+        quants, scales, zero_points = (v.const_value.numpy() for v in node.inputs[1:4])
+        weight = scales[..., None] * (quants.astype(np.float32) - zero_points[..., None])
+        held = ir.tensor(weight.reshape(sizes["N"], sizes["K"]).T.copy(), name=f"{node.name}.plain")
+        held = ir.Value(name=held.name, const_value=held)
+        model.graph.register_initializer(held)
+        product = ir.node("MatMul", [node.inputs[0], held])
+        ir.convenience.replace_nodes_and_values(
+            model.graph, node, [node], [product], node.outputs, product.outputs
+        )
+    return model
+
+
+def both(metadata, tensors, **options):
+    """The decoder under test, and the judge."""
+    weights = {name: tensor.numbers() for name, tensor in tensors.items()}
+    return (
+        OnnxDecoder(gguf_bytes(metadata, tensors), **options),
+        ReferenceDecoder(metadata, weights),
+    )
+
+
+PROMPT = [5, 17, 80, 3, 3, 41]
+
+
+def check(metadata, tensors, **options):
+    """All positions of a prompt, then sixteen tokens, one by one, with the caches."""
+    found, judge = both(metadata, tensors, all_logits=True, **options)
+    due = judge.run(PROMPT)
+    np.testing.assert_allclose(found.run(PROMPT), due, rtol=0, atol=1e-3)
+    assert np.ptp(due, axis=1).min() > 1  # there is something to tell apart
+    assert found.greedy(PROMPT, 16) == judge.greedy(PROMPT, 16)
+    return found, judge
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q8_0", "Q4_K", "Q6_K"])
+def test_llama_of_each_type_of_weights(kind):
+    wide = kind in ("Q4_K", "Q5_K", "Q6_K")
+    metadata = (decoder_metadata if wide else narrow_decoder_metadata)()
+    check(metadata, decoder_tensors(metadata, kind))
+
+
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", "Q5_K"])
+def test_five_bits_become_eight(kind):
+    metadata = decoder_metadata(block_count=1)
+    found, _ = check(metadata, decoder_tensors(metadata, kind))
+    products = [op for op in found.model.ops if op.op_type == "MatMulNBits"]
+    assert {op.node.attributes["bits"].as_int() for op in products} == {8}
+
+
+@pytest.mark.parametrize("architecture", ["qwen2", "qwen3", "gemma", "gemma2", "gemma3"])
+@pytest.mark.parametrize("kind", ["F32", "Q4_1"])
+def test_architectures(architecture, kind):
+    changes = {}
+    if architecture == "gemma2":
+        changes = {"attn_logit_softcapping": 1.5, "final_logit_softcapping": 20.0}
+    if architecture in ("gemma2", "gemma3"):
+        changes |= {"attention__sliding_window": 4}
+    layers = 6 if architecture == "gemma3" else 2
+    metadata = narrow_decoder_metadata(architecture, block_count=layers, **changes)
+    check(metadata, decoder_tensors(metadata, kind))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3moe"])
+@pytest.mark.parametrize("kind", ["F16", "Q4_0"])
+def test_mixtures_of_experts(architecture, kind):
+    metadata = narrow_decoder_metadata(architecture, expert_count=5, expert_used_count=2)
+    found, _ = check(metadata, decoder_tensors(metadata, kind))
+    experts = [op.name for op in found.model.ops if op.op_type == "If"]
+    assert experts[:2] == ["blk.0.expert.0", "blk.0.expert.1"] and len(experts) == 10
+
+
+def test_experts_of_a_fixed_batch(caplog):
+    metadata = narrow_decoder_metadata("qwen3moe", expert_count=3, expert_used_count=2)
+    model = Core().read_model(gguf_bytes(metadata, decoder_tensors(metadata, "Q4_0")))
+    model.reshape({port.name: [1, *port.shape[1:]] for port in model.inputs if port.shape})
+    shapes = {op.name: op.node.outputs[0].shape for op in model.ops}
+    assert list(shapes["blk.1.expert.2"])[::2] == [1, 64]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_a_last_weight_and_an_embedding_of_their_own(architecture):
+    metadata = narrow_decoder_metadata(architecture)
+    check(metadata, decoder_tensors(metadata, "Q4_0", embedding="Q8_0", tied=False))
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"type": "linear", "factor": 4.0},
+        {"type": "yarn", "factor": 4.0, "original_context_length": 16},
+    ],
+    ids=["linear", "yarn"],
+)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_stretched_rotary_frequencies(architecture, scaling):
+    changes = {f"rope__scaling__{key}": value for key, value in scaling.items()}
+    metadata = narrow_decoder_metadata(architecture, **changes)
+    check(metadata, decoder_tensors(metadata, "F32"))
+
+
+def test_rotary_frequencies_that_the_file_divides():
+    metadata = narrow_decoder_metadata()
+    tensors = decoder_tensors(metadata, "F32")
+    tensors["rope_freqs.weight"] = stored("F32", np.linspace(1, 8, 8))
+    check(metadata, tensors)
+
+
+def test_logits_of_the_last_position_alone():
+    metadata = narrow_decoder_metadata()
+    tensors = decoder_tensors(metadata, "Q8_0")
+    found, judge = both(metadata, tensors)
+    logits = found.run(PROMPT)
+    assert logits.shape == (1, 96)
+    np.testing.assert_allclose(logits[0], judge.run(PROMPT)[-1], rtol=0, atol=1e-3)
+
+
+def test_a_prompt_in_parts_is_the_prompt():
+    metadata = narrow_decoder_metadata()
+    found, judge = both(metadata, decoder_tensors(metadata, "Q4_1"), all_logits=True)
+    parts = np.concatenate([found.run(PROMPT[:2]), found.run(PROMPT[2:])])
+    np.testing.assert_allclose(parts, judge.run(PROMPT), rtol=0, atol=1e-3)
+
+
+def test_caches_of_float16():
+    metadata = narrow_decoder_metadata()
+    options = {"all_logits": True, "cache_type": "float16"}
+    found, judge = both(metadata, decoder_tensors(metadata, "F32"), **options)
+    assert {cache.dtype for cache in found.caches.values()} == {np.dtype(np.float16)}
+    for tokens in (PROMPT, [7], [7]):  # logits of about 10, of keys rounded to 2**-11 of themselves
+        np.testing.assert_allclose(found.run(tokens), judge.run(tokens), rtol=0, atol=10 * 2**-11)

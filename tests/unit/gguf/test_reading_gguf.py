@@ -1,0 +1,194 @@
+"""From a GGUF file to a model: wiring, options, and what is refused."""
+
+import numpy as np
+import pytest
+from gguf_files import decoder_metadata, decoder_tensors, gguf_bytes, stored, write_gguf
+
+from partita import Core, DecoderOptions
+from partita.errors import ModelFormatError, ModelNotFoundError
+from partita.frontends.gguf import GgufFile
+from partita.storage.model_cache import content_of
+
+
+def tiny(kind="Q4_0", architecture="llama", **changes):
+    metadata = decoder_metadata(architecture, block_count=1, **changes)
+    return metadata, decoder_tensors(metadata, kind, vocabulary=32)
+
+
+def refusal(metadata, tensors, **options):
+    with pytest.raises(ModelFormatError) as caught:
+        Core().read_model(gguf_bytes(metadata, tensors), decoder=DecoderOptions(**options))
+    return str(caught.value)
+
+
+def test_inputs_outputs_and_variables(tmp_path):
+    model = Core().read_model(write_gguf(tmp_path / "tiny.gguf", *tiny()))
+    described = {port.name: port.describe() for port in (*model.inputs, *model.outputs)}
+    cache = "float32[batch, 2, 64, 32]"
+    assert described == {
+        "input_ids": "int64[batch, sequence]",
+        "seqlens_k": "int32[batch]",
+        "total_sequence_length": "int32[]",
+        "past_key_values.0.key": cache,
+        "past_key_values.0.value": cache,
+        "logits": "float32[batch, 1, 32]",
+        "present.0.key": cache,
+        "present.0.value": cache,
+    }
+    pairs = [(variable.name, variable.read, variable.written) for variable in model.variables]
+    assert pairs == [
+        ("0.key", "past_key_values.0.key", "present.0.key"),
+        ("0.value", "past_key_values.0.value", "present.0.value"),
+    ]
+    assert model.metadata["gguf.general.architecture"] == "llama"
+
+
+def test_a_model_that_is_saved_as_onnx(tmp_path):
+    model = Core().read_model(gguf_bytes(*tiny("Q4_1")))
+    model.save(tmp_path / "tiny.onnx")
+    again = Core().read_model(tmp_path / "tiny.onnx")
+    assert again.variables == model.variables and again.inputs == model.inputs
+    for name, value in model.ir.graph.initializers.items():
+        kept = again.ir.graph.initializers[name].const_value
+        np.testing.assert_array_equal(kept.numpy(), value.const_value.numpy())
+
+
+def test_the_content_of_a_file_is_the_file(tmp_path):
+    path = write_gguf(tmp_path / "tiny.gguf", *tiny())
+    before = content_of(path)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert content_of(path) != before
+
+
+def test_every_value_has_a_type_and_a_shape():
+    model = Core().read_model(gguf_bytes(*tiny("Q4_1", "qwen3")))
+    for op in model.ops:
+        for value in op.node.outputs:
+            assert not value.name or (value.shape is not None and value.dtype is not None), value
+
+
+def test_the_room_of_caches():
+    content = gguf_bytes(*tiny(context_length=8192))
+    rooms = {
+        asked: Core().read_model(content, decoder=DecoderOptions(context=asked)).inputs[3].shape[2]
+        for asked in (None, 100, 8192)
+    }
+    assert rooms == {None: 4096, 100: 100, 8192: 8192}
+
+
+@pytest.mark.parametrize("context", [0, -1, 65])
+def test_a_context_that_the_model_does_not_have(context):
+    message = refusal(*tiny(), context=context)
+    assert f"a context of {context} positions; 1 to 64 are possible" in message
+
+
+def test_a_type_of_caches_that_is_not_known():
+    message = refusal(*tiny(), cache_type="int3")
+    assert "type 'int3' are not known; these are: float32, float16, bfloat16" in message
+
+
+def test_a_window_of_unknown_layers_bounds_the_context():
+    metadata, tensors = tiny(attention__sliding_window=16)
+    assert "1 to 16 are possible" in refusal(metadata, tensors, context=17)
+
+
+def test_others_take_no_decoder_options(tmp_path):
+    with pytest.raises(ModelFormatError, match="takes no 'decoder'"):
+        Core().read_model(b"no model", decoder=DecoderOptions())
+    with pytest.raises(ModelFormatError, match="takes no 'weights'"):
+        Core().read_model(gguf_bytes(*tiny()), weights=b"")
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(ModelNotFoundError):
+        GgufFile.open(tmp_path / "none.gguf")
+
+
+def test_unknown_architectures_are_named():
+    message = refusal(*tiny() and ({"general.architecture": "mamba"}, {}))
+    assert "'mamba', which is not read; these are: llama, qwen2, qwen3" in message
+    assert "architecture None" in refusal({}, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"expert_used_count": 9}, "9 of 8 experts cannot be used"),
+        ({"expert_used_count": None}, "'llama.expert_used_count' is missing"),
+        ({"expert_shared_count": 1}, "experts that all tokens share"),
+        ({"expert_gating_func": 2}, "not chosen by softmax"),
+        ({"expert_weights_scale": 2.5}, "of which the sum is scaled"),
+        ({}, "no tensor 'blk.0.ffn_gate_exps.weight'"),
+    ],
+)
+def test_mixtures_of_experts_that_are_not_read(changes, part):
+    metadata, tensors = tiny()
+    metadata |= decoder_metadata(
+        block_count=1, expert_count=8, **{"expert_used_count": 2} | changes
+    )
+    assert part in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("block_count", None, "'llama.block_count' is missing"),
+        ("block_count", 0, "'block_count' is 0"),
+        ("block_count", 2**31, "'block_count' is 2147483648"),
+        ("block_count", "two", "'block_count' is 'two'"),
+        ("block_count", True, "'block_count' is True"),
+        ("block_count", 2, "no tensor 'blk.1."),
+        ("embedding_length", 128, "'token_embd.weight' has shape [32, 256]"),
+        ("attention.head_count", 3, "3 heads of 32 elements do not share 2"),
+        ("attention.head_count", 4, "'blk.0.attn_q.weight' has shape [256, 256]"),
+        ("attention.head_count_kv", [2, 1], "'attention.head_count_kv' is array"),
+        ("attention.key_length", 33, "heads of 33 elements"),
+        ("attention.value_length", 16, "of another size than keys"),
+        ("rope.dimension_count", 16, "of another size than keys, or rotary"),
+        ("attention.layer_norm_rms_epsilon", None, "rms_epsilon' is missing"),
+        ("rope.freq_base", float("nan"), "'rope.freq_base' is nan"),
+        ("rope.freq_base", "10000", "a number from 2 to 1e+12 is due"),
+        ("rope.scaling.type", "longrope", "is 'longrope', which is not read; none, linear and"),
+        ("rope.scaling.type", "yarn", "original_context_length' is missing"),
+        ("rope.scaling.type", 3, "a text is due"),
+        ("rope.freq_base", 0.0, "'rope.freq_base' is 0.0; a number from 2 to 1e+12 is due"),
+        ("rope.scaling.factor", -2.0, "'rope.scaling.factor' is -2.0; a number from 9.53674e-07"),
+        ("rope.scaling.factor", 1e30, "'rope.scaling.factor' is 1.0000000150474662e+30"),
+        ("attention.layer_norm_rms_epsilon", -1.0, "rms_epsilon' is -1.0; a number from 0 to 1"),
+        ("attn_logit_softcapping", float("inf"), "'attn_logit_softcapping' is inf"),
+        ("context_length", None, "'llama.context_length' is missing"),
+    ],
+)
+def test_metadata_that_makes_no_sense(key, value, part):
+    metadata, tensors = tiny()
+    metadata[f"llama.{key}"] = value
+    if value is None:
+        del metadata[f"llama.{key}"]
+    assert part in refusal(metadata, tensors)
+
+
+def test_tensors_that_are_missing_or_not_used():
+    metadata, tensors = tiny()
+    del tensors["blk.0.ffn_up.weight"]
+    assert "no tensor 'blk.0.ffn_up.weight'" in refusal(metadata, tensors)
+    metadata, tensors = tiny()
+    tensors["blk.0.adapter.weight"] = stored("F32", np.zeros(4))
+    assert "a tensor 'blk.0.adapter.weight' that decoders of 'llama'" in refusal(metadata, tensors)
+
+
+@pytest.mark.parametrize("number", [0, -1, np.inf, np.nan])
+def test_divisors_of_frequencies(number):
+    metadata, tensors = tiny()
+    tensors["rope_freqs.weight"] = stored("F32", np.full(16, number))
+    assert "numbers that no frequency can be divided by" in refusal(metadata, tensors)
+
+
+def test_a_normalization_must_not_be_quantised():
+    metadata, tensors = tiny()
+    tensors["blk.0.attn_norm.weight"] = tensors["blk.0.attn_q.weight"]
+    tensors["blk.0.attn_norm.weight"].shape = (256,)
+    tensors["blk.0.attn_norm.weight"].data = tensors["blk.0.attn_norm.weight"].data[: 8 * 18]
+    del tensors["blk.0.attn_q.weight"]
+    assert "is of type Q4_0; one of F32, F16 and BF16 is due" in refusal(metadata, tensors)
