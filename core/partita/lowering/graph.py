@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.model.model import numpy_dtype, value_shape
+from partita.system.memory_map import give_back, spilled
 
 if TYPE_CHECKING:
     import onnx
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from partita.model.model import Model
 
 Dim = int | str | None
+
+_LARGE_BYTES = 1 << 20
+"""Tensors from this size on are given back to the system between two looks at them."""
 
 
 class Value:
@@ -266,13 +270,18 @@ class Graph:
         return f"<Graph {self.name!r}: {len(self.nodes)} nodes>"
 
 
-def lower(model: Model) -> Graph:
+def lower(model: Model, *, for_query: bool = False) -> Graph:
     """The lowered graph of a model.
 
     Initializers and Constant nodes become constant values; they share memory with the model
     where the model holds plain arrays. The model is not changed.
+
+    Args:
+        model: The model.
+        for_query: Zeros, of one element's memory, stand for large initializers that are made when
+            somebody reads them: a query looks at their types and shapes alone.
     """
-    return lower_ir(model.ir)
+    return lower_ir(model.ir, for_query=for_query)
 
 
 def lower_proto(proto: onnx.ModelProto) -> Graph:
@@ -282,13 +291,13 @@ def lower_proto(proto: onnx.ModelProto) -> Graph:
     return lower_ir(ir.from_proto(proto))
 
 
-def lower_ir(model: ir.Model) -> Graph:
+def lower_ir(model: ir.Model, *, for_query: bool = False) -> Graph:
     """The lowered graph of an ``onnx_ir.Model``; see :func:`lower`."""
     if model.functions:
         from onnx_ir.passes.common import InlinePass
 
         model = InlinePass()(model.clone()).model
-    graph = _Lowering(model.graph.opset_imports).graph(model.graph)
+    graph = _Lowering(model.graph.opset_imports, for_query).graph(model.graph)
     graph.prune()
     return graph
 
@@ -296,8 +305,9 @@ def lower_ir(model: ir.Model) -> Graph:
 class _Lowering:
     """Turns graphs into lowered graphs; nested ones see the values of those around them."""
 
-    def __init__(self, opsets: Mapping[str, int]) -> None:
+    def __init__(self, opsets: Mapping[str, int], for_query: bool) -> None:
         self._opsets = {_domain(name): version for name, version in opsets.items()}
+        self._weight = _stand_in if for_query else _spilled
         self._values: dict[ir.Value, Value] = {}
         self._owner: str | None = None
 
@@ -306,13 +316,21 @@ class _Lowering:
         given = set(graph.inputs)
         for initializer in graph.initializers.values():
             if initializer not in given and initializer.const_value is not None:
-                self._value(initializer).const = _array(initializer.const_value)
+                self._value(initializer).const = self._constant(initializer.const_value)
         nodes: list[Node] = []
         for number, node in enumerate(graph):
             lowered = self._node(node, number)
             if lowered is not None:
                 nodes.append(lowered)
         return Graph(inputs, [self._value(v) for v in graph.outputs], nodes, graph.name or "")
+
+    def _constant(self, tensor: ir.TensorProtocol) -> np.ndarray[Any, Any]:
+        """An initializer's elements."""
+        import onnx_ir as ir
+
+        if isinstance(tensor, ir.LazyTensor) and tensor.nbytes >= _LARGE_BYTES:
+            return self._weight(tensor)
+        return _array(tensor)
 
     def _node(self, node: ir.Node, number: int) -> Node | None:
         domain = _domain(node.domain)
@@ -367,6 +385,18 @@ def _element_type(value: ir.Value) -> np.dtype[Any] | None:
 
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
+
+
+def _stand_in(tensor: ir.LazyTensor) -> np.ndarray[Any, Any]:
+    """Zeros of a tensor's type and shape."""
+    return np.broadcast_to(np.zeros((), tensor.dtype.numpy()), tensor.shape.numpy())
+
+
+def _spilled(tensor: ir.LazyTensor) -> np.ndarray[Any, Any]:
+    """A tensor's elements, in memory that can be given back once they are packed."""
+    array = spilled(_array(tensor))
+    give_back(array)
+    return array
 
 
 def _array(tensor: Any) -> np.ndarray[Any, Any]:

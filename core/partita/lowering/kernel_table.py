@@ -24,7 +24,8 @@ import ml_dtypes
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
-from partita.lowering.graph import Node
+from partita.lowering.graph import Graph, Node, Value
+from partita.model.model import Port
 from partita.system.modules import import_modules
 
 DTypes = frozenset[np.dtype[Any]]
@@ -44,6 +45,23 @@ Check = Callable[[Node], Reason | None]
 """Refuses attributes or shapes by returning a reason; what is unknown is to be accepted."""
 
 
+def refused_attribute(node: Node, due: Mapping[str, Any]) -> Reason | None:
+    """A reason if an attribute is not as it is due, which is also what it is if it is left out."""
+    for name, wanted in due.items():
+        found = node.attrs.get(name, wanted)
+        if found != wanted:
+            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"{name} is {found}; takes {wanted}")
+    return None
+
+
+def refused_input(node: Node, left_out: Mapping[int, str]) -> Reason | None:
+    """A reason if one of some inputs, by position, is given."""
+    for place, name in left_out.items():
+        if node.input(place) is not None:
+            return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, f"input {place}, {name}, is given")
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One row of a table.
@@ -61,6 +79,9 @@ class Entry:
         values: Positions of inputs whose elements must be known when the shapes are.
         outputs: Most outputs that are computed, or ``None`` for any number.
         arity: Fewest and most inputs that the emitter takes; most is ``None`` for any number.
+        in_place: By output position the position of an input that the output may be made in. Where
+            both operands turn out to be the same memory, the kernels copy nothing, read nothing
+            that they have overwritten, and come to the same if they run twice.
     """
 
     op_type: str
@@ -74,6 +95,7 @@ class Entry:
     values: tuple[int, ...]
     outputs: int | None
     arity: tuple[int, int | None]
+    in_place: Mapping[int, int]
 
     def refuse(self, node: Node, dtypes: Sequence[np.dtype[Any] | None]) -> Reason | None:
         """Why the emitter cannot compute the node for inputs of these types, or ``None``.
@@ -143,6 +165,7 @@ class KernelTable:
         folds: bool = True,
         values: Sequence[int] = (),
         outputs: int | None = None,
+        in_place: Mapping[int, int] | None = None,
     ) -> Callable[[F], F]:
         """Registers an emitter ``emit(builder, node, *operands)`` for operators of one domain.
 
@@ -170,6 +193,7 @@ class KernelTable:
                     tuple(values),
                     outputs,
                     arity,
+                    in_place or {},
                 )
                 self.entries.setdefault((domain, op_type), []).append(entry)
             return emit
@@ -183,6 +207,11 @@ class KernelTable:
             if entry.since <= version and (entry.until is None or version <= entry.until):
                 return entry
         return None
+
+    def in_place(self, node: Node) -> Mapping[int, int]:
+        """By output position of a node the input that its emitter can make the output in."""
+        entry = self.find(node.domain, node.op_type, node.version)
+        return {} if entry is None else entry.in_place
 
     def missing(self, node: Node) -> Reason:
         """Why :meth:`find` found nothing for a node: no such operator, or not of this opset."""
@@ -203,3 +232,53 @@ class KernelTable:
             if not self._loaded:
                 import_modules(importlib.import_module(self._package))
                 self._loaded = True
+
+
+def in_place_outputs(
+    graph: Graph,
+    inputs: tuple[Port, ...],
+    outputs: tuple[Port, ...],
+    of_node: Callable[[Node], Mapping[int, int]],
+) -> dict[int, int]:
+    """By the index of an output that of the input that it can be written over.
+
+    Such an input is read by one node alone, and once; the node makes the output of it. Whoever else
+    reads the output reads it after it was made, wherever it lies. Where dimensions are symbols, a
+    run tells whether both have one shape.
+
+    Args:
+        graph: The graph.
+        inputs: The ports of its inputs.
+        outputs: The ports of its outputs.
+        of_node: For a node, by output position the position of the input that it can be made in.
+    """
+    uses = graph.uses()
+    places = {value: index for index, value in enumerate(graph.inputs)}
+    found: dict[int, int] = {}
+    for index, value in enumerate(graph.outputs):
+        node = value.producer
+        if node is None or graph.outputs.count(value) > 1:
+            continue
+        source = _source(node, value, of_node(node))
+        if source is None or source not in places or source in graph.outputs:
+            continue
+        given, made = inputs[places[source]], outputs[index]
+        if uses[source] == [node] and _are_alike(given, made):
+            found[index] = places[source]
+    return found
+
+
+def _are_alike(given: Port, made: Port) -> bool:
+    """Whether two ports have one type, and no dimension tells their shapes apart."""
+    if given.dtype != made.dtype or given.shape is None or made.shape is None:
+        return False
+    if len(given.shape) != len(made.shape):
+        return False
+    pairs = zip(given.shape, made.shape, strict=True)
+    return all(a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs)
+
+
+def _source(node: Node, value: Value, pairs: Mapping[int, int]) -> Value | None:
+    """The input of a node that one of its outputs can be made in."""
+    position = pairs.get(node.outputs.index(value))
+    return None if position is None else node.input(position)

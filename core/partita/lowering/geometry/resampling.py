@@ -167,6 +167,8 @@ def nearest(axis: Axis, mode: str) -> Array:
 
     ``mode`` says how halves are rounded; "" is the rule of opset 10: down, but up when shrinking.
     """
+    if axis.is_identity:
+        return np.arange(axis.size)  # float32 has no odd numbers from 2**24 on
     x = axis.coordinates()
     match mode:
         case "round_prefer_floor":

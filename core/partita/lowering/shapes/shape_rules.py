@@ -7,20 +7,19 @@ given a scale or an order of dimensions that does not fit would read or write be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from partita.errors import CompileError
 from partita.lowering.graph import Node
 from partita.lowering.program import Operand
+from partita.lowering.shapes.attention_rules import ATTENTION_DEMANDS
+from partita.lowering.shapes.demands import Demand, Shape, Shapes, demands_in, is_of_shape
 from partita.lowering.shapes.type_rules import check_types
 
-Shape = tuple[int, ...]
-Shapes = Sequence[Shape | None]
-Demand = Callable[[Node, Shapes], Iterable[str]]
-"""Tells what does not fit, worst first."""
+_DEMANDS: dict[str, Demand] = {**ATTENTION_DEMANDS}
 
-_DEMANDS: dict[str, Demand] = {}
+_demand = demands_in(_DEMANDS)
 
 
 def check_demands(node: Node, operands: Sequence[Operand | None]) -> None:
@@ -68,19 +67,6 @@ def check_box(
             f"Operation '{node.name}' ({node.kind}) would copy elements beyond a tensor of shape "
             f"{list(x.shape)}; check the shapes and attributes that lead to it."
         )
-
-
-def _demand(*kinds: str) -> Callable[[Demand], Demand]:
-    def register(demand: Demand) -> Demand:
-        _DEMANDS.update(dict.fromkeys(kinds, demand))
-        return demand
-
-    return register
-
-
-def _is(name: str, shape: Shape | None, *wanted: Shape) -> Iterable[str]:
-    if shape is not None and shape not in wanted:
-        yield f"{name} is to be of shape {' or '.join(str(list(one)) for one in wanted)}"
 
 
 def _holds(name: str, shape: Shape | None, *sizes: int) -> Iterable[str]:
@@ -154,7 +140,7 @@ def _elements(node: Node, shapes: Shapes) -> Iterable[str]:
         if k != axis % max(len(x), 1)
     ):
         yield f"indices may be larger than data along axis {axis} only"
-    yield from _is("updates", shapes[2], index)
+    yield from is_of_shape("updates", shapes[2], index)
 
 
 @_demand("GatherND")
@@ -172,7 +158,7 @@ def _scatter_nd(node: Node, shapes: Shapes) -> Iterable[str]:
     x, index = _pair(shapes)
     if index[-1] > len(x):
         yield f"data has no {index[-1]} dimensions"
-    yield from _is("updates", shapes[2], (*index[:-1], *x[index[-1] :]))
+    yield from is_of_shape("updates", shapes[2], (*index[:-1], *x[index[-1] :]))
 
 
 @_demand("ReverseSequence")
@@ -181,7 +167,7 @@ def _reverse_sequence(node: Node, shapes: Shapes) -> Iterable[str]:
     if axes not in ((0, 1), (1, 0)) or len(x) < 2:
         yield "time_axis and batch_axis are to be 0 and 1"
     else:
-        yield from _is("sequence_lens", shapes[1], (x[axes[1]],))
+        yield from is_of_shape("sequence_lens", shapes[1], (x[axes[1]],))
 
 
 @_demand("ArgMax", "ArgMin")
@@ -286,7 +272,7 @@ def _pool(node: Node, shapes: Shapes) -> Iterable[str]:
 def _col2im(node: Node, shapes: Shapes) -> Iterable[str]:
     x, image = _pair(shapes)
     yield from _slides(node, image[0])
-    yield from _is("block_shape", shapes[2], image)
+    yield from is_of_shape("block_shape", shapes[2], image)
     if len(x) != 3:
         yield "the columns are to have 3 dimensions"
 
@@ -294,7 +280,7 @@ def _col2im(node: Node, shapes: Shapes) -> Iterable[str]:
 @_demand("MaxUnpool")
 def _max_unpool(node: Node, shapes: Shapes) -> Iterable[str]:
     yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
-    yield from _is("indices", shapes[1], _first(shapes))
+    yield from is_of_shape("indices", shapes[1], _first(shapes))
 
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -309,14 +295,14 @@ def _recurrent(node: Node, shapes: Shapes) -> Iterable[str]:
     first = node.attrs.get("layout", 0)
     batch, hidden = x[0 if first else 1], r[2]
     rows = _GATES[node.op_type] * hidden
-    yield from _is("W", w, (directions, rows, x[2]))
-    yield from _is("R", r, (directions, rows, hidden))
-    yield from _is("B", shapes[3], (directions, 2 * rows))
+    yield from is_of_shape("W", w, (directions, rows, x[2]))
+    yield from is_of_shape("R", r, (directions, rows, hidden))
+    yield from is_of_shape("B", shapes[3], (directions, 2 * rows))
     yield from _holds("sequence_lens", shapes[4], batch)
     state = (batch, directions, hidden) if first else (directions, batch, hidden)
-    yield from _is("initial_h", shapes[5], state)
-    yield from _is("initial_c", shapes[6], state)
-    yield from _is("P", shapes[7], (directions, 3 * hidden))
+    yield from is_of_shape("initial_h", shapes[5], state)
+    yield from is_of_shape("initial_c", shapes[6], state)
+    yield from is_of_shape("P", shapes[7], (directions, 3 * hidden))
     yield from _activations(node, _ACTIVATIONS[node.op_type] * directions)
 
 
@@ -348,8 +334,8 @@ def _blocks(node: Node, shapes: Shapes) -> Iterable[str]:
     if block > 0 and scale:
         axis = node.attrs.get("axis", 1) % max(len(x), 1)
         blocks = (*x[:axis], -(-x[axis] // block), *x[axis + 1 :])
-        yield from _is("a scale for blocks", scale, blocks)
-        yield from _is("a zero point for blocks", shapes[2], blocks)
+        yield from is_of_shape("a scale for blocks", scale, blocks)
+        yield from is_of_shape("a zero point for blocks", shapes[2], blocks)
 
 
 class _Places(NamedTuple):
@@ -427,6 +413,43 @@ def _levels(node: Node, shapes: Shapes) -> Iterable[str]:
         yield from _slides(node, len(_first(shapes)) - 2, kernel=True)
 
 
+@_demand("com.microsoft::MatMulNBits")
+def _matmul_nbits(node: Node, shapes: Shapes) -> Iterable[str]:
+    x, w = _pair(shapes)
+    terms, columns, size = node.attrs["K"], node.attrs["N"], node.attrs["block_size"]
+    bits = node.attrs.get("bits", 4)
+    if min(terms, columns, size, bits) < 1:
+        yield "K, N, block_size and bits are to be positive"
+    if x[-1] != terms:
+        yield f"rows of {x[-1]} cannot be multiplied by columns of {terms}"
+    blocks = -(-terms // size)
+    if math.prod(w):  # else it is left out
+        yield from _holds("the weights", w, columns * blocks * (size * bits // 8))
+        yield from _holds("the scales", shapes[2], columns * blocks)
+        packed = columns * -(-blocks * bits // 8)
+        yield from _holds("the zero points", shapes[3], packed, columns * blocks)
+    yield from _holds("the bias", shapes[5], columns)
+
+
+@_demand("com.microsoft::GatherBlockQuantized")
+def _gather_block_quantized(node: Node, shapes: Shapes) -> Iterable[str]:
+    data, scales = _pair(shapes, 2)
+    size, bits = node.attrs.get("block_size", 128), node.attrs.get("bits", 4)
+    gathered, axis = node.attrs.get("gather_axis", 0), node.attrs.get("quantize_axis", 1)
+    rank = len(data)
+    if not (-rank <= axis < rank and -rank <= gathered < rank):
+        yield f"gather_axis {gathered} and quantize_axis {axis} are to be dimensions of the data"
+    if size < 1 or not 1 <= bits <= 8:
+        yield "block_size is to be positive, and bits 1 to 8"
+    axis %= rank
+    # A byte holds one element or several: back-ends, which know the type of the data, know which.
+    wholes = [(*data[:-1], data[-1] * each) for each in (1, 8 // bits)]
+    blocks = [(*whole[:axis], -(-whole[axis] // size), *whole[axis + 1 :]) for whole in wholes]
+    yield from is_of_shape("the scales", scales, *blocks)
+    packed = (*scales[:-1], -(-scales[-1] * bits // 8))
+    yield from is_of_shape("the zero points", shapes[3], packed, scales)
+
+
 @_demand("com.microsoft::DynamicQuantizeLSTM")
 def _dynamic_quantize_lstm(node: Node, shapes: Shapes) -> Iterable[str]:
     x, r = _pair(shapes, 2)
@@ -435,13 +458,13 @@ def _dynamic_quantize_lstm(node: Node, shapes: Shapes) -> Iterable[str]:
     batch, hidden = x[0 if first else 1], r[1]
     columns = 4 * hidden
     state = (batch, directions, hidden) if first else (directions, batch, hidden)
-    yield from _is("W", shapes[1], (directions, x[2], columns))
-    yield from _is("R", r, (directions, hidden, columns))
-    yield from _is("B", shapes[3], (directions, 2 * columns))
+    yield from is_of_shape("W", shapes[1], (directions, x[2], columns))
+    yield from is_of_shape("R", r, (directions, hidden, columns))
+    yield from is_of_shape("B", shapes[3], (directions, 2 * columns))
     yield from _holds("sequence_lens", shapes[4], batch)
     for place, name in ((5, "initial_h"), (6, "initial_c")):
-        yield from _is(name, shapes[place], state)
-    yield from _is("P", shapes[7], (directions, 3 * hidden))
+        yield from is_of_shape(name, shapes[place], state)
+    yield from is_of_shape("P", shapes[7], (directions, 3 * hidden))
     for place in range(8, 12):
         name = "a scale or zero point of the weights"
         yield from _holds(name, shapes[place], directions, directions * columns)
@@ -460,7 +483,7 @@ def _non_max_suppression(node: Node, shapes: Shapes) -> Iterable[str]:
     boxes, scores = _pair(shapes)
     if len(scores) != 3:
         yield "scores is to have 3 dimensions"
-    yield from _is("boxes", boxes, (scores[0], scores[2], 4))
+    yield from is_of_shape("boxes", boxes, (scores[0], scores[2], 4))
     for position, name in enumerate(("the most boxes", "the overlap", "the score"), 2):
         yield from _holds(name, shapes[position], 1)
 
@@ -470,8 +493,8 @@ def _regions(node: Node, shapes: Shapes) -> Iterable[str]:
     x, regions = _pair(shapes)
     if len(x) != 4:
         yield "the input is to have 4 dimensions"
-    yield from _is("rois", regions, (regions[0], 4 if node.op_type == "RoiAlign" else 5))
-    yield from _is("batch_indices", shapes[2], (regions[0],))
+    yield from is_of_shape("rois", regions, (regions[0], 4 if node.op_type == "RoiAlign" else 5))
+    yield from is_of_shape("batch_indices", shapes[2], (regions[0],))
 
 
 @_demand("GridSample")

@@ -281,6 +281,11 @@ def settled(n: Number) -> int:
     return n  # type: ignore[no-any-return]  # a number
 
 
+def same_number(n: Number) -> tuple[bool, int]:
+    """A key under which only numbers are kept that are the same for all sizes."""
+    return (True, n.place) if type(n) is Size else (False, int(n))
+
+
 def evaluated(fn: Callable[..., Any], *args: Any) -> Any:
     """``fn(*args)``; recorded as one expression where there are sizes among the numbers.
 
