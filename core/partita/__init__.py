@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from partita.contract.explanation import Explanation, OpPlacement
     from partita.contract.profiling import ProfilingInfo, format_counters
     from partita.contract.runner import Runner
+    from partita.frontends.gguf import DecoderOptions
     from partita.model.model import Model, Op, Port
     from partita.properties import DeviceProperties, read_only
     from partita.runtime.compiled_model import CompiledModel
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _DEFERRED = {
     "AsyncInferQueue": "partita.runtime.infer_queue",
     "CompiledModel": "partita.runtime.compiled_model",
+    "DecoderOptions": "partita.frontends.gguf",
     "DeviceModel": "partita.contract.device_model",
     "DeviceProperties": "partita.properties.schema",
     "Explanation": "partita.contract.explanation",
@@ -78,6 +80,7 @@ __all__ = [
     "CompiledModel",
     "Core",
     "CoreAPI",
+    "DecoderOptions",
     "DeviceInfo",
     "DeviceModel",
     "DevicePlugin",

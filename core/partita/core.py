@@ -15,6 +15,7 @@ from partita.properties.values import Config, normalize
 from partita.runtime.plugin_core import PluginCore, query_with
 
 if TYPE_CHECKING:
+    from partita.frontends.gguf import DecoderOptions
     from partita.model.model import Model
     from partita.properties import CoreProperties
     from partita.runtime.compiled_model import CompiledModel
@@ -67,8 +68,14 @@ class Core:
 
     # ---------------------------------------------------------------------- models
 
-    def read_model(self, model: Any, weights: Any = None, isolate: bool = False) -> Model:
-        """Reads a model: ONNX from a path, bytes or an ``onnx.ModelProto``, or an OpenVINO IR.
+    def read_model(
+        self,
+        model: Any,
+        weights: Any = None,
+        isolate: bool = False,
+        decoder: DecoderOptions | None = None,
+    ) -> Model:
+        """Reads a model: ONNX (a path, bytes, an ``onnx.ModelProto``), an OpenVINO IR, or GGUF.
 
         Args:
             model: The source; of an IR the ``.xml`` file, as a path or bytes.
@@ -76,14 +83,15 @@ class Core:
                 ``.xml``; ONNX models name their own files.
             isolate: For files of strangers: what of reading is C++ and trusts what it reads (ONNX's
                 shape inference) runs in a process of its own, with limits of time and memory.
+            decoder: How a GGUF file becomes a model: the room of its caches and the like.
 
         Raises:
             ModelNotFoundError: The path does not exist.
-            ModelFormatError: It is neither, damaged, or holds what is not known.
+            ModelFormatError: It is none of these, damaged, or holds what is not known.
         """
         from partita.frontends.reader import read_model
 
-        return read_model(model, weights=weights, isolate=isolate)
+        return read_model(model, weights=weights, isolate=isolate, decoder=decoder)
 
     def query_model(self, model: Any, device_name: str, config: Config = None) -> QueryResult:
         """Asks a device which operations it takes; affinities in the model are ignored.

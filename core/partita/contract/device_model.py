@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.contract.explanation import Explanation
-from partita.errors import PropertyError
+from partita.errors import DeviceMemoryError, PropertyError
+from partita.tensors.allocation import host_zeros
 from partita.tensors.host import HOST
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from partita.model.model import Model, Port
     from partita.properties import DeviceProperties
     from partita.tensors.layout import Layout
+    from partita.tensors.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -78,6 +80,42 @@ class DeviceModel(abc.ABC):
         runner that takes tensors of its own memory must bear that one of its own outputs comes in.
         """
         return memory == HOST
+
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """(optional) Outputs that runs can write over an input (defaults to none).
+
+        By the index of the output that of the input, whose port has the same dtype, and a shape
+        that no dimension tells from the output's. A runner that is given *one tensor* for both, of
+        the shape that the output has in this run, updates it: it moves no element that stays as it
+        is, and writes none outside of the tensor. It may be given that tensor again and again, or
+        two tensors, of which it then leaves the input as it is.
+
+        What is written follows from the other inputs alone, as the rows that an operator puts at
+        given places of a cache do: a run that fails on the way can be made once more.
+
+        Requests ask for it where the model keeps variables
+        (:class:`partita.model.variables.Variable`), and have one tensor for each of them then.
+        """
+        return {}
+
+    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """(optional) A tensor of zeros in memory in which a port costs least (defaults to host).
+
+        Asked for the inputs that :meth:`in_place_outputs` names. Runners take such a tensor as that
+        input and, at the same time, as the output; :meth:`partita.Tensor.copy_from` and
+        :meth:`partita.Tensor.clear` write to it.
+
+        Args:
+            port: The input.
+            shape: One that the port allows.
+
+        Raises:
+            DeviceMemoryError: There is no room.
+        """
+        try:
+            return host_zeros(shape, port.dtype or np.dtype(np.float32))
+        except MemoryError as error:
+            raise DeviceMemoryError(f"The host has no room for '{port.name}': {error}") from error
 
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """(optional) Other layouts that ports could have at less cost (defaults to none).

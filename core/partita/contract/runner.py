@@ -91,10 +91,15 @@ def run_into(runner: Runner, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
         BoundCallEndedError: An output has another shape than the tensor that it is bound to.
         InferError: The device could not compute them.
     """
-    for result, output in zip(runner.run(inputs), outputs, strict=True):
+    read = {id(tensor) for tensor in inputs}
+    state = [output if id(output) in read else None for output in outputs]  # written over
+    results = runner.run(inputs, state if any(x is not None for x in state) else None)
+    for result, output in zip(results, outputs, strict=True):
+        if result is output:
+            continue
         if result.shape != output.shape:
             raise BoundCallEndedError(
                 f"An output has shape {list(result.shape)} now; it was bound as "
                 f"{list(output.shape)}."
             )
-        np.copyto(output.numpy(), result.numpy())
+        output.copy_from(result)

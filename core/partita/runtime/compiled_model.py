@@ -40,9 +40,17 @@ class CompiledModel(CompiledFacts):
         super().__init__(device_model, made_by, loaded_from_cache)
         self._of_thread = threading.local()
 
-    def create_infer_request(self) -> InferRequest:
-        """A new request; requests are independent of one another and can run at the same time."""
-        return InferRequest(self)
+    def create_infer_request(self, share_state_with: InferRequest | None = None) -> InferRequest:
+        """A new request; requests are independent of one another and can run at the same time.
+
+        Args:
+            share_state_with: A request of this model whose state the new one has as well, and takes
+                turns with.
+
+        Raises:
+            InferError: The device does not update state in place, so that it cannot be shared.
+        """
+        return InferRequest(self, share_state_with)
 
     def infer_new_request(self, inputs: Any = None) -> InferResult:
         """Infers once with a request made for it; results are copies."""

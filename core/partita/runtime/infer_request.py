@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +27,9 @@ from partita.model.variables import Variable
 from partita.runtime.infer_result import InferResult
 from partita.runtime.input_binding import Inputs, RequestInputs
 from partita.runtime.output_binding import RequestOutputs
+from partita.runtime.state_memory import StateMemory
 from partita.runtime.variable_state import RequestState, VariableState
+from partita.storage import state_file
 from partita.system.task_threads import TaskThreads
 from partita.tensors.tensor import HostTensor, Tensor
 
@@ -85,24 +88,44 @@ class InferRequest:
     Make it with :meth:`CompiledModel.create_infer_request`. Requests are independent; use one per
     thread, or an :class:`AsyncInferQueue`.
 
+    Args:
+        compiled: The model.
+        share_state_with: Another request of it, whose state this one has as well.
+
+    Raises:
+        InputError: That is a request of another model.
+        InferError: The device does not update the model's state in place.
+
     Attributes:
         runner: The device's half of the request, for tools that look into it; not to be run.
     """
 
-    def __init__(self, compiled: CompiledFacts) -> None:
+    def __init__(
+        self, compiled: CompiledFacts, share_state_with: InferRequest | None = None
+    ) -> None:
         self.compiled_model = compiled
         self.model_inputs = compiled.inputs
         self.model_outputs = compiled.outputs
-        self._inputs = RequestInputs(compiled)
+        other = share_state_with
+        if other is not None and other.compiled_model is not compiled:
+            raise InputError(f"A request of {other.compiled_model!r} has none of {compiled!r}.")
+        self._memory: StateMemory = StateMemory(compiled) if other is None else other._memory
+        self._inputs = RequestInputs(compiled, self._memory)
         self.runner = compiled.device_model.create_runner()
-        self._outputs = RequestOutputs(compiled)
+        self._outputs = RequestOutputs(compiled, self._memory)
         self._has_results = False
-        self._busy = threading.Lock()
+        # Requests that share state run one after another.
+        self._busy: threading.Lock = threading.Lock() if other is None else other._busy
         self._async: AsyncRun | None = None
         self._callback: Callable[[Any], None] | None = None
         self._userdata: Any = None
         self._latency_s = 0.0
         self._state = self._begin(compiled.model.variables)
+        self._by_turns = self._state is not None and bool(self._state.by_turns)
+        if other is not None and self._by_turns:
+            raise InferError(
+                f"State of {compiled!r} cannot be shared: its device does not update it in place."
+            )
 
     # ----------------------------------------------------------------- synchronous
 
@@ -127,9 +150,7 @@ class InferRequest:
         try:
             if self._async is not None and self._async.has_ended():
                 self._async = None  # wait() is about the last run
-            if inputs is not None and (
-                self._state is not None or not self._inputs.take(inputs, True)
-            ):
+            if inputs is not None and (self._by_turns or not self._inputs.take(inputs, True)):
                 self._bind(inputs, copy=False)
             if not self._repeat():
                 self._compute()
@@ -176,7 +197,7 @@ class InferRequest:
         before = self._async
         try:
             if inputs is not None and (
-                self._state is not None or not self._inputs.take(inputs, True, not share_inputs)
+                self._by_turns or not self._inputs.take(inputs, True, not share_inputs)
             ):
                 self._bind(inputs, copy=not share_inputs)
             if userdata is not None:
@@ -206,6 +227,7 @@ class InferRequest:
         again = inputs.bound_calls(self._outputs.still_there())
         if again is None or not calls.submit(number, again):
             return False
+        self._outputs.results = inputs.results
         self._has_results = False
         return True
 
@@ -350,7 +372,7 @@ class InferRequest:
         """The tensor of an input, made of zeros where none was set and the shape is known."""
         port = find_port(self.model_inputs, key, repr(self.compiled_model))
         self._inputs.settle()
-        tensor = self._inputs.tensors[port.index]
+        tensor = self._memory.tensors.get(port.index, self._inputs.tensors[port.index])
         if tensor is None:
             if not is_static(port.shape) or port.dtype is None:
                 raise InputError(f"Input '{port.name}' ({port.describe()}) was not set yet.")
@@ -394,7 +416,8 @@ class InferRequest:
     def query_state(self) -> list[VariableState]:
         """The variables that the model keeps from run to run, each to be read, set and reset.
 
-        Those of an OpenVINO IR; ONNX has none: there state is an input and an output of the model,
+        Those of an OpenVINO IR, and the pairs of an input and an output that a model's metadata
+        names (:mod:`partita.model.variables`). Other state of ONNX models is the application's:
         see :meth:`set_input_tensor`.
         """
         return [] if self._state is None else self._state.all()
@@ -407,6 +430,28 @@ class InferRequest:
         """
         for variable in self.query_state():
             variable.reset()
+
+    def save_state(self, path: str | os.PathLike[str]) -> None:
+        """Writes all variables to a file, which :meth:`load_state` reads (safetensors).
+
+        Raises:
+            RequestBusyError: The request is running.
+        """
+        with self._idle():
+            state_file.save(path, () if self._state is None else self._state.tensors())
+
+    def load_state(self, path: str | os.PathLike[str]) -> None:
+        """Sets all variables to what :meth:`save_state` wrote, of this model or one like it.
+
+        Nothing is changed if the file does not fit.
+
+        Raises:
+            BlobError: The file is damaged, or of other variables.
+            RequestBusyError: The request is running.
+        """
+        with self._idle():
+            ports = () if self._state is None else self._state.ports()
+            state_file.load(path, ports, self._put)
 
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
@@ -451,6 +496,7 @@ class InferRequest:
         except Exception as error:  # noqa: BLE001  # a device may raise anything
             self._blame(error)
         self._latency_s = time.perf_counter() - start
+        self._outputs.results = inputs.results
         self._has_results = True
         return True
 
@@ -470,10 +516,10 @@ class InferRequest:
             self._check(run)
         self._latency_s = time.perf_counter() - start
         self._has_results = True
-        if self._state is None:
-            inputs.repeat_from_now_on(self.runner, written)
-        else:
+        if self._state is not None and self._by_turns:
             self._state.advance(outputs.results)
+        else:
+            inputs.repeat_from_now_on(self.runner, written, outputs.results)
 
     def _check(self, run: AsyncRun) -> None:
         """Raises if a run was cancelled; the next one tells the runner that it may go on."""
@@ -506,6 +552,9 @@ class InferRequest:
                     f"The host has no room for the inputs of {self.compiled_model!r}: {error}"
                 ) from error
 
+    def _put(self, port: Port, tensor: Tensor) -> None:
+        self._inputs.bind({port.name: tensor}, True, self._outputs.own)
+
     def _begin(self, variables: Sequence[Variable]) -> RequestState | None:
         """The model's variables at their beginning."""
         if not variables:
@@ -516,6 +565,7 @@ class InferRequest:
             self.model_outputs,
             lambda tensors, copy: self._inputs.bind(tensors, copy, self._outputs.own),
             self.get_input_tensor,
+            self._memory,
             self._idle,
         )
 

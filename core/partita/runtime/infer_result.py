@@ -8,27 +8,33 @@ import numpy as np
 
 from partita.model.model import Port
 from partita.runtime.input_conversion import Array
+from partita.tensors.tensor import HOST, Tensor
 
 
 class InferResult(Mapping[Port, Array]):
     """The outputs of one request, as arrays; found by port, index or name.
 
-    Iterating yields ports, as OpenVINO's result does.
+    Iterating yields ports, as OpenVINO's result does. State that runs update in place is copied
+    from where it lies when it is asked for: as later runs have left it.
+
+    Args:
+        ports: The outputs.
+        elements: For each its array, or for state its tensor.
     """
 
-    __slots__ = ("_arrays", "_ports")
+    __slots__ = ("_elements", "_ports")
 
-    def __init__(self, ports: tuple[Port, ...], arrays: Sequence[Array]) -> None:
+    def __init__(self, ports: tuple[Port, ...], elements: Sequence[Array | Tensor]) -> None:
         self._ports = ports
-        self._arrays = arrays
+        self._elements = elements
 
     def __getitem__(self, key: Port | int | str) -> Array:
         if isinstance(key, (int, np.integer)):
-            return self._arrays[key]
+            return _array(self._elements[key])
         name = key.name if isinstance(key, Port) else key
-        for port, array in zip(self._ports, self._arrays, strict=True):
+        for port, element in zip(self._ports, self._elements, strict=True):
             if port.name == name:
-                return array
+                return _array(element)
         raise KeyError(f"no output {key!r}; there are {', '.join(map(repr, self.names()))}")
 
     def __iter__(self) -> Iterator[Port]:
@@ -39,16 +45,25 @@ class InferResult(Mapping[Port, Array]):
 
     def to_dict(self) -> dict[str, Array]:
         """Output name to array."""
-        return dict(zip(self.names(), self._arrays, strict=True))
+        return dict(zip(self.names(), self.to_tuple(), strict=True))
 
     def to_tuple(self) -> tuple[Array, ...]:
         """The arrays in order."""
-        return tuple(self._arrays)
+        return tuple(map(_array, self._elements))
 
     def names(self) -> tuple[str, ...]:
         """The outputs' names in order."""
         return tuple(port.name for port in self._ports)
 
     def __repr__(self) -> str:
-        parts = (f"{name}: {a.dtype}{list(a.shape)}" for name, a in self.to_dict().items())
+        named = zip(self.names(), self._elements, strict=True)
+        parts = (f"{name}: {a.dtype}{list(a.shape)}" for name, a in named)
         return f"<InferResult {', '.join(parts)}>"
+
+
+def _array(element: Array | Tensor) -> Array:
+    """An array as it is, or a copy of a tensor's elements."""
+    if not isinstance(element, Tensor):
+        return element
+    array = element.numpy()
+    return array.copy() if element.memory == HOST else array

@@ -10,7 +10,9 @@ import numpy as np
 from partita.errors import InputError
 from partita.model.model import Port
 from partita.runtime.input_conversion import Array, to_tensor
+from partita.runtime.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import owner_of
+from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
@@ -46,24 +48,35 @@ class RequestInputs:
     Before each run it is looked whether an application has changed an array in place. Runners are
     handed views of their own, and another one if so.
 
+    Inputs that are state in a memory of their own are none of the application's: they stay the
+    same tensors from run to run, and no call looks at them. One that is given all the same is
+    copied there.
+
     Args:
         compiled: The request's model.
+        memory: The state that runs update in place.
 
     Attributes:
         tensors: One per input, ``None`` where none was set; of the last arrays after `settle`.
         again: Calls with everything bound, once the same tensors have come some times.
+        results: What these calls leave behind.
     """
 
-    def __init__(self, compiled: CompiledFacts) -> None:
+    def __init__(self, compiled: CompiledFacts, memory: StateMemory) -> None:
         self._compiled = compiled
+        self._memory = memory
+        self._version = memory.version
         self._ports = compiled.inputs
+        self._given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
         self._indices = {port.name: port.index for port in compiled.inputs}
         variables = compiled.model.variables
         handed_on = {name for one in variables for name in (one.read, one.begun)}
         self._asked = sum(port.name not in handed_on for port in compiled.inputs)
-        self.tensors: list[Tensor | None] = [None] * len(compiled.inputs)
+        self.tensors: list[Tensor | None] = [memory.tensors.get(p.index) for p in compiled.inputs]
         self._states: list[ArrayState | None] = [None] * len(compiled.inputs)
         self.again: BoundCall | None = None
+        self.results: Sequence[Tensor] = ()
+        self._parked = ParkedCalls()
         self._setters: Sequence[InputSetter] = ()
         self._bound: Sequence[Tensor] = ()  # what the bound calls read
         self._written: Mapping[int, object] = {}  # who owns the memory that they write, by id
@@ -84,10 +97,17 @@ class RequestInputs:
             InputError: An input was not set, or its array does not fit any more.
         """
         self.settle()
+        if self._memory.unsized:
+            given = ((index, self.tensors[index]) for index in self._given)
+            self._memory.take_sizes({i: tensor.shape for i, tensor in given if tensor is not None})
+        for index, tensor in self._memory.tensors.items():
+            self.tensors[index] = tensor
         return [self._view(index, tensor) for index, tensor in enumerate(self.tensors)]
 
     def _view(self, index: int, tensor: Tensor | None) -> Tensor:
         """A tensor as runners are to see it: the same object only as long as it is the same."""
+        if tensor is not None and index in self._memory.tensors:
+            return tensor
         state = self._states[index]
         if state is None or state.tensor is not tensor:
             if tensor is None:
@@ -116,6 +136,7 @@ class RequestInputs:
         if again is None:
             return None
         brought, self._brought = self._brought, False
+        outputs_hold = outputs_hold and self._version == self._memory.version
         if outputs_hold and (brought or self._bring_sources() or self._rebind(again)):
             return again
         self.start_anew()
@@ -123,7 +144,9 @@ class RequestInputs:
 
     def _bring_sources(self) -> bool:
         """Lets the bound calls read the present elements; ``False`` if they cannot by setters."""
-        for bring, source in zip(self._setters, self._sources, strict=True):
+        setters, sources = self._setters, self._sources
+        for index in self._given:
+            bring, source = setters[index], sources[index]
             if not bring(source if type(source) is np.ndarray else source.numpy()):  # type: ignore[union-attr]  # all are set
                 return False
         return True
@@ -133,7 +156,8 @@ class RequestInputs:
         tensors = self.complete()
         if self.again is not again or not all(map(_is_like, tensors, self._bound)):
             return False
-        if any(id(owner_of(tensor.numpy())) in self._written for tensor in tensors):
+        given = [tensors[index].numpy() for index in self._given]
+        if any(id(owner_of(array)) in self._written for array in given):
             return False
         bound, setters = self._to_bind(tensors, self._bound)
         if not again.rebind(bound):
@@ -141,20 +165,43 @@ class RequestInputs:
         self._bound, self._setters = bound, setters
         return True
 
-    def repeat_from_now_on(self, runner: Runner, results: Sequence[Tensor]) -> None:
-        """Asks for calls with everything bound, once tensors alike have come some times."""
+    def repeat_from_now_on(
+        self, runner: Runner, results: Sequence[Tensor], delivered: Sequence[Tensor]
+    ) -> None:
+        """Asks for calls with everything bound, once tensors alike have come some times.
+
+        Args:
+            runner: Binds them.
+            results: What they are to write to.
+            delivered: What the application is to find the results in.
+        """
         self._runs += 1
-        if self._runs != self._patience or any(x.memory != HOST for x in results):
+        if self._runs != self._patience:
             return
+        state = self._memory.outputs
+        brought = [
+            result
+            if index in state or result.memory == HOST
+            else HostTensor(np.empty(result.shape, result.dtype))
+            for index, result in enumerate(results)
+        ]
+        # Calls copy results of a device's own memory to the host.
+        shown = zip(brought, results, delivered, strict=True)
+        delivered = [new if tensor is old else tensor for new, old, tensor in shown]
+        results = brought
+        written = [result for index, result in enumerate(results) if index not in state]
         tensors = self.complete()
-        if not all(isinstance(tensor, HostTensor) for tensor in tensors):
+        given = [tensors[index] for index in self._given]
+        if not all(isinstance(x, HostTensor) for x in given):
             return
-        owners = [owner_of(result.numpy()) for result in results]
+        owners = [owner_of(result.numpy()) for result in written]
         self._written = {id(owner): owner for owner in owners}
         bound, setters = self._to_bind(tensors)
         self.again = runner.bind(bound, results)
         if self.again is not None:
             self._bound, self._setters = bound, setters
+            self._version = self._memory.version
+            self.results = delivered
             self._sources = [
                 tensor if source is None else source
                 for source, tensor in zip(self._sources, self.tensors, strict=True)
@@ -172,6 +219,10 @@ class RequestInputs:
         bound: list[Tensor] = []
         setters: list[InputSetter] = []
         for index, (tensor, state) in enumerate(zip(tensors, self._states, strict=True)):
+            if index in self._memory.tensors:
+                bound.append(tensor)
+                setters.append(_no_setter)
+                continue
             if tensor.nbytes > STAGED_BYTES or tensor.dtype.hasobject:
                 bound.append(tensor)
                 setters.append(_setter_in_place(state))  # type: ignore[arg-type]  # all have one
@@ -189,9 +240,34 @@ class RequestInputs:
             self._patience *= 2
         self.again, self._bound, self._setters, self._runs = None, (), (), 0
 
+    def _go_on_with_other_shapes(self) -> None:
+        """Tensors of other shapes were set: calls that were bound for these before go on.
+
+        Those of a request with state wait until their shapes come again, if what they read is
+        copied for them; they are few, and a prompt between tokens must not cost the tokens theirs.
+        """
+        if self.again is not None and self._memory.tensors and not self._reads_in_place():
+            calls = BoundCalls(
+                *(self.again, self._bound, self._setters, self._written, self.results),
+                self._version,
+            )
+            self._parked.park(calls, self._given)
+            self.again = None
+        self.start_anew()
+        found = self._parked.fetch(self.tensors, self._given)
+        if found is not None and found.version == self._memory.version:
+            self.again, self._bound, self._setters = found.call, found.reads, found.setters
+            self._written, self.results = found.written, found.results
+            self._version = found.version
+
+    def _reads_in_place(self) -> bool:
+        """Whether bound calls read arrays of the application where they lie."""
+        return any(self._bound[index].nbytes > STAGED_BYTES for index in self._given)
+
     def forget_arrays(self) -> None:
         """Takes the next arrays for new ones, whichever they are."""
         self.start_anew()
+        self._parked.clear()
         self._sources = list(self.tensors)
 
     def take(self, inputs: Inputs, at_once: bool, copy: bool = False) -> bool:
@@ -216,7 +292,7 @@ class RequestInputs:
             sources[index] = data
         self._sources = sources
         self._taken = True
-        self._brought = at_once and len(inputs) == len(sources)
+        self._brought = at_once and len(inputs) == len(self._given)
         return True
 
     def _copied(self, index: int, data: Array) -> Array | None:
@@ -254,8 +330,12 @@ class RequestInputs:
                 "given. Give a dict of name to array."
             )
         tensors, sources = self.tensors.copy(), self._sources.copy()
+        state: dict[int, Tensor] = {}
         changed = False
         for index, data in pairs:
+            if index in self._memory.tensors:
+                state[index] = to_tensor(ports[index], data, copy=False)
+                continue
             is_array = type(data) is np.ndarray
             same = is_array and data is sources[index]
             if same and not copy and _is_as_before(data, tensors[index]):
@@ -268,7 +348,9 @@ class RequestInputs:
             alike = all(map(_is_like, tensors, self.tensors))
             self.tensors, self._sources = tensors, sources
             if not alike:
-                self.start_anew()
+                self._go_on_with_other_shapes()
+        for index, tensor in state.items():
+            self._memory.put(index, tensor)
 
     def _keep_copy(self, index: int, tensor: Tensor, is_copy: bool) -> None:
         """Notes which memory the next array of an input may be copied to."""
@@ -337,9 +419,14 @@ def _setter_in_place(state: ArrayState) -> InputSetter:
     return bring
 
 
+def _no_setter(array: Array) -> bool:
+    """Leaves an array to :meth:`RequestInputs.bind`, which copies it to the state."""
+    return False
+
+
 def _is_like(new: Tensor | None, old: Tensor | None) -> bool:
     """Whether a tensor has the shape and type of another one, and lies in host memory as it."""
-    if new is None or old is None:
+    if new is None or old is None or new is old:
         return new is old
     same = new.shape == old.shape and new.dtype == old.dtype
     return same and new.memory == old.memory == HOST

@@ -11,9 +11,10 @@ from partita.errors import DeviceMemoryError, InferError, InputError, PluginErro
 from partita.model.expected_shapes import DueShapes
 from partita.model.model import Port
 from partita.runtime.infer_result import InferResult
-from partita.runtime.input_conversion import check, is_plain
+from partita.runtime.input_conversion import Array, check, is_plain
 from partita.runtime.result_check import ResultCheck
 from partita.runtime.state_buffers import Carrier, owner_of
+from partita.runtime.state_memory import StateMemory
 from partita.tensors.array_state import ArrayState
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 
@@ -26,14 +27,17 @@ class RequestOutputs:
 
     Args:
         compiled: The request's model.
+        memory: The state that runs update in place; those outputs go there.
 
     Attributes:
         results: Of the last run, where the application wants them.
     """
 
-    def __init__(self, compiled: CompiledFacts) -> None:
+    def __init__(self, compiled: CompiledFacts, memory: StateMemory) -> None:
         self._compiled = compiled
+        self._memory = memory
         self._ports = compiled.outputs
+        self._own = [p.index for p in compiled.outputs if p.index not in memory.outputs]
         self._check = ResultCheck(compiled.outputs, DueShapes(compiled.model))
         self._targets: list[ArrayState | None] | None = None
         self._carrier: Carrier | None = None
@@ -43,8 +47,13 @@ class RequestOutputs:
         """Sets where an output goes.
 
         Raises:
-            InputError: A wrong type or shape, or memory that cannot be written.
+            InputError: A wrong type or shape, memory that cannot be written, or state.
         """
+        if port.index in self._memory.outputs:
+            raise InputError(
+                f"Output '{port.name}' is state, which the request keeps where it is computed; "
+                "query_state() reads and sets it."
+            )
         state = _writable(port, target if isinstance(target, Tensor) else np.asarray(target))
         if self._targets is None:
             self._targets = [None] * len(self._ports)
@@ -66,8 +75,37 @@ class RequestOutputs:
             for index, state in enumerate(states):
                 if state is not None and not state.holds():
                     states[index] = _writable(self._ports[index], state.tensor)
-            given = [None if s is None or not is_plain(s.array) else s.view for s in states]
-        return given if self._carrier is None else self._carrier.targets(tensors, given)
+            given = [
+                None if s is None or not self._can_go_to(index, s.array, tensors) else s.view
+                for index, s in enumerate(states)
+            ]
+        if self._carrier is not None:
+            given = list(self._carrier.targets(tensors, given) or given or ())
+        if not self._memory.outputs:
+            return given
+        targets = given or [None] * len(self._ports)
+        for output, source in self._memory.outputs.items():
+            targets[output] = self._memory.tensors[source]
+        return targets
+
+    def _can_go_to(self, output: int, array: Array, tensors: Sequence[Tensor]) -> bool:
+        """Whether a run on these inputs can write an output to an array of the application.
+
+        Not where an input lies, but for the one that the device writes over.
+        """
+        if not is_plain(array):
+            return False
+        owner = owner_of(array)
+        for index, tensor in enumerate(tensors):
+            if tensor.memory != HOST or owner_of(tensor.numpy()) is not owner:
+                continue
+            source = tensor.numpy()
+            is_same = source.ctypes.data == array.ctypes.data and source.nbytes == array.nbytes
+            if is_same and self._memory.offered.get(output) == index:
+                continue
+            if np.may_share_memory(source, array):
+                return False
+        return True
 
     def take(self, results: Sequence[Tensor], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
         """Takes what a run returned, and copies what the application wants elsewhere.
@@ -90,6 +128,8 @@ class RequestOutputs:
                     f"'{self._compiled.model.name}'). Its plugin is at fault: tell its author, and "
                     "use another device meanwhile."
                 )
+        if self._memory.outputs:
+            results = self._in_place(results)
         self.results = results
         if self._targets is None:
             return results
@@ -107,8 +147,17 @@ class RequestOutputs:
         self.results = delivered
         return written
 
+    def _in_place(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """Results with state where it belongs, also of a device that wrote it elsewhere."""
+        delivered = list(results)
+        for output, source in self._memory.outputs.items():
+            if delivered[output] is not self._memory.tensors[source]:
+                self._memory.put(source, delivered[output])
+                delivered[output] = self._memory.tensors[source]
+        return delivered
+
     def collect(self, copy: bool) -> InferResult:
-        """The results as arrays.
+        """The results as arrays; state that runs update in place as tensors.
 
         Args:
             copy: Copies of them, instead of what the next run overwrites.
@@ -116,11 +165,13 @@ class RequestOutputs:
         Raises:
             DeviceMemoryError: The host has no room for copies.
         """
-        arrays = []
+        results = self.results
+        arrays: list[Array | Tensor] = list(results)
         try:
-            for tensor in self.results:
+            for index in self._own:
+                tensor = results[index]
                 array = tensor.numpy()
-                arrays.append(array.copy() if copy and tensor.memory == HOST else array)
+                arrays[index] = array.copy() if copy and tensor.memory == HOST else array
         except MemoryError as error:
             raise DeviceMemoryError(
                 f"The host has no room to copy the results of device '{self._compiled.device}' "
@@ -139,12 +190,21 @@ class RequestOutputs:
         owner = owner_of(array)
         if self._carrier is not None and self._carrier.owns(owner):
             return tensor
+        if self._is_written_over(array):
+            return tensor
         for index, result in enumerate(self.results):
             if result.memory == HOST and owner_of(result.numpy()) is owner:
                 if np.may_share_memory(array, result.numpy()):
                     self._carry(index)
                 tensor = HostTensor(array.copy())
         return tensor
+
+    def _is_written_over(self, array: Array) -> bool:
+        """Whether an array of the application is an output that the device writes over an input."""
+        return self._targets is not None and any(
+            state is not None and state.array is array and index in self._memory.offered
+            for index, state in enumerate(self._targets)
+        )
 
     def _carry(self, output: int) -> None:
         """Spares an output that is fed back the copy, from the next run on."""
@@ -153,7 +213,7 @@ class RequestOutputs:
         self._carrier.add(output)
 
 
-def _writable(port: Port, target: Tensor | np.ndarray[Any, Any]) -> ArrayState:
+def _writable(port: Port, target: Tensor | Array) -> ArrayState:
     """A tensor or array that an output can go to, as it is now."""
     if isinstance(target, np.ndarray):
         target = HostTensor(target)

@@ -11,7 +11,8 @@ import numpy as np
 from partita.errors import DeviceMemoryError
 from partita.model.model import Port
 from partita.model.variables import Variable
-from partita.tensors.tensor import HostTensor, Tensor
+from partita.runtime.state_memory import StateMemory
+from partita.tensors.tensor import HOST, HostTensor, Tensor
 
 
 class VariableState:
@@ -35,10 +36,12 @@ class VariableState:
     def state(self) -> Tensor:
         """What the next run reads; zeros where the run is to compute the beginning itself.
 
-        Set to a tensor or an array, of which a copy is kept, it raises ``InputError`` if type or
-        shape do not fit, and ``RequestBusyError`` while the request runs.
+        Of what runs update in place, which may lie on a device, it is a copy on the host. Set to a
+        tensor or an array, of which a copy is kept, it raises ``InputError`` if type or shape do
+        not fit. Both raise ``RequestBusyError`` while the request runs.
         """
-        return self._state.get(self._variable)
+        with self._state.idle():
+            return self._state.get(self._variable)
 
     @state.setter
     def state(self, value: Any) -> None:
@@ -55,7 +58,7 @@ class VariableState:
             self._state.reset(self._variable)
 
     def __repr__(self) -> str:
-        return f"<VariableState {self.name!r}: {self.state!r}>"
+        return f"<VariableState {self.name!r}: {self._state.tensor(self._variable)!r}>"
 
 
 class RequestState:
@@ -67,7 +70,12 @@ class RequestState:
         outputs: The output ports.
         bind: Sets inputs of the request, by name; copies them if told so.
         tensor: The tensor of an input, by its index.
+        memory: The variables that runs update in place.
         idle: Keeps the request from running meanwhile; raises ``RequestBusyError`` if it does.
+
+    Attributes:
+        variables: The model's.
+        by_turns: Those that a run reads in one tensor and writes to another.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class RequestState:
         outputs: Sequence[Port],
         bind: Callable[[Mapping[str, Any], bool], None],
         tensor: Callable[[int], Tensor],
+        memory: StateMemory,
         idle: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.variables = variables
@@ -85,17 +94,37 @@ class RequestState:
         self._places = {port.name: port.index for port in outputs}
         self._bind = bind
         self._tensor = tensor
+        self._memory = memory
+        self.by_turns = [one for one in variables if not self._is_in_place(one)]
         self._flags = {variable.read: variable.begun for variable in variables if variable.begun}
-        for variable in variables:
+        for variable in self.by_turns:
             self.reset(variable)
 
     def all(self) -> list[VariableState]:
         """A view of each variable."""
         return [VariableState(self, variable) for variable in self.variables]
 
-    def get(self, variable: Variable) -> Tensor:
-        """What a variable is."""
+    def tensor(self, variable: Variable) -> Tensor:
+        """The tensor that a variable is in."""
         return self._tensor(self._ports[variable.read].index)
+
+    def ports(self) -> list[Port]:
+        """The inputs in which a run finds the variables."""
+        return [
+            self._ports[name] for one in self.variables for name in (one.read, one.begun) if name
+        ]
+
+    def tensors(self) -> list[tuple[Port, Tensor]]:
+        """What these inputs hold."""
+        return [(port, self._tensor(port.index)) for port in self.ports()]
+
+    def get(self, variable: Variable) -> Tensor:
+        """What a variable is; a copy if the next run writes over it."""
+        tensor = self.tensor(variable)
+        if not self._is_in_place(variable):
+            return tensor
+        array = tensor.numpy()
+        return HostTensor(array.copy() if tensor.memory == HOST else array)
 
     def set(self, variable: Variable, value: Any) -> None:
         """Gives a variable another value, of which a copy is kept."""
@@ -105,6 +134,9 @@ class RequestState:
     def reset(self, variable: Variable) -> None:
         """Gives a variable its beginning."""
         port = self._ports[variable.read]
+        if self._is_in_place(variable):
+            self._memory.clear(port.index)
+            return
         shape = [dim if isinstance(dim, int) else 0 for dim in port.shape or ()]
         try:
             fresh: dict[str, Any] = {variable.read: HostTensor(np.zeros(shape, port.dtype))}
@@ -127,5 +159,8 @@ class RequestState:
 
     def advance(self, results: Sequence[Tensor]) -> None:
         """Hands what a run has written to the next one."""
-        handed = {one.read: results[self._places[one.written]] for one in self.variables}
+        handed = {one.read: results[self._places[one.written]] for one in self.by_turns}
         self._bind(self.completed(handed), False)
+
+    def _is_in_place(self, variable: Variable) -> bool:
+        return self._ports[variable.read].index in self._memory.tensors

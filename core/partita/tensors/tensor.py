@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partita.errors import InputError
+from partita.errors import InferError, InputError
 from partita.tensors.element_type import Type
 from partita.tensors.host import HOST as HOST
 from partita.tensors.layout import Layout
@@ -59,6 +59,22 @@ class Tensor(abc.ABC):
     def copy_to(self, target: Tensor) -> None:
         """Writes the elements to a host tensor of the same shape, type and layout."""
         np.copyto(target.stored(), self.stored(), casting="no")
+
+    def copy_from(self, source: Tensor) -> None:
+        """Takes the elements of a tensor of the same shape, type and layout, wherever it lies.
+
+        Raises:
+            InferError: It lies in memory that the host cannot write.
+        """
+        raise InferError(f"{self!r} cannot be written by the host.")
+
+    def clear(self) -> None:
+        """Makes all elements zero.
+
+        Raises:
+            InferError: As :meth:`copy_from`.
+        """
+        self.copy_from(HostTensor(np.zeros(self.shape, self.dtype)))
 
     @property
     def data(self) -> np.ndarray[Any, Any]:
@@ -139,6 +155,14 @@ class HostTensor(Tensor):
     def numpy(self) -> np.ndarray[Any, Any]:
         """The array itself."""
         return self._array
+
+    def copy_from(self, source: Tensor) -> None:
+        """Takes the elements of a tensor of the same shape and type, wherever it lies."""
+        source.copy_to(self)
+
+    def clear(self) -> None:
+        """Makes all elements zero."""
+        self._array.fill(0)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
 from partita.tensors.tensor import HOST, HostTensor, Tensor
 from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.in_place import in_place_pairs
 from partita_hetero.compile.transfer_plan import (
     OwnCopies,
     PermuteKind,
@@ -28,6 +29,7 @@ from partita_hetero.compile.transfer_plan import (
 from partita_hetero.cost import clock
 from partita_hetero.executors import DEFAULT, Cancelled, Executor
 from partita_hetero.partition.submodels import Submodel
+from partita_hetero.runtime.bound_steps import BoundSteps, StopFlag, SubmodelRun
 from partita_hetero.runtime.call_timeout import TimeoutExceededError
 from partita_hetero.runtime.drift import Paces
 from partita_hetero.runtime.failover import Failover
@@ -78,6 +80,10 @@ class BoundRequest:
         self._failures: list[tuple[Submodel, Exception]] = []
         self._slots: list[Tensor | None] = [None] * assembly.plan.slots
         self._prepared = assembly.prepare(self._core)
+        self._planned = {slot: x for slot, x in enumerate(self._prepared) if x is not None}
+        pairs = in_place_pairs(assembly, self._inputs)
+        self._finals = {pair.written: pair.final for pair in pairs}
+        self._state_of = {pair.input: pair.device for pair in pairs}
         self._outputs = [
             (slot, None if slot is not None else HostTensor(assembly.constants[port.name]))
             for slot, port in zip(assembly.plan.outputs, model.outputs, strict=True)
@@ -92,6 +98,7 @@ class BoundRequest:
         self._borrowing = [*inputs, *(to for to, of in copies.uploads.items() if of in inputs)]
         self._note_pace = self.paces.note if self.paces.watching else None
         can_bind = not properties.REJECT_NAN and self._watchdog is None
+        self._can_bind = can_bind and self.times is None
         self._binds = can_bind  # until a run has ended well
         self._scratch = assembly.scratch(self._executor.one_at_a_time) if can_bind else {}
         self._calls: dict[int, BoundCall] = {}
@@ -120,6 +127,7 @@ class BoundRequest:
             InferCancelledError: The request was cancelled.
         """
         self._failures = []
+        inputs = [self._reachable(index, tensor) for index, tensor in enumerate(inputs)]
         self.paces.for_shapes(self._checks.expect(inputs))
         if self._whole is not None:
             return self._run_whole(self._whole, inputs, outputs)
@@ -145,11 +153,49 @@ class BoundRequest:
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None,
+        stop: StopFlag,
     ) -> BoundCall | None:
-        """The device's own bound call, where one submodel is the whole model."""
-        if self._whole is None or self._failover.due_shapes.symbols:
+        """All calls of a run on these tensors, if it is nothing but calls of the devices' runners.
+
+        Where one submodel is the whole model that is the device's own.
+        """
+        if self._whole is not None:
+            return self._runners[self._whole.number].bind(inputs, outputs, scratch)
+        steps = self._steps_to_bind() if self._can_bind else None
+        tensors = self._tensors_to_bind(inputs, outputs)
+        if steps is None or tensors is None:
             return None
-        return self._runners[self._whole.number].bind(inputs, outputs, scratch)
+        executor, schedule = self._executor, self.assembly.schedule
+        return BoundSteps(steps, tensors, executor, schedule, stop, self._note_pace)
+
+    def _steps_to_bind(self) -> list[SubmodelRun] | None:
+        """The runs of submodels; ``None`` if there are copies that these cannot make."""
+        host = {*self.assembly.plan.host_slots, *range(self._inputs)}
+        steps = []
+        for index, step in enumerate(self._steps):
+            if isinstance(step, PermuteStep):
+                (source,), (target,) = step.reads, step.writes
+                if self._uploads.get(target) != source and self._downloads.get(source) != target:
+                    return None
+                continue
+            reads = [self._uploads.get(slot, slot) for slot in step.reads]
+            writes = [self._downloads.get(slot, slot) for slot in step.writes]
+            if not host.issuperset(reads) or not host.issuperset(writes):
+                return None
+            runner, scratch = self._runners[step.submodel], self._scratch.get(index)
+            steps.append(SubmodelRun(index, runner, reads, writes, scratch))
+        return steps
+
+    def _tensors_to_bind(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> dict[int, Tensor] | None:
+        """By slot what calls are to read and write; ``None`` if an output is no submodel's."""
+        tensors = {**self._planned, **dict(enumerate(inputs))}
+        for (slot, _), tensor in zip(self._outputs, outputs, strict=True):
+            if slot is None or slot not in self._lendable:
+                return None
+            tensors[slot] = tensor
+        return tensors
 
     def cancel(self) -> None:
         """Asks all runners to stop."""
@@ -172,7 +218,11 @@ class BoundRequest:
             if not self._checks.are_plain(whole.number, results):
                 self._checks.check(whole.number, results, ())
                 # A download that fails moves the model to another device; later it could not.
-                results = [t if t.memory == HOST else HostTensor(t.numpy()) for t in results]
+                given = {id(tensor) for tensor in outputs or ()}
+                results = [
+                    t if t.memory == HOST or id(t) in given else HostTensor(t.numpy())
+                    for t in results
+                ]
             self.look_for_nan(inputs, results)
             return results
         except InferCancelledError:
@@ -200,10 +250,31 @@ class BoundRequest:
         self._given = {
             slot: tensor
             for (slot, _), tensor in zip(self._outputs, outputs, strict=False)
-            if tensor is not None and slot in self._lendable
+            if tensor is not None and slot in self._lendable and self._can_lend(tensor)
         }
         for slot in self._given:
             self._prepared[slot] = None
+
+    def _can_lend(self, tensor: Tensor) -> bool:
+        """Whether submodels can write an output to a tensor: of the host, or state of theirs."""
+        return tensor.memory == HOST or any(tensor is x for x in self._slots[: self._inputs])
+
+    def _reachable(self, index: int, tensor: Tensor) -> Tensor:
+        """An input where its submodel reads it; state of a device that lost it is brought here."""
+        if tensor.memory == HOST:
+            return tensor
+        device = self._state_of.get(index)
+        if device is not None and self._core.can_share(device, tensor.memory):
+            return tensor
+        return HostTensor(tensor.numpy())
+
+    def _target(self, slot: int) -> Tensor | None:
+        """What a submodel is to write an output to; state, wherever that lies."""
+        final = self._finals.get(slot)
+        if final is not None and final in self._given:
+            return self._given[final]
+        slot = self._downloads.get(slot, slot)
+        return self._given.get(slot, self._prepared[slot])
 
     # -------------------------------------------------------------------------- steps
 
@@ -299,8 +370,7 @@ class BoundRequest:
     def _run_submodel(self, step: RunStep) -> None:
         slots, piece = self._slots, self._pieces[step.submodel]
         inputs = [slots[slot] for slot in step.reads]
-        to = [self._downloads.get(slot, slot) for slot in step.writes]
-        outputs = [self._given.get(slot, self._prepared[slot]) for slot in to]
+        outputs = [self._target(slot) for slot in step.writes]
         run = self._runners[step.submodel].run
         try:
             if self._watchdog is not None:
@@ -370,9 +440,14 @@ class BoundRequest:
         return taken
 
     def look_for_nan(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Looks at a run of the whole model, or at a call that is bound to one, if it is due."""
-        if self._whole is not None and self._nan.is_due():
+        """Looks at a run of the whole model, or at a bound call, if it is due."""
+        if not self._nan.is_due() or self._failover.told_of_nan:
+            return
+        if self._whole is not None:
             self._tell_of_nan(self._whole, inputs, outputs)
+        elif out_of_nothing(inputs, outputs) is not None:
+            self._slots[: self._inputs] = inputs
+            self._find_nan(lambda: False)
 
     def _find_nan(self, cancelled: Cancelled) -> None:
         """Runs the steps once more, one by one, and tells of the first that makes NaN."""

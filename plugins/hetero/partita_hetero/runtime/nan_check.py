@@ -26,8 +26,14 @@ class NanWatch:
 
 
 def out_of_nothing(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int | None:
-    """The first output that holds NaN, if all inputs are finite."""
+    """The first output that holds NaN, if all inputs are finite.
+
+    State that is updated in place is an input and an output, and not looked at.
+    """
+    given = {id(tensor) for tensor in inputs}
     for index, tensor in enumerate(outputs):
+        if id(tensor) in given:
+            continue
         if tensor.dtype.kind == "f" and np.isnan(tensor.numpy()).any():
             finite = (t.dtype.kind != "f" or np.isfinite(t.numpy()).all() for t in inputs)
             return index if all(finite) else None

@@ -20,10 +20,11 @@ from partita_hetero.compile.variants import for_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.planner.simulation.timeline import Timeline
 from partita_hetero.runtime.bound_request import BoundRequest
+from partita_hetero.runtime.bound_steps import BoundSteps, StopFlag
 from partita_hetero.runtime.drift import PAYS, race
 from partita_hetero.runtime.failover import Failover
 from partita_hetero.runtime.part_failure import PartFailedError
-from partita_hetero.runtime.whole_model import WholeBoundCall
+from partita_hetero.runtime.whole_model import WatchedBoundCall
 
 _log = logging.getLogger("partita.hetero")
 
@@ -38,7 +39,7 @@ class HeteroRunner(Runner):
     def __init__(self, failover: Failover) -> None:
         self._failover = failover
         self._strict = failover.properties.STRICT
-        self._cancelled = False
+        self._stop = StopFlag()
         self._bound: BoundRequest | None = None
         self._parked: list[BoundRequest] = []  # of other variants of the same assembly
         self._left: BoundRequest | None = None  # its results may be read until the next run
@@ -54,7 +55,7 @@ class HeteroRunner(Runner):
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None = None
     ) -> Sequence[Tensor]:
         """Runs all steps with the chosen executor."""
-        self._cancelled = False
+        self._stop.is_set = False
         if self._left is not None:
             self._leave(self._left)
             self._left = None
@@ -66,7 +67,7 @@ class HeteroRunner(Runner):
                 raise unready
             if bound is None or bound.assembly is not assembly:
                 bound = self._switch(assembly)
-            results = bound.run(inputs, outputs, self._is_cancelled)
+            results = bound.run(inputs, outputs, self._stop)
             if bound.times is not None:
                 self._failover.measured = bound.times
             if bound.paces.drifted is not None:
@@ -86,14 +87,15 @@ class HeteroRunner(Runner):
         outputs: Sequence[Tensor],
         scratch: np.ndarray[Any, Any] | None = None,
     ) -> BoundCall | None:
-        """A bound call of the device that runs the whole model; ``None`` if several take part."""
+        """The bound call of the device that runs the whole model, or those of all submodels."""
         bound = self._bound
         if bound is None or bound.assembly is not self._failover.assembly_for(inputs):
             return None
-        call = bound.bind(inputs, outputs, scratch)
+        call = bound.bind(inputs, outputs, scratch, self._stop)
         if call is None:
             return None
-        return WholeBoundCall(self, self._failover, bound, call, inputs, outputs)
+        is_whole = not isinstance(call, BoundSteps)
+        return WatchedBoundCall(self, self._failover, bound, call, inputs, outputs, is_whole)
 
     def _switch(self, assembly: Assembly) -> BoundRequest:
         """Goes on with another assembly; what was made for variants of the same one is kept."""
@@ -127,7 +129,7 @@ class HeteroRunner(Runner):
         failover = self._failover
         failures = list(failures)
         while True:
-            if self._cancelled:
+            if self._stop.is_set:
                 raise InferCancelledError("The request was cancelled.")
             try:
                 remedy = failover.without(failures)
@@ -137,7 +139,7 @@ class HeteroRunner(Runner):
             bound = None
             try:
                 bound = BoundRequest(failover, for_inputs(remedy.assembly, inputs))
-                results = bound.run(inputs, outputs, self._is_cancelled)
+                results = bound.run(inputs, outputs, self._stop)
             except PartFailedError as again:
                 self._leave(bound)
                 failures += _all_failures(again, bound)
@@ -170,7 +172,7 @@ class HeteroRunner(Runner):
         other = None
 
         def run(bound: BoundRequest) -> None:
-            bound.run(inputs, None, self._is_cancelled)
+            bound.run(inputs, None, self._stop)
 
         try:
             remedy = failover.without_drifted(pieces, f"{why}; elsewhere the model is faster.")
@@ -190,9 +192,6 @@ class HeteroRunner(Runner):
             f"{why}; elsewhere the model would take {other_s * 1e3:.1f} ms instead of "
             f"{present_s * 1e3:.1f} ms."
         )
-
-    def _is_cancelled(self) -> bool:
-        return self._cancelled
 
     def _leave(self, bound: BoundRequest | None) -> None:
         """Closes what is not used any more; a device that cannot even do that is no news."""
@@ -226,7 +225,7 @@ class HeteroRunner(Runner):
 
     def cancel(self) -> None:
         """Stops after the steps that are running."""
-        self._cancelled = True
+        self._stop.is_set = True
         bound = self._bound
         if bound is not None:
             bound.cancel()

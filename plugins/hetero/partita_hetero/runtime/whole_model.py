@@ -1,4 +1,7 @@
-"""A model that one device takes whole: its runner's answers are the request's, but for failures."""
+"""A model that one device takes whole: its runner's answers are the request's, but for failures.
+
+And bound calls, of such a model or of submodels, as long as no device fails.
+"""
 
 from __future__ import annotations
 
@@ -53,16 +56,17 @@ class RunWatch(Protocol):
         """Tells of NaN out of finite inputs, if this run is one to be looked at."""
 
 
-class WholeBoundCall(BoundCall):
-    """A device's bound call, as long as that device runs the model and does not fail.
+class WatchedBoundCall(BoundCall):
+    """A bound call, as long as the same devices run the model and do not fail.
 
     Args:
         runner: HETERO's runner, which finds another device.
         failover: Tells what the model is run by.
         watch: What runs of the model are watched by, and the call as well: for NaN and its pace.
-        call: The device's.
+        call: That of the device which runs the model whole, or of all its submodels.
         inputs: What it reads.
         outputs: What it writes.
+        is_whole: Whether one device runs the model; submodels' calls are timed one by one.
     """
 
     def __init__(
@@ -73,11 +77,15 @@ class WholeBoundCall(BoundCall):
         call: BoundCall,
         inputs: Sequence[Tensor],
         outputs: Sequence[Tensor],
+        is_whole: bool,
     ) -> None:
         self._runner = runner
         self._failover = failover
         self._assembly = failover.assembly
         self._paces = watch.paces if watch.paces.watching else None
+        self._is_whole = is_whole
+        symbols = failover.due_shapes.symbols
+        self._shapes = tuple(tensor.shape for tensor in inputs) if symbols else ()
         self._look_for_nan = watch.look_for_nan
         self._call = call
         self._inputs = inputs
@@ -88,7 +96,9 @@ class WholeBoundCall(BoundCall):
         paces = self._paces
         if self._failover.assembly is self._assembly and (paces is None or paces.drifted is None):
             try:
-                if paces is None:
+                if paces is not None:
+                    paces.for_shapes(self._shapes)
+                if paces is None or not self._is_whole:
                     self._call()
                 else:
                     start = clock.seconds()

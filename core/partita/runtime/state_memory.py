@@ -1,0 +1,161 @@
+"""Variables that runs update in place: one tensor each, in memory of the device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from partita.contract.device_model import DeviceModel
+from partita.errors import DeviceMemoryError, PartitaError, PluginError
+from partita.tensors.tensor import Tensor
+
+if TYPE_CHECKING:
+    from partita.runtime.compiled_facts import CompiledFacts
+
+Dims = tuple[int | str | None, ...]
+
+
+class StateMemory:
+    """The tensors of a request's variables, as far as its device updates them in place.
+
+    A run is given each of them as an input and as an output. Requests that share state share it.
+
+    Args:
+        compiled: The request's model.
+
+    Attributes:
+        outputs: By the index of an output that of the input whose tensor it is written to.
+        tensors: By the index of an input its tensor.
+        version: Another number when one of the tensors is another one.
+        unsized: Inputs whose shape the first run is to decide, or who sets them.
+    """
+
+    def __init__(self, compiled: CompiledFacts) -> None:
+        self._model = compiled.device_model
+        self._ports = compiled.inputs
+        self.version = 0
+        self.outputs = self._pairs(compiled)
+        self.tensors: dict[int, Tensor] = {
+            index: self._allocate(index, self._shape(index, {})) for index in self.outputs.values()
+        }
+        self.unsized = {
+            index
+            for index in self.tensors
+            if any(isinstance(dim, str) for dim in self._ports[index].shape or ())
+        }
+
+    @functools.cached_property
+    def offered(self) -> dict[int, int]:
+        """What the device updates in place, state or not: output to input.
+
+        Raises:
+            PluginError: It names ports that are not there, or not alike.
+        """
+        return _offered(self._model)
+
+    def put(self, index: int, source: Tensor) -> bool:
+        """Gives a variable the elements of a tensor, which fits its port.
+
+        Returns:
+            Whether its tensor is another one now, since its shape was.
+
+        Raises:
+            DeviceMemoryError: The device has no room.
+        """
+        held = self.tensors[index]
+        moves = source.shape != held.shape
+        if moves:
+            held = self._allocate(index, source.shape)
+        if source is not held:
+            held.copy_from(source)
+        if moves:
+            self.tensors[index] = held
+            self.version += 1
+        self.unsized.discard(index)
+        return moves
+
+    def take_sizes(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
+        """Gives variables the sizes that other inputs have for their symbols, as the batch.
+
+        Args:
+            shapes: Those of the other inputs of a run.
+        """
+        sizes = {
+            dim: size
+            for index, shape in shapes.items()
+            for dim, size in zip(self._ports[index].shape or (), shape, strict=False)
+            if isinstance(dim, str)
+        }
+        for index in sorted(self.unsized):
+            shape = self._shape(index, sizes)
+            if shape != self.tensors[index].shape:
+                self.tensors[index] = self._allocate(index, shape)
+                self.version += 1
+        self.unsized.clear()
+
+    def _shape(self, index: int, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """A variable's shape; what nobody knows is nothing until a value is set."""
+        dims = self._ports[index].shape or ()
+        return tuple(dim if isinstance(dim, int) else sizes.get(dim or "", 0) for dim in dims)
+
+    def clear(self, index: int) -> None:
+        """Makes a variable zero, in the shape that it has."""
+        self.tensors[index].clear()
+
+    def _pairs(self, compiled: CompiledFacts) -> dict[int, int]:
+        """Output to input of the variables that the device updates in place.
+
+        Not of those whose first value a run computes itself: it has to be told that there is none.
+        """
+        variables = [one for one in compiled.model.variables if not one.begun]
+        inputs = {port.name: port.index for port in compiled.inputs}
+        outputs = {port.name: port.index for port in compiled.outputs}
+        pairs = {outputs[one.written]: inputs[one.read] for one in variables}
+        return {made: given for made, given in pairs.items() if self.offered.get(made) == given}
+
+    def _allocate(self, index: int, shape: tuple[int, ...]) -> Tensor:
+        port = self._ports[index]
+        try:
+            found = self._model.allocate(port, shape)
+        except PartitaError:
+            raise
+        except MemoryError as error:
+            raise DeviceMemoryError(
+                f"Device '{self._model.device}' has no room for '{port.name}' "
+                f"({port.describe()}): {error}"
+            ) from error
+        if not isinstance(found, Tensor) or (found.dtype, found.shape) != (port.dtype, shape):
+            raise PluginError(
+                f"Device '{self._model.device}' allocated {found!r} for '{port.name}'; "
+                f"{port.dtype}{list(shape)} is due. Tell the author of its plugin."
+            )
+        return found
+
+
+def _offered(model: DeviceModel) -> dict[int, int]:
+    """What a device says that it updates in place, looked at."""
+    pairs = dict(model.in_place_outputs())
+    for made, given in pairs.items():
+        if not (0 <= made < len(model.outputs) and 0 <= given < len(model.inputs)):
+            said = "which are no indices of its ports"
+        else:
+            source, target = model.inputs[given], model.outputs[made]
+            if source.dtype == target.dtype and _may_be_alike(source.shape, target.shape):
+                continue
+            said = f"which are {target.describe()} and {source.describe()}"
+        raise PluginError(
+            f"Device '{model.device}' would write output {made} over input {given} of model "
+            f"'{model.model.name}', {said}. Tell the author of its plugin."
+        )
+    return pairs
+
+
+def _may_be_alike(one: Dims | None, other: Dims | None) -> bool:
+    """Whether no dimension tells two shapes apart."""
+    if one is None or other is None:
+        return True
+    pairs = zip(one, other, strict=False)
+    return len(one) == len(other) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) for a, b in pairs
+    )

@@ -1,0 +1,72 @@
+"""Outputs of the model that one submodel writes over an input of the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from partita.contract.device_model import DeviceModel
+from partita.model.model import Port
+from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.transfer_plan import RunStep
+
+
+@dataclass(frozen=True, slots=True)
+class InPlacePair:
+    """An output and an input of the model that can be one tensor.
+
+    Attributes:
+        output: The output's index.
+        input: The input's index, which is its slot.
+        written: The slot that the submodel writes.
+        final: The slot that is the output.
+        device: Where the submodel runs.
+        part: The compiled submodel.
+        port: Its input.
+    """
+
+    output: int
+    input: int
+    written: int
+    final: int
+    device: str
+    part: DeviceModel
+    port: Port
+
+
+def in_place_pairs(assembly: Assembly, inputs: int) -> list[InPlacePair]:
+    """The pairs that lie whole in one submodel, whose device offers them.
+
+    No other submodel reads such an input.
+
+    Args:
+        assembly: Submodels and the plan that joins them.
+        inputs: How many inputs the model has; they are the first slots.
+    """
+    plan = assembly.plan
+    finals = {plan.slot_values[slot]: slot for slot in plan.outputs if slot is not None}
+    of_value = {
+        plan.slot_values[slot]: i for i, slot in enumerate(plan.outputs) if slot is not None
+    }
+    given = {name: index for index, name in enumerate(plan.slot_values[:inputs])}
+    readers = Counter(name for piece in assembly.submodels for name in piece.inputs)
+    outputs = Counter(plan.slot_values[slot] for slot in plan.outputs if slot is not None)
+    writes = {step.submodel: step.writes for step in plan.steps if isinstance(step, RunStep)}
+    pairs = []
+    for piece, part in zip(assembly.submodels, assembly.compiled, strict=True):
+        for made, source in part.in_place_outputs().items():
+            name, read = piece.outputs[made], piece.inputs[source]
+            if read not in given or readers[read] > 1 or outputs[read] or outputs[name] != 1:
+                continue
+            pairs.append(
+                InPlacePair(
+                    of_value[name],
+                    given[read],
+                    writes[piece.number][made],
+                    finals[name],
+                    piece.device,
+                    part,
+                    part.inputs[source],
+                )
+            )
+    return pairs
