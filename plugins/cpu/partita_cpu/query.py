@@ -14,7 +14,7 @@ NATIVE = frozenset({"Identity", "If", "Constant"})
 
 def query(model: Model, device: str) -> QueryResult:
     """Asks the kernel table about every operation, those in bodies included."""
-    return verdict(model, device, lower(model))
+    return verdict(model, device, lower(model, for_query=True))
 
 
 def verdict(model: Model, device: str, graph: Graph) -> QueryResult:

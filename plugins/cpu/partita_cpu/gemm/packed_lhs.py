@@ -208,20 +208,41 @@ def multiply_laid(
     sizes = sizes_at(address(x) + 2 * halves * steps * planes * TILE, halves * steps)
     unusual = False
     if planes > 1:
-        unusual = _is_unusual(sizes, 2 * top * steps, 2 * (bottom - top) * steps)
-    sides = _Sides(x, sizes, out, address(scratch) + start)
+        unusual = is_unusual(sizes, 2 * top * steps, 2 * (bottom - top) * steps)
+    sides = Sides(x, sizes, out, address(scratch) + start)
+    step_bytes = 2 * 2 * TILE * planes
     call_plain(kernels[CONFIGURE], (kernels[CONFIG],))
     for panel in range(top, bottom, p[PANEL]):
         stop = min(panel + p[PANEL], bottom)
         for group in range(first, last, p[GROUP]):
             end = min(group + p[GROUP], last)
             for chunk in range(0, steps, p[CHUNK]):
-                cut = _Chunk(panel, stop, group, end, last, chunk, unusual)
-                _multiply_chunk(sides, arrays, kernels, p, epilogue, cut)
+                w = address(arrays.w) + (group * steps + chunk) * step_bytes
+                following = step_bytes * min(p[CHUNK], steps - chunk)
+                if chunk + p[CHUNK] >= steps:
+                    behind = (end - group) * steps - chunk
+                    following = step_bytes * behind if end < last else 0
+                weights = Weights(w, steps * step_bytes, w + following)
+                cut = Chunk(panel, stop, group, end, chunk, unusual)
+                multiply_chunk(sides, arrays, weights, kernels, p, epilogue, cut)
     call_plain(kernels[RELEASE], (0,))
 
 
-class _Sides(NamedTuple):
+class Weights(NamedTuple):
+    """Where the weights of a chunk are.
+
+    Attributes:
+        first: Address of those of the first tile across.
+        pitch: Bytes from one tile across to the next.
+        following: Address of those of the next chunk; `first` if there is none.
+    """
+
+    first: int
+    pitch: int
+    following: int
+
+
+class Sides(NamedTuple):
     """What is laid out as tiles, and memory for one.
 
     Attributes:
@@ -237,7 +258,7 @@ class _Sides(NamedTuple):
     tile: int
 
 
-class _Chunk(NamedTuple):
+class Chunk(NamedTuple):
     """Some steps along k of some tiles.
 
     Attributes:
@@ -245,7 +266,6 @@ class _Chunk(NamedTuple):
         stop: Behind the last one.
         group: The first tile across.
         end: Behind the last one.
-        last: Behind the last one that this thread computes at all.
         step: The first step.
         unusual: Whether some number of the left side has no lower half.
     """
@@ -254,14 +274,19 @@ class _Chunk(NamedTuple):
     stop: int
     group: int
     end: int
-    last: int
     step: int
     unusual: bool
 
 
 @loop
-def _multiply_chunk(
-    sides: _Sides, arrays: ProductArrays, kernels: Array, p: Array, epilogue: Epilogue, cut: _Chunk
+def multiply_chunk(
+    sides: Sides,
+    arrays: ProductArrays,
+    weights: Weights,
+    kernels: Array,
+    p: Array,
+    epilogue: Epilogue,
+    cut: Chunk,
 ) -> None:
     """Some steps of some tiles; behind the last step the tiles are finished."""
     steps, planes, tile = p[STEPS], p[PLANES], sides.tile
@@ -270,16 +295,11 @@ def _multiply_chunk(
     step_bytes = 2 * 2 * TILE * planes
     half_bytes = steps * planes * 2 * TILE
     lowest, highest = np.float32(-np.inf), np.float32(np.inf)
-    w = address(arrays.w)
     for block in range(cut.group, cut.end):
-        b = w + (block * steps + cut.step) * step_bytes
-        following = b
-        if block + 1 < cut.end:
-            following = b + steps * step_bytes
-        elif not ends:
-            following = w + (cut.group * steps + cut.step + depth) * step_bytes
-        elif cut.end < cut.last:
-            following = b + (steps - cut.step) * step_bytes
+        b = weights.first + (block - cut.group) * weights.pitch
+        following = b + weights.pitch
+        if block + 1 == cut.end:
+            following = b if weights.following == weights.first else weights.following
         for t in range(cut.panel, cut.stop):
             n = t - cut.panel
             rows = min(COLUMNS, p[ROWS] - t * COLUMNS)
@@ -293,9 +313,7 @@ def _multiply_chunk(
             if not ends:
                 call_tile(kernel, (*sums, aside, 0, 0, 0, 0, 0, lowest, highest, 0))
                 continue
-            exact = cut.unusual and _is_unusual(
-                sides.sizes, 2 * t * steps, -(-rows // HALF) * steps
-            )
+            exact = cut.unusual and is_unusual(sides.sizes, 2 * t * steps, -(-rows // HALF) * steps)
             if exact:
                 _add_up(sides, arrays.w, p, t, block, rows)
             if p[STAYS] or epilogue.code == 0:
@@ -355,7 +373,7 @@ def _activate_tile(
 
 @loop
 def _lay_result(
-    sides: _Sides, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
+    sides: Sides, kernel: int, p: Array, epilogue: Epilogue, t: int, block: int
 ) -> None:
     """Lays out a tile of the result: its columns are one step of the product that reads it."""
     tile, out = sides.tile, sides.out
@@ -376,7 +394,7 @@ def _lay_result(
 
 
 @loop(inline=True)
-def _is_unusual(sizes: Any, first: int, count: int) -> Any:
+def is_unusual(sizes: Any, first: int, count: int) -> Any:
     """Whether a number of some tiles has no lower half: infinity, NaN, or nearly infinite."""
     largest = np.int32(0)
     for i in range(first, min(first + count, sizes.size)):
@@ -385,7 +403,7 @@ def _is_unusual(sizes: Any, first: int, count: int) -> Any:
 
 
 @loop
-def _add_up(sides: _Sides, w: Array, p: Array, t: int, block: int, rows: int) -> None:
+def _add_up(sides: Sides, w: Array, p: Array, t: int, block: int, rows: int) -> None:
     """A tile of sums of whole numbers; see `nonfinite`."""
     steps, planes = p[STEPS], p[PLANES]
     x, sums = sides.x, floats_at(sides.tile, TILE_BYTES // 4)

@@ -99,7 +99,7 @@ def rounds_to_infinity(w: Array, threads: int = 1) -> bool:
     flat = np.ravel(np.asarray(w, np.float32), order="K")
     threads = threads if flat.nbytes >= _SHARED_BYTES else 1
     found = np.zeros(threads, np.int64)
-    _shared(threads, _largest, flat.ctypes.data, flat.size, found)
+    run_shared(threads, _largest, flat.ctypes.data, flat.size, found)
     give_back(w)  # many are looked at before the first one is packed
     return bool(found.max() >= LARGEST)
 
@@ -148,11 +148,12 @@ def _run(threads: int, w: Array, out: Array, table: Array) -> int:
         np.empty((threads, 3 * _TILE), np.uint16),
     )
     args = (out.view(np.float32), out, places, floats, parts, found, table)
-    _shared(threads, pack_blocks, w.ctypes.data, *args)
+    run_shared(threads, pack_blocks, w.ctypes.data, *args)
     return int(found.max())
 
 
-def _shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
+def run_shared(threads: int, kernel: Callable[..., None], *args: Any) -> None:
+    """Runs a kernel on so many threads, outside of any program."""
     if threads > 1:
         team_of(threads, 0).run(kernel, *args)
     else:

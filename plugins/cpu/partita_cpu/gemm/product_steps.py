@@ -130,13 +130,7 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
     images, arithmetic = cut.images, cut.arithmetic
     rows, depth, planes = images.pixels, images.depth, arithmetic.planes
     kernels = b.constant(laid_kernels(choice.level, arithmetic))
-
-    def lay() -> Operand:
-        tiles = b.empty((laid_size(rows, depth, planes),), np.uint16)
-        b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
-        return tiles
-
-    tiles = b.once(x, ("tiles", arithmetic), lay)
+    tiles = laid_rows(b, x, rows, depth, arithmetic, kernels)
     stays = bool(b.node.attrs.get("tiles"))
     out = tiles
     if stays:
@@ -159,6 +153,20 @@ def _emit_laid(b: Builder, choice: Choice, cut: Plan, x: Operand, op: LinearOp, 
         work=images.work // 4,
         exec_type=arithmetic.exec_type(choice.level),
     )
+
+
+def laid_rows(
+    b: Builder, x: Operand, rows: int, depth: int, arithmetic: Arithmetic, kernels: Operand
+) -> Operand:
+    """A matrix laid out as tiles; operators that multiply the same one share it."""
+    planes = arithmetic.planes
+
+    def lay() -> Operand:
+        tiles = b.empty((laid_size(rows, depth, planes),), np.uint16)
+        b.call(lay_rows, b.flat(x), tiles, kernels, rows, depth, planes, exec_type="reorder")
+        return tiles
+
+    return b.once(x, ("tiles", arithmetic), lay)
 
 
 def emit_product(

@@ -13,6 +13,7 @@ from partita_cpu.jit import llvm_kernel
 from partita_cpu.llvm.levels import Level
 from partita_cpu.llvm.module import WINDOW_PIXELS
 from partita_cpu.llvm.tiles.amx import tile_config
+from partita_cpu.llvm.tiles.dot_blocks import Variant, row_counts
 from partita_cpu.llvm.tiles.dot_int8 import most_rows
 
 MAX_ROWS = 32
@@ -201,6 +202,29 @@ def byte_kernels(level: Level, step: int = 2 * STEP) -> Array:
         table[CONFIGURE], table[RELEASE] = known["configure"], known["release"]
         table[CONFIG] = _config(step // 2).ctypes.data
     return table
+
+
+def block_exec_type(level: Level, bits: int) -> str:
+    """What profiles call products with weights quantized in blocks, of so many bits."""
+    return f"{level.vectors}_int{bits}" if level.native else "numba"
+
+
+@functools.cache
+def block_kernels(level: Level, variant: Variant) -> Array:
+    """The kernels for such products by number of rows; 0 where there is none."""
+    table = np.zeros(MAX_ROWS + 1, np.int64)
+    if not level.native:
+        return table
+    known = llvm_kernel.addresses(level, "_blocks")
+    for rows in row_counts(level):
+        table[rows] = known[f"{variant.name}_{rows}"]
+    return table
+
+
+@functools.cache
+def unpack_kernel(level: Level, variant: Variant, planes: int) -> Array:
+    """The kernel that makes such weights bfloat16 in so many parts, for levels with tiles."""
+    return np.array([llvm_kernel.addresses(level, "_blocks")[f"unpack_{variant.name}_{planes}"]])
 
 
 @functools.cache

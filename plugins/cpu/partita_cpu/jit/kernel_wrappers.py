@@ -49,10 +49,11 @@ class Checked(ItemSized):
         kernel: A compiled function.
         explain: Raises the error for people; called with the arguments of the step, whose inputs
             may be operands.
+        arrays: How many of its first arguments it sees as unsigned integers.
     """
 
-    def __init__(self, kernel: Any, explain: Callable[..., NoReturn]) -> None:
-        super().__init__(kernel, 0)
+    def __init__(self, kernel: Any, explain: Callable[..., NoReturn], arrays: int = 0) -> None:
+        super().__init__(kernel, arrays)
         self.explain = explain
 
     def __call__(self, *args: Any) -> None:

@@ -16,7 +16,15 @@ from partita_cpu.llvm.images.max_int8 import largest_bytes
 from partita_cpu.llvm.images.planar_to_interleaved import deal
 from partita_cpu.llvm.images.sliding_window import window
 from partita_cpu.llvm.levels import Level
-from partita_cpu.llvm.tiles import amx, amx_int8, dot_int8, fma, fp16_weights
+from partita_cpu.llvm.tiles import (
+    amx,
+    amx_int8,
+    dot_blocks,
+    dot_int8,
+    fma,
+    fp16_weights,
+    unpack_blocks,
+)
 
 WINDOW_PIXELS = (1, 2, 4, 8)
 """Numbers of output pixels that window kernels compute together."""
@@ -27,11 +35,11 @@ _ENDS = ("floats", "levels")
 WINDOW_KINDS = ("weigh", "max", "sum")
 
 
-PARTS = ("", "_weigh", "_weigh_halves", "_f16")
+PARTS = ("", "_weigh", "_weigh_halves", "_f16", "_blocks")
 """Kernels that are compiled and kept together, since what needs one of them needs most of them.
 
 Those for depthwise convolutions of images, of float32 and of bfloat16, take longer to compile than
-all the others; those for float16 are seldom asked for.
+all the others; those for float16 and for weights quantized in blocks are seldom asked for.
 """
 
 
@@ -40,6 +48,9 @@ def functions(level: Level, part: str = "") -> list[Function]:
     lanes = level.lanes
     if part == "_f16":
         return fp16_weights.functions(lanes, level.rows, level.tiles)
+    if part == "_blocks":
+        made = dot_blocks.functions(level)
+        return made + unpack_blocks.functions() if level.tiles else made
     if part:
         half = part == "_weigh_halves"
         if half and not level.keeps_bfloat16:
@@ -141,6 +152,9 @@ def text(level: Level, part: str = "") -> str:
     parts += [fma.declarations(lanes), masked.declarations(lanes), epilogue.PREFETCH]
     if part == "_f16":
         return "\n".join([*parts, epilogue.declarations(lanes), bf16_split.declarations(lanes)])
+    if part == "_blocks":
+        parts.append(dot_blocks.declarations(level))
+        return "\n".join([*parts, unpack_blocks.declarations()] if level.tiles else parts)
     parts += [bf16_split.declarations(lanes), epilogue_int8.declarations(lanes)]
     parts += [byte_declarations(lanes), dot_int8.declarations(level)]
     if level.masks_halves:

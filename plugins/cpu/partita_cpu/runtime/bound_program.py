@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Event
 from typing import Any
 
@@ -43,6 +43,7 @@ class GraphRunner:
         most_bytes: What programs of shapes seen before may take, bound to memory; all of them work
             in the same arena, which is as large as the largest needs and not counted.
         cancelled: Set while a run is to end early: each iteration of a loop looks at it.
+        in_place: By output the input whose memory it may be given.
 
     Attributes:
         bound_programs: Those of the shapes seen last.
@@ -55,9 +56,11 @@ class GraphRunner:
         times: Times | None = None,
         most_bytes: int = MOST_KEPT_BYTES,
         cancelled: Event | None = None,
+        in_place: Mapping[int, int] | None = None,
     ) -> None:
         self._specializer = specializer
         self._cancelled = cancelled or Event()
+        self._in_place = in_place or {}
         self._team = team
         self._times = times
         self._arena = aligned_empty((0,), _BYTE)
@@ -126,7 +129,7 @@ class GraphRunner:
             arena = self._arena_for(program)
         elif not len(self.bound_programs):
             self.close()
-        bound = BoundProgram(program, self._team, None, arena)
+        bound = BoundProgram(program, self._team, None, arena, in_place=self._in_place)
         if not bound.settle(arrays, outputs):
             return None
         self._handed_out = program
@@ -166,6 +169,7 @@ class GraphRunner:
                 arena,
                 self.bound_programs.most_bytes,
                 self._cancelled,
+                self._in_place,
             )
             self.bound_programs.add(id(program), bound)
         return bound
@@ -243,6 +247,7 @@ class BoundProgram:
         arena: At least as many bytes as the program's intermediate tensors take.
         most_bytes: What may be kept of the rest of the program for sizes that the run tells.
         cancelled: As runners of bodies and of the rest take it.
+        in_place: By output the input whose memory it may be given.
     """
 
     def __init__(
@@ -253,9 +258,11 @@ class BoundProgram:
         arena: Array,
         most_bytes: int = MOST_KEPT_BYTES,
         cancelled: Event | None = None,
+        in_place: Mapping[int, int] | None = None,
     ) -> None:
         self._program = program
         self._cancelled = cancelled
+        self._in_place = in_place or {}
         self._team = team
         self._times = times
         self._most_bytes = most_bytes
@@ -360,7 +367,9 @@ class BoundProgram:
         for new, old in zip(arrays, self._inputs, strict=True):
             if old is None or new.shape != old.shape or new.dtype != old.dtype:
                 return False
-            if any(np.may_share_memory(new, out) for out in self._outputs if out is not None):
+            if new is not old and any(
+                np.may_share_memory(new, out) for out in self._outputs if out is not None
+            ):
                 return False
         places = [place for found in self._input_places for place in found]
         if not all(walker.reaches(number, position) for number, position in places):
@@ -425,7 +434,8 @@ class BoundProgram:
             array = self._buffers[index]
             if given is not None and operand is not None:
                 wanted = given[index]
-                if wanted is not None and _fits(wanted, operand, inputs):
+                source = self._in_place.get(index)
+                if wanted is not None and _fits(wanted, operand, inputs, source):
                     array = wanted
             if array is not None and array is not self._outputs[index]:
                 self._outputs[index] = array
@@ -516,13 +526,25 @@ def lent_arena(scratch: Array | None, nbytes: int) -> Array | None:
     return scratch[start : start + nbytes] if start + nbytes <= scratch.nbytes else None
 
 
-def _fits(array: Array, operand: Operand, inputs: Sequence[Array]) -> bool:
-    return (
-        array.shape == operand.shape
-        and array.dtype == operand.dtype
-        and array.flags.carray
-        and not any(np.may_share_memory(array, given) for given in inputs)
-    )
+def _fits(array: Array, operand: Operand, inputs: Sequence[Array], source: int | None) -> bool:
+    """Whether steps can write an output to an array: not where an input lies, but for one as whole.
+
+    Args:
+        array: The array.
+        operand: The output.
+        inputs: The arrays of all inputs.
+        source: The input that the output may be written over, if there is one.
+    """
+    if array.shape != operand.shape or array.dtype != operand.dtype or not array.flags.carray:
+        return False
+    shared = [i for i, given in enumerate(inputs) if np.may_share_memory(array, given)]
+    return not shared or (shared == [source] and _are_same(array, inputs[shared[0]]))
+
+
+def _are_same(one: Array, other: Array) -> bool:
+    """Whether two arrays are the same elements of memory."""
+    start, end = one.ctypes.data, other.ctypes.data
+    return start == end and one.shape == other.shape and one.dtype == other.dtype
 
 
 def _deliver(source: Array | None, wanted: Array | None) -> Array:

@@ -42,6 +42,7 @@ from partita.lowering import (
     made_ahead,
 )
 from partita.lowering.fusion import Shapes
+from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.memory_plan import ALIGNMENT
 from partita.properties import DeviceProperties
 from partita.system.gc_pause import few_collections
@@ -49,7 +50,7 @@ from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita_cpu.gemm.precision_policy import Choice, choose
 from partita_cpu.jit.dispatch import available
-from partita_cpu.kernels.operator_table import emitter_for
+from partita_cpu.kernels.operator_table import TABLE, emitter_for
 from partita_cpu.passes.conv1d_as_conv2d import Sequences
 from partita_cpu.passes.conv3d_as_conv2d import Volumes
 from partita_cpu.passes.half_activations import keep_halves
@@ -113,6 +114,7 @@ class CpuModel(DeviceModel):
         fold_constants(graph, target)
         fuse(graph, accepts=takes)
         self.specializer = Specializer(graph, target)
+        self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, Layout] = {}
         self._arena_bytes = 0
         self._next_stream = itertools.count()
@@ -144,6 +146,10 @@ class CpuModel(DeviceModel):
         plain, note = super().explain(), self.specializer.target.options.shortfall
         return replace(plain, notes=[note] if note else [])
 
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """Caches that an operator writes new rows to."""
+        return self._in_place
+
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Channels last, for images that steps read or write so."""
         if not self.specializer.target.options.native:
@@ -155,6 +161,12 @@ class CpuModel(DeviceModel):
         other = copy.copy(self)
         DeviceModel.__init__(other, self.model, self.properties, self.device)
         other.laid_out = dict(layouts)
+        moved = {(port.is_input, port.index) for port in layouts}
+        other._in_place = {
+            made: given
+            for made, given in self._in_place.items()
+            if not moved & {(False, made), (True, given)}
+        }
         other.specializer = with_layouts(self.specializer, layouts)
         other._prepare()
         return other
@@ -218,7 +230,12 @@ class CpuRunner(Runner):
         most_bytes = compiled.specializer.target.most_kept_bytes
         self._cancelled = Event()
         self.graph = GraphRunner(
-            compiled.specializer, team, self._times, most_bytes, self._cancelled
+            compiled.specializer,
+            team,
+            self._times,
+            most_bytes,
+            self._cancelled,
+            compiled.in_place_outputs(),
         )
         self._threads = team.size
         self._ops = [(op.name, op.op_type) for op in compiled.model.ops]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from single_op import assert_same, check, normal, run_ours
+from judge import onnxruntime_results
+from single_op import assert_same, check, model_of, normal, run_ours
 
 from partita.errors import CompileError
 
@@ -96,6 +97,37 @@ def test_root_mean_square_normalization(axis):
     scale = normal(9, *x.shape[axis:])
     check("RMSNormalization", [x, scale], opset=23, axis=axis, rtol=1e-5, atol=1e-6)
     check("SimplifiedLayerNormalization", [x, scale], opset=17, axis=axis, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float16, np.float64])
+def test_roots_are_of_float32(kind):
+    x, scale = normal(8, 3, 30).astype(kind), normal(9, 30).astype(kind)
+    tolerances = {"rtol": 2e-3, "atol": 1e-3} if kind == np.float16 else {"rtol": 1e-6}
+    check("SimplifiedLayerNormalization", [x, scale], outputs=2, **tolerances)
+
+
+@pytest.mark.parametrize(("kind", "of_scale"), [(np.float16, np.float32), (np.float32, np.float64)])
+def test_the_scale_tells_the_type(kind, of_scale):
+    x, scale = normal(8, 3, 30).astype(kind), normal(9, 30).astype(of_scale)
+    (y,) = run_ours("RMSNormalization", [x, scale], opset=23)
+    wide = x.astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).mean(1, keepdims=True) + np.float32(1e-5)) * scale
+    assert_same(y, expected.astype(of_scale), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("op_type", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("kind", [np.float32, np.float16])
+def test_all_outputs_of_skip_normalizations(op_type, kind):
+    weights = [normal(3, 20)] * (2 if op_type == "SkipLayerNormalization" else 1)
+    inputs = [x.astype(kind) for x in (normal(1, 2, 3, 20), normal(2, 2, 3, 20), *weights)]
+    model = model_of(op_type, inputs, outputs=4, domain="com.microsoft", epsilon=1e-5)
+    feeds = {f"x{place}": x for place, x in enumerate(inputs)}
+    judged = onnxruntime_results(model, feeds)
+    found = run_ours(op_type, inputs, outputs=4, domain="com.microsoft", epsilon=1e-5)
+    tolerance = 2e-3 if kind == np.float16 else 1e-5
+    for place in (0, 2, 3):  # onnxruntime leaves means as they lie
+        assert_same(found[place], judged[place], tolerance, tolerance)
+    assert found[1].dtype == np.float32
 
 
 @pytest.mark.parametrize("with_bias", [True, False])

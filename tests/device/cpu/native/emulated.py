@@ -9,6 +9,7 @@ Set `VARIABLE` to names of levels, by commas, to have tests here take them for t
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import re
@@ -16,6 +17,7 @@ import re
 from partita_cpu.jit import disk_cache, isa, llvm_kernel
 from partita_cpu.jit.loader.elf_image import Image, image_of, load
 from partita_cpu.llvm import module
+from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import EVERY
 
 VARIABLE = "PARTITA_TEST_EMULATED_LEVELS"
@@ -121,6 +123,21 @@ def _twice(name):
     return made
 
 
+def _dot_shorts(lanes: int) -> str:
+    """Sums of products of pairs of int16."""
+    text = _DOT_BYTES.replace("emulated.bytes", "emulated.shorts").replace("zext", "sext")
+    parts = []
+    for part in range(2):
+        places = ", ".join(f"i32 {2 * lane + part}" for lane in range(lanes))
+        kind = f"<{2 * lanes} x i32>"
+        mask = f"<{lanes} x i32> <{places}>"
+        parts.append(f"  %q{part} = shufflevector {kind} %p, {kind} poison, {mask}")
+    of = f"<{lanes} x i32>"
+    parts += [f"  %q{part} = add {of} zeroinitializer, zeroinitializer" for part in (2, 3)]
+    text = text.replace("{parts}", "\n".join(parts)).replace("i8>", "i16>")
+    return text.replace("{n}", str(lanes)).replace("{b}", str(2 * lanes))
+
+
 def _dot_bytes(lanes: int) -> str:
     parts = []
     for part in range(4):
@@ -132,9 +149,183 @@ def _dot_bytes(lanes: int) -> str:
     return text.replace("{n}", str(lanes)).replace("{b}", str(4 * lanes))
 
 
+_ROUND_TWO = """
+define internal <32 x bfloat> @emulated.round.two(<16 x float> %high, <16 x float> %low)
+    alwaysinline {
+  %x = call <16 x bfloat> @emulated.round.16(<16 x float> %low)
+  %y = call <16 x bfloat> @emulated.round.16(<16 x float> %high)
+  %z = shufflevector <16 x bfloat> %x, <16 x bfloat> %y, <32 x i32> <{all}>
+  ret <32 x bfloat> %z
+}
+""".replace("{all}", ", ".join(f"i32 {lane}" for lane in range(32)))
+
+_TILES = 8
+_TILE_ROWS = 16
+_ROW_BYTES = 64
+_CONFIG = (ctypes.c_uint8 * 64)()
+"""What tiles were last configured as, by any thread."""
+
+
+def _size(f, tile, of_rows):
+    """Rows of a tile, or bytes of one, as configured."""
+    if of_rows:
+        place = f.at("%config", f.let(f"add i64 48, {tile}"))
+        return f.let(f"zext i8 {f.load('i8', place, 1)} to i64")
+    place = f.at("%config", f.let(f"add i64 16, {f.let(f'shl i64 {tile}, 1')}"))
+    return f.let(f"zext i16 {f.load('i16', place, 1)} to i64")
+
+
+def _tile_at(f, tile, row="0", place="0"):
+    """Address of a byte of a tile."""
+    at = f.at("%tiles", f.let(f"mul i64 {tile}, {_TILE_ROWS * _ROW_BYTES}"))
+    return f.at(f.at(at, f.let(f"mul i64 {row}, {_ROW_BYTES}")), place)
+
+
+def _each_byte(f, visit):
+    """Calls `visit` with the row, place and address of each byte of a tile that is configured."""
+    rows, width = _size(f, "%tile", True), _size(f, "%tile", False)
+
+    def row(i, _):
+        start = f.at("%p", f.let(f"mul i64 {i}, %stride"))
+
+        def byte(k, _):
+            visit(_tile_at(f, "%tile", i, k), f.at(start, k))
+            return []
+
+        f.loop(width, [], byte)
+        return []
+
+    f.loop(rows, [], row)
+    f.do("ret void")
+    return f
+
+
+def _load_tile():
+    f = Function("emulated.load", "ptr %config, ptr %tiles, i64 %tile, ptr %p, i64 %stride")
+
+    def copy(of_tile, memory):
+        f.do(f"store i8 {f.load('i8', memory, 1)}, ptr {of_tile}")
+
+    return _each_byte(f, copy)
+
+
+def _store_tile():
+    f = Function("emulated.store", "ptr %config, ptr %tiles, i64 %tile, ptr %p, i64 %stride")
+
+    def copy(of_tile, memory):
+        f.do(f"store i8 {f.load('i8', of_tile, 1)}, ptr {memory}")
+
+    return _each_byte(f, copy)
+
+
+def _clear_tile():
+    f = Function("emulated.clear", "ptr %config, ptr %tiles, i64 %tile")
+
+    def word(k, _):
+        at = f.let(f"shl i64 {k}, 3")
+        f.do(f"store i64 0, ptr {_tile_at(f, '%tile', '0', at)}")
+        return []
+
+    f.loop(str(_TILE_ROWS * _ROW_BYTES // 8), [], word)
+    f.do("ret void")
+    return f
+
+
+def _multiply_tiles(name, kind, add, product):
+    """Adds the products of two tiles to a third one; even ones and odd ones by themselves first.
+
+    Args:
+        name: Of the function.
+        kind: Of an element of the third tile.
+        add: LLVM's addition of it.
+        product: Adds what 32 bits of both tiles come to, to an even and an odd sum.
+    """
+    f = Function(name, "ptr %config, ptr %tiles, i64 %c, i64 %a, i64 %b")
+    rows, width = _size(f, "%c", True), f.let(f"lshr i64 {_size(f, '%c', False)}, 2")
+    terms = f.let(f"lshr i64 {_size(f, '%a', False)}, 2")
+
+    def row(i, _):
+        def column(j, _):
+            at = f.let(f"shl i64 {j}, 2")
+            to = _tile_at(f, "%c", i, at)
+
+            def term(k, sums):
+                x = f.load("i32", _tile_at(f, "%a", i, f.let(f"shl i64 {k}, 2")))
+                return product(f, sums, x, f.load("i32", _tile_at(f, "%b", k, at)))
+
+            even, odd = f.loop(terms, [(kind, "zeroinitializer")] * 2, term)
+            both = f.let(f"{add} {kind} {even}, {odd}")
+            f.do(f"store {kind} {f.let(f'{add} {kind} {f.load(kind, to)}, {both}')}, ptr {to}")
+            return []
+
+        f.loop(width, [], column)
+        return []
+
+    f.loop(rows, [], row)
+    f.do("ret void")
+    return f
+
+
+def _pair_of_bfloat16(f, sums, x, y):
+    made = []
+    for odd, total in enumerate(sums):
+        numbers = []
+        for word in (x, y):
+            bits = f.let(f"and i32 {word}, -65536" if odd else f"shl i32 {word}, 16")
+            numbers.append("float " + f.let(f"bitcast i32 {bits} to float"))
+        made.append(f.let(f"call float @llvm.fma.f32({', '.join(numbers)}, float {total})"))
+    return made
+
+
+def _four_bytes(f, sums, x, y):
+    """uint8 times int8."""
+    made = list(sums)
+    for part in range(4):
+        u = f.let(f"and i32 {f.let(f'lshr i32 {x}, {8 * part}')}, 255")
+        s = f.let(f"ashr i32 {f.let(f'shl i32 {y}, {24 - 8 * part}')}, 24")
+        made[part % 2] = f.let(f"add i32 {made[part % 2]}, {f.let(f'mul i32 {u}, {s}')}")
+    return made
+
+
+def _without_tiles(made):
+    """A module of AMX whose functions have their tiles in memory of their own."""
+    made = re.sub(r"^declare .*@llvm\.x86\.(?:tile|ldtile|tdp).*\n", "", made, flags=re.MULTILINE)
+    room = f"[{_TILES * _TILE_ROWS * _ROW_BYTES} x i8]"
+    config = f"ptr inttoptr (i64 {ctypes.addressof(_CONFIG)} to ptr)"
+    shared = f"{config}, ptr %tiles"
+    copy = f"call void @llvm.memcpy.p0.p0.i64({config}, ptr %config, i64 64, i1 false)"
+    made = made.replace("call void @llvm.x86.ldtilecfg(ptr %config)", copy)
+    made = made.replace("call void @llvm.x86.tilerelease()", "")
+    for of_amx, name in (("tileloadd64", "load"), ("tilestored64", "store"), ("tilezero", "clear")):
+        made = re.sub(
+            rf"@llvm\.x86\.{of_amx}\(i8 (\d+)", rf"@emulated.{name}({shared}, i64 \1", made
+        )
+    for of_amx in ("tdpbf16ps", "tdpbusd"):
+        made = re.sub(
+            rf"@llvm\.x86\.{of_amx}\(i8 (\d+), i8 (\d+), i8 (\d+)\)",
+            rf"@emulated.{of_amx}({shared}, i64 \1, i64 \2, i64 \3)",
+            made,
+        )
+    functions = made.split("\ndefine ")
+    for number, function in enumerate(functions):
+        if "%tiles" in function:
+            start = f"\nentry:\n  %tiles = alloca {room}, align 64"
+            functions[number] = function.replace("\nentry:", start, 1)
+    kernels = (
+        *(_load_tile(), _store_tile(), _clear_tile()),
+        _multiply_tiles("emulated.tdpbf16ps", "float", "fadd", _pair_of_bfloat16),
+        _multiply_tiles("emulated.tdpbusd", "i32", "add", _four_bytes),
+    )
+    declared = "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1 immarg)\n"
+    declared += "declare float @llvm.fma.f32(float, float, float)\n"
+    own = [f.text().replace("define void", "define internal void") for f in kernels]
+    return "\n".join(["\ndefine ".join(functions), declared, *own])
+
+
 def text(level, part=""):
     """The module of a level without instructions that not every processor with AVX2 has."""
     made = module.text(level, part)
+    made = _without_tiles(made) if level.tiles else made
     made = re.sub(r"^declare .*@llvm\.x86\.avx512.*\n", "", made, flags=re.MULTILINE)
     made = re.sub(
         r"fptrunc <(\d+) x float> (%\w+) to <\d+ x bfloat>",
@@ -142,6 +333,10 @@ def text(level, part=""):
         made,
     )
     made = made.replace("@llvm.x86.avx512bf16.dpbf16ps.512", "@emulated.pairs")
+    made = made.replace("@llvm.x86.avx512bf16.cvtne2ps2bf16.512", "@emulated.round.two")
+    for lanes in (8, 16):
+        name = f"@llvm.x86.avx512.vpdpwssd.{32 * lanes}"
+        made = made.replace(name, f"@emulated.shorts.{lanes}")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.512", "@emulated.bytes.16")
     made = made.replace("@llvm.x86.avx512.vpdpbusd.256", "@emulated.bytes.8")
     for name in _TWICE:
@@ -151,7 +346,8 @@ def text(level, part=""):
     made = re.sub(r'"tune-cpu"="\w+"', "", made)
     added = [*map(_twice, _TWICE)] if level.lanes == 16 else []
     added += [_ROUND.replace("{n}", str(n)) for n in (8, 16)]
-    added += [_DOT_PAIRS] if level.lanes == 16 else []
+    added += [_DOT_PAIRS, _ROUND_TWO] if level.lanes == 16 else []
+    added += [_dot_shorts(lanes) for lanes in (8, 16)]
     return "\n".join([made, *added, *map(_dot_bytes, (8, 16))])
 
 
@@ -160,6 +356,9 @@ def addresses(level, part=""):
     """What `objects.addresses` would return."""
     names = [function.name for function in module.functions(level, part)]
     made, name = text(level, part), f"emulated_{level}{part}"
+    if level.tiles:  # whose text holds an address of this process
+        machine = llvm_kernel.level_machine(isa.available()[1])
+        return load(image_of(llvm_kernel.object_code(made, machine), names))
     found = disk_cache.read(name, made)
     if found is None:
         machine = llvm_kernel.level_machine(isa.available()[1])

@@ -16,10 +16,12 @@ from partita_cpu.gemm.tile_kernels import Arithmetic, byte_kernels
 from partita_cpu.jit import isa
 from partita_cpu.kernels.int8.product import CHUNK, TOGETHER, Kind, multiply_bytes
 from partita_cpu.kernels.linalg.register_tiles import PANEL, QUAD, byte_panels
-from partita_cpu.llvm.levels import AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
+from partita_cpu.llvm.levels import AMX, AVX2, AVX2_VNNI, AVX512, AVX512_BF16, AVX512_VNNI
 from partita_cpu.machine_model import MachineModel
 
 from . import emulated
+from .test_native_laid import check as check_laid
+from .test_native_laid import run as run_laid
 from .test_native_pack import check as check_packed
 from .test_native_pack import pack
 from .test_native_storage import check_part
@@ -159,3 +161,12 @@ def test_convolutions_agree_with_float32(level, guarded):
     for arithmetic in (Arithmetic.F32, Arithmetic.BF16):
         y = run(guarded, plan(images, MachineModel(level), arithmetic, 2), level, x, w, None, None)
         check(y, convolve(images, x, w), arithmetic)
+
+
+@pytest.mark.parametrize("arithmetic", [Arithmetic.BF16, Arithmetic.BF16X3])
+def test_products_on_tiles(monkeypatch, arithmetic, guarded):
+    emulated.install(monkeypatch, AMX)
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((70, 150)).astype(np.float32)
+    w = rng.standard_normal((150, 40)).astype(np.float32)
+    check_laid(run_laid(guarded, arithmetic, x, w), x.astype(np.float64) @ w, arithmetic, x, w)

@@ -63,6 +63,12 @@ call_bytes = calling(*[_I64] * 7)
 call_dots = calling(*[_I64] * 8)
 """Calls one in vectors; see `dot_int8.PARAMETERS`."""
 
+call_blocks = calling(*[_I64] * 12)
+"""Calls one for weights quantized in blocks; see `dot_blocks.PARAMETERS`."""
+
+call_unpack = calling(*[_I64] * 5, _F32, _I64)
+"""Unpacks such weights; see `unpack_blocks.PARAMETERS`."""
+
 call_finish_bytes = calling(*[_I64] * 7, _F32, _I64, _I64, _F32, _F32, _I64)
 """Finishes a tile of it; see `ir.finish_bytes.PARAMETERS`."""
 

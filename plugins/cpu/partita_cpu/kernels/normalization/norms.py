@@ -13,7 +13,8 @@ from partita.lowering import Array, Builder, Node, Operand
 from partita_cpu.jit.loop_kernel import loop
 from partita_cpu.jit.record_arguments import KernelArray
 from partita_cpu.kernels.elementwise.broadcast_loops import broadcast, emit_broadcast
-from partita_cpu.kernels.half import float32_of, narrow, through_float32
+from partita_cpu.kernels.elementwise.cast import emit_cast
+from partita_cpu.kernels.half import FLOAT32, float32_of, narrow, through_float32
 from partita_cpu.kernels.movement.rearrange import axis_of
 from partita_cpu.kernels.operator_table import ALL_FLOATS, HALVES, kernel
 from partita_cpu.kernels.reduction.reduce_loops import BLOCK, sum_of_row
@@ -209,9 +210,13 @@ def layer_normalization(
 def root_mean_square_normalization(
     b: Builder, node: Node, x: Operand, scale: Operand
 ) -> tuple[Operand, Operand]:
-    """Division by the root of the mean square; a mean is not taken off."""
+    """Division by the root of the mean square; the result has the type of the scale."""
+    kind = scale.dtype
+    if x.dtype != kind:
+        wide = np.result_type(*(FLOAT32 if o.dtype in HALVES else o.dtype for o in (x, scale)))
+        x, scale = emit_cast(b, x, wide), emit_cast(b, scale, wide)
     y, _, inverses = _with_statistics(b, node, x, scale, None, False)
-    return y, inverses
+    return emit_cast(b, y, kind), emit_cast(b, inverses, FLOAT32)
 
 
 @kernel(
@@ -220,13 +225,14 @@ def root_mean_square_normalization(
     domain="com.microsoft",
     dtypes=ALL_FLOATS,
 )
-@through_float32
 def skip_layer_normalization(
     b: Builder, node: Node, x: Operand, skip: Operand, scale: Operand, *others: Operand | None
 ) -> tuple[Operand, Operand, Operand, Operand]:
-    """Normalization of a sum; the sum is the last output."""
+    """Normalization of a sum; the sum is the last output. Statistics are of float32."""
+    kind = x.dtype
+    x, skip, scale = (float32_of(b, o) for o in (x, skip, scale))
     centered = node.op_type == "SkipLayerNormalization"
-    given = [*others, None, None]
+    given = [*(None if o is None else float32_of(b, o) for o in others), None, None]
     beta, bias = (given[0], given[1]) if centered else (None, given[0])
     total = x
     for term in (skip, bias):
@@ -235,6 +241,8 @@ def skip_layer_normalization(
             emit_broadcast(b, _add, [before, term], total)
     epsilon = node.number("epsilon", 1e-12)
     y, means, inverses = _emit_rows(b, total, scale, beta, x.ndim - 1, epsilon, centered)
+    if kind in HALVES:
+        y, total = narrow(b, y, kind), narrow(b, total, kind)
     return y, means, inverses, total
 
 

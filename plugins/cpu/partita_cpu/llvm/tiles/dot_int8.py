@@ -15,6 +15,8 @@ from partita_cpu.llvm.epilogue import prefetch
 from partita_cpu.llvm.function import Function
 from partita_cpu.llvm.levels import AARCH64, Level
 from partita_cpu.llvm.tiles.amx_int8 import COLUMNS
+from partita_cpu.llvm.tiles.pair_sums import declaration as pair_sums_declaration
+from partita_cpu.llvm.tiles.pair_sums import pair_sums
 
 PARAMETERS = "ptr %a, i64 %lda, i64 %runs, i64 %pitch, ptr %b, i64 %quads, ptr %tile, ptr %ahead"
 """a: the first row of bytes; the others follow at distances of lda. runs: pieces of a row, `pitch`
@@ -168,24 +170,8 @@ class _Pass:
             call = f"call {kind} {_dot(self._level)}"
             return f.let(f"{call}({kind} {total}, {of} {factor[0]}, {of} {weight[0]})")
         for x, w in zip(factor, weight, strict=True):
-            total = f.let(f"add {kind} {total}, {self._pair_sums(x, w)}")
+            total = f.let(f"add {kind} {total}, {pair_sums(f, self._level, x, w)}")
         return total
-
-    def _pair_sums(self, x: str, w: str) -> str:
-        """Sums of two neighbouring products of 16 bits each."""
-        f, lanes = self._f, self._level.lanes
-        of = f"<{2 * lanes} x i16>"
-        if self._level.architecture != AARCH64:
-            return f.let(f"call {self._kind} {_pairs(self._level)}({of} {x}, {of} {w})")
-        wide = f"<{2 * lanes} x i32>"
-        x, w = (f.let(f"sext {of} {value} to {wide}") for value in (x, w))
-        products = f.let(f"mul {wide} {x}, {w}")
-        halves = []
-        for odd in (0, 1):
-            numbers = ", ".join(f"i32 {2 * lane + odd}" for lane in range(lanes))
-            order = f"<{lanes} x i32> <{numbers}>"
-            halves.append(f.let(f"shufflevector {wide} {products}, {wide} poison, {order}"))
-        return f.let(f"add {self._kind} {halves[0]}, {halves[1]}")
 
 
 def _takes_signed(level: Level) -> bool:
@@ -199,15 +185,9 @@ def _dot(level: Level) -> str:
     return f"@llvm.x86.avx512.vpdpbusd.{32 * level.lanes}"
 
 
-def _pairs(level: Level) -> str:
-    return "@llvm.x86.avx512.pmaddw.d.512" if level.lanes == 16 else "@llvm.x86.avx2.pmadd.wd"
-
-
 def declarations(level: Level) -> str:
     """What the kernels call."""
     kind, size = f"<{level.lanes} x i32>", 4 * level.lanes
     if level.dots_bytes:
         return f"declare {kind} {_dot(level)}({kind}, <{size} x i8>, <{size} x i8>)\n"
-    if level.architecture == AARCH64:
-        return ""
-    return f"declare {kind} {_pairs(level)}(<{size // 2} x i16>, <{size // 2} x i16>)\n"
+    return pair_sums_declaration(level)

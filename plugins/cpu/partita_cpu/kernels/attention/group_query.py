@@ -1,0 +1,297 @@
+"""GroupQueryAttention of onnxruntime: attention of new tokens over a cache, which they join."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.contract.query import Reason
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.kernel_table import refused_attribute, refused_input
+from partita.lowering.shapes.symbolic_size import Number, evaluated, integers, settled
+from partita_cpu.gemm.precision_policy import native_choice
+from partita_cpu.gemm.tile_kernels import Arithmetic, tile_kernels
+from partita_cpu.kernels.attention.cache_append import (
+    Caches,
+    Norms,
+    Rotary,
+    Tokens,
+    append_kernel,
+)
+from partita_cpu.kernels.attention.cache_attention import (
+    Cache,
+    Results,
+    Terms,
+    attend_kernel,
+    join_parts,
+    scratch_floats,
+)
+from partita_cpu.kernels.attention.cache_elements import CACHES
+from partita_cpu.kernels.attention.cache_prefill import (
+    Kernels,
+    Target,
+    prefill_floats,
+    prefill_kernel,
+    tile_size,
+)
+from partita_cpu.kernels.attention.cache_spans import spans_of
+from partita_cpu.kernels.half import float32_of, narrow
+from partita_cpu.kernels.operator_table import F32, HALVES, INT64, kernel, with_inputs
+
+_INT32 = frozenset({np.dtype(np.int32)})
+_NO_LIMIT = 1 << 62
+_LEAST_KEYS = 256
+"""Keys are cut in parts for more threads only if each part can have as many."""
+
+_MANY_QUERIES = 24
+"""From so many on, of all heads of a group, tiles of matrix products are faster."""
+
+_QUERIES_OF_ALL = F32 | HALVES
+
+
+class GroupQueryInputs(NamedTuple):
+    """Inputs of GroupQueryAttention."""
+
+    query: Operand
+    key: Operand | None
+    value: Operand | None
+    past_key: Operand | None
+    past_value: Operand | None
+    lengths: Operand
+    total: Operand
+    cosines: Operand | None = None
+    sines: Operand | None = None
+    positions: Operand | None = None
+    bias: Operand | None = None
+    sinks: Operand | None = None
+    key_scale: Operand | None = None
+    value_scale: Operand | None = None
+    query_norm: Operand | None = None
+    key_norm: Operand | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Of one operation: batches, heads, heads of keys, new tokens, size of a head, places."""
+
+    batch: Number
+    heads: int
+    kv_heads: int
+    queries: Number
+    size: int
+    past: Number
+    places: Number
+
+
+_DEFAULTS = {
+    "causal": 1,
+    "kv_cache_bit_width": 0,
+    "qk_output": 0,
+    "sliding_window_cache": 0,
+    "k_quant_type": "NONE",
+    "v_quant_type": "NONE",
+}
+"""Attributes that must be as they are if they are left out."""
+
+
+_LEFT_OUT = {12: "k_scale", 13: "v_scale", 16: "query_seqlens"}
+"""Inputs that must be left out."""
+
+
+def _check(node: Node) -> Reason | None:
+    return refused_attribute(node, _DEFAULTS) or refused_input(node, _LEFT_OUT)
+
+
+@kernel(
+    "GroupQueryAttention",
+    domain="com.microsoft",
+    dtypes={
+        **dict.fromkeys((0, 1, 2, 7, 8, 10, 11, 14, 15), _QUERIES_OF_ALL),
+        **dict.fromkeys((3, 4), CACHES),
+        **dict.fromkeys((5, 6), _INT32),
+        9: INT64,
+    },
+    check=_check,
+    outputs=3,
+    in_place={1: 3, 2: 4},
+)
+@with_inputs(GroupQueryInputs)
+def group_query_attention(
+    b: Builder, node: Node, inputs: GroupQueryInputs
+) -> tuple[Operand, Operand, Operand]:
+    """Attention of new tokens over all before them; present is past with what is new.
+
+    Present is as long as past is, or as the total length if that is known when the program is made
+    and is more. So a cache of fixed capacity is one program for all lengths.
+    """
+    sizes = _sizes_of(node, inputs)
+    kind = inputs.query.dtype
+    shape = (sizes.batch, sizes.kv_heads, sizes.places, sizes.size)
+    pasts = inputs.past_key, inputs.past_value
+    keys, values = (b.empty(shape, kind if past is None else past.dtype) for past in pasts)
+    y = b.empty((*inputs.query.shape[:2], sizes.heads * sizes.size), np.float32)
+    if y.size:
+        wide = _wide(b, node, inputs)
+        spans = spans_of(b, inputs.lengths, inputs.total, wide.positions, _limits(wide, sizes))
+        queries = _append(b, node, wide, sizes, spans, (keys, values))
+        _attend(b, node, wide, sizes, spans, queries, Cache(keys, values), y)
+    else:
+        for past, present in zip(pasts, (keys, values), strict=True):
+            if past is not None:
+                b.call_numpy(_keep, past, present)
+    return (narrow(b, y, kind) if kind in HALVES else y), keys, values
+
+
+def _keep(past: Array, present: Array) -> None:
+    """What a run without tokens does."""
+    present[:, :, : past.shape[2]] = past
+    present[:, :, past.shape[2] :] = 0
+
+
+def _wide(b: Builder, node: Node, inputs: GroupQueryInputs) -> GroupQueryInputs:
+    """The inputs with all but the cache in float32; without what is for rotation if none is due."""
+    wide: dict[str, Any] = {
+        name: float32_of(b, x)
+        for name, x in inputs._asdict().items()
+        if x is not None and not name.startswith("past")
+    }
+    if not node.attrs.get("do_rotary", 0):
+        wide |= dict.fromkeys(("cosines", "sines", "positions"))
+    return inputs._replace(**wide)
+
+
+def _limits(inputs: GroupQueryInputs, sizes: Sizes) -> tuple[Number, Number, Number, Number]:
+    """Batches, new tokens, places that there are keys and terms for, positions that can turn."""
+    room = sizes.places
+    if inputs.bias is not None:
+        room = evaluated(min, room, inputs.bias.shape[3])
+    turns = _NO_LIMIT if inputs.cosines is None else inputs.cosines.shape[0]
+    return sizes.batch, sizes.queries, room, turns
+
+
+def _sizes_of(node: Node, inputs: GroupQueryInputs) -> Sizes:
+    heads, kv_heads = int(node.attrs["num_heads"]), int(node.attrs["kv_num_heads"])
+    batch, queries, width = inputs.query.shape
+    each = heads if inputs.key is not None else heads + 2 * kv_heads
+    size = settled(width // each)
+    past = 0 if inputs.past_key is None else inputs.past_key.shape[2]
+    places = queries if inputs.past_key is None else past
+    if inputs.total.const is not None and inputs.past_key is not None:
+        places = evaluated(max, past, inputs.total.const.reshape(-1)[0])
+    return Sizes(batch, heads, kv_heads, queries, size, past, places)
+
+
+def _append(
+    b: Builder,
+    node: Node,
+    inputs: GroupQueryInputs,
+    sizes: Sizes,
+    spans: Operand,
+    present: tuple[Operand, Operand],
+) -> Operand:
+    """Records how new tokens come into the cache; the queries, turned and scaled."""
+    tokens, places = _tokens(b, inputs, sizes)
+    nothing = b.constant(np.zeros(1, np.float32))
+    positions = spans if inputs.positions is None else inputs.positions
+    tables = inputs.cosines, inputs.sines
+    cosines, sines = (nothing if x is None else b.flat(x) for x in tables)
+    normed = inputs.query_norm is not None
+    weights = inputs.query_norm, inputs.key_norm
+    q_norm, k_norm = (nothing if x is None else b.flat(x) for x in weights)
+    epsilon = node.number("qk_norm_epsilon", 1e-6)
+    q_epsilon, k_epsilon = (node.number(f"{name}_norm_epsilon", epsilon) for name in ("q", "k"))
+    queries = b.empty((sizes.batch, sizes.heads, sizes.queries, sizes.size), np.float32)
+    pasts = zip((inputs.past_key, inputs.past_value), present, strict=True)
+    before = (b.constant(np.zeros(1, x.dtype)) if old is None else b.flat(old) for old, x in pasts)
+    turned = 0 if inputs.cosines is None else 2 * inputs.cosines.shape[1]
+    interleaved = int(node.attrs.get("rotary_interleaved", 0))
+    counts = sizes.batch, sizes.heads, sizes.kv_heads, sizes.queries, sizes.size
+    flags = turned, interleaved, int(inputs.positions is not None), int(normed)
+    b.call(
+        append_kernel,
+        Caches(*before, *(b.flat(x) for x in present)),
+        tokens,
+        Rotary(cosines, sines, b.flat(positions)),
+        Norms(q_norm, k_norm, q_epsilon, k_epsilon),
+        *(b.flat(spans), b.flat(queries)),
+        b.constant(integers([*counts, sizes.past, sizes.places, *places, *flags])),
+        float(node.attrs.get("scale") or 1 / math.sqrt(sizes.size)),
+    )
+    return queries
+
+
+def _tokens(
+    b: Builder, inputs: GroupQueryInputs, sizes: Sizes
+) -> tuple[Tokens, tuple[Number, ...]]:
+    """New tokens, and where queries, keys and values lie in them; see `cache_append`."""
+    width, part = inputs.query.shape[2], sizes.kv_heads * sizes.size
+    if inputs.key is not None and inputs.value is not None:
+        given = Tokens(b.flat(inputs.query), b.flat(inputs.key), b.flat(inputs.value))
+        return given, (width, 0, part, 0, part, 0)
+    start, packed = sizes.heads * sizes.size, b.flat(inputs.query)
+    return Tokens(packed, packed, packed), (width, 0, width, start, width, start + part)
+
+
+def _attend(
+    b: Builder,
+    node: Node,
+    inputs: GroupQueryInputs,
+    sizes: Sizes,
+    spans: Operand,
+    queries: Operand,
+    cache: Cache,
+    y: Operand,
+) -> None:
+    """Records the attention of queries over the cache."""
+    choice = native_choice(b.options)
+    threads = 1 if choice is None else choice.threads
+    parts = evaluated(_parts, threads, sizes.batch, sizes.kv_heads, sizes.queries, sizes.places)
+    group = sizes.heads // sizes.kv_heads
+    nothing = b.constant(np.zeros(1, np.float32))
+    bias, sinks = inputs.bias, inputs.sinks
+    table = [sizes.batch, sizes.kv_heads, group, sizes.queries, sizes.size, sizes.size]
+    table += [sizes.places, parts, 1, int(node.attrs.get("local_window_size", -1))]
+    table += [int(bias is not None), *_bias_strides(bias)]
+    sinking = sinks is not None or bool(node.attrs.get("smooth_softmax", 0))
+    table += [int(sinking), int(sinks is not None)]
+    terms = Terms(*(nothing if x is None else b.flat(x) for x in (bias, sinks)))
+    rows = sizes.batch * sizes.heads * sizes.queries
+    work = 2 * rows * sizes.size * sizes.places
+    given = Cache(b.flat(cache.keys), b.flat(cache.values)), b.flat(queries), b.flat(spans), terms
+    cap = float(node.attrs.get("softcap", 0.0))
+    if choice is not None and not b.folding and group * sizes.queries >= _MANY_QUERIES:
+        table += tile_size(choice.level)
+        floats = prefill_floats(sizes.size, sizes.size, *tile_size(choice.level))
+        scratch = b.empty((threads * floats,), np.float32)
+        tiles = b.constant(tile_kernels(choice.level, Arithmetic.F32))
+        kernels = Kernels(tiles, b.constant(np.zeros(1, np.int64)))
+        known = b.constant(integers(table))
+        target = Target(b.flat(y), scratch)
+        b.call(prefill_kernel, *given, target, kernels, known, cap, work=work)
+        return
+    partial = b.empty((rows * parts * (sizes.size + 2),), np.float32)
+    results, known = Results(b.flat(y), partial), b.constant(integers(table))
+    scratch = b.empty((threads * scratch_floats(sizes.size),), np.float32)
+    b.call(attend_kernel, *given, results, scratch, known, cap, work=work)
+    if settled(parts) > 1:
+        b.call(join_parts, terms, results, known)
+
+
+def _parts(threads: int, batch: int, kv_heads: int, queries: int, places: int) -> int:
+    """In how many parts keys are cut, so that there is work for all threads."""
+    units = batch * kv_heads * queries
+    if threads == 1 or units % threads == 0 or units >= 4 * threads:
+        return 1
+    return max(1, min(-(-2 * threads // max(units, 1)), places // _LEAST_KEYS))
+
+
+def _bias_strides(bias: Operand | None) -> tuple[Number, Number, Number, Number]:
+    """Elements from one batch, head and query of a bias to the next; how many keys it has."""
+    if bias is None:
+        return (0, 0, 0, 0)
+    batch, heads, queries, keys = bias.shape
+    by_batch = 0 if batch == 1 else heads * queries * keys
+    return by_batch, 0 if heads == 1 else queries * keys, keys, keys

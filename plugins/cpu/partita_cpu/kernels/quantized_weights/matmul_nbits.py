@@ -1,0 +1,260 @@
+"""MatMulNBits of onnxruntime: weights of 4 or 8 bits, with a scale for each block of terms."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
+from partita.lowering import Array, Builder, Node, Operand
+from partita.lowering.shapes.symbolic_size import evaluated
+from partita.system.processors import usable_processors
+from partita_cpu.gemm.packed_lhs import COLUMNS as TILE_COLUMNS
+from partita_cpu.gemm.packed_lhs import MatrixSizes, thread_bytes
+from partita_cpu.gemm.precision_policy import Choice, native_choice
+from partita_cpu.gemm.product_steps import epilogue_of, laid_rows
+from partita_cpu.gemm.shares import shares_across
+from partita_cpu.gemm.tile_fields import STEP
+from partita_cpu.gemm.tile_kernels import (
+    Arithmetic,
+    block_exec_type,
+    block_kernels,
+    laid_kernels,
+    unpack_kernel,
+)
+from partita_cpu.kernels.half import float32_of, narrow
+from partita_cpu.kernels.operator_table import F32, HALVES, kernel, with_inputs
+from partita_cpu.kernels.quantized_weights.panels import BlockSizes, Panels, packed
+from partita_cpu.kernels.quantized_weights.row_products import (
+    MOST_ROWS,
+    BlockArrays,
+    RowSizes,
+    multiply_blocks,
+    quantize_rows,
+    row_bytes,
+    scratch_floats,
+)
+from partita_cpu.kernels.quantized_weights.tile_products import (
+    UnpackContext,
+    multiply_unpacked,
+    unpacked_size,
+    unpacked_table,
+)
+from partita_cpu.llvm.levels import PORTABLE
+from partita_cpu.machine_model import MachineModel
+
+_TAKEN = F32 | HALVES
+_BYTES = frozenset({np.dtype(np.uint8)})
+
+BITS = (4, 8)
+BLOCKS = (16, 32, 64, 128, 256)
+
+MANY_ROWS = 64
+"""From here on AMX is faster, which needs weights in bfloat16."""
+
+ROWS_SHARE = 1 / 2
+"""Of the second-level cache, for rows that meet one panel after another."""
+
+
+class MatMulInputs(NamedTuple):
+    """Inputs of MatMulNBits."""
+
+    x: Operand
+    w: Operand
+    scales: Operand
+    zeros: Operand | None = None
+    order: Operand | None = None
+    bias: Operand | None = None
+
+
+def _check(node: Node) -> Reason | None:
+    attrs = node.attrs
+    bits, size = attrs.get("bits", 4), attrs["block_size"]
+    wrong = ReasonCode.UNSUPPORTED_ATTRIBUTE
+    if bits not in BITS:
+        return Reason(wrong, f"bits is {bits}; takes {_listed(BITS)}")
+    if size not in BLOCKS:
+        return Reason(wrong, f"block_size is {size}; takes {_listed(BLOCKS)}")
+    if attrs.get("weight_prepacked", 0):
+        return Reason(wrong, "weights are packed for another device (weight_prepacked)")
+    if len(node.inputs) > 4 and node.inputs[4] is not None:
+        return Reason(wrong, "g_idx is given, which onnxruntime has deprecated")
+    return None
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+@kernel(
+    "MatMulNBits",
+    domain="com.microsoft",
+    dtypes={0: _TAKEN, 1: _BYTES, 2: _TAKEN, 3: _TAKEN | _BYTES, 5: _TAKEN},
+    check=_check,
+)
+@with_inputs(MatMulInputs)
+def matmul_nbits(b: Builder, node: Node, inputs: MatMulInputs) -> Operand:
+    """``x @ ((w - zeros) * scales) + bias``; weights are packed once, and never made whole."""
+    attrs = node.attrs
+    sizes = BlockSizes(attrs["K"], attrs["N"], attrs["block_size"], attrs.get("bits", 4))
+    _check_zeros(node, inputs.zeros, sizes)
+    x = float32_of(b, inputs.x)
+    y = b.empty((*x.shape[:-1], sizes.columns), np.float32)
+    bias = None if inputs.bias is None else float32_of(b, inputs.bias)
+    if bias is None:
+        bias = b.constant(np.zeros(sizes.columns, np.float32))
+    if y.size and not inputs.w.size:  # weights that a file leaves out are zeros
+        b.call_numpy(_fill_rows, bias, y)
+    elif y.size:
+        _emit(b, x, inputs, sizes, bias, y)
+    return y if inputs.x.dtype == np.float32 else narrow(b, y, inputs.x.dtype)
+
+
+def _fill_rows(row: Array, y: Array) -> None:
+    y[...] = row
+
+
+def _check_zeros(node: Node, zeros: Operand | None, sizes: BlockSizes) -> None:
+    """Refuses zero points of which there are too many or too few for their type.
+
+    Raises:
+        CompileError: There are.
+    """
+    if zeros is None:
+        return
+    each = -(-sizes.blocks * sizes.bits // 8) if zeros.dtype == np.uint8 else sizes.blocks
+    if zeros.size != sizes.columns * each:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has {zeros.size} zero points of type "
+            f"{zeros.dtype}; {sizes.columns} columns of {sizes.blocks} blocks need "
+            f"{sizes.columns * each}."
+        )
+
+
+def _emit(
+    b: Builder, x: Operand, inputs: MatMulInputs, sizes: BlockSizes, bias: Operand, y: Operand
+) -> None:
+    rows = math.prod(x.shape[:-1])
+    known = b.options if isinstance(b.options, Choice) else None
+    threads = usable_processors() if known is None else known.threads
+    panels = packed(b, inputs.w, inputs.scales, inputs.zeros, sizes, threads)
+    native = native_choice(b.options)
+    arithmetic = None if native is None else _tile_arithmetic(native, sizes, rows)
+    if native is not None and arithmetic is not None:
+        _emit_tiles(b, native, arithmetic, x, panels, sizes, bias, y)
+        return
+    machine = MachineModel(PORTABLE) if known is None else known.machine
+    quantized = b.flat(x) if native is None else _quantized_rows(b, x, panels, sizes, rows)
+    of_row = row_bytes(sizes.terms, sizes.size)
+    most = max(1, machine.l2_bytes(ROWS_SHARE) // of_row // MOST_ROWS) * MOST_ROWS
+    across = evaluated(_shares, rows, sizes.panels, threads, panels.w.size / of_row)
+    b.call(
+        multiply_blocks,
+        b.flat(x),
+        quantized,
+        BlockArrays(panels.w, panels.scales, panels.zeros, b.flat(bias), b.flat(y)),
+        b.constant(block_kernels(machine.level, panels.variant)),
+        _row_sizes(panels, sizes, rows, most, across),
+        _floats_of_threads(b, threads, sizes),
+        work=rows * sizes.terms * sizes.columns // 4,
+        exec_type=block_exec_type(machine.level, sizes.bits),
+    )
+
+
+def _row_sizes(
+    panels: Panels, sizes: BlockSizes, rows: int, chunk: int = 1, shares: int = 1
+) -> RowSizes:
+    variant = panels.variant
+    of_panels = variant.scale_bytes, int(variant.zeros), panels.zero
+    return RowSizes(rows, *sizes, *of_panels, chunk, shares)
+
+
+def _floats_of_threads(b: Builder, threads: int, sizes: BlockSizes) -> Operand:
+    return b.empty((threads * scratch_floats(sizes.size),), np.float32)
+
+
+def _tile_arithmetic(choice: Choice, sizes: BlockSizes, rows: int) -> Arithmetic | None:
+    """What tiles of AMX compute such a product in; ``None`` if they do not, or are slower."""
+    whole = sizes.blocks * sizes.size % STEP == 0
+    if not choice.level.tiles or not whole or rows < MANY_ROWS:
+        return None
+    return Arithmetic.BF16 if choice.arithmetic is Arithmetic.BF16 else Arithmetic.BF16X3
+
+
+def _emit_tiles(
+    b: Builder,
+    choice: Choice,
+    arithmetic: Arithmetic,
+    x: Operand,
+    panels: Panels,
+    sizes: BlockSizes,
+    bias: Operand,
+    y: Operand,
+) -> None:
+    rows, threads = math.prod(x.shape[:-1]), choice.threads
+    kernels = b.constant(laid_kernels(choice.level, arithmetic))
+    product = MatrixSizes(rows, sizes.terms, sizes.columns, arithmetic.planes)
+    table = unpacked_table(product, choice.machine, threads)
+    context = UnpackContext(
+        b.empty((threads * thread_bytes(table),), np.uint8),
+        b.empty((threads * unpacked_size(table),), np.uint16),
+        _floats_of_threads(b, threads, sizes),
+        kernels,
+        b.constant(unpack_kernel(choice.level, panels.variant, arithmetic.planes)),
+        b.constant(table),
+    )
+    b.call(
+        multiply_unpacked,
+        b.flat(x),
+        laid_rows(b, x, rows, sizes.terms, arithmetic, kernels),
+        BlockArrays(panels.w, panels.scales, panels.zeros, _filled_up(b, bias), b.flat(y)),
+        context,
+        epilogue_of(None, False),
+        _row_sizes(panels, sizes, rows),
+        work=rows * sizes.terms * sizes.columns // 16,
+        exec_type=arithmetic.exec_type(choice.level),
+    )
+
+
+def _filled_up(b: Builder, bias: Operand) -> Operand:
+    """A bias with zeros for the columns that tiles have too many."""
+    width = -(-bias.size // TILE_COLUMNS) * TILE_COLUMNS
+    if bias.const is not None:
+        return b.prepack(bias, ("filled up", width), lambda array: _with_zeros(array, width))
+    filled = b.empty((width,), np.float32)
+    b.call_numpy(_fill_up, b.flat(bias), filled)
+    return filled
+
+
+def _with_zeros(bias: Array, width: int) -> Array:
+    filled = np.empty(width, np.float32)
+    _fill_up(bias.reshape(-1), filled)
+    return filled
+
+
+def _fill_up(bias: Array, filled: Array) -> None:
+    filled[: bias.size], filled[bias.size :] = bias, 0
+
+
+def _shares(rows: int, panels: int, threads: int, weight: float) -> int:
+    groups = -(-rows // MOST_ROWS)
+    return shares_across(groups, panels, threads, weight / rows)
+
+
+def _quantized_rows(
+    b: Builder, x: Operand, panels: Panels, sizes: BlockSizes, rows: int
+) -> Operand:
+    """Rows in 16 bits; operators that multiply the same ones share them."""
+    zeros = int(panels.variant.zeros)
+    equal = not zeros
+
+    def quantize() -> Operand:
+        out = b.empty((rows * row_bytes(sizes.terms, sizes.size),), np.uint8)
+        layout = rows, sizes.terms, sizes.size, zeros, panels.zero
+        b.call(quantize_rows, b.flat(x), out, *layout, exec_type="reorder")
+        return out
+
+    return b.once(x, ("blocks", sizes.size, equal, panels.zero), quantize)

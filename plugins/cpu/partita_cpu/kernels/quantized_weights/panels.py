@@ -1,0 +1,242 @@
+"""Weights quantized in blocks, as panels of columns: see :mod:`partita_cpu.llvm.tiles.dot_blocks`.
+
+Weights, scales and zero points are packed apart from each other, each once for a compiled model.
+Scales are kept as float16 where that is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita.lowering import Array, Builder, Operand
+from partita.lowering.transformed_weights import Form
+from partita_cpu.gemm.packing import run_shared
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, Variant, Zeros
+
+_SHARED_BYTES = 1 << 19
+"""Fewer weights are packed before another thread has begun."""
+
+_LAST_BIT = 2.0**-22
+"""Products of scales and zero points in float32 are off by less of their size."""
+
+
+class BlockSizes(NamedTuple):
+    """Sizes of a matrix of weights.
+
+    Attributes:
+        terms: Rows: what the columns of the left side meet.
+        columns: Of the matrix.
+        size: Terms of a block.
+        bits: Of a weight.
+    """
+
+    terms: int
+    columns: int
+    size: int
+    bits: int
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a column."""
+        return -(-self.terms // self.size)
+
+    @property
+    def panels(self) -> int:
+        """Panels of the matrix; the last one may have columns of zeros."""
+        return -(-self.columns // COLUMNS)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        return self.panels * COLUMNS * self.blocks * self.size * self.bits // 8
+
+
+class Panels(NamedTuple):
+    """A packed matrix.
+
+    Attributes:
+        variant: What the panels hold.
+        w: Weights, as bytes.
+        scales: As bytes.
+        zeros: Zero points, as bytes; one byte if they are equal.
+        zero: The zero point if they are.
+    """
+
+    variant: Variant
+    w: Operand
+    scales: Operand
+    zeros: Operand
+    zero: int
+
+
+@loop
+def pack_weights(
+    w: Any, out: Any, columns: int, column_bytes: int, bits: int, tid: int, nt: int
+) -> None:
+    """Words of four bytes of each column, 16 columns side by side, each in the order of pairs.
+
+    Args:
+        w: Bytes of one column behind another.
+        out: Bytes of one panel behind another.
+        columns: How many there are.
+        column_bytes: Of one of them.
+        bits: Of a weight.
+        tid: This thread.
+        nt: All threads.
+    """
+    words = column_bytes // 4
+    panels = -(-columns // COLUMNS)
+    for panel in range(panels * tid // nt, panels * (tid + 1) // nt):
+        target = out[panel * COLUMNS * column_bytes : (panel + 1) * COLUMNS * column_bytes]
+        for c in range(COLUMNS):
+            column = panel * COLUMNS + c
+            if column >= columns:
+                for k in range(words):
+                    for i in range(4):
+                        target[4 * (k * COLUMNS + c) + i] = 0
+                continue
+            source = w[column * column_bytes : (column + 1) * column_bytes]
+            for k in range(words):
+                first, second = source[4 * k], source[4 * k + 1]
+                third, fourth = source[4 * k + 2], source[4 * k + 3]
+                at = 4 * (k * COLUMNS + c)
+                if bits == 4:
+                    target[at] = (first & 15) | (second & 15) << 4
+                    target[at + 1] = (third & 15) | (fourth & 15) << 4
+                    target[at + 2] = first >> 4 | (second >> 4) << 4
+                    target[at + 3] = third >> 4 | (fourth >> 4) << 4
+                else:
+                    target[at], target[at + 1] = first, third
+                    target[at + 2], target[at + 3] = second, fourth
+
+
+def _packed_weights(w: Array, sizes: BlockSizes, threads: int) -> Array:
+    flat = np.ascontiguousarray(w).reshape(-1)
+    out = np.empty(sizes.weight_bytes, np.uint8)
+    column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
+    threads = threads if out.nbytes >= _SHARED_BYTES else 1
+    run_shared(threads, pack_weights, flat, out, sizes.columns, column_bytes, sizes.bits)
+    return out
+
+
+def _beside(numbers: Array, sizes: BlockSizes, dtype: Any) -> Array:
+    """Numbers of blocks, (columns, blocks), in the order of panels, as bytes."""
+    padded = np.zeros((sizes.panels * COLUMNS, sizes.blocks), dtype)
+    padded[: sizes.columns] = numbers.reshape(sizes.columns, sizes.blocks)
+    panels = padded.reshape(sizes.panels, COLUMNS, sizes.blocks).swapaxes(1, 2)
+    return np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
+
+
+def _as_halves(numbers: Array, error: float) -> Array | None:
+    """Numbers as float16; ``None`` if one of them is off by more than this part of it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        halves = numbers.astype(np.float16)
+        off = np.abs(halves.astype(np.float32) - numbers) > error * np.abs(numbers)
+    return None if off.any() or not np.isfinite(halves).all() else halves
+
+
+def _packed_scales(scales: Array, sizes: BlockSizes) -> Array:
+    halves = scales if scales.dtype == np.float16 else _as_halves(_floats(scales), 0.0)
+    if halves is None:
+        return _beside(_floats(scales), sizes, np.float32)
+    return _beside(halves, sizes, np.float16)
+
+
+def unpacked_zeros(zeros: Array, sizes: BlockSizes) -> Array:
+    """Zero points, (columns, blocks), of as many bits as weights have, as bytes."""
+    packed = zeros.reshape(sizes.columns, -1)
+    if sizes.bits == 8:
+        return packed
+    both = np.stack([packed & 15, packed >> 4], axis=-1)
+    return np.ascontiguousarray(both.reshape(sizes.columns, -1)[:, : sizes.blocks])
+
+
+def _floats(array: Array) -> Array:
+    return array.astype(np.float32, copy=False)
+
+
+def _packed_zeros(zeros: Array, scales: Array, sizes: BlockSizes, halves: bool) -> Array:
+    """Zero points: as bytes, or multiplied by scales; one byte if they are equal."""
+    if zeros.dtype == np.uint8:
+        points = unpacked_zeros(zeros, sizes)
+        if (points == points[0, 0]).all():
+            return points[0, :1].copy()
+        return _beside(points, sizes, np.uint8)
+    with np.errstate(all="ignore"):
+        numbers = _floats(zeros).reshape(-1) * _floats(scales).reshape(-1)
+    narrow = _as_halves(numbers, _LAST_BIT) if halves else None
+    if narrow is None:
+        return _beside(numbers, sizes, np.float32)
+    return _beside(narrow, sizes, np.float16)
+
+
+def packed(
+    b: Builder, w: Operand, scales: Operand, zeros: Operand | None, sizes: BlockSizes, threads: int
+) -> Panels:
+    """The panels of a matrix: packed now if it is constant, else by steps.
+
+    Args:
+        b: The builder.
+        w: Bytes, one column behind another, blocks of whole bytes.
+        scales: One for each block of each column, of any float type.
+        zeros: As many floats, or numbers of as many bits as weights in bytes, each column for
+            itself; ``None`` for half of the range.
+        sizes: Of the matrix.
+        threads: Threads that pack.
+    """
+    key = sizes.columns, sizes.size, sizes.bits
+    constant = all(x is None or x.const is not None for x in (w, scales, zeros))
+    if not constant:
+        return _packed_by_steps(b, w, scales, zeros, sizes)
+    form = Form(np.uint8, (sizes.weight_bytes,))
+    weights = b.prepack(
+        w, ("panels", *key), lambda a: _packed_weights(a, sizes, threads), anywhere=True, form=form
+    )
+    numbers = b.prepack(scales, ("scales", *key), lambda a: _packed_scales(a, sizes))
+    count = sizes.panels * COLUMNS * sizes.blocks
+    halves = numbers.size == 2 * count
+    if zeros is None:
+        nothing = b.constant(np.zeros(1, np.uint8))
+        variant = Variant(sizes.bits, halves, Zeros.EQUAL)
+        return Panels(variant, weights, numbers, nothing, 1 << (sizes.bits - 1))
+    of_scales = b.value(scales)
+    points = b.prepack(
+        zeros,
+        ("zero points", *key, halves, of_scales.ctypes.data),
+        lambda a: _packed_zeros(a, of_scales, sizes, halves),
+    )
+    if points.size == 1:
+        variant = Variant(sizes.bits, halves, Zeros.EQUAL)
+        return Panels(variant, weights, numbers, points, int(b.value(points)[0]))
+    kind = next(kind for kind in Zeros if kind.size * count == points.size)
+    return Panels(Variant(sizes.bits, halves, kind), weights, numbers, points, 0)
+
+
+def _packed_by_steps(
+    b: Builder, w: Operand, scales: Operand, zeros: Operand | None, sizes: BlockSizes
+) -> Panels:
+    """The panels of a matrix of which something is only known at run time."""
+    count = sizes.panels * COLUMNS * sizes.blocks
+    weights = b.empty((sizes.weight_bytes,), np.uint8)
+    column_bytes = sizes.blocks * sizes.size * sizes.bits // 8
+    b.call(pack_weights, b.flat(w), weights, sizes.columns, column_bytes, sizes.bits)
+    numbers, points = b.empty((4 * count,), np.uint8), b.empty((4 * count,), np.uint8)
+    b.call_numpy(_pack_numbers, scales, zeros, numbers, points, sizes)
+    return Panels(Variant(sizes.bits, False, Zeros.FLOATS), weights, numbers, points, 0)
+
+
+def _pack_numbers(
+    scales: Array, zeros: Array | None, numbers: Array, points: Array, sizes: BlockSizes
+) -> None:
+    """Scales, and zero points times scales, as float32."""
+    of_blocks = _floats(scales).reshape(sizes.columns, sizes.blocks)
+    numbers[...] = _beside(of_blocks, sizes, np.float32)
+    middle: Array = np.array(1 << (sizes.bits - 1), np.uint8)
+    if zeros is not None:
+        middle = unpacked_zeros(zeros, sizes) if zeros.dtype == np.uint8 else zeros
+        middle = middle.reshape(sizes.columns, sizes.blocks)
+    with np.errstate(all="ignore"):
+        points[...] = _beside(_floats(middle) * of_blocks, sizes, np.float32)

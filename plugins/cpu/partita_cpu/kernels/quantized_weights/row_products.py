@@ -1,0 +1,367 @@
+"""Products of rows of float32 with panels of quantized weights: see `panels`.
+
+Where a level has kernels for it, rows are quantized to 16 bits, each block of terms by its largest
+one. Elsewhere, and for rows that hold infinity or NaN, weights are made floats block by block.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partita_cpu.gemm.shares import own_share
+from partita_cpu.jit.intrinsics.address_array import floats_at, shorts_at, sizes_at
+from partita_cpu.jit.intrinsics.address_call import address, call_blocks
+from partita_cpu.jit.loop_kernel import loop
+from partita_cpu.jit.record_arguments import KernelArray
+from partita_cpu.kernels.half import float16_to_float32
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, STEP, Zeros
+from partita_cpu.scalar.math import bits, round_even
+
+LARGEST = 32767.0
+"""What the largest term of a block becomes."""
+
+SMALLEST = 1e-30
+"""Blocks of smaller terms become zeros: the inverse of their scale would be infinite."""
+
+FLOAT_ROWS = 16
+"""Rows that share a block of weights made floats."""
+
+MOST_ROWS = 12
+"""Rows of the largest kernel of any level."""
+
+_HALVES, _BYTES = int(Zeros.HALVES), int(Zeros.BYTES)
+_EQUAL, _FLOATS = int(Zeros.EQUAL), int(Zeros.FLOATS)
+
+
+class RowSizes(NamedTuple):
+    """Sizes of a product.
+
+    Attributes:
+        rows: Of the left side.
+        terms: Of a row.
+        columns: Of the right side.
+        size: Terms of a block.
+        bits: Of a weight.
+        scale_bytes: Of a scale.
+        zeros: `Zeros`.
+        zero: The zero point if all are equal.
+        chunk: Rows that meet a panel before the next one.
+        shares: Into how many shares columns are cut.
+    """
+
+    rows: int
+    terms: int
+    columns: int
+    size: int
+    bits: int
+    scale_bytes: int
+    zeros: int
+    zero: int
+    chunk: int
+    shares: int
+
+
+def row_bytes(terms: int, size: int) -> int:
+    """Bytes of a quantized row: terms, two numbers for each block, and whether all are finite."""
+    blocks = -(-terms // size)
+    return 2 * blocks * size + 8 * blocks + 8
+
+
+def scratch_floats(size: int) -> int:
+    """Scratch memory of a thread, in floats: a block, and sums of its products."""
+    return (size + FLOAT_ROWS) * COLUMNS
+
+
+@loop
+def quantize_rows(
+    x: Any, out: Any, rows: int, terms: int, size: int, zeros: int, zero: int, tid: int, nt: int
+) -> None:
+    """Quantizes rows; see `dot_blocks` and `row_bytes`.
+
+    Args:
+        x: float32, flat.
+        out: Bytes.
+        rows: How many.
+        terms: Of a row.
+        size: Of a block.
+        zeros: `Zeros` of the weights.
+        zero: Their zero point, if all are equal.
+        tid: This thread.
+        nt: All threads.
+    """
+    blocks = -(-terms // size)
+    whole = 2 * blocks * size + 8 * blocks + 8
+    for row in range(rows * tid // nt, rows * (tid + 1) // nt):
+        place = address(out) + row * whole
+        quants = shorts_at(place, blocks * size)
+        numbers = floats_at(place + 2 * blocks * size, 2 * blocks)
+        sums = sizes_at(place + 2 * blocks * size, 2 * blocks)
+        finite = np.int32(1)
+        for block in range(blocks):
+            first = block * size
+            there = min(size, terms - first)
+            source = x[row * terms + first : row * terms + first + there]
+            target = quants[first : first + size]
+            largest = np.int32(0)
+            for i in range(there):
+                largest = max(largest, np.int32(bits(source[i]) & 0x7FFFFFFF))
+            top = bits(largest)
+            scale, inverse = np.float32(0), np.float32(0)
+            if largest >= np.int32(0x7F800000):
+                finite = np.int32(0)
+            elif top > np.float32(SMALLEST):
+                scale, inverse = top / np.float32(LARGEST), np.float32(LARGEST) / top
+            total = np.int32(0)
+            if finite:
+                for i in range(there):
+                    level = np.int32(round_even(source[i] * inverse))
+                    target[i] = np.uint16(level)
+                    total = np.int32(total + level)
+            for i in range(there, size):
+                target[i] = np.uint16(0)
+            numbers[2 * block] = scale
+            if zeros == _EQUAL:
+                sums[2 * block + 1] = np.int32(-zero * total)
+            else:
+                numbers[2 * block + 1] = scale * np.float32(total)
+        sizes_at(place + whole - 8, 2)[0] = finite
+
+
+class BlockArrays(NamedTuple):
+    """Arrays of a product beside its left side.
+
+    Attributes:
+        w: Packed weights, as bytes.
+        scales: As bytes.
+        zeros: As bytes.
+        bias: One number per column, float32.
+        y: The result, flat.
+    """
+
+    w: KernelArray
+    scales: KernelArray
+    zeros: KernelArray
+    bias: KernelArray
+    y: KernelArray
+
+
+class _Panel(NamedTuple):
+    """A panel.
+
+    Attributes:
+        w: Address of its weights.
+        scales: Of its scales.
+        zeros: Of its zero points.
+        zero_bytes: Of one of these.
+        column: Its first column.
+        exist: How many of its columns do.
+    """
+
+    w: int
+    scales: int
+    zeros: int
+    zero_bytes: int
+    column: int
+    exist: int
+
+
+@loop(inline=True)
+def floats_of_thread(size: int) -> Any:
+    """The same, for kernels."""
+    return (size + FLOAT_ROWS) * COLUMNS
+
+
+@loop
+def multiply_blocks(
+    x: Any,
+    quantized: Any,
+    arrays: BlockArrays,
+    kernels: Any,
+    sizes: RowSizes,
+    floats: Any,
+    tid: int,
+    nt: int,
+) -> None:
+    """``y = x @ w + bias``.
+
+    Args:
+        x: The left side, flat.
+        quantized: The same as `quantize_rows` leaves it; not read without kernels.
+        arrays: Weights, bias, result.
+        kernels: The kernel for each number of rows, or 0; all 0 if there are none.
+        sizes: Of the product.
+        floats: Scratch memory for each thread: a block as floats, and sums.
+        tid: This thread.
+        nt: All threads.
+    """
+    native = kernels[1] != 0
+    panels = -(-sizes.columns // COLUMNS)
+    groups = -(-sizes.rows // MOST_ROWS)
+    threads = min(nt, floats.size // floats_of_thread(sizes.size))
+    top, bottom, first, last = own_share(sizes.shares, tid, threads, groups, panels)
+    if tid >= threads or top == bottom or first == last:
+        return
+    top, bottom = top * MOST_ROWS, min(bottom * MOST_ROWS, sizes.rows)
+    own = address(floats) + 4 * tid * floats_of_thread(sizes.size)
+    whole = _row_bytes(sizes)
+    for start in range(top, bottom, sizes.chunk):
+        stop = min(start + sizes.chunk, bottom)
+        for number in range(first, last):
+            panel = panel_of(arrays, sizes, number)
+            if native:
+                _multiply_quantized(quantized, arrays, kernels, sizes, panel, start, stop)
+            else:
+                for row in range(start, stop, FLOAT_ROWS):
+                    end = min(row + FLOAT_ROWS, stop)
+                    multiply_floats(x, arrays, sizes, panel, own, row, end)
+    if native:
+        for row in range(top, bottom):
+            if sizes_at(address(quantized) + (row + 1) * whole - 8, 2)[0]:
+                continue
+            for number in range(first, last):
+                panel = panel_of(arrays, sizes, number)
+                multiply_floats(x, arrays, sizes, panel, own, row, row + 1)
+
+
+@loop(inline=True)
+def _row_bytes(sizes: RowSizes) -> Any:
+    blocks = -(-sizes.terms // sizes.size)
+    return 2 * blocks * sizes.size + 8 * blocks + 8
+
+
+@loop(inline=True)
+def panel_of(arrays: BlockArrays, sizes: RowSizes, number: int) -> Any:
+    """A panel."""
+    count = -(-sizes.terms // sizes.size) * COLUMNS * number
+    zero_bytes = sizes.zeros
+    if sizes.zeros == _FLOATS:
+        zero_bytes = 4
+    column = number * COLUMNS
+    return _Panel(
+        address(arrays.w) + count * sizes.size * sizes.bits // 8,
+        address(arrays.scales) + count * sizes.scale_bytes,
+        address(arrays.zeros) + count * zero_bytes,
+        zero_bytes,
+        column,
+        min(COLUMNS, sizes.columns - column),
+    )
+
+
+@loop
+def _multiply_quantized(
+    quantized: Any,
+    arrays: BlockArrays,
+    kernels: Any,
+    sizes: RowSizes,
+    panel: _Panel,
+    start: int,
+    stop: int,
+) -> None:
+    """Some rows times a panel, by kernels for several rows."""
+    whole, blocks = _row_bytes(sizes), -(-sizes.terms // sizes.size)
+    row = start
+    while row < stop:
+        count = min(stop - row, MOST_ROWS)
+        while kernels[count] == 0:
+            count -= 1
+        call_blocks(
+            kernels[count],
+            (
+                address(quantized) + row * whole,
+                whole,
+                2 * blocks * sizes.size,
+                panel.w,
+                panel.scales,
+                panel.zeros,
+                blocks,
+                sizes.size // STEP,
+                address(arrays.bias) + 4 * panel.column,
+                address(arrays.y) + 4 * (row * sizes.columns + panel.column),
+                4 * sizes.columns,
+                panel.exist,
+            ),
+        )
+        row += count
+
+
+@loop
+def multiply_floats(
+    x: Any, arrays: BlockArrays, sizes: RowSizes, panel: _Panel, own: int, start: int, stop: int
+) -> None:
+    """A few rows times a panel whose weights are made floats block by block.
+
+    `own`: the address of `floats_of_thread` floats.
+    """
+    size = sizes.size
+    weights = floats_at(own, size * COLUMNS)
+    sums = floats_at(own + 4 * size * COLUMNS, FLOAT_ROWS * COLUMNS)
+    for r in range(stop - start):
+        for c in range(COLUMNS):
+            sums[r * COLUMNS + c] = np.float32(0)
+    for block in range(-(-sizes.terms // size)):
+        unpack_block(panel.w, panel.scales, panel.zeros, block, sizes, weights)
+        first = block * size
+        there = min(size, sizes.terms - first)
+        for r in range(stop - start):
+            at = (start + r) * sizes.terms + first
+            total = sums[r * COLUMNS : (r + 1) * COLUMNS]
+            for k in range(there):
+                factor = x[at + k]
+                row = weights[k * COLUMNS : (k + 1) * COLUMNS]
+                for c in range(COLUMNS):
+                    total[c] += factor * row[c]
+    for r in range(stop - start):
+        at = (start + r) * sizes.columns + panel.column
+        for c in range(panel.exist):
+            arrays.y[at + c] = sums[r * COLUMNS + c] + arrays.bias[panel.column + c]
+
+
+@loop
+def unpack_block(w: int, scales: int, zeros: int, block: int, sizes: RowSizes, out: Any) -> None:
+    """The weights of a block of a panel as floats, term by term, 16 columns each.
+
+    Args:
+        w: Address of the panel's weights.
+        scales: Of its scales.
+        zeros: Of its zero points.
+        block: Which block.
+        sizes: Of the product.
+        out: As many floats.
+    """
+    size, pair_bits = sizes.size, sizes.bits
+    each = COLUMNS * block
+    words = shorts_at(w + each * size * pair_bits // 8, size * COLUMNS * pair_bits // 16)
+    pairs = 16 // pair_bits
+    mask = (1 << pair_bits) - 1
+    for c in range(COLUMNS):
+        scale, term = _numbers_of(scales, zeros, each + c, sizes)
+        for pair in range(size // 2):
+            place = (pair // pairs * COLUMNS + c) * 2
+            shift = pair % pairs * pair_bits
+            for i in range(2):
+                level = np.float32((words[place + i] >> shift) & mask)
+                out[(2 * pair + i) * COLUMNS + c] = (
+                    (level - np.float32(sizes.zero)) * scale
+                    if sizes.zeros == _EQUAL
+                    else level * scale - term
+                )
+
+
+@loop(inline=True)
+def _numbers_of(scales: int, zeros: int, place: int, sizes: RowSizes) -> Any:
+    """Scale, and zero point times scale, of a block of a column."""
+    if sizes.scale_bytes == 2:
+        scale = float16_to_float32(shorts_at(scales + 2 * place, 1)[0])
+    else:
+        scale = floats_at(scales + 4 * place, 1)[0]
+    term = np.float32(0)
+    if sizes.zeros == _BYTES:
+        word = shorts_at(zeros + (place & -2), 1)[0]
+        term = np.float32((word >> (8 * (place & 1))) & 255) * scale
+    elif sizes.zeros == _HALVES:
+        term = float16_to_float32(shorts_at(zeros + 2 * place, 1)[0])
+    elif sizes.zeros == _FLOATS:
+        term = floats_at(zeros + 4 * place, 1)[0]
+    return scale, term

@@ -1,0 +1,296 @@
+"""Rows of int16 times a panel of 4-bit or 8-bit weights in blocks, each with a scale of its own.
+
+A panel is 16 columns. Its weights lie one block of terms after another, in words of 32 bits, one
+for each column, which hold pairs of neighbouring terms: of 4 bits the first terms of four pairs in
+the lower half and the second ones in the upper half, of 8 bits those of two pairs. So a shift and a
+mask make 16-bit factors of them, and one instruction multiplies a pair of each column and adds up.
+Scales lie beside, 16 to a block, and so do zero points if they differ.
+
+Sums of a block are exact in int32: 256 terms of 16 bits times 8 bits. They become float32 by the
+scales of the row and of the columns. A row is its terms, block by block, then for each block two
+numbers: its scale, and what takes zero points off. That is the sum of its terms as float32, or,
+where all zero points are equal, this sum times the negative zero point, an int32 that sums begin
+with.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+from partita_cpu.llvm.epilogue import prefetch
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.levels import AARCH64, Level
+from partita_cpu.llvm.masked import column_masks, masked_load, masked_store
+from partita_cpu.llvm.tiles.pair_sums import declaration as pair_sums_declaration
+from partita_cpu.llvm.tiles.pair_sums import pair_sums
+
+PARAMETERS = (
+    "ptr %x, i64 %ldx, i64 %numbers, ptr %w, ptr %scales, ptr %zeros, i64 %blocks, i64 %steps, "
+    "ptr %bias, ptr %y, i64 %ldy, i64 %columns"
+)
+"""x: the first row; the others follow at distances of ldx bytes. numbers: bytes from the start of a
+row to the two numbers of its first block. w, scales, zeros: the panel. blocks: how many; steps: of
+16 terms of each. bias: one number per column. y: the first row of the result; ldy: bytes between
+rows. columns: how many of the panel's exist."""
+
+COLUMNS = 16
+"""Of a panel."""
+
+STEP = 16
+"""Terms that are taken at a time."""
+
+AHEAD = 4096
+"""Bytes ahead of which weights are fetched."""
+
+_GROUP = 3
+
+_CHAINS = 4
+"""Sums that wait for one another: with fewer, several sets of them run side by side."""
+
+
+class Zeros(enum.IntEnum):
+    """How a panel holds zero points."""
+
+    EQUAL = 0  # it does not: all are equal
+    BYTES = 1  # as uint8
+    HALVES = 2  # as float16, multiplied by the scales
+    FLOATS = 3  # as float32, multiplied by the scales
+
+    @property
+    def size(self) -> int:
+        """Bytes of one."""
+        return (0, 1, 2, 4)[self]
+
+
+class Variant(NamedTuple):
+    """What a panel holds.
+
+    Attributes:
+        bits: Of a weight.
+        halves: Whether scales are float16; else float32.
+        zeros: Its zero points.
+    """
+
+    bits: int
+    halves: bool
+    zeros: Zeros
+
+    @property
+    def name(self) -> str:
+        """The beginning of the kernels' names."""
+        return f"blocks_{self.bits}_{'f16' if self.halves else 'f32'}_{self.zeros.name.lower()}"
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a scale."""
+        return 2 if self.halves else 4
+
+
+VARIANTS = tuple(
+    Variant(bits, halves, zeros)
+    for bits in (4, 8)
+    for halves in (False, True)
+    for zeros in Zeros
+    if halves or zeros is not Zeros.HALVES
+)
+
+
+def row_counts(level: Level) -> tuple[int, ...]:
+    """Rows that there are kernels for; of the largest one all sums lie in registers."""
+    return {16: (1, 2, 3, 4, 6, 8, 12), 8: (1, 2, 3), 4: (1, 2)}[level.lanes]
+
+
+def functions(level: Level) -> list[Function]:
+    """All kernels of a level."""
+    return [
+        dot_blocks(f"{variant.name}_{rows}", rows, level, variant)
+        for variant in VARIANTS
+        for rows in row_counts(level)
+    ]
+
+
+def dot_blocks(name: str, rows: int, level: Level, variant: Variant) -> Function:
+    """``y = x @ w + bias`` for so many rows; see `PARAMETERS`."""
+    return _DotBlocks(name, rows, level, variant).function()
+
+
+class _DotBlocks:
+    """Writes one kernel."""
+
+    def __init__(self, name: str, rows: int, level: Level, variant: Variant) -> None:
+        self._f = Function(name, PARAMETERS)
+        self._rows, self._level, self._variant = rows, level, variant
+        self._lanes, self._bytes = level.lanes, 4 * level.lanes
+        self._vectors = range(COLUMNS // level.lanes)
+        self._floats = f"<{level.lanes} x float>"
+        self._ints = f"<{level.lanes} x i32>"
+        self._shorts = f"<{2 * level.lanes} x i16>"
+        self._places = [(row, v) for row in range(rows) for v in self._vectors]
+        self._sets = max(1, _CHAINS // len(self._places))
+        self._groups = -(-rows // _GROUP)  # of rows that share a pointer
+        self._twice = ""
+
+    def function(self) -> Function:
+        f = self._f
+        self._twice = f.let("shl i64 %ldx, 1")
+        thrice = f.let(f"add i64 %ldx, {self._twice}")
+        rows, numbers = ["%x"], [f.at("%x", "%numbers")]
+        for _ in range(1, self._groups):
+            rows.append(f.at(rows[-1], thrice))
+            numbers.append(f.at(numbers[-1], thrice))
+        masks = column_masks(f, "%columns", self._lanes, len(self._vectors))
+        bias = [
+            masked_load(f, self._lanes, f.at("%bias", self._bytes * v), masks[v])
+            for v in self._vectors
+        ]
+        pointers = ["%w", "%scales", "%zeros", *rows, *numbers]
+        state = [("ptr", pointer) for pointer in pointers]
+        state += [(self._floats, bias[v]) for _, v in self._places]
+        done = f.loop("%blocks", state, self._block)[len(pointers) :]
+        to = "%y"
+        for (row, v), total in zip(self._places, done, strict=True):
+            to = f.at(to, "%ldy") if row and v == 0 else to
+            masked_store(f, self._lanes, total, f.at(to, self._bytes * v), masks[v])
+        f.do("ret void")
+        return f
+
+    def _at_row(self, pointers: list[str], row: int) -> str:
+        """Where a row is, by the pointer of its group."""
+        group, within = divmod(row, _GROUP)
+        stride = (None, "%ldx", self._twice)[within]
+        return pointers[group] if stride is None else self._f.at(pointers[group], stride)
+
+    def _block(self, _: str, values: list[str]) -> list[str]:
+        """A block: values are the panel's pointers, those of rows, and the sums in float32."""
+        f, count = self._f, self._groups
+        (w, scales_at, zeros_at), rows = values[:3], values[3 : 3 + count]
+        numbers, totals = values[3 + count : 3 + 2 * count], values[3 + 2 * count :]
+        sums = [self._first_sum(self._at_row(numbers, row)) for row, _ in self._places]
+        sums += ["zeroinitializer"] * (len(sums) * (self._sets - 1))
+        state = [("ptr", pointer) for pointer in (w, *rows)] + [(self._ints, s) for s in sums]
+        w, *after = f.loop("%steps", state, self._step)
+        rows, sums = after[:count], after[count:]
+        f.do(prefetch(f.at(scales_at, AHEAD // 8)))
+        size = self._variant.scale_bytes
+        scales = [
+            column_numbers(f, self._lanes, f.at(scales_at, size * self._lanes * v), size)
+            for v in self._vectors
+        ]
+        zeros = self._zero_terms(zeros_at, scales)
+        for place, (row, v) in enumerate(self._places):
+            total = self._added(sums[place :: len(self._places)])
+            product = f.let(f"sitofp {self._ints} {total} to {self._floats}")
+            of_row = self._at_row(numbers, row)
+            product = f.let(f"fmul {self._floats} {product}, {self._row_number(of_row)}")
+            totals[place] = self._fma(scales[v], product, totals[place])
+            if zeros:
+                below = f.let(f"fneg {self._floats} {self._row_number(f.at(of_row, 4))}")
+                totals[place] = self._fma(zeros[v], below, totals[place])
+        scales_at = f.at(scales_at, size * COLUMNS)
+        zeros_at = f.at(zeros_at, self._variant.zeros.size * COLUMNS)
+        following = [f.at(pointer, 8) for pointer in numbers]
+        return [w, scales_at, zeros_at, *rows, *following, *totals]
+
+    def _first_sum(self, numbers: str) -> str:
+        """What the sum of a block begins with."""
+        if self._variant.zeros is not Zeros.EQUAL:
+            return "zeroinitializer"
+        f = self._f
+        return f.splat(self._lanes, "i32", f.load("i32", f.at(numbers, 4)))
+
+    def _row_number(self, pointer: str) -> str:
+        return self._f.splat(self._lanes, "float", self._f.load("float", pointer))
+
+    def _zero_terms(self, pointer: str, scales: list[str]) -> list[str]:
+        """Zero points times scales, by vectors; none if all are equal."""
+        f, zeros = self._f, self._variant.zeros
+        if zeros is Zeros.EQUAL:
+            return []
+        at = [f.at(pointer, zeros.size * self._lanes * v) for v in self._vectors]
+        found = [column_numbers(f, self._lanes, place, zeros.size) for place in at]
+        if zeros is not Zeros.BYTES:
+            return found
+        pairs = zip(found, scales, strict=True)
+        return [f.let(f"fmul {self._floats} {zero}, {scale}") for zero, scale in pairs]
+
+    def _added(self, sums: list[str]) -> str:
+        while len(sums) > 1:
+            pairs = zip(sums[::2], sums[1::2], strict=True)
+            sums = [self._f.let(f"add {self._ints} {x}, {y}") for x, y in pairs]
+        return sums[0]
+
+    def _fma(self, a: str, b: str, c: str) -> str:
+        v = self._floats
+        return self._f.let(f"call {v} @llvm.fma.v{self._lanes}f32({v} {a}, {v} {b}, {v} {c})")
+
+    def _step(self, _: str, values: list[str]) -> list[str]:
+        """16 terms: values are w, the rows, and the sums set by set."""
+        f, count, bits = self._f, self._groups, self._variant.bits
+        w, rows, sums = values[0], values[1 : 1 + count], values[1 + count :]
+        pairs, size = 16 // bits, COLUMNS * STEP * bits // 8
+        for line in range(0, size, 64):
+            f.do(prefetch(f.at(w, AHEAD + line)))
+        words: list[str] = []
+        for pair in range(STEP // 2):
+            if pair % pairs == 0:
+                place = f.at(w, pair // pairs * 4 * COLUMNS)
+                at = [f.at(place, self._bytes * v) for v in self._vectors]
+                words = [f.load(self._shorts, vector, 1) for vector in at]
+            weights = [self._pair(word, pair % pairs) for word in words]
+            chosen = pair % self._sets * len(self._places)
+            for row in range(self._rows):
+                factor = self._factor(f.at(self._at_row(rows, row), 4 * pair))
+                for v in self._vectors:
+                    place_of_sum = chosen + row * len(self._vectors) + v
+                    sums[place_of_sum] = self._add(sums[place_of_sum], factor, weights[v])
+        return [f.at(w, size), *[f.at(row, 2 * STEP) for row in rows], *sums]
+
+    def _factor(self, pointer: str) -> str:
+        """A pair of a row for every column."""
+        pairs = self._f.splat(self._lanes, "i32", self._f.load("i32", pointer))
+        return self._f.let(f"bitcast {self._ints} {pairs} to {self._shorts}")
+
+    def _pair(self, words: str, pair: int) -> str:
+        """The weights of a pair, of every column two numbers of 16 bits."""
+        f, kind, bits, wide = self._f, self._shorts, self._variant.bits, 2 * self._lanes
+        if pair:
+            words = f.let(f"lshr {kind} {words}, {f.splat(wide, 'i16', str(bits * pair))}")
+        if bits * (pair + 1) < 16:
+            words = f.let(f"and {kind} {words}, {f.splat(wide, 'i16', str((1 << bits) - 1))}")
+        return words
+
+    def _add(self, total: str, x: str, w: str) -> str:
+        """A sum and the products of a pair in each lane."""
+        f, ints, of, level = self._f, self._ints, self._shorts, self._level
+        if _adds_up(level):
+            return f.let(f"call {ints} {_dot(level)}({ints} {total}, {of} {x}, {of} {w})")
+        return f.let(f"add {ints} {total}, {pair_sums(f, level, x, w)}")
+
+
+def column_numbers(f: Function, lanes: int, pointer: str, size: int) -> str:
+    """Numbers of so many columns as floats: floats of 4 or 2 bytes, or bytes."""
+    floats = f"<{lanes} x float>"
+    if size == 4:
+        return f.load(floats, pointer)
+    if size == 2:
+        half = f"<{lanes} x half>"
+        return f.let(f"fpext {half} {f.load(half, pointer, 2)} to {floats}")
+    return f.let(f"uitofp <{lanes} x i8> {f.load(f'<{lanes} x i8>', pointer, 1)} to {floats}")
+
+
+def _adds_up(level: Level) -> bool:
+    """Whether one instruction multiplies pairs and adds them to a sum."""
+    return level.dots_bytes and level.architecture != AARCH64
+
+
+def _dot(level: Level) -> str:
+    return f"@llvm.x86.avx512.vpdpwssd.{32 * level.lanes}"
+
+
+def declarations(level: Level) -> str:
+    """What the kernels call, beyond those of `fma` and `masked`."""
+    if not _adds_up(level):
+        return pair_sums_declaration(level)
+    ints, of = f"<{level.lanes} x i32>", f"<{2 * level.lanes} x i16>"
+    return f"declare {ints} {_dot(level)}({ints}, {of}, {of})\n"

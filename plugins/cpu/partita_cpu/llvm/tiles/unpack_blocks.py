@@ -1,0 +1,113 @@
+"""Quantized weights made bfloat16, in the order of AMX: for products of many rows.
+
+A step is 32 terms of a panel of `dot_blocks`, whose words hold pairs of neighbouring terms, as a
+tile of AMX wants them. Each float32 becomes one bfloat16 or the sum of two, whose second parts lie
+behind the tiles of both panels of a step.
+"""
+
+from __future__ import annotations
+
+from partita_cpu.llvm.function import Function
+from partita_cpu.llvm.tiles.amx import TILE_BYTES
+from partita_cpu.llvm.tiles.dot_blocks import COLUMNS, VARIANTS, Variant, Zeros, column_numbers
+
+PARAMETERS = (
+    "ptr %w, ptr %scales, ptr %zeros, ptr %more_scales, ptr %more_zeros, float %zero, ptr %to"
+)
+"""w: a step of a panel. scales, zeros: of its first 16 terms; more_scales, more_zeros: of the
+others. zero: the zero point if all are equal. to: the step's tile of the first part."""
+
+STEP = 32
+"""Terms of a step."""
+
+PLANES = (1, 2)
+"""In how many parts weights are laid out."""
+
+_LANES = COLUMNS
+_FLOATS = f"<{_LANES} x float>"
+_INTS = f"<{_LANES} x i32>"
+_HALVES = f"<{2 * _LANES} x bfloat>"
+_ROUND = "@llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+
+
+def functions() -> list[Function]:
+    """All of them."""
+    return [
+        unpack_blocks(f"unpack_{variant.name}_{planes}", variant, planes)
+        for variant in VARIANTS
+        for planes in PLANES
+    ]
+
+
+def unpack_blocks(name: str, variant: Variant, planes: int) -> Function:
+    """Lays out a step in so many parts; see `PARAMETERS`."""
+    f = Function(name, PARAMETERS)
+    pairs = 16 // variant.bits
+    numbers: tuple[str, str] = "", ""
+    words = ""
+    for pair in range(STEP // 2):
+        if pair % (STEP // 4) == 0:
+            numbers = _numbers(f, variant, "more_" if pair else "")
+        if pair % pairs == 0:
+            words = f.load(_INTS, f.at("%w", pair // pairs * 4 * COLUMNS), 1)
+        shift = pair % pairs * variant.bits
+        floats = [_weight(f, variant, words, shift + half, numbers) for half in (0, 16)]
+        at = f.at("%to", 4 * COLUMNS * pair)
+        for plane in range(planes):
+            rounded = _rounded(f, floats)
+            f.do(f"store {_INTS} {rounded}, ptr {f.at(at, 2 * TILE_BYTES * plane)}, align 4")
+            if plane + 1 < planes:
+                floats = _rest(f, floats, rounded)
+    f.do("ret void")
+    return f
+
+
+def _numbers(f: Function, variant: Variant, which: str) -> tuple[str, str]:
+    """Scales, and zero points times scales, negative."""
+    scales = column_numbers(f, _LANES, f"%{which}scales", variant.scale_bytes)
+    if variant.zeros is Zeros.EQUAL:
+        terms = f.splat(_LANES, "float", "%zero")
+    else:
+        terms = column_numbers(f, _LANES, f"%{which}zeros", variant.zeros.size)
+    if variant.zeros in (Zeros.EQUAL, Zeros.BYTES):
+        terms = f.let(f"fmul {_FLOATS} {terms}, {scales}")
+    return scales, f.let(f"fneg {_FLOATS} {terms}")
+
+
+def _weight(f: Function, variant: Variant, words: str, shift: int, numbers: tuple[str, str]) -> str:
+    """The weights that begin at a bit of each word, as floats."""
+    if shift:
+        words = f.let(f"lshr {_INTS} {words}, {f.splat(_LANES, 'i32', str(shift))}")
+    if shift + variant.bits < 32:
+        mask = str((1 << variant.bits) - 1)
+        words = f.let(f"and {_INTS} {words}, {f.splat(_LANES, 'i32', mask)}")
+    level = f.let(f"sitofp {_INTS} {words} to {_FLOATS}")
+    scales, terms = numbers
+    name = f"@llvm.fma.v{_LANES}f32"
+    return f.let(f"call {_FLOATS} {name}({_FLOATS} {level}, {_FLOATS} {scales}, {_FLOATS} {terms})")
+
+
+def _rounded(f: Function, floats: list[str]) -> str:
+    """Two vectors as bfloat16, each of the first beside its neighbour of the second."""
+    first, second = floats
+    both = f.let(f"call {_HALVES} {_ROUND}({_FLOATS} {second}, {_FLOATS} {first})")
+    order = ", ".join(f"i32 {lane // 2 + lane % 2 * _LANES}" for lane in range(2 * _LANES))
+    mask = f"<{2 * _LANES} x i32> <{order}>"
+    beside = f.let(f"shufflevector {_HALVES} {both}, {_HALVES} poison, {mask}")
+    return f.let(f"bitcast {_HALVES} {beside} to {_INTS}")
+
+
+def _rest(f: Function, floats: list[str], rounded: str) -> list[str]:
+    """What is left of two vectors that were rounded."""
+    shift = f.splat(_LANES, "i32", "16")
+    upper = f.splat(_LANES, "i32", str(-1 << 16))
+    taken = [f.let(f"shl {_INTS} {rounded}, {shift}"), f.let(f"and {_INTS} {rounded}, {upper}")]
+    rests = []
+    for x, bits in zip(floats, taken, strict=True):
+        rests.append(f.let(f"fsub {_FLOATS} {x}, {f.let(f'bitcast {_INTS} {bits} to {_FLOATS}')}"))
+    return rests
+
+
+def declarations() -> str:
+    """What they call."""
+    return f"declare {_HALVES} {_ROUND}({_FLOATS}, {_FLOATS})\n"

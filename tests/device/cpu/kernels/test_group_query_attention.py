@@ -1,0 +1,382 @@
+"""GroupQueryAttention: against onnxruntime, and REFERENCE's float64 where onnxruntime refuses."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import ml_dtypes
+import numpy as np
+import pytest
+from judge import onnxruntime_results
+from onnx.reference import ReferenceEvaluator
+from single_op import model_of, normal, run_shared
+
+from partita.errors import CompileError, InferError
+from partita.lowering import Specializer, Target, lower_proto
+from partita_cpu.gemm.precision_policy import Choice
+from partita_cpu.gemm.tile_kernels import Arithmetic
+from partita_cpu.jit.isa import available
+from partita_cpu.kernels.attention.cache_append import Caches, Norms, Rotary, Tokens, append_kernel
+from partita_cpu.kernels.operator_table import emitter_for
+from partita_cpu.machine_model import MachineModel
+from partita_cpu.runtime import bound_program
+from partita_cpu.runtime.bound_program import GraphRunner
+from partita_cpu.runtime.device_model import run_graph
+from partita_cpu.threads.step_team import Team
+from partita_reference.corrections import corrected_for
+
+NAMES = ("q", "k", "v", "past_key", "past_value", "lengths", "total", "cosines", "sines")
+NAMES += ("positions", "bias", "sinks", "key_scale", "value_scale", "query_norm", "key_norm")
+
+
+class Case:
+    """One operation: its inputs by name, and its attributes."""
+
+    def __init__(self, sizes, places, total, lengths, seed=0, **attributes):
+        self.batch, self.heads, self.kv_heads, self.count, self.size = sizes
+        rows = (self.batch, self.count)
+        cache = (self.batch, self.kv_heads, places, self.size)
+        self.total, self.lengths = total, list(lengths)
+        self.inputs = dict.fromkeys(NAMES)
+        self.inputs.update(
+            q=normal(seed, *rows, self.heads * self.size),
+            k=normal(seed + 1, *rows, self.kv_heads * self.size),
+            v=normal(seed + 2, *rows, self.kv_heads * self.size),
+            past_key=normal(seed + 3, *cache),
+            past_value=normal(seed + 4, *cache),
+            lengths=np.array(lengths, np.int32),
+            total=np.array(total, np.int32),
+        )
+        self.attributes = {"num_heads": self.heads, "kv_num_heads": self.kv_heads, **attributes}
+        if attributes.get("do_rotary"):
+            angles = normal(seed + 5, places + 3, self.size // 2)
+            self.inputs.update(cosines=np.cos(angles), sines=np.sin(angles))
+
+    def packed(self):
+        """The same with queries, keys and values in one tensor."""
+        parts = [self.inputs[name] for name in ("q", "k", "v")]
+        self.inputs.update(q=np.concatenate(parts, axis=2), k=None, v=None)
+        return self
+
+    def model(self):
+        given = [self.inputs[name] for name in NAMES]
+        while given[-1] is None:
+            given.pop()
+        return model_of(
+            "GroupQueryAttention", given, outputs=3, domain="com.microsoft", **self.attributes
+        )
+
+    def feeds(self):
+        found = [self.inputs[name] for name in NAMES]
+        return {f"x{place}": x for place, x in enumerate(found) if x is not None}
+
+    def expected(self):
+        """What REFERENCE computes."""
+        evaluator = ReferenceEvaluator(self.model(), new_ops=corrected_for(21))
+        return evaluator.run(None, self.feeds())
+
+    def computed(self, threads=1):
+        graph, arrays = lower_proto(self.model()), list(self.feeds().values())
+        return run_graph(graph, arrays) if threads == 1 else run_shared(graph, arrays)
+
+    def native(self, level, threads):
+        """What kernels of a level compute, on memory that holds NaN before."""
+        choice = Choice(MachineModel(level), Arithmetic.F32, threads)
+        specializer = Specializer(lower_proto(self.model()), Target(emitter_for, options=choice))
+        with mock.patch.object(bound_program, "PARALLEL_WORK", 0):
+            runner = GraphRunner(specializer, Team(threads))
+            arrays = list(self.feeds().values())
+            scratch = np.full(specializer.program_for(arrays).arena_bytes + 64, 0xFF, np.uint8)
+            outputs = [np.full_like(x, np.nan) for x in self.expected()]
+            bound = runner.bind(arrays, outputs, scratch)
+            for stretch in bound.stretches():
+                stretch()
+        return outputs
+
+    def check(self, tolerance=2e-5):
+        """Both ways of running agree with REFERENCE."""
+        expected = self.expected()
+        for results in (self.computed(), self.computed(3)):
+            for got, want in zip(results, expected, strict=True):
+                assert got.dtype == want.dtype
+                wide = got.astype(np.float64), want.astype(np.float64)
+                np.testing.assert_allclose(*wide, rtol=tolerance, atol=tolerance)
+
+    def check_onnxruntime(self):
+        """Both agree with onnxruntime, which leaves open what lies behind the valid keys."""
+        judged = onnxruntime_results(self.model(), self.feeds())
+        for results in (self.computed(), self.computed(3), self.expected()):
+            for row, length in enumerate(self.lengths):
+                valid = min(self.count, length + 1)
+                pairs = [(results[0][row, :valid], judged[0][row, :valid])]
+                pairs += [
+                    (results[n][row, :, : length + 1], judged[n][row, :, : length + 1])
+                    for n in (1, 2)
+                ]
+                for got, want in pairs:
+                    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+DECODE = ((2, 6, 2, 1, 16), 20, 12, (9, 11))
+PROMPT = ((2, 4, 2, 9, 16), 20, 9, (6, 8))
+CHUNK = ((1, 6, 3, 5, 16), 40, 31, (30,))
+LONG = ((1, 4, 1, 1, 64), 1300, 1201, (1200,))
+
+
+@pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK, LONG])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"do_rotary": 1},
+        {"do_rotary": 1, "rotary_interleaved": 1},
+        {"softcap": 2.0, "scale": 0.3},
+        {"local_window_size": 4},
+        {"smooth_softmax": 1},
+    ],
+)
+def test_agrees_with_onnxruntime(form, attributes):
+    Case(*form, **attributes).check_onnxruntime()
+    Case(*form, **attributes).packed().check_onnxruntime()
+
+
+@pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK])
+def test_terms_of_scores_agree_with_onnxruntime(form):
+    case = Case(*form, softcap=3.0)
+    case.inputs["bias"] = normal(7, case.batch, 1, case.count, case.total)
+    case.inputs["sinks"] = normal(8, case.heads)
+    case.check_onnxruntime()
+
+
+@pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK])
+def test_normalized_queries_and_keys(form):
+    """They are what comes out of normalized ones; onnxruntime has norms on other devices only."""
+    case = Case(*form, do_rotary=1, qk_norm_epsilon=0.01)
+    weights = {"q": normal(7, 16), "k": normal(8, 16)}
+    before = Case(*form, do_rotary=1)
+    for name, weight in weights.items():
+        heads = before.inputs[name].reshape(-1, 16)
+        root = np.sqrt((heads * heads).mean(axis=1, keepdims=True) + np.float32(0.01))
+        before.inputs[name] = (heads / root * weight).reshape(before.inputs[name].shape)
+    before.check_onnxruntime()
+    expected = before.computed()
+    case.inputs.update(query_norm=weights["q"], key_norm=weights["k"])
+    case.check()
+    for got, want in zip(case.computed(), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_sizes(seed):
+    rng = np.random.default_rng(seed)
+    kv_heads, batch = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    sizes = (batch, kv_heads * int(rng.integers(1, 6)), kv_heads, int(rng.integers(1, 40)))
+    places = sizes[3] + int(rng.integers(0, 200))
+    total = int(rng.integers(sizes[3], places + 1))
+    least = 0 if total == sizes[3] else sizes[3] - 1
+    lengths = rng.integers(least, total, batch)
+    size = 2 * int(rng.integers(1, 40))
+    window = int(rng.choice([-1, 1, 30]))
+    attributes = {"do_rotary": 1, "local_window_size": window}
+    Case((*sizes, size), places, total, lengths, seed, **attributes).check()
+
+
+MANY = [
+    ((1, 6, 2, 130, 64), 700, 600, (599,), {}),
+    ((2, 4, 4, 33, 10), 64, 33, (32, 20), {"local_window_size": 7}),
+    ((1, 2, 1, 301, 40), 301, 301, (300,), {"softcap": 2.0, "smooth_softmax": 1}),
+    ((3, 8, 1, 4, 6), 400, 300, (299, 3, 270), {"local_window_size": 30}),
+]
+
+
+@pytest.mark.parametrize("level", available()[1:])
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("form", MANY)
+def test_many_queries_at_once(form, level, threads):
+    *form, attributes = form
+    case = Case(*form, do_rotary=1, **attributes)
+    for got, want in zip(case.native(level, threads), case.expected(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=3e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize("level", available()[1:])
+def test_terms_of_many_queries(level):
+    case = Case(*MANY[0][:4])
+    case.inputs["bias"] = normal(7, 1, case.heads, case.count, case.total)
+    case.inputs["sinks"] = normal(8, case.heads)
+    for name in ("past_key", "past_value"):
+        case.inputs[name] = case.inputs[name].astype(np.float16)
+    for got, want in zip(case.native(level, 2), case.expected(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("level", available()[1:])
+def test_many_queries_without_any_open_key(level):
+    case = Case((1, 2, 2, 40, 8), 40, 40, (39,))
+    case.inputs["bias"] = np.full((1, 1, 40, 40), -np.inf, np.float32)
+    np.testing.assert_array_equal(case.native(level, 2)[0], 0)
+
+
+@pytest.mark.parametrize("kind", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("form", [DECODE, PROMPT, CHUNK])
+def test_caches_of_16_bits(form, kind):
+    case = Case(*form, do_rotary=1)
+    for name in ("past_key", "past_value"):
+        case.inputs[name] = case.inputs[name].astype(kind)
+    case.check(1e-2 if kind == np.float16 else 5e-2)
+
+
+def test_all_in_float16():
+    case = Case(*DECODE, do_rotary=1)
+    for name, x in case.inputs.items():
+        if x is not None and x.dtype == np.float32:
+            case.inputs[name] = x.astype(np.float16)
+    case.check(2e-3)
+
+
+def test_positions_may_be_given():
+    case = Case(*CHUNK, do_rotary=1)
+    case.inputs["positions"] = np.array([[3, 1, 4, 1, 5]])
+    case.check()
+
+
+def test_no_past_is_a_first_prompt():
+    case = Case(*PROMPT, do_rotary=1)
+    case.inputs.update(past_key=None, past_value=None)
+    case.check()
+
+
+def test_no_tokens_keep_the_past():
+    case = Case((2, 4, 2, 0, 16), 5, 3, (2, 2))
+    y, keys, values = case.computed()
+    assert y.shape == (2, 0, 64)
+    np.testing.assert_array_equal(keys, case.inputs["past_key"])
+    np.testing.assert_array_equal(values, case.inputs["past_value"])
+
+
+def test_chunks_and_single_tokens_make_what_one_prompt_makes():
+    whole = Case((1, 4, 2, 30, 8), 40, 30, (29,), do_rotary=1)
+    prompt, keys, values = whole.computed()
+    cache = {name: whole.inputs[name] for name in ("past_key", "past_value")}
+    found = []
+    for start, end in ((0, 13), (13, 26), *((n, n + 1) for n in range(26, 30))):
+        case = Case((1, 4, 2, end - start, 8), 40, end, (end - 1,), do_rotary=1)
+        case.inputs.update({name: whole.inputs[name] for name in ("cosines", "sines")})
+        case.inputs.update({name: whole.inputs[name][:, start:end] for name in ("q", "k", "v")})
+        case.inputs.update(cache)
+        y, *grown = case.computed()
+        cache = dict(zip(cache, grown, strict=True))
+        found.append(y)
+    np.testing.assert_allclose(np.concatenate(found, axis=1), prompt, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(cache["past_key"], keys, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(cache["past_value"], values)
+
+
+def test_garbage_behind_the_valid_keys_is_never_read():
+    case = Case(*DECODE, do_rotary=1)
+    clean = case.computed()[0]
+    for row, length in enumerate(case.lengths):
+        for name in ("past_key", "past_value"):
+            case.inputs[name][row, :, length:] = np.nan
+    np.testing.assert_array_equal(case.computed()[0], clean)
+
+
+def test_one_program_serves_all_lengths():
+    case = Case(*DECODE, do_rotary=1)
+    specializer = Specializer(lower_proto(case.model()), Target(emitter_for))
+    arrays = list(case.feeds().values())
+    first = specializer.program_for(arrays)
+    arrays[5], arrays[6] = np.array([3, 15], np.int32), np.array(16, np.int32)
+    assert specializer.program_for(arrays) is first
+    assert specializer.value_inputs == ()
+
+
+def test_a_known_total_makes_present_longer():
+    case = Case((1, 2, 1, 3, 4), 5, 8, (7,))
+    given = [case.inputs[name] for name in NAMES[:7]]
+    attributes = {"domain": "com.microsoft", "constants": (6,), **case.attributes}
+    model = model_of("GroupQueryAttention", given, outputs=3, **attributes)
+    results = run_graph(lower_proto(model), given[:6])
+    for got, want in zip(results, case.expected(), strict=True):
+        assert got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_that_grows_in_place_is_not_copied():
+    """Present is past's memory: what lies behind the new token stays, and nothing else is there."""
+    cache = [normal(seed, 1, 1, 6, 4).reshape(-1) for seed in (1, 2)]
+    kept = [part.copy() for part in cache]
+    new = normal(3, 3, 4)
+    nothing = np.zeros(1, np.float32)
+    table = np.array([1, 1, 1, 1, 4, 6, 6, 4, 0, 4, 0, 4, 0, 0, 0, 0, 0])
+    append_kernel(
+        *Caches(*cache, *cache),
+        *Tokens(*new),
+        *Rotary(nothing, nothing, np.zeros(1, np.int64)),
+        *Norms(nothing, nothing, 0.0, 0.0),
+        *(np.array([2, 3]), np.zeros(4, np.float32), table, 1.0, 0, 1),
+    )
+    for part, old, row in zip(cache, kept, new[1:], strict=True):
+        old[8:12] = row
+        np.testing.assert_array_equal(part, old)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"total": 21}, "total_sequence_length is 21; with 1 new tokens it may be 1 to 20"),
+        ({"total": 0}, "total_sequence_length is 0"),
+        ({"total": -(2**31)}, "total_sequence_length is -2147483648"),
+        ({"lengths": (9, 12)}, "seqlens_k of row 1 is 12; it may be 0 to 11"),
+        ({"lengths": (-1, 11)}, "seqlens_k of row 0 is -1"),
+        ({"lengths": (2**31 - 1, 11)}, "seqlens_k of row 0 is 2147483647"),
+        ({"positions": np.array([[0], [23]])}, "row 1 is at position 23; .* positions 0 to 22"),
+        ({"positions": np.array([[-(2**63)], [0]])}, "row 0 is at position -9223372036854775808"),
+    ],
+)
+def test_numbers_in_tensors_that_do_not_fit(change, words):
+    case = Case(*DECODE, do_rotary=1)
+    case.inputs.update(
+        {
+            name: np.asarray(x, case.inputs[name].dtype)
+            for name, x in change.items()
+            if name != "positions"
+        }
+    )
+    if "positions" in change:
+        case.inputs["positions"] = change["positions"]
+    for threads in (1, 3):
+        with pytest.raises(InferError, match=words):
+            case.computed(threads)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_heads": 5}, "5 heads cannot share 2 heads of keys"),
+        ({"kv_num_heads": 0}, "cannot share 0 heads"),
+        ({"past_key": normal(1, 2, 2, 20, 8)}, "past_key is to be of shape"),
+        ({"past_value": normal(1, 2, 2, 19, 16)}, "past_value is to be of shape"),
+        ({"past_value": None}, "past_key and past_value are to be given both"),
+        ({"k": normal(1, 2, 2, 32)}, "key is to be of shape"),
+        ({"v": None}, "key and value are to be given both"),
+        ({"lengths": np.zeros(3, np.int32)}, "seqlens_k is to be of shape"),
+        ({"total": np.zeros(2, np.int32)}, "total_sequence_length is to be of shape"),
+        ({"cosines": normal(1, 23, 9)}, "sin_cache is to be of shape"),
+        ({"cosines": normal(1, 23, 9), "sines": normal(1, 23, 9)}, "has 9 angles"),
+        ({"cosines": None}, "cos_cache is to have 2 dimensions"),
+        ({"positions": np.zeros((2, 2), np.int64)}, "position_ids is to be of shape"),
+        ({"bias": normal(1, 2, 3, 1, 20)}, "attention_bias is to be of shape"),
+        ({"sinks": normal(1, 5)}, "head_sink is to be of shape"),
+        ({"query_norm": normal(1, 16)}, "are to be given both, or neither"),
+        ({"causal": 0}, "causal is 0; takes 1"),
+        ({"key_scale": normal(1, 1)}, "input 12, k_scale, is given"),
+        ({"past_key": np.zeros((2, 2, 20, 16), np.int8)}, "input 3 is int8"),
+    ],
+)
+def test_inputs_that_do_not_fit(change, words):
+    case = Case(*DECODE, do_rotary=1)
+    for name, value in change.items():
+        (case.inputs if name in NAMES else case.attributes)[name] = value
+    with pytest.raises(CompileError, match=words):
+        case.computed()

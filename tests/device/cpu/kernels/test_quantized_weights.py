@@ -1,0 +1,344 @@
+"""Products with weights quantized in blocks, and look-ups in them, against onnxruntime and float64.
+
+onnxruntime may quantize the left side too, to 8 bits; ours is to be much closer to float64.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judge import onnxruntime_results
+from sampling import examples
+from single_op import model_of, normal, run_ours
+
+import partita
+from partita.errors import CompileError
+
+MICROSOFT = "com.microsoft"
+EXACT = 1e-4
+"""Of the largest result: how far off 16 bits of the largest term of a block may be."""
+
+
+class Weights:
+    """A matrix of weights, and what it means in float64."""
+
+    def __init__(self, seed, terms, columns, size, bits, zeros=None, halves=True):
+        rng = np.random.default_rng(seed)
+        self.sizes = {"K": terms, "N": columns, "block_size": size, "bits": bits}
+        blocks = -(-terms // size)
+        self.packed = rng.integers(0, 256, (columns, blocks, size * bits // 8)).astype(np.uint8)
+        scales = rng.uniform(0.01, 0.1, (columns, blocks)).astype(np.float32)
+        self.scales = scales.astype(np.float16).astype(np.float32) if halves else scales
+        self.zeros = self._zeros(rng, zeros, columns, blocks, bits)
+
+    def _zeros(self, rng, kind, columns, blocks, bits):
+        packed = columns, -(-blocks * bits // 8)
+        match kind:
+            case "bytes":
+                return rng.integers(0, 256, packed).astype(np.uint8)
+            case "equal":
+                return np.full(packed, 0x66, np.uint8)
+            case "floats":
+                return rng.uniform(0, 15, (columns, blocks)).astype(np.float32)
+            case "minimum":  # as formats have it that keep a scale and the smallest number
+                least = rng.uniform(0, 1, (columns, blocks)).astype(np.float16)
+                return least.astype(np.float32) / self.scales
+        return None
+
+    @property
+    def inputs(self):
+        return [self.packed, self.scales] + ([] if self.zeros is None else [self.zeros])
+
+    def matrix(self):
+        """The weights, (terms, columns), in float64."""
+        columns, blocks = self.scales.shape
+        bits, terms = self.sizes["bits"], self.sizes["K"]
+        levels = unpacked(self.packed, bits).reshape(columns, blocks, -1).astype(np.float64)
+        zeros = np.full((columns, blocks), 1 << (bits - 1))
+        if self.zeros is not None and self.zeros.dtype == np.uint8:
+            zeros = unpacked(self.zeros, bits)[:, :blocks]
+        elif self.zeros is not None:
+            zeros = self.zeros.astype(np.float64)
+        real = (levels - zeros[..., None]) * self.scales.astype(np.float64)[..., None]
+        return real.reshape(columns, -1)[:, :terms].T
+
+
+def unpacked(array, bits):
+    if bits == 8:
+        return array
+    return np.stack([array & 15, array >> 4], -1).reshape(*array.shape[:-1], -1)
+
+
+def exact(x, weights, bias=None):
+    y = x.astype(np.float64) @ weights.matrix()
+    return y if bias is None else y + bias
+
+
+def assert_near(got, expected):
+    assert got.shape == expected.shape
+    scale = np.abs(expected).max(initial=1e-30)
+    assert np.abs(got - expected).max(initial=0) <= EXACT * scale
+
+
+def product(x, weights, bias=None, constants=(1, 2, 3, 5), **attributes):
+    inputs = [x, *weights.inputs]
+    if bias is not None:
+        inputs += [None] * (5 - len(inputs)) + [bias]
+    attributes = weights.sizes | attributes
+    constants = [k for k in constants if k < len(inputs) and inputs[k] is not None]
+    return run_ours("MatMulNBits", inputs, domain=MICROSOFT, constants=constants, **attributes)[0]
+
+
+KINDS = [None, "bytes", "equal", "floats", "minimum"]
+
+
+@pytest.mark.parametrize("zeros", KINDS)
+@pytest.mark.parametrize("halves", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("size", [16, 32, 64, 128, 256])
+def test_all_kinds_of_weights(zeros, halves, bits, size):
+    weights = Weights(0, 300, 37, size, bits, zeros, halves)
+    for rows in (1, 5):
+        x = normal(rows, rows, 300)
+        assert_near(product(x, weights), exact(x, weights))
+
+
+@examples(30)
+@given(
+    rows=st.integers(1, 300),
+    terms=st.integers(1, 600),
+    columns=st.integers(1, 70),
+    size=st.sampled_from([16, 32, 64, 128, 256]),
+    bits=st.sampled_from([4, 8]),
+    zeros=st.sampled_from(KINDS),
+    halves=st.booleans(),
+    biased=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_products(rows, terms, columns, size, bits, zeros, halves, biased, seed):
+    weights = Weights(seed, terms, columns, size, bits, zeros, halves)
+    x = normal(seed, rows, terms) * np.float32(10.0) ** (seed % 7 - 3)
+    bias = normal(seed, columns) if biased else None
+    assert_near(product(x, weights, bias), exact(x, weights, bias))
+
+
+@pytest.mark.parametrize("level", [0, 1, 4])
+@pytest.mark.parametrize(("bits", "zeros"), [(4, None), (4, "bytes"), (4, "floats"), (8, "bytes")])
+def test_onnxruntime_computes_the_same(bits, zeros, level):
+    weights, x, bias = Weights(1, 200, 33, 32, bits, zeros), normal(2, 2, 3, 200), normal(3, 33)
+    inputs = [x, *weights.inputs]
+    inputs += [None] * (5 - len(inputs)) + [bias]
+    constants = [k for k in range(1, 6) if k < len(inputs) and inputs[k] is not None]
+    model = model_of(
+        "MatMulNBits",
+        inputs,
+        domain=MICROSOFT,
+        constants=constants,
+        accuracy_level=level,
+        **weights.sizes,
+    )
+    (expected,) = onnxruntime_results(model, {"x0": x})
+    got = product(x, weights, bias, accuracy_level=level)
+    scale = np.abs(expected).max()
+    assert np.abs(got - expected).max() <= (2e-2 if level == 4 else EXACT) * scale
+
+
+def test_flat_scales_and_zero_points_of_old_files():
+    weights, x = Weights(4, 100, 20, 16, 4, "bytes"), normal(5, 3, 100)
+    expected = exact(x, weights)
+    weights.scales, weights.zeros = weights.scales.reshape(-1), weights.zeros.reshape(-1)
+    assert_near(product(x, weights), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_16_bit_floats(dtype):
+    weights = Weights(6, 96, 40, 32, 4, "floats")
+    x = normal(7, 4, 96).astype(dtype)
+    weights.scales, weights.zeros = weights.scales.astype(dtype), weights.zeros.astype(dtype)
+    got = product(x, weights, normal(8, 40).astype(dtype))
+    assert got.dtype == dtype
+    expected = exact(x.astype(np.float64), weights, normal(8, 40).astype(dtype).astype(np.float64))
+    error = np.abs(got.astype(np.float64) - expected).max()
+    assert error <= (2e-3 if dtype == np.float16 else 2e-2) * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("zeros", KINDS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_that_only_the_run_brings(bits, zeros):
+    weights, x = Weights(9, 70, 19, 16, bits, zeros, halves=False), normal(10, 5, 70)
+    assert_near(product(x, weights, constants=()), exact(x, weights))
+    assert_near(product(x, weights, constants=(1, 2)), exact(x, weights))
+
+
+def test_rows_that_are_not_finite():
+    weights = Weights(11, 64, 20, 32, 4)
+    x = normal(12, 4, 64)
+    x[1, 3], x[2, 40] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        expected = exact(x, weights)
+    got = product(x, weights)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(expected))
+    np.testing.assert_array_equal(np.isposinf(got), np.isposinf(expected))
+    np.testing.assert_allclose(got[[0, 3]], expected[[0, 3]], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-40, 1e-33, 1e30])
+def test_rows_of_any_size(factor):
+    weights, x = Weights(13, 64, 20, 32, 4), normal(14, 2, 64) * np.float32(factor)
+    np.testing.assert_allclose(
+        product(x, weights), exact(x, weights), rtol=1e-3, atol=1e-28 + 1e-3 * factor
+    )
+
+
+def test_weights_that_are_left_out_are_zeros():
+    weights, x, bias = Weights(15, 32, 8, 16, 4), normal(16, 3, 32), normal(17, 8)
+    weights.packed = np.zeros((8, 0, 8), np.uint8)
+    np.testing.assert_array_equal(product(x, weights, bias), np.tile(bias, (3, 1)))
+
+
+def test_shapes_change_without_packing_again():
+    weights = Weights(18, 128, 48, 32, 4, "bytes")
+    model = model_of(
+        "MatMulNBits",
+        [normal(0, 1, 1, 128), *weights.inputs],
+        domain=MICROSOFT,
+        constants=(1, 2, 3),
+        **weights.sizes,
+    )
+    core = partita.Core()
+    request = core.compile_model(core.read_model(model.SerializeToString()), "CPU")
+    request = request.create_infer_request()
+    for rows in (1, 7, 1, 40, 300):
+        x = normal(rows, 2, rows, 128)
+        assert_near(np.array(request.infer({"x0": x})[0]), exact(x, weights))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"bits": 2}, "bits is 2; takes 4, 8"),
+        ({"block_size": 512}, "block_size is 512; takes 16, 32"),
+        ({"weight_prepacked": 1}, "packed for another device"),
+    ],
+)
+def test_what_is_refused(changes, said):
+    weights = Weights(19, 512, 8, 32, 4)
+    with pytest.raises(CompileError, match=said):
+        product(normal(0, 1, 512), weights, **changes)
+
+
+def test_an_order_of_columns_is_refused():
+    weights = Weights(20, 32, 8, 16, 4)
+    inputs = [normal(0, 1, 32), *weights.inputs, None, np.zeros(32, np.int32)]
+    with pytest.raises(CompileError, match="g_idx"):
+        run_ours("MatMulNBits", inputs, domain=MICROSOFT, **weights.sizes)
+
+
+@pytest.mark.parametrize(
+    ("place", "shape"), [(0, (2, 31)), (1, (8, 2, 7)), (2, (8, 3)), (3, (8, 2)), (5, (9,))]
+)
+def test_shapes_that_do_not_fit(place, shape):
+    weights = Weights(21, 32, 8, 16, 4, "bytes")
+    inputs = [normal(0, 2, 32), *weights.inputs, None, normal(1, 8)]
+    inputs[place] = np.resize(inputs[place], shape)
+    with pytest.raises(CompileError, match="MatMulNBits"):
+        run_ours("MatMulNBits", inputs, domain=MICROSOFT, **weights.sizes)
+
+
+def look_up(index, inputs, **attributes):
+    """Ours and onnxruntime's."""
+    inputs = [inputs[0], index, *inputs[1:]]
+    constants = [k for k in range(len(inputs)) if k != 1]
+    arguments = {"domain": MICROSOFT, "constants": constants, **attributes}
+    model = model_of("GatherBlockQuantized", inputs, **arguments)
+    (expected,) = onnxruntime_results(model, {"x1": index})
+    (got,) = run_ours("GatherBlockQuantized", inputs, **arguments)
+    assert got.dtype == expected.dtype
+    np.testing.assert_allclose(got.astype(float), expected.astype(float), rtol=1e-6, atol=1e-6)
+
+
+INDEX = np.array([[0, 4, -1], [2, -5, 3]])
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("shape", [(5, 48), (5, 3, 72)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_rows_of_bytes(bits, zeros, shape, dtype):
+    rng = np.random.default_rng(0)
+    data = rng.integers(0, 256, (*shape[:-1], shape[-1] * bits // 8)).astype(np.uint8)
+    blocks = -(-shape[-1] // 16)
+    scales = rng.random((*shape[:-1], blocks)).astype(dtype)
+    inputs = [data, scales]
+    if zeros:
+        inputs.append(rng.integers(0, 256, (*shape[:-1], -(-blocks * bits // 8))).astype(np.uint8))
+    for index in (INDEX, INDEX.astype(np.int32)[0], np.array(3)):
+        look_up(index, inputs, bits=bits, block_size=16, quantize_axis=len(shape) - 1)
+
+
+def test_indices_without_a_row_give_zeros():
+    data = np.full((3, 16), 200, np.uint8)
+    (got,) = run_ours(
+        "GatherBlockQuantized",
+        [data, np.array([3, 1, -4]), np.ones((3, 1), np.float32)],
+        domain=MICROSOFT,
+        bits=8,
+        block_size=16,
+    )
+    np.testing.assert_array_equal(got, np.array([[0], [72], [0]]) * np.ones((3, 16)))
+
+
+@pytest.mark.parametrize("kind", ["int4", "uint4"])
+@pytest.mark.parametrize(
+    ("gathered", "blocked", "scales"),
+    [
+        (1, 2, (3, 6, 2)),
+        (0, 1, (3, 1, 32)),
+        (2, 0, (1, 6, 32)),
+        (1, 1, (3, 1, 32)),
+        (0, 2, (3, 6, 2)),
+    ],
+)
+@pytest.mark.parametrize("zeros", [False, True])
+def test_four_bits_along_any_axis(kind, gathered, blocked, scales, zeros):
+    rng, kind = np.random.default_rng(1), np.dtype(getattr(ml_dtypes, kind))
+    low, high = (-8, 8) if kind == ml_dtypes.int4 else (0, 16)
+    data = rng.integers(low, high, (3, 6, 32)).astype(kind)
+    inputs = [data, rng.random(scales).astype(np.float32)]
+    if zeros:
+        inputs.append(rng.integers(low, high, scales).astype(kind))
+    axes = {"gather_axis": gathered, "quantize_axis": blocked}
+    look_up(np.array([[1, -1], [0, 2]]), inputs, bits=4, block_size=16, **axes)
+
+
+def test_float_zero_points_of_look_ups():
+    data = np.arange(48, dtype=np.uint8).reshape(3, 16)
+    scales, zeros = np.array([[1], [2], [3]], np.float32), np.array([[0.5], [1], [2]], np.float32)
+    (got,) = run_ours(
+        "GatherBlockQuantized",
+        [data, np.array([2, 0]), scales, zeros],
+        domain=MICROSOFT,
+        bits=8,
+        block_size=16,
+    )
+    np.testing.assert_allclose(got, ((data - zeros) * scales)[[2, 0]])
+
+
+def test_look_ups_that_do_not_fit():
+    data = np.zeros((3, 16), np.uint8)
+    for scales in ((3, 2), (2, 1), (3,)):
+        inputs = [data, np.array([0]), np.ones(scales, np.float32)]
+        with pytest.raises(CompileError, match="GatherBlockQuantized"):
+            run_ours("GatherBlockQuantized", inputs, domain=MICROSOFT, bits=8, block_size=16)
+
+
+def test_queries_tell_what_is_not_taken():
+    weights = Weights(22, 32, 8, 16, 4)
+    inputs = [normal(0, 1, 32), *weights.inputs]
+    model = model_of("MatMulNBits", inputs, domain=MICROSOFT, **(weights.sizes | {"bits": 2}))
+    core = partita.Core()
+    result = core.query_model(core.read_model(model.SerializeToString()), "CPU")
+    assert [r.detail for r in result.reasons.values()] == ["bits is 2; takes 4, 8"]

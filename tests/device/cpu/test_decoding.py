@@ -1,0 +1,37 @@
+"""Decoding is one program for ever: no compiling, and no walk in Python, for a new length."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import numpy as np
+from decoders import WIDTH, grouped_decoder
+
+import partita
+from partita.lowering import Specializer
+from partita_cpu.runtime.device_model import CpuRunner
+
+
+def step(tokens, at):
+    return {
+        "x": np.ones((1, tokens, 2 * WIDTH), np.float32),
+        "seqlens_k": np.array([at + tokens - 1], np.int32),
+        "total_sequence_length": np.array(at + tokens, np.int32),
+    }
+
+
+def test_steps_of_all_lengths_are_one_bound_call():
+    core = partita.Core()
+    model = core.read_model(grouped_decoder().SerializeToString())
+    request = core.compile_model(model, "CPU").create_infer_request()
+    request.infer(step(7, 0))
+    for at in (7, 8):  # the second time tensors come again, they are bound
+        request.infer(step(1, at))
+    kernels = request.explain_execution()
+    with (
+        mock.patch.object(CpuRunner, "run", side_effect=AssertionError("walked")),
+        mock.patch.object(Specializer, "program", side_effect=AssertionError("compiled")),
+    ):
+        for at in range(9, 64):
+            request.infer(step(1, at))
+    assert request.explain_execution() == kernels
