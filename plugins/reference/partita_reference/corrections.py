@@ -22,10 +22,12 @@ from onnx.reference.ops.op_scatter_elements import ScatterElements
 
 from partita.lowering.corrected_reference import GatherElements
 from partita_reference.control_flow import Loop, Scan
+from partita_reference.decoder import DECODER
 from partita_reference.element_types import BY_TYPE
 from partita_reference.exact import EXACT
 from partita_reference.movement import Flatten, Pad, Slice, Unique, Unsqueeze
 from partita_reference.quantization import MatMulInteger, bounded_quantization
+from partita_reference.quantized_weights import QUANTIZED_WEIGHTS
 from partita_reference.recurrent import GRU, LSTM, RNN
 from partita_reference.rounding import (
     WIDENED,
@@ -289,4 +291,4 @@ def corrected_for(opset: int) -> list[type[OpRun]]:
         wide = widened(new, name) if new else widened_original(name, opset)
         if wide is not None:
             needed[name] = wide
-    return list(needed.values())
+    return [*needed.values(), *DECODER, *QUANTIZED_WEIGHTS]

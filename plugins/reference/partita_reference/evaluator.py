@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import RuntimeContextError
@@ -25,6 +26,7 @@ from partita.properties import DeviceProperties
 from partita.tensors.sequence_values import boxed, unboxed
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_reference.corrections import corrected_for
+from partita_reference.decoder import unread as unread_of_decoder
 from partita_reference.recurrent import ACTIVATIONS
 
 _OTHER_DOMAINS = {
@@ -90,7 +92,7 @@ def _unread(node: ir.Node) -> str | None:
         given = node.attributes.get("activations")
         names = [] if given is None else [name.lower() for name in given.as_strings()]
         return None if ACTIVATIONS.keys() >= set(names) else "activations"
-    return None
+    return unread_of_decoder(node)
 
 
 def missing(node: ir.Node) -> Reason | None:
@@ -119,6 +121,20 @@ def missing(node: ir.Node) -> Reason | None:
     return None
 
 
+def _name_left_out_outputs(graph: onnx.GraphProto) -> None:
+    """Gives outputs that are left out names that nothing reads.
+
+    The evaluator keeps them under the empty name, which is that of inputs that are left out.
+    """
+    for number, node in enumerate(graph.node):
+        for place, name in enumerate(node.output):
+            if not name:
+                node.output[place] = f"{graph.name}/left out/{number}.{place}"
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                _name_left_out_outputs(body)
+
+
 class ReferenceModel(DeviceModel):
     """A model held by the reference evaluator.
 
@@ -130,7 +146,9 @@ class ReferenceModel(DeviceModel):
         super().__init__(model, properties, device)
         try:
             opset = model.ir.opset_imports.get("", 1)
-            self.evaluator = ReferenceEvaluator(model.to_onnx(), new_ops=corrected_for(opset))
+            proto = model.to_onnx()
+            _name_left_out_outputs(proto.graph)
+            self.evaluator = ReferenceEvaluator(proto, new_ops=corrected_for(opset))
         except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
             raise CompileError(
                 f"The reference evaluator refuses '{model.name}': {error}"

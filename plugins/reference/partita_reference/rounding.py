@@ -21,7 +21,7 @@ WIDENED = (
     *("ReduceMean", "ReduceSum", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum"),
     *("ReduceLogSumExp", "ReduceProd", "CumSum", "Mean", "Sum"),
     *("LayerNormalization", "InstanceNormalization", "BatchNormalization", "LpNormalization"),
-    *("GroupNormalization", "MeanVarianceNormalization", "RMSNormalization", "LRN"),
+    *("GroupNormalization", "MeanVarianceNormalization", "LRN"),
     *("MatMul", "Gemm", "Conv", "ConvTranspose", "Einsum", "AveragePool", "GlobalAveragePool"),
     *("LpPool", "GlobalLpPool", "Sigmoid", "Softplus", "Elu", "Selu", "Celu", "HardSigmoid"),
     *("HardSwish", "Mish", "Gelu", "Softsign", "Tanh", "Erf", "Pow", "LSTM", "GRU", "RNN"),

@@ -202,3 +202,21 @@ def test_unknown_activations_are_refused(attribute, value, taken):
     if not taken:
         assert answer.reasons["lstm"].code == partita.ReasonCode.UNSUPPORTED_ATTRIBUTE
         assert attribute in answer.reasons["lstm"].detail
+
+
+def test_an_output_that_is_left_out_is_no_input_that_is_left_out(core):
+    rng = np.random.default_rng(0)
+    weights = [
+        weight("w", rng.normal(size=(1, 12, 2)).astype(np.float32)),
+        weight("r", rng.normal(size=(1, 12, 3)).astype(np.float32)),
+        weight("most", np.float32(0.1)),
+    ]
+    nodes = [
+        node("LSTM", ["x", "w", "r"], ["", "h"], "lstm", hidden_size=3),
+        node("Clip", ["h", "", "most"], "y", "clip"),
+    ]
+    model = model_of(nodes, [value("x", (4, 1, 2))], ["y"], weights)
+    x = rng.normal(size=(4, 1, 2)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = core.compile_model(model, "REFERENCE")(x)["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)

@@ -1,0 +1,126 @@
+"""REFERENCE's operators of language models, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from judge import onnxruntime_results
+from onnx import helper, numpy_helper
+
+import partita
+from partita.errors import UnsupportedOpError
+
+MICROSOFT = "com.microsoft"
+
+
+def both(op_type, inputs, outputs, domain=MICROSOFT, constants=(), **attributes):
+    """What REFERENCE computes through a compiled model, and what onnxruntime does."""
+    names = ["" if x is None else f"x{n}" for n, x in enumerate(inputs)]
+    results = [f"y{n}" for n in range(len(outputs))]
+    node = helper.make_node(op_type, names, results, domain=domain, **attributes)
+    given = {f"x{n}": x for n, x in enumerate(inputs) if x is not None}
+    ports = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in given.items()
+        if name not in constants
+    ]
+    made = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None)
+        for name, kind in zip(results, outputs, strict=True)
+    ]
+    weights = [numpy_helper.from_array(given[name], name) for name in constants]
+    graph = helper.make_graph([node], "single", ports, made, weights)
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    feeds = {name: x for name, x in given.items() if name not in constants}
+    compiled = partita.Core().compile_model(model.SerializeToString(), "REFERENCE")
+    found = compiled(feeds)
+    return [found[name] for name in results], onnxruntime_results(model, feeds)
+
+
+def assert_close(found, judged, tolerance=1e-5):
+    for got, want in zip(found, judged, strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def small(seed, *shape):
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros"),  # onnxruntime has no float zero points with 8 bits
+    [(4, "none"), (4, "packed"), (4, "float"), (8, "none"), (8, "packed")],
+)
+def test_mat_mul_n_bits(bits, zeros):
+    columns, rows, block = 6, 72, 32
+    blocks = 3
+    inputs = [normal(1, 2, 5, rows), small(2, columns, blocks, block * bits // 8)]
+    inputs += [normal(3, columns * blocks), None, None, normal(5, columns)]
+    if zeros == "packed":
+        inputs[3] = small(4, columns * -(-blocks * bits // 8))
+    elif zeros == "float":
+        inputs[3] = 8 + normal(4, columns * blocks)
+    attributes = {"K": rows, "N": columns, "bits": bits, "block_size": block}
+    constants = ("x1", "x2", "x3")[: 2 if zeros == "none" else 3]
+    found, judged = both("MatMulNBits", inputs, [np.float32], constants=constants, **attributes)
+    assert_close(found, judged, 2e-4)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("with_zeros", [False, True])
+def test_gather_block_quantized(bits, with_zeros):
+    rows, width, block = 9, 64, 16
+    inputs = [small(1, rows, width * bits // 8), np.array([[3, 0, 8], [-1, 2, 2]])]
+    inputs += [normal(2, rows, width // block)]
+    inputs += [small(3, rows, width // block * bits // 8)] if with_zeros else []
+    attributes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
+    found, judged = both("GatherBlockQuantized", inputs, [np.float32], **attributes)
+    assert_close(found, judged)
+
+
+def test_simplified_normalization():
+    x, scale = normal(1, 2, 3, 8), normal(2, 8)
+    operator = "SimplifiedLayerNormalization"
+    found, judged = both(operator, [x, scale], [np.float32] * 2, "", epsilon=1e-3)
+    assert_close(found, judged)
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+def test_skip_normalization(terms):
+    x, scale = normal(1, 2, 3, 8), normal(2, 8)
+    others = [normal(3, 2, 3, 8), scale, normal(4, 8)][: terms + 1]
+    operator = "SkipSimplifiedLayerNormalization"
+    found, judged = both(operator, [x, *others], [np.float32] * 4, epsilon=1e-3)
+    assert_close([found[n] for n in (0, 2, 3)], [judged[n] for n in (0, 2, 3)])
+
+
+@pytest.mark.parametrize("positions", [[2], [[4, 0, 1], [1, 2, 3]]])
+def test_rotary_embedding(positions):
+    inputs = [normal(1, 2, 3, 32), np.array(positions), normal(2, 9, 8), normal(3, 9, 8)]
+    found, judged = both("RotaryEmbedding", inputs, [np.float32])
+    assert_close(found, judged)
+
+
+def test_attention_over_a_cache():
+    inputs = [normal(1, 2, 1, 64), normal(2, 2, 1, 32), normal(3, 2, 1, 32)]
+    inputs += [normal(4, 2, 2, 12, 16), normal(5, 2, 2, 12, 16)]
+    inputs += [np.array([8, 10], np.int32), np.array(11, np.int32), normal(6, 12, 8)]
+    inputs += [normal(7, 12, 8)]
+    attributes = {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}
+    found, judged = both("GroupQueryAttention", inputs, [np.float32] * 3, **attributes)
+    assert_close(found[:1], judged[:1])
+    for row, length in enumerate((9, 11)):
+        pairs = [(found[n][row, :, :length], judged[n][row, :, :length]) for n in (1, 2)]
+        for got, want in pairs:
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_not_implemented_is_refused():
+    inputs = [normal(1, 2, 3, 32), np.array([2]), normal(2, 9, 8), normal(3, 9, 8)]
+    with pytest.raises(UnsupportedOpError, match="is_packed_batching"):
+        both("RotaryEmbedding", inputs, [np.float32], is_packed_batching=1)
