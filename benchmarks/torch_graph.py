@@ -54,6 +54,8 @@ class TorchGraph:
         tensor = tensor.to(self.device, dtype)
         if tensor.ndim == 4:
             return tensor.contiguous(memory_format=self.torch.channels_last)
+        if tensor.ndim == 5:
+            return tensor.contiguous(memory_format=self.torch.channels_last_3d)
         return tensor
 
     def __call__(self, *inputs: Any) -> Any:
@@ -85,9 +87,9 @@ class TorchGraph:
 
     def conv(self, op: str, attrs: Any, x: Any, w: Any, b: Any = None) -> Any:
         x, pads = self._padded(x, attrs)
-        strides, dilations = attrs.get("strides", [1, 1]), attrs.get("dilations", [1, 1])
-        group = attrs.get("group", 1)
-        return self.torch.nn.functional.conv2d(x, w, b, strides, pads, dilations, group)
+        strides, dilations = attrs.get("strides", 1), attrs.get("dilations", 1)
+        method = getattr(self.torch.nn.functional, f"conv{x.ndim - 2}d")
+        return method(x, w, b, strides, pads, dilations, attrs.get("group", 1))
 
     def pool(self, op: str, attrs: Any, x: Any) -> Any:
         f = self.torch.nn.functional
@@ -102,11 +104,13 @@ class TorchGraph:
 
     def _padded(self, x: Any, attrs: Any, fill: float = 0.0) -> tuple[Any, list[int]]:
         """PyTorch pads both ends alike; what is not alike is padded first."""
-        top, left, bottom, right = attrs.get("pads", [0] * 4)
-        if (top, left) == (bottom, right):
-            return x, [top, left]
-        pads = (left, right, top, bottom)
-        return self.torch.nn.functional.pad(x, pads, value=fill), [0, 0]
+        rank = x.ndim - 2
+        pads = attrs.get("pads", [0] * 2 * rank)
+        before, after = pads[:rank], pads[rank:]
+        if before == after:
+            return x, before
+        both = [pad for axis in reversed(range(rank)) for pad in (before[axis], after[axis])]
+        return self.torch.nn.functional.pad(x, both, value=fill), [0] * rank
 
     def gemm(self, op: str, attrs: Any, a: Any, b: Any, c: Any = None) -> Any:
         a = a.T if attrs.get("transA", 0) else a

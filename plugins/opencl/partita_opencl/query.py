@@ -28,7 +28,7 @@ def verdicts(model: Model, trials: DeviceTrials | None = None) -> dict[str, Reas
 
     ``trials`` tells what the driver can do; by default, all that is in the table.
     """
-    graph = lower(model)
+    graph = lower(model, for_query=True)
     reasons = refusals(graph, trials)
     lowered = {node.name for node in graph.nodes}
     functions = {(domain, name) for domain, name, _ in model.ir.functions}

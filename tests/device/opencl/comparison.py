@@ -52,7 +52,8 @@ def build(nodes, feeds, outputs, weights=(), opset=18, dynamic=False):
     graph = helper.make_graph(
         nodes, "g", ports, [helper.make_empty_tensor_value_info(n) for n in outputs], weights
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    versions = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=versions, ir_version=10)
 
 
 def expected(model, feeds):

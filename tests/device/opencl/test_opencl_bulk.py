@@ -30,7 +30,8 @@ def copy_engine(monkeypatch):
             pytest.skip("this processor of NVIDIA has no such engine")
         brought = next(tile for tile in product_tiles.STREAM_TILES if tile.bulk)
         free = replace(brought, latency=0.0, work=0.0, start=0.0, store=0.0)
-        monkeypatch.setattr(product_tiles, "STREAM_TILES", (*product_tiles.STREAM_TILES, free))
+        tiles = [free if tile is brought else tile for tile in product_tiles.STREAM_TILES]
+        monkeypatch.setattr(product_tiles, "STREAM_TILES", tuple(tiles))
         return
     of = Tuning.of
     able = {"warpgroups": True, "copy_engine": True}

@@ -295,3 +295,17 @@ def test_contexts_are_left_at_exit():
     kept = [device.context]
     del device
     assert sys.getrefcount(kept[0]) == sys.getrefcount(holder[0]) + 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limits")
+def test_a_verdict_of_a_process_with_little_memory_holds_for_no_other():
+    """Drivers fail where memory may not be had, and must not be given up for it."""
+    code = """
+import resource
+from partita_opencl.drivers.installed_drivers import Driver
+driver = Driver("a driver", "", "libOpenCL.so.1")
+before = driver.marks()
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, resource.RLIM_INFINITY))
+assert driver.marks() != before
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

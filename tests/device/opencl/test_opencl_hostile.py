@@ -114,3 +114,24 @@ def test_padded_images_of_more_elements_than_kernels_count():
     model, feeds = single("Conv", [floats(1, 2, 5, 5), floats(2, 2, 3, 3)], attrs, constant=[1])
     with pytest.raises(PartitaError, match="device OPENCL takes 2147483647"):
         compiled(model)(feeds)
+
+
+@pytest.mark.parametrize("value", [300.0, -1.0, np.inf, np.nan])
+def test_places_outside_take_a_number_that_the_type_has(value):
+    """The host's cast made anything of it."""
+    attrs = {
+        "coordinate_transformation_mode": "tf_crop_and_resize",
+        "extrapolation_value": float(value),
+    }
+    region, scales = np.array([-1, 2], np.float32), np.array([2], np.float32)
+    model, _ = single("Resize", [np.ones(3, np.uint8), region, scales], attrs, constant=[1, 2])
+    with pytest.raises(PartitaError, match=f"extrapolation_value {value}, which uint8 does not"):
+        compiled(model)
+
+
+def test_planes_of_more_elements_than_float32_counts_are_picked_whole():
+    """From 2**24 on, places that were computed in float32 were those of a neighbour."""
+    x = (np.arange((1 << 24) + 10) % 251).astype(np.uint8)[None]
+    model, feeds = single("Resize", [x, None, np.array([2, 1], np.float32)], constant=[2])
+    (found,) = compiled(model)(feeds).values()
+    np.testing.assert_array_equal(found, np.repeat(x, 2, axis=0))

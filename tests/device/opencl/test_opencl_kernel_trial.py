@@ -289,8 +289,9 @@ def test_families_that_sum_by_fma_have_forms():
     cl = Path(kernel_trial.__file__).parents[1] / "cl"
     using = {file.stem for file in cl.glob("*.cl") if "fma(" in file.read_text()}
     assert using == {
-        *("conv_depthwise", "conv_transpose", "driver_trial", "lrn", "normalize", "prelude"),
-        *("product_lanes", "product_tile", "product_vector", "window_last"),
+        *("cache_attention", "conv_depthwise", "conv_transpose", "driver_trial", "lrn"),
+        *("normalize", "prelude"),
+        *("block_product", "product_lanes", "product_tile", "product_vector", "window_last"),
     }
 
 

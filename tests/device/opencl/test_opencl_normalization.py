@@ -2,9 +2,12 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from .comparison import check_single, compiled, floats, int64s, integers, single
+import partita
+
+from .comparison import build, check, check_single, compiled, floats, int64s, integers, single
 
 
 @pytest.mark.parametrize("axis", [-1, 1, -2])
@@ -47,6 +50,44 @@ def test_rms_normalization_against_its_definition():
     wanted = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale
     found = compiled(model).infer_new_request(feeds)[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("depth", [33, 2048])
+def test_simplified_layer_normalization(dtype, depth):
+    inputs = [floats(2, 3, depth).astype(dtype), floats(depth, seed=1).astype(dtype)]
+    tolerance = 1e-4 if dtype == np.float32 else 4e-3
+    attrs = {"epsilon": 1e-5}
+    check_single("SimplifiedLayerNormalization", inputs, attrs, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("skip", [(2, 3, 40), (1, 3, 40), (3, 40)])
+def test_normalization_of_a_sum(dtype, biased, skip):
+    inputs = [floats(2, 3, 40), floats(*skip, seed=1), floats(40, seed=2), floats(40, seed=3)]
+    inputs = [x.astype(dtype) for x in inputs[: 3 + biased]]
+    names = [f"x{place}" for place in range(len(inputs))]
+    node = helper.make_node(
+        "SkipSimplifiedLayerNormalization",
+        names,
+        ["y", "", "", "sum"],
+        domain="com.microsoft",
+        epsilon=1e-5,
+    )
+    feeds = dict(zip(names, inputs, strict=True))
+    tolerance = 1e-4 if dtype == np.float32 else 4e-3
+    check(build([node], feeds, ["y", "sum"]), feeds, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_sums_of_what_does_not_fit(place):
+    inputs = [floats(2, 3, 40), floats(2, 3, 40), floats(40), floats(40)]
+    inputs[place] = floats(3)
+    attrs = {"domain": "com.microsoft"}
+    model, feeds = single("SkipSimplifiedLayerNormalization", inputs, attrs)
+    with pytest.raises(partita.PartitaError, match="broadcast"):
+        compiled(model).infer_new_request(feeds)
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

@@ -120,6 +120,8 @@ def test_results_repeat_bit_for_bit():
 
 @pytest.mark.parametrize("hands_over", [True, False])
 def test_parts_of_sums_are_added_inside_the_kernel_or_by_a_second_one(monkeypatch, hands_over):
+    if hands_over and "PoCL 5" in find_device("").identity:
+        pytest.skip("PoCL 5 makes wrong code of kernels that hand sums over, which it never gets")
     monkeypatch.setattr(Limits, "hands_over", hands_over)
     for shapes in (((9, 5000), (5000, 20)), ((40, 3000), (3000, 37)), ((2, 5, 2000), (2, 2000, 8))):
         left, right = (floats(*shape, seed=n) for n, shape in enumerate(shapes))

@@ -171,3 +171,16 @@ def test_a_device_that_waits_wrongly_launches_kernels(monkeypatch):
     network = Network()
     network.block("x", "p", 64, 64, 128)
     assert "product_run" not in check(network, {"x": floats(1, 64, 6, 5)}, ["p"])
+
+
+@pytest.mark.parametrize(("most", "runs"), [(50000, 0), (60000, 1)])
+def test_runs_whose_ends_are_beyond_an_int_stay_apart(monkeypatch, most, runs):
+    """Their weights and what lies between them were counted, and their input was not."""
+    monkeypatch.setattr(persistent_kernel, "MOST_ELEMENTS", most)
+    network = Network()
+    network.conv("x", "a", 256, 64)
+    for x, y in ("ab", "bc", "cd"):
+        network.conv(x, y, 64, 64)
+    network.op("Relu", "e", "d")
+    kernels = check(network, {"x": floats(1, 256, 10, 20)}, ["e"])
+    assert kernels.count("product_run") == runs

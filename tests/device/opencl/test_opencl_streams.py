@@ -3,32 +3,53 @@
 Devices without matrix units compute the same kernels by ordinary arithmetic.
 """
 
+import functools
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from partita.errors import PartitaError
 from partita_opencl.device.device import find_device
 from partita_opencl.drivers.hopper_ptx import HIDDEN, multiplier, unhidden
+from partita_opencl.emitters import nhwc_images
 from partita_opencl.launches.work_sizes import Tuning
 from partita_opencl.runtime import device_model as compiled_module
+from partita_opencl.trials import matrix_unit_checks
 from partita_opencl.trials.matrix_unit_checks import Units
 from partita_opencl.tuning import product_tiles
 from partita_opencl.tuning.product_tiles import StreamTile
 
-from .comparison import build, compiled, expected, floats, int64s
+from .comparison import build, compiled, expected, floats, int64s, integers
 
 
 @pytest.fixture(autouse=True)
 def matrix_units(monkeypatch):
-    """Kernels for matrix units, computing without them where the device has none."""
+    """Kernels for matrix units, computing without them where the device has none.
+
+    Such a device is never asked whether its driver makes right code of them, so it is asked here.
+    """
     device = find_device("")
     monkeypatch.setattr(device, "limits", replace(device.limits, matrix_units=True))
     if not device.limits.is_nvidia:
         monkeypatch.setattr(
             compiled_module, "objections", lambda _, wanted: dict.fromkeys(wanted, "")
         )
+        if fault := fault_of_units(device.id):
+            pytest.skip(f"{device.identity} fails the trial of these kernels: {fault}")
+
+
+@functools.cache
+def fault_of_units(device_id):
+    """What a driver computes wrongly of these kernels; empty if nothing."""
+    limits = find_device(device_id).limits
+    parts = range(matrix_unit_checks.parts(Units.MATRIX, limits))
+    faults = (matrix_unit_checks.fault(device_id, Units.MATRIX, part) for part in parts)
+    return next(filter(None, faults), "")
 
 
 def request_of(model, **properties):
@@ -145,7 +166,8 @@ TILES = [
 def test_tiles_of_other_shapes(monkeypatch, tile):
     """A warpgroup's tile too: its sums lie in the same fragments, its copies run further ahead."""
     monkeypatch.setattr(product_tiles, "CPU_STREAM_TILES", (tile,))
-    monkeypatch.setattr(product_tiles, "STREAM_TILES", (tile,))
+    others = replace(product_tiles.STREAM_TILES[0], start=1e9)  # for what a warp does alone
+    monkeypatch.setattr(product_tiles, "STREAM_TILES", (tile, others))
     of = Tuning.of
     able = find_device("").limits.warpgroups or not find_device("").limits.is_nvidia
     monkeypatch.setattr(Tuning, "of", lambda *a, **how: replace(of(*a, **how), warpgroups=able))
@@ -361,3 +383,94 @@ def test_a_trial_of_warpgroups_that_fails_leaves_the_warps(monkeypatch):
     request.infer(feeds)
     [info, *_] = [i for i in request.get_profiling_info() if i.node_type == "MatMul"]
     assert "product_stream (stepped back: no wgmma here)" in info.exec_type
+
+
+def test_rows_of_a_tile_that_are_not_there_read_nothing_by_taps_far_away():
+    """They were said to lie 2**30 rows above the image, and a tap lay as many below."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.device.opencl.far_taps"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_padding_beyond_what_kernels_count_is_refused():
+    """The end of a window was a number of 32 bits that had wrapped."""
+    most = 2**31 - 1
+    attrs = {"strides": [1 << 30, 1], "pads": [most, 0, most, 0]}
+    model = build([conv("", "x", "y", bias=False, **attrs)], {"x": floats(1, 8, 8, 8)}, ["y"],
+                  weights(w=(16, 8, 2, 1)))  # fmt: skip
+    with pytest.raises(PartitaError, match="device OPENCL takes 2147483647"):
+        request_of(model)
+
+
+def test_pictures_of_all_images_are_addressed_by_an_int(monkeypatch):
+    """Each image was small enough, and all of them together were not."""
+    feeds = {"x": floats(4, 3, 8, 8)}
+    nodes = [conv("", "x", "y", bias=False, strides=[2, 2], pads=SAME)]
+    model = build(nodes, feeds, ["y"], weights(w=(16, 3, 3, 3)))
+    check(model, feeds)
+    monkeypatch.setattr(nhwc_images, "LARGEST_IMAGE", 1500)
+    with pytest.raises(PartitaError, match=r"pads 4 images to \[10, 10\] pixels of 4 elements"):
+        request_of(model)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks(bits, biased):
+    """Weights of a few bits are unpacked to what the kernels of products take."""
+    x, bias = floats(30, 64), floats(40, seed=3)
+    data = integers(40, 2, 4 * bits, low=0, high=256, dtype=np.uint8)
+    scales = floats(40, 2, seed=1) / 16
+    arrays = {"data": data, "scales": scales, **({"bias": bias} if biased else {})}
+    inputs = ["x", "data", "scales", "", "", "bias"][: 6 if biased else 3]
+    attrs = {"K": 64, "N": 40, "bits": bits, "block_size": 32, "domain": "com.microsoft"}
+    node = helper.make_node("MatMulNBits", inputs, ["y"], "y", **attrs)
+    weights = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    kernels = check(build([node], {"x": x}, ["y"], weights), {"x": x})
+    assert "block_unpack" in kernels
+    assert any(kernel.startswith("product_stream") for kernel in kernels)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_decoders_of_halves(rows):
+    """Products of halves take in norms, residuals and gates as those of weights of few bits do."""
+    made = weights(wq=(64, 32), wk=(64, 32), wv=(64, 32), wo=(32, 64), gate=(64, 48), up=(64, 48))
+    made += weights(down=(48, 64), scale=(64,))
+    lengths = {"last": np.array([rows + 4], np.int32), "total": np.array(rows + 5, np.int32)}
+    feeds = {"x": floats(1, rows, 64), **lengths}
+    feeds |= {name: floats(1, 2, rows + 5, 16, seed=7) for name in ("keys", "values")}
+    attention = {"num_heads": 2, "kv_num_heads": 2, "domain": "com.microsoft"}
+    skip = {"domain": "com.microsoft", "epsilon": 1e-5}
+    nodes = [
+        helper.make_node("SimplifiedLayerNormalization", ["x", "scale"], ["n"], epsilon=1e-5),
+        *(helper.make_node("MatMul", ["n", f"w{name}"], [name]) for name in "qkv"),
+        helper.make_node(
+            "GroupQueryAttention",
+            ["q", "k", "v", "keys", "values", "last", "total"],
+            ["a", "new_keys", "new_values"],
+            **attention,
+        ),
+        helper.make_node("MatMul", ["a", "wo"], ["o"]),
+        helper.make_node(
+            "SkipSimplifiedLayerNormalization", ["x", "o", "scale"], ["m", "", "", "sum"], **skip
+        ),
+        helper.make_node("MatMul", ["m", "gate"], ["g"]),
+        helper.make_node("MatMul", ["m", "up"], ["u"]),
+        helper.make_node("Sigmoid", ["g"], ["open"]),
+        helper.make_node("Mul", ["g", "open"], ["active"]),
+        helper.make_node("Mul", ["active", "u"], ["gated"]),
+        helper.make_node("MatMul", ["gated", "down"], ["d"]),
+        helper.make_node(
+            "SkipSimplifiedLayerNormalization", ["sum", "d", "scale"], ["y", "", "", ""], **skip
+        ),
+    ]
+    for number, node in enumerate(nodes):
+        node.name = f"n{number}"
+    kernels = check(build(nodes, feeds, ["y", "new_keys"], made, opset=21), feeds, 4e-3)
+    products = [name for name in kernels if name.startswith(("block_product", "product_stream"))]
+    assert len(products) == 4
+    assert all(name.startswith("block" if rows < 5 else "product") for name in products)

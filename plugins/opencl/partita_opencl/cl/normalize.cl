@@ -3,6 +3,7 @@
 // per part of a row (GroupNormalization). A row belongs to a work-group.
 //
 // Options: ITEMS (a power of two), ROOT_MEAN_SQUARE: no mean is subtracted
+//   SKIP  the rows are sums of x, `skip` and, if there are such, `addends`; they go to `total`
 
 float sum_over_group(__local float* partial, const int lid, const float value) {
   partial[lid] = value;
@@ -23,12 +24,25 @@ void normalize_rows(
     // Scale of element i of a row is scale[(row % channels) * row_step + i / element_div].
     const int channels, const int row_step, const int element_div, const int has_bias,
     const float epsilon
+#ifdef SKIP
+    , __global const REAL* restrict skip, __global const REAL* restrict addends,
+    __global REAL* total, const int has_addends
+#endif
 ) {
   __local float partial[ITEMS];
   const int lid = get_local_id(0);
   const size_t row = get_group_id(0);
-  __global const REAL* from = x + row * depth;
   __global REAL* to = y + row * depth;
+#ifdef SKIP
+  // An item reads again what it wrote itself.
+  __global REAL* from = total + row * depth;
+  for (int i = lid; i < depth; i += ITEMS) {
+    const float sum = GET(x, row * depth + i) + GET(skip, row * depth + i);
+    PUT(from, i, sum + (has_addends ? GET(addends, i) : 0.0f));
+  }
+#else
+  __global const REAL* from = x + row * depth;
+#endif
 
 #ifdef ROOT_MEAN_SQUARE
   const float mean = 0.0f;

@@ -110,7 +110,7 @@ void product_run(
         const int m = m0 + row0 + i * LOAD_ROWS;
         const int n = m / (out_x * out_y), p = m - n * (out_x * out_y);
         const int oy = p / out_x, ox = p - oy * out_x;
-        iy[i] = m < rows ? oy * record[STRIDE_Y] - record[PAD_Y] : -(1 << 30);
+        iy[i] = m < rows ? oy * record[STRIDE_Y] - record[PAD_Y] : INT_MIN;  // no tap reaches the image
         ix[i] = ox * record[STRIDE_X] - record[PAD_X];
         base[i] = ((n * image_y + iy[i]) * image_x + ix[i]) * pitch;
       }

@@ -153,7 +153,7 @@ void product_stream(
     const int n = m / (out.x * out.y), p = m - n * (out.x * out.y);
     const int oy = p / out.x, ox = p - oy * out.x;
 #ifdef TAPS
-    iy[i] = m < rows ? oy * step.y - step.w : -(1 << 30);
+    iy[i] = m < rows ? oy * step.y - step.w : INT_MIN;  // no tap reaches the image
     ix[i] = ox * step.x - step.z;
     base[i] = ((n * image.y + iy[i]) * image.x + ix[i]) * pitch;
 #else

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from partita.errors import InferError
 from partita.tensors.layout import Layout
 from partita.tensors.layout_tensor import LaidOutTensor, stored_as
 from partita.tensors.tensor import HOST, HostTensor, Tensor
@@ -77,6 +79,28 @@ class OpenClTensor(Tensor):
         elif array.nbytes:
             cl.enqueue_copy(self._owner.downloads, raw(array), self.buffer, is_blocking=True)
 
+    def copy_from(self, source: Tensor) -> None:
+        """Takes the elements of a tensor of the same shape, type and layout, wherever it lies.
+
+        Raises:
+            InferError: It has another one.
+        """
+        import pyopencl as cl
+
+        if (source.shape, source.dtype, source.layout) != (self.shape, self.dtype, self.layout):
+            raise InferError(f"{self!r} cannot take the elements of {source!r}.")
+        array = np.ascontiguousarray(source.stored())
+        if array.nbytes:
+            cl.enqueue_copy(self._owner.transfers, self.buffer, raw(array), is_blocking=True)
+
+    def clear(self) -> None:
+        """Makes all elements zero, on the device."""
+        import pyopencl as cl
+
+        if self._stored_bytes:
+            zero, queue = np.zeros(1, np.uint8), self._owner.transfers
+            cl.enqueue_fill_buffer(queue, self.buffer, zero, 0, self._stored_bytes).wait()
+
     @property
     def _stored_bytes(self) -> int:
         return self.nbytes if self.layout is None else self.layout.nbytes(self.shape)
@@ -84,6 +108,20 @@ class OpenClTensor(Tensor):
     def retyped(self, dtype: np.dtype[Any], layout: Layout | None) -> OpenClTensor:
         """The same buffer under another type."""
         return OpenClTensor(self.buffer, self.shape, dtype, self._owner, self.device, layout)
+
+
+def device_zeros(
+    shape: tuple[int, ...], dtype: np.dtype[Any], device: Device, plugin_name: str
+) -> OpenClTensor:
+    """A tensor of zeros in the device's memory.
+
+    Raises:
+        DeviceMemoryError: The device has no room.
+    """
+    buffer = device.pool.allocate(math.prod(shape) * dtype.itemsize)
+    tensor = OpenClTensor(buffer, shape, dtype, device, f"{plugin_name}.{device.id}")
+    tensor.clear()
+    return tensor
 
 
 def in_memory(tensor: Tensor, layout: Layout | None) -> Tensor:

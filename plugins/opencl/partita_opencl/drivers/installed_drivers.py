@@ -60,7 +60,14 @@ class Driver:
     def marks(self) -> list[str]:
         """What tells this driver, as it is installed now, on this machine from others."""
         files = [self.origin, _find_library(self.binary)]
-        return [self.name, self.binary, self.form, *map(_stamp, files), *machine_marks()]
+        return [
+            self.name,
+            self.binary,
+            self.form,
+            *map(_stamp, files),
+            *machine_marks(),
+            *memory_limits(),
+        ]
 
 
 @functools.cache
@@ -68,6 +75,17 @@ def machine_marks() -> tuple[str, ...]:
     """What tells this processor, system and binding from others."""
     processor = processor_identity() or processor_name()
     return processor, platform.system(), platform.release(), _version("pyopencl")
+
+
+def memory_limits() -> tuple[str, ...]:
+    """The limits on this process's memory: a driver that fails by them is none that fails."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return ()
+    kinds = {"address space": resource.RLIMIT_AS, "data": resource.RLIMIT_DATA}
+    found = {name: resource.getrlimit(kind)[0] for name, kind in kinds.items()}
+    return tuple(f"{name} {most}" for name, most in found.items() if most != resource.RLIM_INFINITY)
 
 
 def installed() -> list[Driver]:

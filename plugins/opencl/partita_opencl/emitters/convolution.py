@@ -75,7 +75,7 @@ def conv(
     groups = int(node.attrs.get("group", 1))
     window = window_of(node, x.shape[2:], w.shape[2:])
     sizes = _Conv(x.shape[0], x.shape[1], w.shape[0], groups, window)
-    check_size(node, x, window)
+    check_size(node, x.size // max(x.shape[0], 1), x.shape[1], window)
     out = k.empty((sizes.images, sizes.filters, *window.out[: x.ndim - 2][::-1]), x.dtype)
     if not out.size:
         return out
@@ -89,14 +89,20 @@ def conv(
     return out
 
 
-def check_size(node: Node, x: Operand, window: Window) -> None:
-    """Raises if an image, padded or not, or a result is too large for kernels to address."""
+def check_size(node: Node, image: int, channels: int, window: Window) -> None:
+    """Raises if an image, padded or not, or a result is too large for kernels to address.
+
+    Args:
+        node: The convolution.
+        image: Elements of one image.
+        channels: Of the input.
+        window: What moves over it.
+    """
     pairs = zip(window.begin, window.image, window.end, strict=True)
     padded = [begin + size + max(end, 0) for begin, size, end in pairs]
     reach = [(n - 1) * d for n, d in zip(window.size, window.dilation, strict=True)]
     ends = [(n - 1) * s + r for n, s, r in zip(window.out, window.stride, reach, strict=True)]
-    image = x.size // max(x.shape[0], 1)
-    most = max(image, x.shape[1] * math.prod(padded), math.prod(window.out))
+    most = max(image, channels * math.prod(padded), math.prod(window.out))
     if max(most, *padded, *ends) > LARGEST_IMAGE:
         raise CompileError(
             f"Operation '{node.name}' ({node.kind}) has images of {image} elements, padded to "

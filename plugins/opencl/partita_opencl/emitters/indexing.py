@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Node, Operand
 from partita_opencl.emitters.movement import axis_of, copy_box, row_major
-from partita_opencl.emitters.operator_table import INDICES, MOVED, operator
+from partita_opencl.emitters.operator_table import FLOATS, INDICES, MOVED, DTypes, operator
 from partita_opencl.launches.emitter_kit import Kit, ctype_of, i32, i64, raw_ctype
 from partita_opencl.launches.steps import FAULT
 
@@ -67,4 +71,78 @@ def _cut(k: Kit, x: Operand, indices: Operand, axis: int) -> Operand:
     shape[axis] = x.shape[axis]
     y = k.empty(shape, x.dtype)
     copy_box(k, x, y, shape, row_major(x.shape), row_major(shape))
+    return y
+
+
+_BYTES: DTypes = frozenset({np.dtype(np.uint8)})
+
+
+def _blocks_along_rows(node: Node) -> Reason | None:
+    table = node.input(0)
+    rank = None if table is None or table.shape is None else len(table.shape)
+    bits, block = node.attrs.get("bits", 4), node.attrs.get("block_size", 128)
+    along = node.attrs.get("quantize_axis", 1)
+    detail = ""
+    if bits not in (4, 8):
+        detail = f"bits {bits}; takes 4 and 8"
+    elif not 16 <= block < 2**31:
+        detail = f"block_size {block}; takes those from 16"
+    elif node.attrs.get("gather_axis", 0) not in (0, None if rank is None else -rank):
+        detail = f"gather_axis {node.attrs['gather_axis']}; takes the first"
+    elif along != -1 and (rank is None or along != rank - 1):
+        detail = f"quantize_axis {along}; takes the last"
+    return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, detail) if detail else None
+
+
+@operator(
+    "GatherBlockQuantized",
+    domain="com.microsoft",
+    types={0: _BYTES, 1: INDICES, 2: FLOATS, 3: _BYTES},
+    check=_blocks_along_rows,
+)
+def gather_blocks(
+    k: Kit,
+    node: Node,
+    table: Operand,
+    indices: Operand,
+    scales: Operand,
+    zeros: Operand | None = None,
+) -> Operand:
+    """Rows of a table that is written in blocks of 4 or 8 bits, as floats."""
+    bits, block = int(node.attrs.get("bits", 4)), int(node.attrs.get("block_size", 128))
+    line = (table.shape or (0,))[-1] * 8 // bits
+    blocks = math.ceil(line / block)
+    of_zeros = math.ceil(blocks * bits / 8)
+    if (
+        table.ndim < 2
+        or scales.shape != (*table.shape[:-1], blocks)
+        or (zeros is not None and zeros.shape != (*table.shape[:-1], of_zeros))
+    ):
+        shapes = [list(x.shape) for x in (table, scales, zeros) if x is not None]
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has a table, scales and zero points of shapes "
+            f"{shapes}, which do not fit blocks of {block} elements of {bits} bits."
+        )
+    y = k.empty((*indices.shape, *table.shape[1:-1], line), scales.dtype)
+    flags = {} if zeros is None else {"ZEROS": None}
+    k.launch(
+        "gather_blocks.cl",
+        "gather_blocks",
+        k.tuning.flat(y.size),
+        table,
+        indices,
+        scales,
+        zeros or table,
+        y,
+        i64(y.size),
+        i64(table.shape[0]),
+        i64(math.prod(table.shape[1:-1])),
+        i32(line),
+        i32(block),
+        i32(blocks),
+        i32(1 << (bits - 1)),
+        I=ctype_of(indices.dtype),
+        BITS=bits,
+        **flags,
+    )
     return y

@@ -30,6 +30,8 @@ def copy_box(
 ) -> None:
     """Records a copy of a box; sizes and element steps are outermost first.
 
+    A copy to where the elements lie anyway is left out, if a run has one buffer for both tensors.
+
     Raises:
         CompileError: It has too many dimensions, or reaches beyond one of the tensors.
     """
@@ -51,7 +53,8 @@ def copy_box(
         )
     outer = math.prod(dims[2:])
     pad = _DIMS - len(dims)
-    k.launch(
+    record = k.launch_copy if (froms, x_start) == (tos, y_start) else k.launch
+    record(
         "move.cl",
         "copy_box",
         k.tuning.grid(dims[0], dims[1], outer),

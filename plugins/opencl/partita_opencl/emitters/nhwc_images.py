@@ -14,7 +14,7 @@ import numpy as np
 from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.nhwc.conversion import DOMAIN
-from partita_opencl.emitters.convolution import LARGEST_IMAGE
+from partita_opencl.emitters.convolution import LARGEST_IMAGE, check_size
 from partita_opencl.emitters.gemm.matrix_units import (
     Stream,
     packed,
@@ -109,6 +109,7 @@ def conv(
     window = window_of(node, x.shape[2:] if picture else x.shape[1:3], w.shape[2:])
     groups = int(node.attrs.get("group", 1))
     filters = w.shape[0]
+    check_size(node, x.size // max(x.shape[0], 1), w.shape[1] * groups, window)
     out = k.empty((x.shape[0], window.out[1], window.out[0], filled(filters)), HALF)
     if not out.size:
         return out
@@ -152,10 +153,10 @@ def _picture(k: Kit, window: Window, x: Operand, w: Operand) -> tuple[Operand, O
     padded_x = max(window.begin[0] + wide, (window.out[0] - 1) * window.stride[0] + run // FEW)
     padded_y = window.begin[1] + high + max(0, window.end[1])
     padded_x += padded_x % 2
-    if padded_x * padded_y > LARGEST_IMAGE:
+    if n * padded_x * padded_y * FEW > LARGEST_IMAGE:
         raise CompileError(
-            f"Operation '{k.builder.node.name}' (Conv) pads images to {[padded_y, padded_x]} "
-            f"pixels; device OPENCL takes {LARGEST_IMAGE}."
+            f"Operation '{k.builder.node.name}' (Conv) pads {n} images to {[padded_y, padded_x]} "
+            f"pixels of {FEW} elements; device OPENCL takes {LARGEST_IMAGE} elements."
         )
     image = k.empty((n, padded_y, padded_x, FEW), HALF)
     k.launch(

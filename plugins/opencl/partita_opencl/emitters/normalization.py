@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita_opencl.emitters.movement import axis_of, expand
 from partita_opencl.emitters.operator_table import operator
-from partita_opencl.launches.emitter_kit import Kit, f32, i32, i64, is_half
+from partita_opencl.launches.emitter_kit import Argument, Kit, f32, i32, i64, is_half
 from partita_opencl.passes.half_precision import SINGLE, convert, narrow
 
 _SHORT = 2048
@@ -32,9 +34,10 @@ def _rows(
     channels: int = 1,
     row_step: int = 0,
     element_div: int = 1,
+    more: Sequence[Argument] = (),
     **options: None,
 ) -> Operand:
-    """Records the normalization of rows of ``depth`` elements."""
+    """Records the normalization of rows of ``depth`` elements; ``more`` goes to the kernel."""
     y = k.empty(x.shape, x.dtype)
     if not x.size:
         return y
@@ -52,6 +55,7 @@ def _rows(
         i32(element_div),
         i32(bias is not None),
         f32(epsilon),
+        *more,
         ITEMS=k.tuning.row_items,
         **options,
     )
@@ -85,10 +89,29 @@ def layer_normalization(
 
 
 def _as(k: Kit, row: Operand, x: Operand) -> Operand:
-    """Weights in the type of what they weigh."""
+    """Elements in the type of others."""
     if is_half(x.dtype) == is_half(row.dtype):
         return row
     return narrow(k, row) if is_half(x.dtype) else convert(k, row, SINGLE)
+
+
+def _repeated(k: Kit, v: Operand, x: Operand, shape: tuple[int, ...]) -> Operand:
+    """Weights in the type of what they weigh, of a shape that theirs broadcasts to.
+
+    Raises:
+        CompileError: It does not.
+    """
+    own = (1,) * (len(shape) - v.ndim) + v.shape
+    fits = len(own) == len(shape) and all(
+        size in (1, full) for size, full in zip(own, shape, strict=True)
+    )
+    if not fits:
+        node = k.builder.node
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) cannot broadcast shape {list(v.shape)} to "
+            f"{list(shape)}."
+        )
+    return expand(k, _as(k, v, x), shape)
 
 
 def _is_short(
@@ -161,14 +184,57 @@ def _zeros(array: Array) -> Array:
     return np.zeros(array.size, np.float32)
 
 
-@operator("RMSNormalization", check=_single_precision)
+@operator("RMSNormalization", "SimplifiedLayerNormalization", check=_single_precision)
+@operator("SimplifiedLayerNormalization", domain="com.microsoft", check=_single_precision)
 def rms_normalization(k: Kit, node: Node, x: Operand, scale: Operand) -> Operand:
-    """Rows divided by the root of their mean square."""
+    """Rows divided by the root of their mean square; the result has the type of the scale."""
     axis = axis_of(node, x.ndim, -1)
     tail = x.shape[axis:]
     epsilon = node.number("epsilon", 1e-5)
-    scale = expand(k, _as(k, scale, x), tail)
-    return _rows(k, x, math.prod(tail), scale, None, epsilon, ROOT_MEAN_SQUARE=None)
+    rows, factor = node.inputs[:2]
+    is_mixed = rows is not None and factor is not None and rows.dtype != factor.dtype
+    if is_mixed and not is_half(scale.dtype):
+        x = _as(k, x, scale)
+    factors = _repeated(k, scale, x, tail)
+    y = _rows(k, x, math.prod(tail), factors, None, epsilon, ROOT_MEAN_SQUARE=None)
+    return _as(k, y, scale) if is_mixed else y
+
+
+def rms_rows(k: Kit, x: Operand, scale: Operand, epsilon: float) -> Operand:
+    """Rows along the last axis divided by the root of their mean square, times a constant row."""
+    scale = _repeated(k, scale, x, x.shape[-1:])
+    return _rows(k, x, x.shape[-1], scale, None, epsilon, ROOT_MEAN_SQUARE=None)
+
+
+def _no_statistics(node: Node) -> Reason | None:
+    if any(value is not None for value in node.outputs[1:3]):
+        return Reason(ReasonCode.UNSUPPORTED_ATTRIBUTE, "statistics are used; computes none")
+    return None
+
+
+@operator(
+    "SkipSimplifiedLayerNormalization", domain="com.microsoft", check=_no_statistics, outputs=4
+)
+def skip_rms_normalization(
+    k: Kit, node: Node, x: Operand, skip: Operand, scale: Operand, bias: Operand | None = None
+) -> tuple[Operand, None, None, Operand]:
+    """Rows of a sum divided by the root of their mean square, and the sum."""
+    tail = x.shape[-1:]
+    skip, scale = _repeated(k, skip, x, x.shape), _repeated(k, scale, x, tail)
+    addends = None if bias is None else _repeated(k, bias, x, tail)
+    total = k.empty(x.shape, x.dtype)
+    y = _rows(
+        k,
+        x,
+        x.shape[-1],
+        scale,
+        None,
+        node.number("epsilon", 1e-12),
+        more=(skip, addends or scale, total, i32(addends is not None)),
+        ROOT_MEAN_SQUARE=None,
+        SKIP=None,
+    )
+    return y, None, None, total
 
 
 @operator("InstanceNormalization", since=6)

@@ -80,6 +80,7 @@ def operator(
     until: int | None = None,
     folds: bool = True,
     outputs: int | None = 1,
+    in_place: Mapping[int, int] | None = None,
 ) -> Callable[[F], F]:
     """Registers an emitter ``emit(kit, node, *operands)``; see the toolkit's ``Entry``.
 
@@ -96,6 +97,7 @@ def operator(
         until=until,
         folds=folds,
         outputs=outputs,
+        in_place=in_place,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from partita.contract.query import Reason, ReasonCode
+from partita.errors import CompileError
 from partita.lowering import Array, Node, Operand
 from partita.lowering.geometry.resampling import (
     NEAREST_MODES,
@@ -157,7 +159,7 @@ def _planes(
     sizes = k.tuning.grid(columns.out, planes * rows.out)
     outside = float(attrs.get("extrapolation_value", 0.0))
     if attrs.get("mode", "nearest") == "nearest":
-        fill = k.constant(np.full(1, outside, x.dtype))
+        fill = k.constant(_filled(node, outside, x.dtype))
         places = [k.constant(_pick(s, nearest_mode)) for s in (rows, columns)]
         arguments: tuple[Argument, ...] = (x, y, *places, fill, size, i64(planes))
         k.launch("resize.cl", "resize", sizes, *arguments, T=raw_ctype(x.dtype), PICK=None)
@@ -179,6 +181,24 @@ def _planes(
         COLUMN_TAPS=tables[1][0].shape[1],
     )
     return y
+
+
+def _filled(node: Node, outside: float, dtype: np.dtype[Any]) -> Array:
+    """What places outside of the input take, in the tensor's type.
+
+    Raises:
+        CompileError: The type does not have the number.
+    """
+    fits = True
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        fits = limits.min <= outside <= limits.max
+    if not fits:
+        raise CompileError(
+            f"Operation '{node.name}' ({node.kind}) has extrapolation_value {outside}, which "
+            f"{dtype} does not have."
+        )
+    return np.full(1, outside, dtype)
 
 
 def _pick(axis: Axis, nearest_mode: str) -> Array:

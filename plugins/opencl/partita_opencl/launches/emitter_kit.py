@@ -78,6 +78,22 @@ class Kit:
         """Records a kernel call, unless it has no items."""
         self.launch_generated("", file, kernel, sizes, *args, **options)
 
+    def launch_copy(
+        self,
+        file: str,
+        kernel: str,
+        sizes: Sizes,
+        *args: Argument,
+        **options: str | int | None,
+    ) -> None:
+        """Records a copy from the first argument to the second, to where the elements lie there.
+
+        It is left out where a run has one buffer for both.
+        """
+        if 0 not in sizes[0]:
+            launch = Launch(self._program("", file, args, options), kernel, sizes, None, (0, 1))
+            self.builder.call_numpy(launch, *args, exec_type=kernel)
+
     def launch_generated(
         self,
         generated: str,
@@ -89,8 +105,18 @@ class Kit:
         **options: str | int | None,
     ) -> None:
         """Records a call of a kernel of whose file a part is generated; see :class:`Launch`."""
-        if 0 in sizes[0]:
-            return
+        if 0 not in sizes[0]:
+            launch = Launch(self._program(generated, file, args, options), kernel, sizes, product)
+            self.builder.call_numpy(launch, *args, exec_type=kernel)
+
+    def _program(
+        self,
+        generated: str,
+        file: str,
+        args: Sequence[Argument],
+        options: dict[str, str | int | None],
+    ) -> ProgramKey:
+        """The program of a kernel, with the options that its operands ask for."""
         if any(isinstance(arg, Operand) and is_half(arg.dtype) for arg in args):
             options["HALF"] = None
             if self.tuning.bfloat:
@@ -98,8 +124,7 @@ class Kit:
             if self.tuning.limits.is_nvidia:
                 options["NVIDIA"] = None
         options.update(self.tuning.form.options)
-        key = ProgramKey(file, tuple(options.items()), generated)
-        self.builder.call_numpy(Launch(key, kernel, sizes, product), *args, exec_type=kernel)
+        return ProgramKey(file, tuple(options.items()), generated)
 
     def chain(self, out: Operand, lines: Sequence[Line], *inputs: Operand | np.generic) -> None:
         """Records an element-wise computation, which may be fused with its neighbours."""

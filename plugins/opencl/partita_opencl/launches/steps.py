@@ -111,12 +111,15 @@ class Launch:
         kernel: The kernel's name.
         sizes: Global and local size.
         product: What is computed, for passes that look for certain kernels; ``None`` for others.
+        unless_same: Two positions of operands: nothing is launched where both are one buffer. So a
+            copy of an input is left out if a run writes the output over it.
     """
 
     program: ProgramKey
     kernel: str
     sizes: Sizes
     product: Any = None
+    unless_same: tuple[int, int] | None = None
 
     def __call__(self, *args: Any) -> None:
         """Never called: the engine enqueues launches."""

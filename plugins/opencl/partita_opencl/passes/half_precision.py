@@ -7,7 +7,7 @@ operation is emitted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,18 @@ _SCALARS = frozenset({*BINARY, "Clip", "Pow", "Sum", "Where"})
 _PACKING = frozenset({"MatMul", "NormalizedMatMul", "LayerNormalization"})
 """Operations that bring constants to the form that matrix units take, or to single rows."""
 
+_MIXED = frozenset({"GroupQueryAttention", "RotaryEmbedding", "BlockProducts"})
+"""Operations whose constants may be of another type than the rest: tables of angles, scales."""
+
 _STATISTICS = frozenset({"BatchNormalization"})
 """Operations whose weights the host makes other weights of first."""
 
 
 def compute_in_half(
-    graph: Graph, half_inputs: Collection[int] = (), half_outputs: Collection[int] = ()
+    graph: Graph,
+    half_inputs: Collection[int] = (),
+    half_outputs: Collection[int] = (),
+    in_place: Mapping[int, int] | None = None,
 ) -> None:
     """Puts conversions behind the inputs and before the outputs of a graph.
 
@@ -49,11 +55,13 @@ def compute_in_half(
         graph: Changed in place.
         half_inputs: Inputs that callers bring as halves.
         half_outputs: Outputs that callers take as halves.
+        in_place: By output the input that it can be written over; both stay as they are.
     """
+    kept = in_place or {}
     narrowed: dict[Value, Value] = {}
     before = []
     for index, value in enumerate(graph.inputs):
-        if value.dtype != SINGLE:
+        if value.dtype != SINGLE or index in kept.values():
             continue
         narrowed[value] = Value(value.name, HALF, value.shape)
         if index in half_inputs:
@@ -68,6 +76,8 @@ def compute_in_half(
         if index in half_outputs:
             graph.outputs[index] = Value(value.name, HALF, value.shape)
             after.append(_as_half(value, graph.outputs[index]))
+        elif index in kept:
+            continue
         elif value.producer is not None and value.dtype in (SINGLE, None):
             if value not in widened:
                 widened[value] = Value(value.name, value.dtype, value.shape)
@@ -77,16 +87,19 @@ def compute_in_half(
 
 
 def half_ports(
-    graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port]
+    graph: Graph, inputs: Sequence[Port], outputs: Sequence[Port], in_place: Mapping[int, int]
 ) -> dict[Port, Sequence[Layout]]:
     """The ports of a graph, before :func:`compute_in_half`, that halves could come in and go out.
 
-    What is passed through stays as it is, and so do scalars, which may be numbers of kernels.
+    What is passed through stays as it is, and so do scalars, which may be numbers of kernels, and
+    what is written over an input.
     """
     computed = {v for node in graph.nodes for v in node.outputs if v is not None}
     found: dict[Port, Sequence[Layout]] = {}
     for port, value in zip((*inputs, *outputs), (*graph.inputs, *graph.outputs), strict=True):
         if port.dtype != SINGLE or not port.shape or not (port.is_input or value in computed):
+            continue
+        if port.index in (in_place.values() if port.is_input else in_place):
             continue
         found[port] = (Layout(tuple(range(len(port.shape))), HALF),)
     return found
@@ -132,11 +145,13 @@ def _stays(k: Kit, node: Node, entry: Entry, position: int, x: Operand) -> bool:
         return True
     if node.op_type in ("Narrow", "Widen"):
         return True
-    if x.const is None:
-        return node.domain == DOMAIN  # reorders take either type
+    if x.const is None:  # reorders take either type, and so do operators that keep a cache
+        return node.domain == DOMAIN or position in entry.in_place.values()
     if node.domain == DOMAIN or (k.tuning.matrix_units and node.op_type in _PACKING):
         return True  # they pack constants themselves
-    return (x.size == 1 and node.op_type in _SCALARS) or node.op_type in _STATISTICS
+    if node.op_type in _STATISTICS or node.op_type in _MIXED:
+        return True
+    return x.size == 1 and node.op_type in _SCALARS
 
 
 def narrow(k: Kit, x: Operand) -> Operand:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partita.contract.execution import ExecutedStep, Execution
 from partita.errors import InputError
-from partita.lowering import Operand, OpRecord
+from partita.lowering import Array, Operand, OpRecord, Program
 from partita.tensors.tensor import HostTensor, Tensor
 from partita_opencl.device.buffer_pool import raw
 from partita_opencl.device.device import Device
@@ -36,6 +36,20 @@ class StalledError(Exception):
     """Groups of a kernel waited too long for one another: not all of them were on the device."""
 
 
+class BoundTensors(NamedTuple):
+    """What a plan is bound to.
+
+    Attributes:
+        given: By output the tensor that it goes to, or ``None``.
+        uploads: Buffers, and the arrays that are copied to them before the kernels run.
+        left: Outputs that are delivered after them.
+    """
+
+    given: Sequence[Tensor | None]
+    uploads: Sequence[tuple[Any, Array]]
+    left: Sequence[int]
+
+
 class BoundPlan:
     """The launches of one plan on one request's memory.
 
@@ -45,6 +59,8 @@ class BoundPlan:
         name: The device's name, for messages.
         slots: Buffers for intermediate tensors, as many and as large as the plan says at least.
         kernels: The request's kernels.
+        in_place: By output the input that a run can write it over; neither has memory here until a
+            run needs some.
     """
 
     def __init__(
@@ -54,6 +70,7 @@ class BoundPlan:
         name: str,
         slots: Sequence[Any],
         kernels: SharedKernels,
+        in_place: Mapping[int, int],
     ) -> None:
         self.plan = plan
         self._device = device
@@ -74,14 +91,19 @@ class BoundPlan:
         program = plan.program
         self._host = HostBuffers(device) if device.shares_host else None
         self._own_inputs: dict[Operand, Any] = {}
+        self._in_place = {o: i for o, i in in_place.items() if _is_over(program, o, i)}
         self._own_outputs = [
-            None if operand is None or operand.const is not None else self._new(operand)
-            for operand in program.outputs
+            None
+            if operand is None or operand.const is not None or index in self._in_place
+            else self._new(operand)
+            for index, operand in enumerate(program.outputs)
         ]
         self._direct = [False] * len(program.outputs)  # written to where the caller wants it
         for owner, buffer in zip(program.owned, self._own_outputs, strict=True):
-            if owner is not None:
+            if owner is not None and buffer is not None:
                 self._buffers[owner] = buffer
+        self._brought = {program.inputs[source] for source in self._in_place.values()}
+        self._brought |= {o for index in self._in_place if (o := program.owned[index]) is not None}
         self._changing = {o for o in (*program.inputs, *program.owned) if o is not None}
         self._shared_kernels = kernels
         self._kernels = kernels.of(plan)
@@ -90,18 +112,28 @@ class BoundPlan:
             (kernel, *plan.launch(step).sizes)
             for kernel, step in zip(self._kernels, plan.steps, strict=True)
         ]
+        self._copies = [
+            (number, *launch.unless_same)
+            for number, step in enumerate(plan.steps)
+            if (launch := plan.launch(step)).unless_same is not None
+        ]
+        self._left_out: frozenset[int] = frozenset()
+        self._bound: BoundTensors | None = None
         self._sequence = KernelSequence(self._launches)
 
     @property
     def kept_bytes(self) -> int:
         """What keeping it costs, roughly: kernels, inputs and outputs of its own."""
-        own = [*self._own_inputs, *(operand for operand in self.plan.program.outputs if operand)]
+        outputs = zip(self.plan.program.outputs, self._own_outputs, strict=True)
+        own = [*self._own_inputs, *(o for o, buffer in outputs if o is not None and buffer)]
         return sum(operand.nbytes for operand in own) + _LAUNCH_BYTES * len(self._launches)
 
     def explain_execution(self) -> Execution:
         """The kernels, in order, and the host memory that they work in."""
         steps = []
-        for step in self.plan.steps:
+        for number, step in enumerate(self.plan.steps):
+            if number in self._left_out:
+                continue
             launch = self.plan.launch(step)
             options = tuple(name for name, _ in launch.program.options)
             steps.append(ExecutedStep(step.op.name, launch.kernel, options))
@@ -130,29 +162,77 @@ class BoundPlan:
 
         with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
             try:
-                return self._run(queue, inputs, outputs, events)
+                self._bound = None
+                tensors = self._prepare(inputs, outputs)
+                results = self._execute(queue, tensors, events)
+                given = enumerate(tensors.given)
+                return [results.get(i, target) for i, target in given]  # type: ignore[misc]  # what is left out was given
             except BaseException:
                 with contextlib.suppress(cl.Error):
                     queue.finish()  # kernels may work in the caller's memory, which he may let go
                 raise
 
-    def _run(
-        self,
-        queue: Any,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor | None] | None,
-        events: list[tuple[OpRecord, str, Any]] | None,
-    ) -> list[Tensor]:
+    def repeat(self, queue: Any, tensors: BoundTensors) -> None:
+        """Runs on the tensors that are bound, with the elements that they have now.
+
+        Args:
+            queue: The request's in-order queue.
+            tensors: What :meth:`bind` returned.
+
+        Raises:
+            InputError: A kernel found an index out of bounds.
+            StalledError: A kernel gave up; this must not run again.
+        """
+        import pyopencl as cl
+
+        with self._device.alone if self.plan.needs_device else contextlib.nullcontext():
+            try:
+                self._execute(queue, tensors, None)
+            except BaseException:
+                with contextlib.suppress(cl.Error):
+                    queue.finish()  # as in a run
+                raise
+
+    def is_bound_to(self, tensors: BoundTensors) -> bool:
+        """Whether nothing else was run or bound since."""
+        return self._bound is tensors
+
+    def bind(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> BoundTensors:
+        """Lets kernels work on these tensors until the next run or binding."""
+        self._bound = self._prepare(inputs, outputs)
+        return self._bound
+
+    def _prepare(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
+    ) -> BoundTensors:
+        given = [None] * len(self._own_outputs) if outputs is None else outputs
+        state = self._bind_in_place(given, inputs)
+        uploads = []
+        for index, operand in enumerate(self.plan.program.inputs):
+            if operand.const is None and index not in state.values():
+                upload = self._bind_input(operand, inputs[index])
+                if upload is not None:
+                    uploads.append(upload)
+        self._bind_outputs(given, inputs, state)
+        self._leave_copies_out()
+        left = [i for i, direct in enumerate(self._direct) if not direct]
+        return BoundTensors(given, uploads, left)
+
+    def _execute(
+        self, queue: Any, tensors: BoundTensors, events: list[tuple[OpRecord, str, Any]] | None
+    ) -> dict[int, Tensor]:
+        """Launches everything, and returns the outputs that kernels did not write in their place.
+
+        They are by index.
+        """
         import pyopencl as cl
 
         start = time.perf_counter()
         # Events of copies are kept to the end: freeing one waits for its copy.
-        copies: list[Any] = []
-        for operand, tensor in zip(self.plan.program.inputs, inputs, strict=True):
-            if operand.const is None:
-                self._bind_input(queue, operand, tensor, copies)
-        given = [None] * len(self._own_outputs) if outputs is None else outputs
-        self._bind_outputs(given, inputs)
+        copies: list[Any] = [
+            cl.enqueue_copy(queue, buffer, raw(np.ascontiguousarray(array)), is_blocking=False)
+            for buffer, array in tensors.uploads
+        ]
         if self._shared_kernels.user is not self:
             self._shared_kernels.user = None  # nobody's, if this fails on the way
             set_arguments(self._kernels, self._arguments)
@@ -163,13 +243,11 @@ class BoundPlan:
         if events is None:
             self._sequence.enqueue(queue)
         else:
-            enqueue = cl.enqueue_nd_range_kernel
-            for (kernel, global_size, local_size), step in zip(
-                self._launches, self.plan.steps, strict=True
-            ):
-                event = enqueue(queue, kernel, global_size, local_size)
-                events.append((step.op, self.plan.launch(step).kernel, event))
-        results = [self._deliver(queue, i, target, copies) for i, target in enumerate(given)]
+            self._enqueue_noting(queue, events)
+        results = {
+            index: self._deliver(queue, index, tensors.given[index], copies)
+            for index in tensors.left
+        }
         fault = self._read_fault(queue, copies)
         queue.finish()
         if self._stall is not None and (
@@ -179,6 +257,17 @@ class BoundPlan:
         if fault is not None and fault[0]:
             self._raise_fault(queue, int(fault[0]))
         return results
+
+    def _enqueue_noting(self, queue: Any, events: list[tuple[OpRecord, str, Any]]) -> None:
+        """Enqueues the kernels one by one, and notes the event of each."""
+        import pyopencl as cl
+
+        for number, ((kernel, global_size, local_size), step) in enumerate(
+            zip(self._launches, self.plan.steps, strict=True)
+        ):
+            if number not in self._left_out:
+                event = cl.enqueue_nd_range_kernel(queue, kernel, global_size, local_size)
+                events.append((step.op, self.plan.launch(step).kernel, event))
 
     # ------------------------------------------------------------------------ memory
 
@@ -194,6 +283,8 @@ class BoundPlan:
         root = operand.root
         found = self._buffers.get(root)
         if found is None:
+            if root in self._brought:
+                return None  # a run gives it one before it launches anything
             slot = self.plan.slots.get(root)
             # An input has its own buffer until the first run binds one.
             found = self._own_input(root) if slot is None else self._slots[slot]
@@ -262,39 +353,90 @@ class BoundPlan:
 
     # ------------------------------------------------------------------------ inputs
 
-    def _bind_input(self, queue: Any, operand: Operand, tensor: Tensor, copies: list[Any]) -> None:
-        import pyopencl as cl
-
+    def _bind_input(self, operand: Operand, tensor: Tensor) -> tuple[Any, Array] | None:
+        """Gives kernels an input; returns the buffer and array of a copy to be made before them."""
         if isinstance(tensor, OpenClTensor) and tensor.memory == self._device.memory:
             self._rebind(operand, tensor.buffer)
-            return
+            return None
         if self._host is not None:
             in_place = self._host.over(operand, tensor, read_only=True)
             if in_place is not None:
                 self._rebind(operand, in_place)
-                return
+                return None
         buffer = self._own_input(operand)
         self._rebind(operand, buffer)
         array = tensor.numpy()
-        if array.nbytes:
-            source = raw(np.ascontiguousarray(array))
-            copies.append(cl.enqueue_copy(queue, buffer, source, is_blocking=False))
+        return (buffer, array) if array.nbytes else None
 
     # ----------------------------------------------------------------------- outputs
 
-    def _bind_outputs(self, given: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> None:
+    def _bind_in_place(
+        self, given: Sequence[Tensor | None], inputs: Sequence[Tensor]
+    ) -> dict[int, int]:
+        """Gives outputs that are to be written over their inputs one buffer with them.
+
+        Returns:
+            Those outputs with their inputs.
+        """
+        bound = {}
+        for index, source in self._in_place.items():
+            owner = self.plan.program.owned[index]
+            buffer = self._one_buffer(index, given[index], inputs[source])
+            if owner is not None and buffer is not None:
+                self._rebind(self.plan.program.inputs[source], buffer)
+                self._rebind(owner, buffer)
+                self._direct[index] = True
+                bound[index] = source
+        return bound
+
+    def _one_buffer(self, index: int, target: Tensor | None, source: Tensor) -> Any:
+        """The buffer of an output's tensor, if that is the input's as well; else ``None``."""
+        if isinstance(target, OpenClTensor) and isinstance(source, OpenClTensor):
+            is_one = target.buffer is source.buffer and self._is_mine(target)
+            return target.buffer if is_one else None
+        if self._host is None or not (
+            isinstance(target, HostTensor) and isinstance(source, HostTensor)
+        ):
+            return None
+        one, other = target.numpy(), source.numpy()
+        is_one = one.ctypes.data == other.ctypes.data and one.nbytes == other.nbytes
+        return self._host.over(index, target) if is_one else None
+
+    def _leave_copies_out(self) -> None:
+        """Launches no copy from a buffer to itself."""
+        arguments = self._arguments
+        same = frozenset(n for n, x, y in self._copies if arguments[n][x] is arguments[n][y])
+        if same != self._left_out:
+            self._left_out = same
+            kept = [launch for n, launch in enumerate(self._launches) if n not in same]
+            self._sequence = KernelSequence(kept)
+
+    def _bind_outputs(
+        self,
+        given: Sequence[Tensor | None],
+        inputs: Sequence[Tensor],
+        state: Mapping[int, int],
+    ) -> None:
         """Lets kernels write straight to tensors that the caller gives and the device can reach."""
         for index, owner in enumerate(self.plan.program.owned):
-            if owner is not None:
+            if owner is not None and index not in state:
                 reached = self._reached(index, given[index], inputs)
                 self._direct[index] = reached is not None
-                self._rebind(owner, self._own_outputs[index] if reached is None else reached)
+                self._rebind(owner, self._own_output(index) if reached is None else reached)
+
+    def _own_output(self, index: int) -> Any:
+        operand = self.plan.program.outputs[index]
+        if self._own_outputs[index] is None and operand is not None:
+            self._own_outputs[index] = self._new(operand)
+        return self._own_outputs[index]
 
     def _reached(self, index: int, target: Tensor | None, inputs: Sequence[Tensor]) -> Any:
         """The buffer of a tensor that kernels can write to, or ``None``."""
-        if isinstance(target, OpenClTensor):
-            return target.buffer if self._is_mine(target) else None
         operand = self.plan.program.outputs[index]
+        if isinstance(target, OpenClTensor):
+            fits = operand is not None and target.shape == operand.shape
+            read = any(isinstance(x, OpenClTensor) and x.buffer is target.buffer for x in inputs)
+            return target.buffer if self._is_mine(target) and fits and not read else None
         if self._host is None or not isinstance(target, HostTensor) or operand is None:
             return None
         array = target.numpy()
@@ -320,6 +462,8 @@ class BoundPlan:
         if target is not None and self._direct[index]:
             return target
         buffer = self._buffer(operand)
+        if target is not None and target.shape != operand.shape:
+            target = None  # whoever gave it sees that it was declined
         if target is not None and not self._is_mine(target):
             if operand.nbytes:
                 array = raw(target.numpy())
@@ -376,3 +520,9 @@ class BoundPlan:
             f"Operation '{op.name}' ({op.op_type}) on device '{self._name}' was given an index out "
             "of bounds; check the model's integer inputs."
         )
+
+
+def _is_over(program: Program, output: int, source: int) -> bool:
+    """Whether an output of a program, made in memory of its own, has the shape of an input."""
+    owner, operand = program.owned[output], program.inputs[source]
+    return owner is not None and operand.const is None and owner.nbytes == operand.nbytes

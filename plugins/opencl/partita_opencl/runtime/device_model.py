@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from partita import DeviceModel, Model, Port, Runner
+from partita import DeviceModel, Model, Port, Runner, Tensor
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.errors import CompileError, DeviceMemoryError
 from partita.lowering import (
@@ -24,14 +24,17 @@ from partita.lowering import (
     lower,
     made_ahead,
 )
+from partita.lowering.kernel_table import in_place_outputs
 from partita.lowering.nhwc.conversion import Shapes
 from partita.lowering.program import Spec
 from partita.lowering.recently_used import RecentlyUsed
 from partita.tensors.layout import Layout
 from partita_opencl.device.device import Device, find_device
+from partita_opencl.device.device_tensor import device_zeros
 from partita_opencl.emitters.operator_table import TABLE, emitter_for, family_of
 from partita_opencl.launches.steps import Chain
 from partita_opencl.launches.work_sizes import Form, Tuning
+from partita_opencl.passes.decoder_fusion import fuse_decoder
 from partita_opencl.passes.half_precision import HALF, compute_in_half, half_ports
 from partita_opencl.passes.nhwc import channels_last
 from partita_opencl.passes.stream_fusion import Merger
@@ -88,8 +91,10 @@ class OpenClModel(DeviceModel):
         toolkit = self._toolkit()
         fold_constants(graph, toolkit)
         fuse(graph, accepts=self._accepts)
+        fuse_decoder(graph, self._accepts, halves=half and self.tuning.matrix_units)
         self._half = half
         self._graph = graph
+        self._in_place = in_place_outputs(graph, self.inputs, self.outputs, TABLE.in_place)
         self.laid_out: Mapping[Port, Layout] = {}
         self.specializer = self._specializer(toolkit)
         self._weights = Constants(self.target)
@@ -107,10 +112,20 @@ class OpenClModel(DeviceModel):
         """What each request may keep for shapes that it has seen."""
         return self._most_kept_bytes
 
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """Caches that an operator writes new rows to."""
+        return self._in_place
+
+    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """Memory of the device; of the host where the device works in that."""
+        if self.target.shares_host or port.dtype is None:
+            return super().allocate(port, shape)
+        return device_zeros(shape, port.dtype, self.target, self.device.partition(".")[0])
+
     def layouts(self) -> Mapping[Port, Sequence[Layout]]:
         """Halves, where the model is computed in them."""
         return (
-            half_ports(self._graph, self.inputs, self.outputs)
+            half_ports(self._graph, self.inputs, self.outputs, self._in_place)
             if self._half and not self.tuning.bfloat
             else {}
         )
@@ -146,6 +161,7 @@ class OpenClModel(DeviceModel):
                 graph,
                 [port.index for port in self.laid_out if port.is_input],
                 [port.index for port in self.laid_out if not port.is_input],
+                self._in_place,
             )
         return Specializer(graph, toolkit)
 
@@ -223,7 +239,7 @@ class OpenClModel(DeviceModel):
         The next query of a model knows them.
         """
         lasting = [one for one in error.failures if one.lasts and one.names <= failing.keys()]
-        keep_failures(self.target, self._mode, lower(self.model), lasting)
+        keep_failures(self.target, self._mode, lower(self.model, for_query=True), lasting)
         reasons = {name: Reason(ReasonCode.DRIVER_FAULT, why) for name, why in failing.items()}
         answers = {op.name: reasons.get(op.name) for op in self.model.ops}
         QueryResult.of(self.device, answers).require_all(self.model)

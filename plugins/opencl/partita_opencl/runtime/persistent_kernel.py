@@ -36,8 +36,8 @@ KERNEL = "product_run"
 _FEWEST = 4
 """Products that are worth a kernel that waits for itself."""
 
-_MOST_ELEMENTS = 2**31 - 1
-"""Elements of a run's weights, and of its intermediate memory, that are addressed by an int."""
+MOST_ELEMENTS = 2**31 - 1
+"""Elements of a run's input, weights, intermediate memory and result that an int addresses."""
 
 FIELDS = (
     *("units", "first_group", "wait_a", "tiles_a", "wait_b", "tiles_b", "rows", "columns", "depth"),
@@ -212,7 +212,8 @@ class RunTable:
     def is_small(self) -> bool:
         """Whether ints address all of the memory."""
         weights = sum(step.args[1].size for step in self._run)
-        return bool(max(self._arena_size, self._partial_size, weights) <= _MOST_ELEMENTS)
+        ends = max(self._x.size, self._run[-1].args[4].size)
+        return bool(max(ends, weights, self._arena_size, self._partial_size) <= MOST_ELEMENTS)
 
     def _makers_of(self, step: Step) -> list[int]:
         """The products of the run whose results one reads."""

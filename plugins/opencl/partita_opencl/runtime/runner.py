@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from partita import DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
+from partita import BoundCall, DeviceProperties, Model, Port, ProfilingInfo, Runner, Tensor
 from partita.contract.execution import Execution
 from partita.contract.profiling import Status
 from partita.errors import DeviceMemoryError, InferError
@@ -18,6 +18,7 @@ from partita_opencl.device.device import Device
 from partita_opencl.device.device_tensor import as_agreed, in_memory
 from partita_opencl.drivers.fork_guard import refuse_after_fork
 from partita_opencl.passes.half_precision import CASTS, cast_name, casts
+from partita_opencl.runtime.bound_call import OpenClBoundCall
 from partita_opencl.runtime.bound_plan import BoundPlan, StalledError
 from partita_opencl.runtime.execution_plan import Plan
 from partita_opencl.runtime.shared_kernels import SharedKernels
@@ -67,6 +68,9 @@ class PlannedModel(Protocol):
     def plan(self, specs: Sequence[Spec], value: Callable[[int], Array]) -> Plan:
         """The plan for inputs of these shapes and types."""
 
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """By output the input that a run can write it over."""
+
     def stop_waiting(self) -> None:
         """From now on, no kernel's groups wait for one another."""
 
@@ -108,12 +112,12 @@ class OpenClRunner(Runner):
         events: list[tuple[OpRecord, str, Any]] | None = [] if self._profiles else None
         try:
             try:
-                results = self._bind(plan).run(self._queue, inputs, outputs, events)
+                results = self._bound_plan(plan).run(self._queue, inputs, outputs, events)
             except StalledError:
                 self.bound_plans.clear()
                 self._compiled.stop_waiting()
                 plan = self._compiled.plan(specs, lambda i: inputs[i].numpy())
-                results = self._bind(plan).run(self._queue, inputs, outputs, events)
+                results = self._bound_plan(plan).run(self._queue, inputs, outputs, events)
         except cl.Error as error:
             raise runtime_error(error, self._compiled.device, plan.nbytes) from error
         if events is not None:
@@ -122,6 +126,23 @@ class OpenClRunner(Runner):
                 for op, kernel, event in events
             ]
         return results if not layouts else self._as_agreed(results, outputs, wanted)
+
+    def bind(
+        self,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        scratch: Array | None = None,
+    ) -> BoundCall | None:
+        """The launches of a run on these tensors; none where it is timed or elements decide it."""
+        if self._profiles or self._compiled.laid_out:
+            return None
+        specs = [(tensor.shape, tensor.dtype) for tensor in inputs]
+        try:
+            plan = self._compiled.plan(specs, _not_told)
+        except _ElementsNeededError:
+            return None
+        name = self._compiled.device
+        return OpenClBoundCall(self, self._queue, self._bound_plan, plan, inputs, outputs, name)
 
     def _as_in_memory(
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor | None] | None
@@ -203,12 +224,13 @@ class OpenClRunner(Runner):
             self._device.pool.give(buffer)
         self._slots = []
 
-    def _bind(self, plan: Plan) -> BoundPlan:
+    def _bound_plan(self, plan: Plan) -> BoundPlan:
         found = self.bound_plans.get(id(plan))
         if found is None:
             self._grow(plan.sizes)
             name = self._compiled.device
-            found = BoundPlan(plan, self._device, name, self._slots, self._kernels)
+            in_place = self._compiled.in_place_outputs()
+            found = BoundPlan(plan, self._device, name, self._slots, self._kernels, in_place)
             self.bound_plans.add(id(plan), found)
         return found
 
@@ -231,3 +253,11 @@ class OpenClRunner(Runner):
                     larger = pool.take(size)
                 self._slots[number] = larger
                 pool.give(old)
+
+
+class _ElementsNeededError(Exception):
+    """What is launched depends on the elements of an input."""
+
+
+def _not_told(index: int) -> Array:
+    raise _ElementsNeededError

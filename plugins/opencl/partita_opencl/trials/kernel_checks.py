@@ -13,6 +13,8 @@ from partita.lowering import Array
 
 OPSET = 18
 
+MICROSOFT = "com.microsoft"
+
 Family = Callable[["Sample"], None]
 
 CHECKS: dict[str, Family] = {}
@@ -68,8 +70,8 @@ class Sample:
         outputs = [helper.make_empty_tensor_value_info(name) for name in self.wanted]
         weights = [numpy_helper.from_array(array, name) for name, array in self.weights.items()]
         graph = helper.make_graph(self.nodes, "trial", ports, outputs, weights)
-        opset = helper.make_opsetid("", OPSET)
-        return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
+        return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
     def error(self, found: Mapping[str, Array]) -> float:
         """The largest relative error of an output; infinite for one of a wrong shape."""
@@ -124,6 +126,25 @@ def _matmul(s: Sample) -> None:
     s.check("MatMul", "x w", x @ w)
     a, b = s.feed("a", s.numbers(2, 5, 33)), s.feed("b", s.numbers(2, 33, 40))
     s.check("MatMul", "a b", a @ b)
+    deep = s.feed("deep", s.numbers(10, 700))  # so deep that its sums are cut in parts
+    taken = s.weight("taken", s.numbers(700, 9))
+    s.check("MatMul", "deep taken", deep @ taken)
+
+
+@_family
+def _block_products(s: Sample) -> None:
+    for bits, block, rows in ((4, 32, 1), (8, 16, 3), (4, 16, 7)):
+        x = s.feed(f"x{bits}{block}", s.numbers(rows, 100))
+        blocks = math.ceil(100 / block)
+        numbers = s.random.integers(0, 1 << bits, (21, blocks, block))
+        scales = s.weight(f"s{bits}{block}", s.numbers(21, blocks))
+        zeros = s.weight(f"z{bits}{block}", s.numbers(21, blocks))
+        data = numbers[..., ::2] | numbers[..., 1::2] << 4 if bits == 4 else numbers
+        s.weight(f"w{bits}{block}", data.astype(np.uint8))
+        w = (scales[..., None] * (numbers - zeros[..., None])).reshape(21, -1)[:, :100]
+        names = " ".join(f"{name}{bits}{block}" for name in "xwsz")
+        sizes = {"K": 100, "N": 21, "bits": bits, "block_size": block}
+        s.check("MatMulNBits", names, x @ w.T, domain=MICROSOFT, **sizes)
 
 
 @_family
@@ -135,6 +156,10 @@ def _convolution(s: Sample) -> None:
     s.check("Conv", "x w bias", wanted, pads=[1, 1, 1, 1])
     narrow = s.weight("narrow", s.numbers(8, 6, 1, 1))
     s.check("Conv", "x narrow", _convolved(x, narrow, 0))
+    deep = s.feed("deep", s.numbers(1, 70, 5, 6))  # so deep that its sums are cut in parts
+    taken = s.weight("taken", s.numbers(18, 70, 3, 3))
+    wanted = _convolved(deep, taken, 1) + bias[:, None, None]
+    s.check("Conv", "deep taken bias", wanted, pads=[1, 1, 1, 1])
 
 
 @_family
@@ -196,6 +221,44 @@ def _normalization(s: Sample) -> None:
     gain, offset = s.weight("gain", s.numbers(5)), s.weight("offset", s.numbers(5))
     wanted = _normal(x, 2) * gain[:, None] + offset[:, None]
     s.check("InstanceNormalization", "x gain offset", wanted)
+    factors = 2.0 / np.sqrt(4.0 * (x**2).mean(2, keepdims=True) + 1e-5)
+    attrs = {"domain": MICROSOFT, "epsilon": 1e-5}
+    s.check("SkipSimplifiedLayerNormalization", "x x scale", x * factors * scale, **attrs)
+
+
+@_family
+def _cache_attention(s: Sample) -> None:
+    for tokens in (1, 5):  # whose kernels differ
+        names = [f"{name}{tokens}" for name in ("q", "k", "v", "keys", "values", "length", "total")]
+        q, k, v = (s.feed(n, s.numbers(1, tokens, 2 * 32)) for n in names[:3])
+        keys, values = (s.feed(n, s.numbers(1, 2, 70, 32)) for n in names[3:5])
+        s.feed(names[5], np.array([65], np.int32))
+        s.feed(names[6], np.array([66], np.int32))
+        before = 66 - tokens
+        due = np.zeros((1, tokens, 2, 32))
+        for head, token in itertools.product(range(2), range(tokens)):
+            new = slice(head * 32, (head + 1) * 32)
+            seen = before + token + 1
+            own_keys = np.concatenate([keys[0, head, :before], k[0, :, new]])[:seen]
+            own_values = np.concatenate([values[0, head, :before], v[0, :, new]])[:seen]
+            powers = np.exp(own_keys @ q[0, token, new] / 32.0)
+            due[0, token, head] = powers @ own_values / powers.sum()
+        attrs = {"num_heads": 2, "kv_num_heads": 2, "scale": 1 / 32, "domain": MICROSOFT}
+        s.check("GroupQueryAttention", " ".join(names), due.reshape(q.shape), **attrs)
+
+
+@_family
+def _rotary_embedding(s: Sample) -> None:
+    x = s.feed("x", s.numbers(1, 3, 2 * 8))
+    cosines, sines = s.weight("cosines", s.numbers(9, 3)), s.weight("sines", s.numbers(9, 3))
+    s.feed("positions", np.array([[4, 0, 8]]))
+    c, d = (table[[4, 0, 8]][:, None, :] for table in (cosines, sines))
+    heads = x.reshape(3, 2, 8)
+    first, second = heads[..., :3], heads[..., 3:6]
+    turned = [first * c - second * d, second * c + first * d, heads[..., 6:]]
+    attrs = {"num_heads": 2, "rotary_embedding_dim": 6, "domain": MICROSOFT}
+    wanted = np.concatenate(turned, -1).reshape(x.shape)
+    s.check("RotaryEmbedding", "x positions cosines sines", wanted, **attrs)
 
 
 @_family
@@ -228,6 +291,12 @@ def _indexing(s: Sample) -> None:
     s.check("Gather", "x picked", x[picked.astype(int)])
     places = s.feed("places", s.random.integers(0, 5, (3, 6)))
     s.check("GatherElements", "x places", np.take_along_axis(x, places.astype(int), 0), axis=0)
+    s.weight("table", s.random.integers(0, 256, (5, 16)).astype(np.uint8))
+    scales = s.weight("scales", s.numbers(5, 1))
+    numbers = np.stack([s.weights["table"] & 15, s.weights["table"] >> 4], -1).reshape(5, 32)
+    wanted = (scales * (numbers - 8.0))[picked.astype(int)]
+    attrs = {"block_size": 32, "quantize_axis": 1, "gather_axis": 0, "bits": 4}
+    s.check("GatherBlockQuantized", "table picked scales", wanted, domain=MICROSOFT, **attrs)
 
 
 @_family

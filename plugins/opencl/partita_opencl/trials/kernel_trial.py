@@ -46,7 +46,10 @@ _TOLERANCES = {Precision.F32: 1e-4, Precision.F16: 1e-2, Precision.BF16: 6e-2}
 """Largest relative errors of a family's results."""
 
 FORMED = frozenset(
-    ("matmul", "convolution", "depthwise", "convolution_transposed", "normalization", "lrn")
+    (
+        *("matmul", "block_products", "convolution", "depthwise", "convolution_transposed"),
+        *("normalization", "lrn", "cache_attention"),
+    )
 )
 """Families whose kernels change with the form: they sum products."""
 
@@ -216,7 +219,8 @@ def _title(family: str) -> str:
 def source_files() -> list[Path]:
     """The files that verdicts depend on."""
     package = Path(__file__).parents[1]
-    patterns = "cl/*.cl", "emitters/**/*.py", "launches/*.py", "trials/*_checks.py"
+    folders = "cl/*.cl", "emitters/**/*.py", "launches/*.py", "tuning/*.py"
+    patterns = *folders, "trials/*_checks.py"
     return [file for pattern in patterns for file in sorted(package.glob(pattern))]
 
 

@@ -58,6 +58,10 @@ class Tile:
         """Tiles that cover the results."""
         return batches * math.ceil(rows / self.high) * math.ceil(columns / self.wide)
 
+    def splits(self, limits: Limits) -> bool:
+        """Whether sums may be cut in parts on a device."""
+        return True
+
 
 class MatrixTile(Tile):
     """The work of a group that computes with matrix units, by warps of 32 items."""
@@ -77,6 +81,10 @@ class MatrixTile(Tile):
         """The kernel's macros."""
         sizes = {"BM": self.high, "BN": self.wide, "BK": self.deep}
         return {**sizes, "WM": self.parts[0], "WN": self.parts[1]}
+
+    def splits(self, limits: Limits) -> bool:
+        """Only where a group can add up what others summed."""
+        return limits.hands_over
 
 
 @dataclass(frozen=True)
@@ -122,6 +130,10 @@ class StreamTile(Tile):
         options |= {"WM": rows, "WN": columns}
         kinds = {"WARPGROUP": self.warpgroup, "BULK": self.bulk}
         return {**options, **{name: None for name, of_this in kinds.items() if of_this}}
+
+    def splits(self, limits: Limits) -> bool:
+        """As of tiles for matrix units, but none that the copy engine brings."""
+        return limits.hands_over and not self.bulk
 
     def time(self, option: Cut, together: float) -> float:
         """As of other tiles; fitted to 1600 cuts of 67 products of float16: 3 % in the mean.
@@ -304,7 +316,7 @@ def ranked(
         option
         for tile in tiles
         if unit % tile.deep == 0
-        for option in _cuts(tile, rows, columns, depth, batches)
+        for option in _cuts(limits, tile, rows, columns, depth, batches)
     ]
     return sorted(cuts, key=lambda option: option.time(limits))
 
@@ -337,12 +349,13 @@ def cut_whole(
     return None if best is None else best[1]
 
 
-def _cuts(tile: Tile, rows: int, columns: int, depth: int, batches: int) -> list[Cut]:
+def _cuts(
+    limits: Limits, tile: Tile, rows: int, columns: int, depth: int, batches: int
+) -> list[Cut]:
     tiles = tile.count(rows, columns, batches)
     steps = math.ceil(depth / tile.deep)
     found = {}
-    whole = isinstance(tile, StreamTile) and tile.bulk
-    for wanted in (1,) if whole else (1, 2, 3, 4, 6, 8, 12, 16, 24, _MOST_SPLITS):
+    for wanted in (1, 2, 3, 4, 6, 8, 12, 16, 24, _MOST_SPLITS) if tile.splits(limits) else (1,):
         if wanted == 1 or steps >= wanted * _FEWEST_STEPS:
             per_split = math.ceil(steps / wanted)
             splits = math.ceil(steps / per_split)

@@ -1,0 +1,164 @@
+"""One token after another on a graphics card: device OPENCL beside PyTorch, taking turns.
+
+    python benchmarks/gpu_decoders.py [--size 1B] [--weights f16,q4] [--context 1024] [--tokens 64]
+
+The decoder has random weights (`random_decoders.py`), a cache of ``--context`` tokens that is half
+full, and a batch of one. PyTorch computes the same layers in float16 with a static cache, its own
+attention and normalization, replayed as a CUDA graph; it has no product of 4-bit blocks, so that
+its float16 is the peer of every row. Partita's calls bring the logits to the host, PyTorch's do
+too. Prints medians in milliseconds per token, tokens per second, and the bytes that a token must
+read (weights, and the filled half of the cache) over that time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from random_decoders import SIZES, Architecture, decoder, work_of_a_token
+
+import partita
+
+Call = Callable[[], Any]
+
+
+def torch_call(sizes: Architecture, context: int) -> Call:
+    """One token by PyTorch in float16, as a CUDA graph."""
+    import torch
+    from torch.nn import functional as f
+
+    half = {"dtype": torch.float16, "device": "cuda"}
+
+    def matrix(rows: int, columns: int) -> Any:
+        return torch.randn(rows, columns, **half) * columns**-0.5
+
+    width, kv = sizes.heads * sizes.head_size, sizes.kv_heads * sizes.head_size
+    layers = [
+        {
+            "qkv": matrix(width + 2 * kv, sizes.hidden),
+            "out": matrix(sizes.hidden, width),
+            "gate_up": matrix(2 * sizes.intermediate, sizes.hidden),
+            "down": matrix(sizes.hidden, sizes.intermediate),
+            "first": torch.ones(sizes.hidden, **half),
+            "second": torch.ones(sizes.hidden, **half),
+            "keys": torch.randn(1, sizes.kv_heads, context, sizes.head_size, **half),
+            "values": torch.randn(1, sizes.kv_heads, context, sizes.head_size, **half),
+        }
+        for _ in range(sizes.layers)
+    ]
+    table, norm = matrix(sizes.vocabulary, sizes.hidden), torch.ones(sizes.hidden, **half)
+    token = torch.zeros(1, dtype=torch.int64, device="cuda")
+    place = torch.full((1,), context // 2, dtype=torch.int64, device="cuda")
+    angles = torch.arange(context, device="cuda")[:, None] * 10000.0 ** (
+        -torch.arange(0, sizes.head_size, 2, device="cuda") / sizes.head_size
+    )
+    cos, sin = (torch.cat([x, x], 1).half() for x in (angles.cos(), angles.sin()))
+    filled = context // 2 + 1
+
+    def rotated(x: Any) -> Any:
+        left, right = x.chunk(2, -1)
+        return x * cos[place] + torch.cat([-right, left], -1) * sin[place]
+
+    def step() -> Any:
+        x = table[token]
+        for w in layers:
+            q, k, v = f.linear(f.rms_norm(x, x.shape[-1:], w["first"]), w["qkv"]).split(
+                [width, kv, kv], -1
+            )
+            q = rotated(q.view(1, sizes.heads, 1, sizes.head_size))
+            w["keys"].index_copy_(2, place, rotated(k.view(1, sizes.kv_heads, 1, -1)))
+            w["values"].index_copy_(2, place, v.view(1, sizes.kv_heads, 1, -1))
+            mixed = f.scaled_dot_product_attention(
+                q, w["keys"][:, :, :filled], w["values"][:, :, :filled], enable_gqa=True
+            )
+            x = x + f.linear(mixed.view(1, width), w["out"])
+            normal = f.rms_norm(x, x.shape[-1:], w["second"])
+            gate, up = f.linear(normal, w["gate_up"]).chunk(2, -1)
+            x = x + f.linear(f.silu(gate) * up, w["down"])
+        return f.linear(f.rms_norm(x, x.shape[-1:], norm), table)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        logits = step()
+    host = torch.empty(logits.shape, dtype=logits.dtype, pin_memory=True)
+
+    def call() -> None:
+        graph.replay()
+        host.copy_(logits, non_blocking=True)
+        torch.cuda.synchronize()
+
+    return call
+
+
+def our_call(size: str, weights: str, context: int, device: str) -> Call:
+    """One token by Partita, always at the middle of the cache."""
+    model = decoder(size, weights, context)  # type: ignore[arg-type]  # checked by the parser
+    one = {
+        port.name: [1 if dim == "batch" else dim for dim in port.shape or ()]
+        for port in model.inputs
+    }
+    model.reshape(one)
+    compiled = partita.Core().compile_model(model, device, {"INFERENCE_PRECISION_HINT": "f16"})
+    request = compiled.create_infer_request()
+    feeds = {
+        "input_ids": np.zeros((1, 1), np.int64),
+        "seqlens_k": np.full(1, context // 2, np.int32),
+        "total_sequence_length": np.array(context // 2 + 1, np.int32),
+    }
+
+    def call() -> None:
+        request.infer(feeds)["logits"]
+
+    return call
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--size", default="1B", choices=[n for n, s in SIZES.items() if not s.experts]
+    )
+    parser.add_argument("--weights", default="f16,q4")
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--device", default="GPU")
+    arguments = parser.parse_args()
+    sizes, kinds = SIZES[arguments.size], arguments.weights.split(",")
+    calls = {
+        f"Partita {kind}": our_call(arguments.size, kind, arguments.context, arguments.device)
+        for kind in kinds
+    }
+    try:
+        calls["PyTorch f16, CUDA graph"] = torch_call(sizes, arguments.context)
+    except (ImportError, RuntimeError) as error:
+        print(f"PyTorch is left out: {str(error).splitlines()[0]}")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(8):
+        for name, call in calls.items():
+            for _ in range(arguments.tokens // 8):
+                began = time.perf_counter()
+                call()
+                times[name].append(time.perf_counter() - began)
+    context = arguments.context
+    for name, taken in times.items():
+        seconds = statistics.median(taken)
+        kind = name.split()[-1] if name.startswith("Partita") else "f16"
+        model = decoder(arguments.size, kind, context)
+        nbytes = work_of_a_token(model, context, context // 2).bytes_read
+        rate = f"{1 / seconds:8.1f} tokens/s {nbytes / seconds / 1e9:8.0f} GB/s"
+        print(f"  {name:26} {seconds * 1e3:8.3f} ms {rate}")
+
+
+if __name__ == "__main__":
+    main()

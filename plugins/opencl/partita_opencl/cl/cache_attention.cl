@@ -1,0 +1,224 @@
+// Attention of new tokens over a cache, as long as it is valid: softmax(scale * q k') v. Heads of
+// queries that share a head of keys are rows of one work-group, which reads keys and values once for
+// ROWS of them. LANES items share a key, each with WIDTH of its elements; each of KEYS sets of such
+// items has sums of its own, scaled down when a new maximum comes (Dao et al., FlashAttention, 2022),
+// and the sets' sums are joined at the end. Where there are few groups, the keys are cut in SPLITS.
+//
+// Options: those of cache_tokens.cl; LANES, WIDTH, KEYS, ROWS
+//   AT_ONCE  keys of a set at a time
+//   APPENDS  the tokens are not in the cache yet: they are taken from k and v, and come into it here
+//   WINDOW   a token sees only so many keys, its own included; SOFTCAP  scores stay below it
+//   SPLITS   with several, sums go to `partial`, and maxima and weights behind them
+//   NVIDIA   items of a set are neighbours in a warp, and add by instructions
+
+#include "cache_tokens.cl"
+
+#define ITEMS (KEYS * LANES)
+#define NEVER (-1e30f)
+#define SCORES (ROWS * AT_ONCE)
+#if defined(NVIDIA) && LANES <= 32 && (LANES & (LANES - 1)) == 0 && ITEMS % 32 == 0
+#define IN_WARPS
+#endif
+
+// Adds up what the items of a set have; all of them get the sums.
+void sum_over_set(float* scores, __local float* partial, const int tid) {
+#ifdef IN_WARPS
+  #pragma unroll
+  for (int i = 0; i < SCORES; i++) {
+    #pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) {
+      float other;
+      asm volatile("shfl.sync.bfly.b32 %0, %1, %2, 31, 0xffffffff;"
+          : "=f"(other) : "f"(scores[i]), "r"(step));
+      scores[i] += other;
+    }
+  }
+#else
+  #pragma unroll
+  for (int i = 0; i < SCORES; i++) partial[i * ITEMS + tid] = scores[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  #pragma unroll
+  for (int i = 0; i < SCORES; i++) {
+    float sum = 0.0f;
+    for (int lane = 0; lane < LANES; lane++) sum += partial[i * ITEMS + tid / LANES * LANES + lane];
+    scores[i] = sum;
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+}
+
+void fetch(float* to, __global const CACHE* from) {
+#if WIDTH % 8 == 0
+  #pragma unroll
+  for (int i = 0; i < WIDTH; i += 8) GET_CACHE8(to + i, from, i);
+#else
+  for (int i = 0; i < WIDTH; i++) to[i] = GET_CACHE(from, i);
+#endif
+}
+
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1)))
+void cache_attention(
+    __global const TOKEN* restrict q, __global const TOKEN* restrict k,
+    __global const TOKEN* restrict v, __global CACHE* keys, __global CACHE* values,
+    __global const int* restrict lengths, __global const int* restrict total,
+    __global const TABLE* restrict cosines, __global const TABLE* restrict sines,
+    __global TOKEN* restrict y, __global float* restrict partial_sums,
+    volatile __global int* restrict fault,
+    const int heads, const int group, const int tokens, const int places,
+    const int turns,
+    const int4 step, const int4 start,  // of q, k, v: from one token to the next, the first element
+    const float scale, const int mark
+) {
+  __local float queries[ROWS * SIZE];
+  __local float scratch[ITEMS * (SCORES > WIDTH ? SCORES : WIDTH)];
+  __local float maxima[KEYS * ROWS], weights[KEYS * ROWS];
+  const int tid = get_local_id(0), set = tid / LANES, d0 = tid % LANES * WIDTH;
+  const int tiles = (tokens * group + ROWS - 1) / ROWS;
+  const int split = get_group_id(0) % SPLITS, tile = get_group_id(0) / SPLITS % tiles;
+  const int head = get_group_id(0) / SPLITS / tiles % heads;
+  const int row = get_group_id(0) / SPLITS / tiles / heads;
+  const int2 span = span_of(lengths, total, row, tokens, places, turns, fault, mark);
+  const int before = span.x, valid = min(tokens, span.y - span.x);
+  const size_t cache = ((size_t)row * heads + head) * places * SIZE;
+  keys += cache;
+  values += cache;
+  k += (size_t)row * tokens * step.y + start.y + head * SIZE;
+  v += (size_t)row * tokens * step.z + start.z + head * SIZE;
+
+#ifdef APPENDS
+  for (int token = tile * SPLITS + split; token < valid; token += tiles * SPLITS)
+    for (int d = tid; d < SIZE; d += ITEMS) {
+      const size_t to = (size_t)(before + token) * SIZE + d;
+      const float turned_key = turned(k + (size_t)token * step.y, d, before + token, cosines, sines);
+      PUT_CACHE(keys, to, turned_key);
+      PUT_CACHE(values, to, GET_TOKEN(v, (size_t)token * step.z + d));
+    }
+#endif
+
+  // Row r of the group is head r % group of those that share the keys, of token r / group.
+  const int first = tile * ROWS;
+  for (int i = tid; i < ROWS * SIZE; i += ITEMS) {
+    const int r = first + i / SIZE, token = r / group;
+    const size_t from = ((size_t)row * tokens + token) * step.x + start.x;
+    queries[i] = token >= valid ? 0.0f : scale * turned(
+        q + from + (head * group + r % group) * SIZE, i % SIZE, before + token, cosines, sines);
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float query[ROWS][WIDTH];
+  #pragma unroll
+  for (int r = 0; r < ROWS; r++)
+    #pragma unroll
+    for (int i = 0; i < WIDTH; i++) query[r][i] = queries[r * SIZE + d0 + i];
+
+  int begin = 0;
+  const int end = min(span.y, before + min((first + ROWS - 1) / group, tokens - 1) + 1);
+#ifdef WINDOW
+  begin = max(0, min(end, before + first / group - WINDOW + 1));
+#endif
+  const int share = ((end - begin + SPLITS - 1) / SPLITS + KEYS - 1) / KEYS * KEYS;
+  begin = min(end, begin + split * share);
+  const int stop = min(end, begin + share);
+
+  float top[ROWS], weight[ROWS], sums[ROWS][WIDTH];
+  #pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    top[r] = NEVER;
+    weight[r] = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < WIDTH; i++) sums[r][i] = 0.0f;
+  }
+  for (int base = begin; base < stop; base += KEYS * AT_ONCE) {
+    float scores[SCORES], value[AT_ONCE][WIDTH];
+    #pragma unroll
+    for (int a = 0; a < AT_ONCE; a++) {
+      // Past the end, the last key is read again, and does not count.
+      const int place = min(base + a * KEYS + set, stop - 1);
+      float key[WIDTH];
+#ifdef APPENDS
+      if (place >= before) {
+        for (int i = 0; i < WIDTH; i++) {
+          key[i] = turned(k + (size_t)(place - before) * step.y, d0 + i, place, cosines, sines);
+          value[a][i] = GET_TOKEN(v, (size_t)(place - before) * step.z + d0 + i);
+        }
+      } else
+#endif
+      {
+        fetch(key, keys + (size_t)place * SIZE + d0);
+        fetch(value[a], values + (size_t)place * SIZE + d0);
+      }
+      #pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        float dot = 0.0f;
+        #pragma unroll
+        for (int i = 0; i < WIDTH; i++) dot = fma(key[i], query[r][i], dot);
+        scores[r * AT_ONCE + a] = dot;
+      }
+    }
+    sum_over_set(scores, scratch, tid);
+    #pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int here = before + (first + r) / group;
+      bool sees[AT_ONCE];
+      float highest = top[r];
+      #pragma unroll
+      for (int a = 0; a < AT_ONCE; a++) {
+        const int place = base + a * KEYS + set;
+        sees[a] = place < stop && place <= here;
+#ifdef WINDOW
+        sees[a] = sees[a] && place > here - WINDOW;
+#endif
+        float* score = &scores[r * AT_ONCE + a];
+#ifdef SOFTCAP
+        *score = SOFTCAP * tanh_of(*score / SOFTCAP);
+#endif
+        if (sees[a]) highest = fmax(highest, *score);
+      }
+      const float less = exp(top[r] - highest);
+      top[r] = highest;
+      weight[r] *= less;
+      #pragma unroll
+      for (int i = 0; i < WIDTH; i++) sums[r][i] *= less;
+      #pragma unroll
+      for (int a = 0; a < AT_ONCE; a++) {
+        const float power = sees[a] ? exp(scores[r * AT_ONCE + a] - highest) : 0.0f;
+        weight[r] += power;
+        #pragma unroll
+        for (int i = 0; i < WIDTH; i++) sums[r][i] = fma(power, value[a][i], sums[r][i]);
+      }
+    }
+  }
+
+  #pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    maxima[set * ROWS + r] = top[r];  // the same from all items of a set
+    weights[set * ROWS + r] = weight[r];
+  }
+  barrier(CLK_LOCAL_MEM_FENCE);
+  #pragma unroll
+  for (int r = 0; r < ROWS; r++) {
+    float highest = NEVER, whole = 0.0f;
+    for (int s = 0; s < KEYS; s++) highest = fmax(highest, maxima[s * ROWS + r]);
+    for (int s = 0; s < KEYS; s++) whole += weights[s * ROWS + r] * exp(maxima[s * ROWS + r] - highest);
+    const float less = exp(top[r] - highest);
+    #pragma unroll
+    for (int i = 0; i < WIDTH; i++) scratch[set * SIZE + d0 + i] = sums[r][i] * less;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    const int token = (first + r) / group;
+    const size_t result = ((size_t)row * tokens + token) * heads * group + head * group +
+                          (first + r) % group;
+    for (int d = tid; d < SIZE && token < tokens; d += ITEMS) {
+      float sum = 0.0f;
+      for (int s = 0; s < KEYS; s++) sum += scratch[s * SIZE + d];
+#if SPLITS == 1
+      PUT_TOKEN(y, result * SIZE + d, whole > 0.0f && token < valid ? sum / whole : 0.0f);
+#else
+      partial_sums[(result * SPLITS + split) * (SIZE + 2) + d] = sum;
+      if (d == 0) {
+        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE] = highest;
+        partial_sums[(result * SPLITS + split) * (SIZE + 2) + SIZE + 1] = token < valid ? whole : 0.0f;
+      }
+#endif
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+}

@@ -1,0 +1,198 @@
+"""Constant weights of a few bits in blocks that share a scale, as kernels take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from partita.lowering import Array, Node, Operand
+from partita_opencl.launches.emitter_kit import Argument, Kit, i32
+from partita_opencl.passes.nhwc import filled
+
+UNIT_BYTES = 16
+"""Weights that an item reads at a time."""
+
+
+@dataclass(frozen=True)
+class BlockForm:
+    """How the weights of a product are written.
+
+    Attributes:
+        columns: Columns of the product.
+        depth: Length of its sums.
+        bits: Of an element: 4 or 8, or 16, which are halves without scales.
+        block: Elements that share a scale.
+    """
+
+    columns: int
+    depth: int
+    bits: int
+    block: int
+
+    @classmethod
+    def of(cls, node: Node) -> BlockForm:
+        """From the attributes of MatMulNBits."""
+        columns, depth = int(node.attrs["N"]), int(node.attrs["K"])
+        return cls(columns, depth, int(node.attrs.get("bits", 4)), int(node.attrs["block_size"]))
+
+    @classmethod
+    def of_halves(cls, columns: int, depth: int) -> BlockForm:
+        """Of weights that are no numbers of few bits; a block is a unit."""
+        return cls(columns, depth, 16, UNIT_BYTES // 2)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a column."""
+        return math.ceil(self.depth / self.block)
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of a column in the model."""
+        return self.blocks * self.block * self.bits // 8
+
+    @property
+    def elements(self) -> int:
+        """Elements of a unit."""
+        return 8 * UNIT_BYTES // self.bits
+
+    @property
+    def units(self) -> int:
+        """Units of a column."""
+        return math.ceil(self.column_bytes / UNIT_BYTES)
+
+    @property
+    def parts(self) -> int:
+        """Scales of a unit."""
+        return max(1, self.elements // self.block)
+
+    @property
+    def zero(self) -> int:
+        """What zero is written as where the model does not say."""
+        return 0 if self.bits == 16 else 1 << (self.bits - 1)
+
+
+@dataclass(frozen=True)
+class BlockWeights:
+    """Weights on the device.
+
+    Attributes:
+        form: How they are written.
+        words: (columns, units, 16) bytes.
+        scales: A scale per column and block: float32, or bits of float16 where these are the same;
+            of halves, any buffer.
+        offsets: What is taken off beside the scaled number, alike; ``None`` if ``form.zero`` is
+            zero everywhere.
+    """
+
+    form: BlockForm
+    words: Operand
+    scales: Operand
+    offsets: Operand | None
+
+    @classmethod
+    def pack(
+        cls, k: Kit, form: BlockForm, data: Operand, scales: Operand, zeros: Operand | None
+    ) -> BlockWeights:
+        """Constants of MatMulNBits, unchanged where that is possible.
+
+        Args:
+            k: The kit.
+            form: How they are written; sizes must fit it.
+            data: The numbers.
+            scales: A scale for each block.
+            zeros: Numbers in as many bits as elements have, each column from a byte of its own, or
+                floats.
+        """
+        if form.column_bytes % UNIT_BYTES:
+            data = k.builder.prepack(data, ("units", form.units), _filled(form))
+        halves = not k.tuning.bfloat
+        packed = k.builder.prepack(scales, ("scales", halves), lambda a: _compact(a, halves))
+        offsets = None
+        if zeros is not None:
+            factors = k.value(scales)
+            offsets = k.builder.prepack(
+                zeros, ("offsets", halves), lambda a: _offsets(form, a, factors, halves)
+            )
+        return cls(form, data, packed, offsets)
+
+    def buffers(self) -> tuple[Argument, ...]:
+        """The kernels' ``w, scales, offsets``."""
+        return self.words, self.scales, self.offsets or self.scales
+
+    def sizes(self) -> tuple[Argument, ...]:
+        """The kernels' ``columns, depth, units, blocks``."""
+        form = self.form
+        return i32(form.columns), i32(form.depth), i32(form.units), i32(form.blocks)
+
+    def options(self) -> dict[str, str | int | None]:
+        """The kernels' macros."""
+        found: dict[str, str | int | None] = {"BITS": self.form.bits, "BLOCK": self.form.block}
+        found["SCALES"] = _ctype(self.scales)
+        if self.offsets is None:
+            return {**found, "ZERO": self.form.zero}
+        return {**found, "OFFSETS": _ctype(self.offsets)}
+
+
+def unpacked(k: Kit, weights: BlockWeights, like: Operand, *, columns_first: bool) -> Operand:
+    """Records the weights in the type of ``like``, (depth, columns) or its transpose."""
+    form = weights.form
+    pitch = filled(form.depth)
+    shape = (form.columns, pitch) if columns_first else (form.depth, form.columns)
+    y = k.empty(shape, like.dtype)
+    flags = {"COLUMNS_FIRST": None} if columns_first else {}
+    k.launch(
+        "block_unpack.cl",
+        "block_unpack",
+        k.tuning.flat(form.columns * form.units),
+        *weights.buffers(),
+        y,
+        *weights.sizes(),
+        i32(pitch),
+        **weights.options(),
+        **flags,
+    )
+    return y
+
+
+def _ctype(x: Operand) -> str:
+    return "half" if x.dtype == np.uint16 else "float"
+
+
+def _filled(form: BlockForm) -> Callable[[Array], Array]:
+    """What fills the columns up to whole units."""
+
+    def fill(array: Array) -> Array:
+        columns = array.reshape(form.columns, form.column_bytes)
+        return np.pad(columns, ((0, 0), (0, form.units * UNIT_BYTES - form.column_bytes)))
+
+    return fill
+
+
+def _compact(array: Array, halves: bool) -> Array:
+    """Numbers as the bits of float16 where none changes, else as float32."""
+    numbers = array.reshape(-1).astype(np.float32)
+    return _as_halves(numbers, 0.0) if halves else numbers
+
+
+def _as_halves(numbers: Array, tolerance: float) -> Array:
+    """The bits of float16, or the numbers themselves where that would change them by more."""
+    with np.errstate(over="ignore"):
+        rounded = numbers.astype(np.float16)
+    near = np.abs(rounded.astype(np.float32) - numbers) <= tolerance * np.abs(numbers)
+    return rounded.view(np.uint16) if np.isfinite(numbers).all() and near.all() else numbers
+
+
+def _offsets(form: BlockForm, zeros: Array, scales: Array, halves: bool) -> Array:
+    """Scale times zero of each block; rounded as the product of two float32 is."""
+    if zeros.dtype == np.uint8:
+        packed = zeros.reshape(form.columns, -1)
+        if form.bits == 4:
+            packed = np.stack([packed & 15, packed >> 4], -1).reshape(form.columns, -1)
+        zeros = packed[:, : form.blocks]
+    factors = scales.reshape(form.columns, form.blocks).astype(np.float64)
+    numbers = zeros.reshape(factors.shape).astype(np.float64) * factors
+    flat: Array = numbers.reshape(-1).astype(np.float32)
+    return _as_halves(flat, float(np.finfo(np.float32).eps)) if halves else flat
