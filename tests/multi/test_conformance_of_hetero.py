@@ -11,4 +11,4 @@ def test_counters_of_submodels_are_of_operations():
     runner = InProcess(Target("HETERO:CPU,REFERENCE"))
     outcomes = [run_expected(one, runner, Expectations()) for one in checks]
     assert {o.check.name: (o.status, o.detail) for o in outcomes if o.status != PASSED} == {}
-    assert len(outcomes) == 2
+    assert len(outcomes) == len(checks) > 1

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from partita.contract.device_model import DeviceModel
 from partita.contract.explanation import Explanation
 from partita.contract.runner import Runner
+from partita.model.model import Port
+from partita.tensors.tensor import Tensor
 from partita_hetero.compile.executable import Assembly
+from partita_hetero.compile.in_place import InPlacePair, in_place_pairs
 from partita_hetero.compile.pipeline import Compilation
 from partita_hetero.export import export
 from partita_hetero.planner.simulation.timeline import Timeline
@@ -75,6 +79,29 @@ class HeteroModel(DeviceModel):
     def create_runner(self) -> Runner:
         """A runner with runners of its own on every device."""
         return HeteroRunner(self.failover)
+
+    def in_place_outputs(self) -> Mapping[int, int]:
+        """Those that a submodel offers and no other one reads, wherever requests may run.
+
+        None with a time limit: a submodel that is given up may go on to write.
+        """
+        if self.failover.watchdog is not None:
+            return {}
+        places = [
+            {(pair.output, pair.input, pair.device) for pair in self._pairs(one)}
+            for one in (self.assembly, *self.assembly.variants)
+        ]
+        return {made: given for made, given, _ in sorted(set.intersection(*places))}
+
+    def allocate(self, port: Port, shape: tuple[int, ...]) -> Tensor:
+        """Memory of the device that updates the input."""
+        for pair in self._pairs(self.assembly):
+            if pair.input == port.index:
+                return pair.part.allocate(pair.port, shape)
+        return super().allocate(port, shape)
+
+    def _pairs(self, assembly: Assembly) -> list[InPlacePair]:
+        return in_place_pairs(assembly, len(self.inputs))
 
     def explain(self) -> Explanation:
         """Where every operation runs and why, what crosses, and what went wrong on the way."""

@@ -44,9 +44,14 @@ class HeteroPlugin(DevicePlugin):
     ) -> partita.QueryResult:
         """The first device of the list that takes each operation, or that it is pinned to."""
         from partita_hetero.partition import op_graph
+        from partita_hetero.partition.decoder_layers import cache_inputs
         from partita_hetero.placement import constraints
 
         devices, wiring = self._devices(properties), op_graph.build(model)
+        if devices.properties.HETERO_CONTEXT and cache_inputs(model):
+            from partita_hetero.tuning.decoder_plan import plan_model
+
+            return plan_model(model, devices).query_result(model, devices)
         wanted = constraints.gather(model, wiring, devices, partial(devices.ask, model), {})
         return devices.query(model, wiring, wanted.pins)
 

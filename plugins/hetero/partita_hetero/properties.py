@@ -64,6 +64,18 @@ class HeteroProperties(DeviceProperties):
         description="Device to the bytes that weights and live values may take there, as a number "
         "or e.g. '2GiB'; as text 'GPU=2GiB,CPU=512MiB'.",
     )
+    HETERO_CONTEXT: int = Field(
+        0,
+        ge=0,
+        description="Tokens that the cache of a decoder must hold. If set, whole layers are placed "
+        "by memory and by the time of a request; 0: as any other model.",
+    )
+    HETERO_PROMPT_TOKENS: PositiveInt = Field(
+        512, description="Tokens of a prompt of the request that a decoder is placed for."
+    )
+    HETERO_NEW_TOKENS: PositiveInt = Field(
+        128, description="Tokens generated in the request that a decoder is placed for."
+    )
     HETERO_ACCURACY_BUDGET: float = Field(
         0.0,
         ge=0,

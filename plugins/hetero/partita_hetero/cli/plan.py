@@ -1,4 +1,8 @@
-"""``partita plan``: the best placement by measured costs, or by a cost table without any device."""
+"""``partita plan``: the best placement by measured costs, or by a cost table without any device.
+
+Of a decoder (a language model) nothing is run: layers are placed by memory and by the time of a
+request, which their bytes and the speeds of the devices tell.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from partita import Core
+from partita import Core, DecoderOptions
 from partita.cli.arguments import (
     MODEL_HELP,
     Commands,
@@ -18,6 +22,7 @@ from partita.cli.arguments import (
     add_shapes,
     device_of,
     positive_float,
+    positive_int,
     properties_of,
 )
 from partita.cli.feeds import reshape
@@ -30,7 +35,11 @@ from partita_hetero.executors import DEFAULT, executor_for
 from partita_hetero.options.byte_sizes import format_bytes, parse_bytes
 from partita_hetero.options.command_options import PIN
 from partita_hetero.options.pins import PinRule, read_rules
+from partita_hetero.partition.decoder_layers import cache_inputs, model_context
 from partita_hetero.planner.simulation.plan import OBJECTIVES
+
+DEFAULT_CONTEXT = 4096
+"""Tokens, where neither the user nor the model says how many."""
 
 if TYPE_CHECKING:
     from partita.contract.explanation import Candidate
@@ -55,6 +64,7 @@ def add_parser(commands: Commands) -> None:
             "partita plan model.onnx -d HETERO:GPU,CPU --save-costs costs.json",
             "partita plan --costs costs.json --objective THROUGHPUT --memory GPU=2GiB",
             "partita plan --costs costs.json -d HETERO:NPU,CPU --pin 'type:Softmax=CPU?' --explain",
+            "partita plan decoder.onnx -d HETERO:GPU,CPU --memory GPU=6GiB --context 8192",
         ],
     )
     parser.add_argument(
@@ -87,6 +97,7 @@ def add_parser(commands: Commands) -> None:
         metavar="DEVICE=SIZE",
         help="a device's limit for weights and live values, e.g. GPU=2GiB (repeatable)",
     )
+    _add_decoder_options(parser)
     parser.add_argument(
         "--time-limit",
         type=positive_float,
@@ -119,6 +130,29 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(parser=parser)
 
 
+def _add_decoder_options(parser: argparse.ArgumentParser) -> None:
+    """What a decoder is placed for."""
+    parser.add_argument(
+        "--context",
+        type=positive_int,
+        metavar="TOKENS",
+        help="of a decoder: tokens that its cache must hold (default: as many as the model's "
+        f"holds, or {DEFAULT_CONTEXT})",
+    )
+    parser.add_argument(
+        "--prompt-tokens",
+        type=positive_int,
+        metavar="TOKENS",
+        help="of a decoder: tokens of a prompt, in the request that it is placed for",
+    )
+    parser.add_argument(
+        "--new-tokens",
+        type=positive_int,
+        metavar="TOKENS",
+        help="of a decoder: tokens generated in that request",
+    )
+
+
 def run(args: argparse.Namespace, out: Output) -> int:
     """Plans, prints and writes."""
     from partita_hetero.planner.problem import problem_file
@@ -133,7 +167,11 @@ def run(args: argparse.Namespace, out: Output) -> int:
         wishes = Wishes(names, rules, dict(args.memory), args.objective, args.time_limit)
         planned = make_plan(problem_file.load(args.costs), wishes)
     else:
-        setting, scheduler = _measured(args, out)
+        core = Core()
+        model = _read_model(args, core, out)
+        if cache_inputs(model):
+            return _plan_decoder(args, core, model, out)
+        setting, scheduler = _measured(args, core, model)
         rules = [setting.respelled(rule) for rule in rules]
         planned = race_plans(scheduler, Wishes((), rules, {}, args.objective, args.time_limit))
     _write(args, setting, planned, out)
@@ -180,23 +218,15 @@ def _from_table(args: argparse.Namespace, out: Output) -> _Setting:
     return _Setting(None if args.model is None else _read_model(args, Core(), out))
 
 
-def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Scheduler]:
+def _measured(args: argparse.Namespace, core: Core, model: Model) -> tuple[_Setting, Scheduler]:
     """The model and the devices of this machine, and what measures one on the others."""
     from partita_hetero.device_model import HeteroModel
     from partita_hetero.tuning.scheduler import Scheduler
     from partita_hetero.tuning.sized_model import sized_models
 
-    core = Core()
-    device = device_of(args, core)
-    if not core.accepts_property(device, "HETERO_SCHEDULE"):
-        raise PlanError(f"'{device}' is one device; a plan is for 'HETERO:{device},...'.")
-    model = _read_model(args, core, out)
-    config: dict[str, Any] = {**properties_of(args), "HETERO_SCHEDULE": "PRIORITY"}
-    if args.memory:
-        config["HETERO_MEMORY_LIMITS"] = dict(args.memory)
-    if args.objective == "THROUGHPUT":
-        config["PERFORMANCE_HINT"] = "THROUGHPUT"
-    elif args.objective != DEFAULT.objective:
+    device = _several(args, core)
+    config: dict[str, Any] = {**_config(args), "HETERO_SCHEDULE": "PRIORITY"}
+    if args.objective != "THROUGHPUT" and args.objective != DEFAULT.objective:
         config["HETERO_EXECUTOR"] = executor_for(args.objective).name
     placed = core.compile_model(model, device, config).device_model
     if not isinstance(placed, HeteroModel):
@@ -208,10 +238,69 @@ def _measured(args: argparse.Namespace, out: Output) -> tuple[_Setting, Schedule
     )
 
 
+def _several(args: argparse.Namespace, core: Core) -> str:
+    """The device string, which must be one of several devices."""
+    device = device_of(args, core)
+    if not core.accepts_property(device, "HETERO_SCHEDULE"):
+        raise PlanError(f"'{device}' is one device; a plan is for 'HETERO:{device},...'.")
+    return device
+
+
+def _config(args: argparse.Namespace) -> dict[str, Any]:
+    """Properties of HETERO, from options of all kinds."""
+    config: dict[str, Any] = dict(properties_of(args))
+    if args.memory:
+        config["HETERO_MEMORY_LIMITS"] = dict(args.memory)
+    if args.objective == "THROUGHPUT":
+        config["PERFORMANCE_HINT"] = "THROUGHPUT"
+    return config
+
+
+def _plan_decoder(args: argparse.Namespace, core: Core, model: Model, out: Output) -> int:
+    """Plans a decoder, prints and writes; compiles nothing of it."""
+    from partita_hetero.cli.decoder_report import print_decoder_plan
+    from partita_hetero.placement.constraints import driver_of
+    from partita_hetero.placement.device_list import DeviceList
+    from partita_hetero.properties import HeteroProperties
+    from partita_hetero.tuning.decoder_plan import plan_model
+
+    for option in ("gantt", "trace", "save_costs"):
+        if getattr(args, option):
+            flag = option.replace("_", "-")
+            raise PlanError(f"--{flag} is for models that are run to be planned, not for decoders.")
+    if args.objective == "PARALLEL":
+        raise PlanError("Layers of a decoder wait for each other: plan LATENCY or THROUGHPUT.")
+    config = _config(args)
+    config["HETERO_CONTEXT"] = args.context or model_context(model) or DEFAULT_CONTEXT
+    if args.prompt_tokens:
+        config["HETERO_PROMPT_TOKENS"] = args.prompt_tokens
+    if args.new_tokens:
+        config["HETERO_NEW_TOKENS"] = args.new_tokens
+    device = _several(args, core)
+    _, properties = core.device_api.target(device, config)
+    if not isinstance(properties, HeteroProperties):
+        raise TypeError(f"'{device}' has {type(properties).__name__}.")
+    name = device_string.parse(device).name
+    devices = DeviceList(core.device_api, name, properties)
+    planned = plan_model(model, devices)
+    if args.write_lock:
+        drivers = {one.device: driver_of(devices, one.device) for one in planned.plan.devices}
+        planned.lock(model, drivers).save(args.write_lock)
+        out.note(f"wrote {args.write_lock}")
+    if args.json:
+        out.json(planned.plan)
+    else:
+        print_decoder_plan(planned.plan, args.explain, out)
+    return 0
+
+
 def _read_model(args: argparse.Namespace, core: Core, out: Output) -> Model:
     named = resolve(args.model, Store(notify=out.note))
-    model = core.read_model(named.source)
-    if named.sample is not None and not args.shapes:
+    source = named.source
+    is_decoder = isinstance(source, Path) and source.suffix.lower() == ".gguf"
+    options = DecoderOptions(context=args.context) if is_decoder and args.context else None
+    model = core.read_model(source, decoder=options)
+    if named.sample is not None and not args.shapes and not is_decoder:
         return model.reshape(named.sample().shapes)
     return reshape(model, args.shapes)
 

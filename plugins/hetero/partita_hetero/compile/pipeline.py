@@ -185,7 +185,11 @@ class Compilation:
         built: list[Assembly] = []
         undecided: Sequence[Choice | None] = [None]
         for choice in self.choices or undecided:
-            placement = self.placer.place(out, choice.wishes if choice else {})
+            placement = (
+                self.placer.place(out, choice.wishes, keeps_limits=choice.keeps_limits)
+                if choice
+                else self.placer.place(out, {})
+            )
             is_new = tuple(placement.device) not in shapes
             planned_for = shapes.setdefault(tuple(placement.device), [])
             if choice is not None and choice.shapes:

@@ -12,6 +12,7 @@ from partita.model.model import Model
 from partita.tensors.tensor import HOST
 from partita_hetero.compile.failures import Exclusions
 from partita_hetero.partition import op_graph, partitioner, submodels
+from partita_hetero.partition.decoder_layers import cache_inputs
 from partita_hetero.partition.submodels import Submodel
 from partita_hetero.placement import by_priority, constraints, memory_limits
 from partita_hetero.placement.by_priority import Placement
@@ -30,6 +31,8 @@ class Placer:
         pins: Operation name to device, instead of affinities, pins and lock file.
 
     Attributes:
+        model: The model.
+        devices: The device list.
         wiring: The model's operations.
         sizes: Bytes of its values, where they are known.
         wanted: What applications demand of the placement.
@@ -44,8 +47,8 @@ class Placer:
     def __init__(
         self, model: Model, devices: DeviceList, pins: Mapping[str, str] | None = None
     ) -> None:
-        self._model = model
-        self._devices = devices
+        self.model = model
+        self.devices = devices
         self.wiring = op_graph.build(model)
         self.sizes = sizes_of(model, {})
         self.answers: dict[str, QueryResult] = {}
@@ -61,13 +64,13 @@ class Placer:
         """A device's answer; one that cannot answer takes nothing, with its error as the reason."""
         if device not in self.answers:
             try:
-                self.answers[device] = self._devices.ask(self._model, device)
+                self.answers[device] = self.devices.ask(self.model, device)
             except (DeviceError, PluginError) as error:
-                if self._devices.properties.STRICT:
+                if self.devices.properties.STRICT:
                     raise
                 _log.warning("%s could not be asked and gets nothing to do: %s", device, error)
                 reason = Reason(ReasonCode.QUERY_FAILED, str(error))
-                refusals = {op.name: reason for op in self._model.ops}
+                refusals = {op.name: reason for op in self.model.ops}
                 self.answers[device] = QueryResult.of(device, refusals)
         return self.answers[device]
 
@@ -80,28 +83,41 @@ class Placer:
         out: Exclusions,
         wishes: by_priority.Wishes,
         order: Sequence[str] | None = None,
+        keeps_limits: bool = False,
     ) -> Placement:
-        """A device for every operation: pins first, then wishes, then the devices in order."""
-        properties, pins = self._devices.properties, self.wanted.pins
-        names = self._devices.names if order is None else order
+        """A device for every operation: pins first, then wishes, then the devices in order.
+
+        Args:
+            out: What devices failed to compile.
+            wishes: What was chosen for operations.
+            order: The devices; ``None`` for those of the list.
+            keeps_limits: Whether the choice keeps memory limits if all its wishes come true.
+        """
+        properties, pins = self.devices.properties, self.wanted.pins
+        names = self.devices.names if order is None else order
 
         def place(full: Exclusions) -> Placement:
             every = {**full, **out}
             return by_priority.place(
-                *(self.wiring, names, pins, self.ask, self._devices.welcomes),
+                *(self.wiring, names, pins, self.ask, self.devices.welcomes),
                 *(every, properties.STRICT, wishes),
             )
 
-        if not self._devices.memory_limits:
+        if not self.devices.memory_limits:
             return place({})
+        if keeps_limits:
+            placement = place({})
+            homes = placement.device
+            if all(homes[op] in (None, device) for op, (device, _) in wishes.items()):
+                return placement
         return memory_limits.enforce(
             memory_limits.MemoryModel(
                 self.wiring,
                 self.sizes,
-                lambda device: self._devices.core.device_info(device).memory == HOST,
+                lambda device: self.devices.core.device_info(device).memory == HOST,
                 properties.executor.objective,
             ),
-            self._devices.memory_limits,
+            self.devices.memory_limits,
             lambda op, device: op in pins and pins[op].hard and pins[op].device == device,
             self.wiring.names(),
             place,
@@ -113,13 +129,17 @@ class Placer:
             self.wiring.preds,
             self.wiring.succs,
             placement.device,
-            merge_islands=self._devices.properties.executor.one_at_a_time,
+            merge_islands=self.devices.properties.executor.one_at_a_time,
         )
         pieces = submodels.describe(self.wiring, parts)
         if len(pieces) > 1:
             return pieces
-        order = [port.name for port in self._model.inputs]
+        order = [port.name for port in self.model.inputs]
         return [replace(p, inputs=tuple(sorted(p.inputs, key=order.index))) for p in pieces]
+
+    def _is_planned_decoder(self) -> bool:
+        """Whether layers are placed by memory as a context fills it, whatever shapes are open."""
+        return bool(self.devices.properties.HETERO_CONTEXT and cache_inputs(self.model))
 
     def _unknown_sizes(self) -> list[str]:
         """A note on what memory limits cannot count.
@@ -127,7 +147,7 @@ class Placer:
         Raises:
             InfeasiblePlanError: ``STRICT`` is set: nobody can promise that such limits are kept.
         """
-        limited = self._devices.memory_limits
+        limited = {} if self._is_planned_decoder() else self.devices.memory_limits
         unknown = memory_limits.uncounted(self.wiring, self.sizes) if limited else []
         if not unknown:
             return []
@@ -135,7 +155,7 @@ class Placer:
             f"Memory limits count {len(unknown)} values by their known dimensions alone, since "
             f"their shapes are not fixed, '{unknown[0]}' first; a run may need more."
         )
-        if self._devices.properties.STRICT:
+        if self.devices.properties.STRICT:
             raise InfeasiblePlanError(
                 f"{note} Fix the shapes of the inputs with model.reshape(...), or set STRICT=NO."
             )

@@ -40,6 +40,7 @@ class Choice:
         predicted: The run that the cost model foresees, if it was asked.
         elsewhere: For each operation what it would cost elsewhere.
         shapes: Input to the shape that it was found for, where input shapes vary.
+        keeps_limits: Whether memory limits were counted when it was found.
     """
 
     wishes: Wishes
@@ -47,6 +48,7 @@ class Choice:
     predicted: Timeline | None = None
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
     shapes: Mapping[str, Shape] = field(default_factory=dict)
+    keeps_limits: bool = False
 
 
 def store(choice: Choice) -> dict[str, Any]:

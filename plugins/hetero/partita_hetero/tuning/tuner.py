@@ -24,10 +24,28 @@ def tune(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:
         remarks: Notes for the explanation; what fails here is added.
     """
     properties = compilation.devices.properties
+    if not compilation.choices and properties.HETERO_CONTEXT:
+        compilation.choices = _decoder_choice(compilation, out, remarks)
     if not compilation.choices and properties.HETERO_SCHEDULE == "COST":
         _choose(compilation, out, remarks)
     if compilation.inexact is None and properties.HETERO_ACCURACY_BUDGET:
         compilation.inexact = _within_budget(compilation, out, remarks)
+
+
+def _decoder_choice(compilation: Compilation, out: Excluded, remarks: list[str]) -> list[Choice]:
+    """The plan of a decoder; none where the model is another one.
+
+    Raises:
+        InfeasiblePlanError: Memory does not suffice.
+        PlanError: A device cannot be measured, or the model's cache holds less than is asked for.
+    """
+    from partita_hetero.tuning.decoder_plan import plan_for
+
+    planned = plan_for(compilation.placer, out)
+    if planned is None:
+        remarks.append("HETERO_CONTEXT is for decoders; this model keeps no past from run to run.")
+        return []
+    return [planned.choice()]
 
 
 def _choose(compilation: Compilation, out: Excluded, remarks: list[str]) -> None:

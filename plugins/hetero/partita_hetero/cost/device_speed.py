@@ -1,0 +1,282 @@
+"""How fast a device reads weights and multiplies with them: a short probe for each format.
+
+A probe is a small model, compiled and run as any other: products one after another, each with a
+matrix of its own. With one row it tells how fast
+weights are read, with many how fast they are multiplied, and with tiny matrices what an operation
+takes beside that. What was measured is kept in the database of costs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import partita
+from partita.contract.core_api import CoreAPI
+from partita.errors import PlanError
+from partita.tensors.tensor import HostTensor
+from partita_hetero.cost.database import Cost, Database
+from partita_hetero.cost.timing import Effort, repeat, seconds_of
+from partita_hetero.cost.token_work import PLAIN, TokenWork, WeightFormat
+from partita_hetero.placement.device_list import DeviceList
+
+if TYPE_CHECKING:
+    from partita.contract.device_model import DeviceModel
+    from partita.model.model import Model
+
+_log = logging.getLogger("partita.hetero")
+
+READ_BYTES = (64 << 20, 192 << 20, 512 << 20)
+"""Weights of the probe of one row: as many as the model has, since caches of processors may hold
+those of small models, but no more than the last."""
+
+SIDE = 2048
+"""Of its matrices; typical of decoders."""
+
+MANY_ROWS, MANY_SIDE, MANY_PRODUCTS = 256, 2048, 4
+"""Of the probe of many rows."""
+
+TINY_SIDE, TINY_PRODUCTS = 64, 16
+"""Of the probe of nearly nothing."""
+
+EFFORT = Effort(warm=2, least=7, most=25, seconds=0.5)
+TINY_EFFORT = Effort(warm=5, least=200, most=200)
+
+
+@dataclass(frozen=True)
+class DeviceSpeed:
+    """What a device can do.
+
+    Attributes:
+        read: By format: bytes of weights that it reads a second.
+        multiply: By format: multiplications with weights a second, for many rows.
+        op_seconds: What an operation takes besides.
+    """
+
+    read: Mapping[WeightFormat, float]
+    multiply: Mapping[WeightFormat, float]
+    op_seconds: float
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second, of the format that is read fastest."""
+        return max(self.read.values())
+
+    def seconds(self, work: TokenWork) -> float:
+        """Time for some work: each format is read or multiplied, whichever takes longer."""
+        formats = {*work.weight_bytes, *work.products}
+        total = work.ops * self.op_seconds
+        for kind in formats:
+            known = kind if kind in self.read else PLAIN
+            reading = work.weight_bytes.get(kind, 0.0) / self.read[known]
+            total += max(reading, work.products.get(kind, 0.0) / self.multiply[known])
+        attention = work.attention_products / self.multiply[PLAIN]
+        return total + max(work.cache_bytes / self.read[PLAIN], attention)
+
+
+def device_speed(
+    devices: DeviceList,
+    device: str,
+    key: str,
+    database: Database,
+    formats: set[WeightFormat],
+    weight_bytes: int,
+) -> DeviceSpeed:
+    """A device's speed for some formats of weights, measured unless the database knows.
+
+    A format that the device does not take is left out; the plain one must be there.
+
+    Args:
+        devices: Of the compile at hand.
+        device: The device.
+        key: Its key in the database.
+        database: Where costs are kept.
+        formats: How the weights of a model are stored.
+        weight_bytes: How many there are.
+
+    Raises:
+        PlanError: The device does not even multiply float32.
+    """
+    op = _known(database, key, _WORK_OP, partial(_op_seconds, devices, device))
+    if op is None:
+        raise PlanError(
+            f"Device '{device}' cannot be measured: it runs no MatMul of float32. Leave it out of "
+            "the device list, or set HETERO_CONTEXT=0."
+        )
+    read: dict[WeightFormat, float] = {}
+    multiply: dict[WeightFormat, float] = {}
+    size = next((size for size in READ_BYTES if size >= weight_bytes), READ_BYTES[-1])
+    for kind in sorted({PLAIN, *formats}, key=str):
+        count = _products(kind, size)
+        few_rows, many_rows = partial(_read, devices, device), partial(_multiply, devices, device)
+        work = f"read {kind}, {size >> 10} KiB"
+        reading = _known(database, key, work, partial(few_rows, kind, count))
+        many = _known(database, key, f"multiply {kind}", partial(many_rows, kind))
+        if reading is None or many is None:
+            continue
+        products = MANY_ROWS * MANY_SIDE**2 * MANY_PRODUCTS
+        read[kind] = count * _matrix_bytes(kind) / max(reading - count * op, reading / 10)
+        multiply[kind] = products / max(many - MANY_PRODUCTS * op, many / 10)
+    return DeviceSpeed(read, multiply, op)
+
+
+_WORK_OP = "operation of nearly nothing"
+
+
+def _known(
+    database: Database, key: str, work: str, measure: Callable[[], float | None]
+) -> float | None:
+    """Seconds of a probe; what a device does not take is asked again each time."""
+    found = database.costs(key, [f"decoder probe: {work}"]).get(f"decoder probe: {work}")
+    if found is not None:
+        return found.seconds
+    seconds = measure()
+    if seconds is not None:
+        database.add_costs([Cost(key, f"decoder probe: {work}", seconds, 1, "measured", work)])
+    return seconds
+
+
+def _op_seconds(devices: DeviceList, device: str) -> float | None:
+    """Seconds of an operation in a row of operations, without what a run takes by itself."""
+    many = _run(devices, device, probe_model(PLAIN, TINY_SIDE, TINY_PRODUCTS, 1), TINY_EFFORT)
+    few = _run(devices, device, probe_model(PLAIN, TINY_SIDE, 1, 1), TINY_EFFORT)
+    if many is None or few is None:
+        return None
+    return max(0.0, many - few) / (TINY_PRODUCTS - 1)
+
+
+def _read(devices: DeviceList, device: str, kind: WeightFormat, count: int) -> float | None:
+    return _run(devices, device, probe_model(kind, SIDE, count, 1))
+
+
+def _multiply(devices: DeviceList, device: str, kind: WeightFormat) -> float | None:
+    return _run(devices, device, probe_model(kind, MANY_SIDE, MANY_PRODUCTS, MANY_ROWS))
+
+
+def _matrix_bytes(kind: WeightFormat) -> int:
+    scales = 4 * SIDE**2 // kind.block * (2 if kind.has_zeros else 1) if kind.block else 0
+    return SIDE**2 * kind.bits // 8 + scales
+
+
+def _products(kind: WeightFormat, nbytes: int) -> int:
+    return -(-nbytes // _matrix_bytes(kind))
+
+
+def _run(devices: DeviceList, device: str, model: Model, effort: Effort = EFFORT) -> float | None:
+    """Seconds of a run; ``None`` if the device does not take the model."""
+    core = devices.core
+    try:
+        if len(devices.ask(model, device)) != len(model.ops):
+            return None
+        compiled = core.compile_model(model, device, devices.config(device))
+        return _measured(core, device, compiled, model, effort)
+    except Exception as error:  # noqa: BLE001  # whatever a broken device raises
+        _log.info("%s does not run a probe: %s", device, error)
+        return None
+
+
+def _measured(
+    core: CoreAPI, device: str, compiled: DeviceModel, model: Model, effort: Effort
+) -> float:
+    shape = [dim for dim in model.input().shape or () if isinstance(dim, int)]
+    tensor: partita.Tensor = HostTensor(np.full(shape, 0.5, np.float32))
+    if not core.can_share(device, tensor.memory):
+        tensor = core.transfer_to(device, tensor)
+    runner = compiled.create_runner()
+    try:
+        call = seconds_of(lambda: [one.numpy() for one in runner.run([tensor])])
+        return min(repeat(call, effort))  # what it can do; others on the machine only slow it
+    finally:
+        runner.close()
+
+
+def probe_model(kind: WeightFormat, side: int, count: int, rows: int) -> Model:
+    """A model of products one after another, each with weights of its own."""
+    import onnx_ir as ir
+
+    from partita.frontends.reader import read_model
+
+    first = ir.Value(name="x", shape=ir.Shape([rows, side]), type=ir.TensorType(ir.DataType.FLOAT))
+    value, nodes, weights = first, [], []
+    for number in range(count):
+        made = _matrix(kind, side, number)
+        weights += made
+        node = _product(kind, side, value, made, f"product{number}")
+        nodes += node
+        value = node[-1].outputs[0]
+        value.name = f"y{number}"
+        value.shape, value.dtype = ir.Shape([rows, side]), ir.DataType.FLOAT
+    imports = {"": 21, "com.microsoft": 1}
+    graph = ir.Graph(
+        [first], [value], nodes=nodes, initializers=weights, opset_imports=imports, name="probe"
+    )
+    return read_model(ir.Model(graph, ir_version=10))
+
+
+def _matrix(kind: WeightFormat, side: int, number: int) -> list[Any]:
+    """Weights as initializers, which are made when a device compiles them."""
+    import onnx_ir as ir
+
+    def lazy(name: str, dtype: ir.DataType, shape: list[int], make: Any) -> ir.Value:
+        def made() -> ir.TensorProtocol:
+            return ir.Tensor(make(shape).astype(dtype.numpy(), copy=False), name=name)
+
+        tensor = ir.LazyTensor(made, dtype, ir.Shape(shape), name=name)
+        kept = ir.TensorType(dtype)
+        return ir.Value(name=name, shape=ir.Shape(shape), type=kept, const_value=tensor)
+
+    random = np.random.default_rng(number)
+    if not kind.block:
+        dtype = ir.DataType.FLOAT if kind.bits == 32 else ir.DataType.FLOAT16
+        deviation = np.float32(side**-0.5)
+        return [
+            lazy(
+                *(f"w{number}", dtype, [side, side]),
+                lambda shape: random.standard_normal(shape, np.float32) * deviation,
+            )
+        ]
+    blocks = side // kind.block
+    largest = (1 << kind.bits) - 1
+    scale = np.float16(12**0.5 / ((largest**2 - 1) ** 0.5 * side**0.5))
+
+    def quants(shape: list[int]) -> Any:
+        """Symmetric about the zero point: what passes would grow from product to product else."""
+        low, high = random.integers(1, largest + 1, (2, *shape), np.uint8)
+        return low if kind.bits == 8 else low | high << 4
+
+    packed = [side, blocks, kind.block * kind.bits // 8]
+    middle = float(1 << (kind.bits - 1))
+    zeros = lazy(
+        *(f"z{number}", ir.DataType.FLOAT, [side, blocks]), lambda shape: np.full(shape, middle)
+    )
+    return [
+        lazy(
+            *(f"q{number}", ir.DataType.UINT8, packed),
+            quants,
+        ),
+        lazy(
+            *(f"s{number}", ir.DataType.FLOAT, [side * blocks]),
+            lambda shape: np.full(shape, scale),
+        ),
+        *([zeros] if kind.has_zeros else []),
+    ]
+
+
+def _product(kind: WeightFormat, side: int, value: Any, weights: list[Any], name: str) -> list[Any]:
+    """The operations of one product, the product last."""
+    import onnx_ir as ir
+
+    if kind.block:
+        attributes = {"K": side, "N": side, "bits": kind.bits, "block_size": kind.block}
+        inputs = [value, *weights]
+        return [ir.node("MatMulNBits", inputs, attributes, domain="com.microsoft", name=name)]
+    if kind.bits == 32:
+        return [ir.node("MatMul", [value, *weights], name=name)]
+    cast = ir.node("Cast", weights, {"to": int(ir.DataType.FLOAT)}, name=f"{name}/cast")
+    cast.outputs[0].name = f"{name}/weights"
+    return [cast, ir.node("MatMul", [value, cast.outputs[0]], name=name)]

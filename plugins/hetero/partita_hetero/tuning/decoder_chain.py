@@ -1,0 +1,410 @@
+"""A decoder as a chain of layers: what each costs on each device in each phase, and what it keeps.
+
+Work is told from the graph, speeds from probes of the devices; nothing of the model is run or made.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from partita.contract.query import Reason, ReasonCode
+from partita.errors import InfeasiblePlanError
+from partita_hetero.cost.database import Database, LinkCost
+from partita_hetero.cost.device_speed import DeviceSpeed, device_speed
+from partita_hetero.cost.launch_cost import launch_cost
+from partita_hetero.cost.link_cost import link_costs, works_on_host
+from partita_hetero.cost.token_work import DecoderWork, TokenWork, WeightFormat
+from partita_hetero.partition.decoder_layers import LayerOps, cache_inputs, decoder_layers
+from partita_hetero.planner.chain.problem import Chain, Options
+
+if TYPE_CHECKING:
+    from partita_hetero.compile.placer import Placer
+    from partita_hetero.placement.device_list import DeviceList
+
+Phase = Literal["decode", "decode_at_start", "prefill"]
+PHASES: tuple[Phase, ...] = ("decode", "decode_at_start", "prefill")
+"""One token when the cache is full, one when it is empty, and a chunk of a prompt."""
+
+CHUNK = 512
+"""Tokens of a prompt that are run at a time, at most."""
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """What a plan for a decoder is made for.
+
+    Attributes:
+        context: Tokens that the cache has room for.
+        prompt: Tokens of a prompt.
+        new: Tokens that are generated after it.
+    """
+
+    context: int
+    prompt: int = 512
+    new: int = 128
+
+    @property
+    def chunk(self) -> int:
+        """Tokens of the prompt that are run at a time."""
+        return max(1, min(CHUNK, self.prompt, self.context))
+
+    @property
+    def shares(self) -> dict[Phase, float]:
+        """How many runs of each phase a request has."""
+        chunks = self.prompt / self.chunk
+        return {"decode": float(self.new), "decode_at_start": 0.0, "prefill": chunks}
+
+    def tokens(self, phase: Phase) -> tuple[int, int]:
+        """Tokens of a run, and tokens before them."""
+        if phase == "prefill":
+            length = min(self.context, self.prompt)
+            return self.chunk, max(0, (length - self.chunk) // 2)
+        return 1, self.context - 1 if phase == "decode" else 0
+
+
+@dataclass(frozen=True)
+class DecoderDevice:
+    """A device that layers can go to.
+
+    Attributes:
+        name: As in the device list.
+        speed: What it reads and multiplies a second.
+        limit: Bytes that it may hold, or ``None``.
+        launch: Seconds to start a submodel.
+        links: From the host and to the host; ``None`` if it works in host memory.
+        is_reference: Whether it is a last resort.
+    """
+
+    name: str
+    speed: DeviceSpeed
+    limit: int | None = None
+    launch: float = 0.0
+    links: tuple[LinkCost, LinkCost] | None = None
+    is_reference: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operations of a layer that have one device.
+
+    Attributes:
+        ops: Their indices.
+        devices: Indices of the devices that they may go to.
+        pinned: Why there is only one, if a pin says so.
+        refused: Device to the reason why it is left out.
+        nbytes: Weights and cache.
+        weight_bytes: Weights.
+    """
+
+    ops: tuple[int, ...]
+    devices: tuple[int, ...]
+    pinned: str
+    refused: Mapping[str, Reason]
+    nbytes: int
+    weight_bytes: int
+
+
+@dataclass(frozen=True)
+class DecoderLayer:
+    """A layer with its options.
+
+    Attributes:
+        layer: Its operations.
+        parts: Those that stay together; the first is where the layer's input goes.
+        places: By option: device of each part.
+    """
+
+    layer: LayerOps
+    parts: tuple[Part, ...]
+    places: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class DecoderChain:
+    """A decoder's layers as chains, one for each phase.
+
+    Attributes:
+        layers: In order.
+        devices: What they can go to.
+        chains: By phase.
+        work: By layer and phase: what it does in all.
+    """
+
+    layers: tuple[DecoderLayer, ...]
+    devices: tuple[DecoderDevice, ...]
+    chains: Mapping[Phase, Chain]
+    work: Mapping[Phase, tuple[TokenWork, ...]] = field(default_factory=dict)
+
+
+def formats_of(placer: Placer, work: DecoderWork) -> set[WeightFormat]:
+    """How a decoder's weights are stored."""
+    whole = work.work(range(len(placer.wiring.nodes)), 1, 0)
+    return set(whole.products)
+
+
+def describe_devices(
+    devices: DeviceList, names: Sequence[str], formats: set[WeightFormat], weight_bytes: int
+) -> list[DecoderDevice]:
+    """Speeds, links and limits, measured unless the database knows.
+
+    Args:
+        devices: Of the compile at hand.
+        names: Which of them.
+        formats: How the decoder's weights are stored.
+        weight_bytes: How many there are.
+
+    Raises:
+        PlanError: A device cannot be measured.
+    """
+    core, found = devices.core, []
+    with Database() as database:
+        for name in names:
+            info = core.device_info(name)
+            key = database.add_device(core.fingerprint(name, devices.config(name)))
+            on_host = works_on_host(core, name)
+            found.append(
+                DecoderDevice(
+                    name,
+                    device_speed(devices, name, key, database, formats, weight_bytes),
+                    devices.memory_limits.get(name, info.memory_bytes),
+                    launch_cost(devices, name, key, database) or 0.0,
+                    None if on_host else link_costs(core, name, key, database),
+                    info.kind == "reference",
+                )
+            )
+    return found
+
+
+class ChainBuilder:
+    """Makes the chains of one decoder.
+
+    Args:
+        placer: Knows the operations, the pins and what devices take.
+        devices: What layers can go to.
+        request: What the plan is for.
+        out: What devices failed to compile.
+
+    Raises:
+        PlanError: The model's cache holds less than the context that is asked for.
+    """
+
+    def __init__(
+        self,
+        placer: Placer,
+        devices: Sequence[DecoderDevice],
+        request: TokenRequest,
+        out: Mapping[tuple[int, str], Reason],
+    ) -> None:
+        self._placer, self._out = placer, out
+        self._devices, self._request = tuple(devices), request
+        self._wiring = placer.wiring
+        self._work = DecoderWork(placer.model, placer.wiring, request.context)
+        self._caches = cache_inputs(placer.model)
+        self._layers = decoder_layers(placer.model, placer.wiring)
+
+    def build(self) -> DecoderChain:
+        """The chains.
+
+        Raises:
+            InfeasiblePlanError: No device takes a layer as a whole, or one refuses a hard pin.
+        """
+        layers = tuple(self._layer(layer) for layer in self._layers)
+        chains = {phase: self._chain(layers, phase) for phase in PHASES}
+        work = {
+            phase: tuple(
+                self._work.work(layer.layer.ops, *self._request.tokens(phase)) for layer in layers
+            )
+            for phase in PHASES
+        }
+        return DecoderChain(layers, self._devices, chains, work)
+
+    # --------------------------------------------------------------------------- layers
+
+    def _layer(self, layer: LayerOps) -> DecoderLayer:
+        """Splits a layer by pins, and takes experts apart."""
+        pins = self._placer.wanted.pins
+        groups: dict[tuple[bool, str], list[int]] = {}
+        for op in layer.ops:
+            device = pins[op].device if op in pins else ""
+            groups.setdefault((op in layer.experts, device), []).append(op)
+        ordered = sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
+        parts = tuple(self._part(layer, ops, device) for (_, device), ops in ordered)
+        places = tuple(itertools.product(*(part.devices for part in parts)))
+        return DecoderLayer(layer, parts, places)
+
+    def _part(self, layer: LayerOps, ops: Sequence[int], device: str) -> Part:
+        refused = {one.name: self._refusal(ops, one.name) for one in self._devices}
+        taking = [index for index, one in enumerate(self._devices) if refused[one.name] is None]
+        pinned = ""
+        if device:
+            pin = self._placer.wanted.pins[ops[0]]
+            mine = [index for index in taking if self._devices[index].name == device]
+            if not mine and pin.hard:
+                raise InfeasiblePlanError(
+                    f"The {pin.why} cannot be kept: {layer.name} is not for '{device}': "
+                    f"{refused.get(device) or 'it is not in the device list'}."
+                )
+            taking, pinned = mine or taking, pin.why if mine else ""
+        others = [index for index in taking if not self._devices[index].is_reference]
+        if not taking:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
+            raise InfeasiblePlanError(f"No device takes {layer.name} as a whole: {reasons}.")
+        mine_of = set(ops)
+        caches = [
+            name for name in layer.caches if any(name in self._wiring.reads[op] for op in mine_of)
+        ]
+        weights = self._work.stored_bytes(ops)
+        return Part(
+            tuple(ops),
+            tuple(others or taking),
+            pinned,
+            {name: reason for name, reason in refused.items() if reason is not None},
+            weights + self._work.cache_bytes(caches),
+            weights,
+        )
+
+    def _refusal(self, ops: Sequence[int], device: str) -> Reason | None:
+        """Why a device does not take operations together."""
+        answer, names = self._placer.ask(device), self._wiring.names()
+        for op in ops:
+            if (op, device) in self._out:
+                return self._out[op, device]
+            if names[op] not in answer:
+                reason = answer.reasons.get(names[op])
+                detail = f"'{names[op]}' ({self._wiring.nodes[op].op_type}): {reason}"
+                return Reason(ReasonCode.UNSUPPORTED_OP, detail)
+        return None
+
+    # --------------------------------------------------------------------------- chains
+
+    def _chain(self, layers: Sequence[DecoderLayer], phase: Phase) -> Chain:
+        devices, count = self._devices, len(self._devices)
+        boundaries = max(0, len(layers) - 1)
+        leaving = np.zeros((boundaries, count, count))
+        arriving = np.zeros((boundaries, count, count))
+        for boundary in range(boundaries):
+            sizes = self._crossing(layers, boundary, phase)
+            for source, target in itertools.permutations(range(count), 2):
+                parts = self._move(source, target, sizes)
+                leaving[boundary, source, target], arriving[boundary, source, target] = parts
+        return Chain(
+            tuple(device.name for device in devices),
+            tuple(device.limit for device in devices),
+            tuple(self._workspace(layers, index) for index in range(count)),
+            tuple(self._options(layer, phase) for layer in layers),
+            leaving,
+            arriving,
+            np.array([1e6 * (device.launch + _upload(device, 2, 16)) for device in devices]),
+            np.array([1e6 * _download(device, [self._logits_bytes()]) for device in devices]),
+            tuple(layer.layer.name for layer in layers),
+        )
+
+    def _options(self, layer: DecoderLayer, phase: Phase) -> Options:
+        shape = (len(layer.places), len(self._devices))
+        us, nbytes = np.zeros(shape), np.zeros(shape, np.int64)
+        tokens, past = self._request.tokens(phase)
+        works = [self._work.work(part.ops, tokens, past) for part in layer.parts]
+        trips = [self._around(part.ops, layer.layer.ops, tokens) for part in layer.parts]
+        for row, places in enumerate(layer.places):
+            for part, work, (read, written), device in zip(
+                layer.parts, works, trips, places, strict=True
+            ):
+                us[row, device] += 1e6 * self._devices[device].speed.seconds(work)
+                nbytes[row, device] += max(1, part.nbytes)
+                if device != places[0]:
+                    for source, target, sizes in (
+                        (places[0], device, read),
+                        (device, places[0], written),
+                    ):
+                        out, arrive = self._move(source, target, sizes)
+                        us[row, source] += out
+                        us[row, target] += arrive
+        return Options(np.array([places[0] for places in layer.places]), us, nbytes)
+
+    def _workspace(self, layers: Sequence[DecoderLayer], device: int) -> int:
+        """Room that any layer that may come to a device needs while it runs, and shared tables."""
+        tokens = self._request.chunk
+        return self._work.shared_bytes + max(
+            (
+                self._work.workspace_bytes(part.ops, tokens)
+                for layer in layers
+                for part in layer.parts
+                if device in part.devices
+            ),
+            default=0,
+        )
+
+    # ---------------------------------------------------------------------------- moves
+
+    def _move(self, source: int, target: int, sizes: Sequence[int]) -> tuple[float, float]:
+        """Microseconds that the source and the target are busy with handing values over."""
+        start, end = self._devices[source], self._devices[target]
+        core = self._placer.devices.core
+        if (
+            start.links is not None
+            and end.links is not None
+            and core.can_share(end.name, core.device_info(start.name).memory)
+        ):
+            return 0.0, 1e6 * end.launch
+        arriving = end.launch + _upload(end, 2, 16) + sum(_upload(end, 1, size) for size in sizes)
+        return 1e6 * _download(start, sizes), 1e6 * arriving
+
+    def _crossing(self, layers: Sequence[DecoderLayer], boundary: int, phase: Phase) -> list[int]:
+        """Bytes of the values between two layers, but for what several layers read (masks)."""
+        before = {op for layer in layers[: boundary + 1] for op in layer.layer.ops}
+        own = set(layers[boundary].layer.ops)
+        tokens = self._request.tokens(phase)[0]
+        return self._read_outside(own, before, tokens)
+
+    def _read_outside(
+        self, own: Collection[int], inside: Collection[int], tokens: int
+    ) -> list[int]:
+        """Bytes of what operations make and others than those inside read."""
+        kept = set(self._caches.values())
+        return [
+            self._work.value_bytes(value, tokens)
+            for op in own
+            for value in self._wiring.nodes[op].outputs
+            if value.name not in kept
+            and any(
+                reader not in inside and value.name in self._wiring.reads[reader]
+                for reader in self._wiring.succs[op]
+            )
+        ]
+
+    def _around(
+        self, ops: Sequence[int], whole: Sequence[int], tokens: int
+    ) -> tuple[list[int], list[int]]:
+        """Bytes of what a part of a layer reads from the rest, and of what it makes for it."""
+        mine, rest = set(ops), set(whole) - set(ops)
+        everyone = set(range(len(self._wiring.nodes)))
+        read = self._read_outside(rest, everyone - mine, tokens)
+        written = self._read_outside(mine, mine, tokens)
+        return read, written
+
+    def _logits_bytes(self) -> int:
+        outputs = self._placer.model.ir.graph.outputs
+        return sum(
+            self._work.value_bytes(value, 1)
+            for value in outputs
+            if value.name not in self._caches.values()
+        )
+
+
+def _upload(device: DecoderDevice, count: int, nbytes: int) -> float:
+    """Seconds to bring values of a size to a device."""
+    if device.links is None:
+        return 0.0
+    return count * (device.links[0].latency + nbytes * device.links[0].per_byte)
+
+
+def _download(device: DecoderDevice, sizes: Sequence[int]) -> float:
+    """Seconds to bring values back."""
+    if device.links is None:
+        return 0.0
+    return sum(device.links[1].latency + size * device.links[1].per_byte for size in sizes)
