@@ -39,6 +39,11 @@ class Output:
         for line in lines:
             sys.stdout.write(f"{printable_lines(line)}\n")
 
+    def piece(self, text: str) -> None:
+        """Writes a piece of a text that goes on, and shows it at once."""
+        sys.stdout.write(printable_lines(text))
+        sys.stdout.flush()
+
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Writes a table as aligned columns, numbers to the right; the last one may be long."""
         self.text(*format_table(columns, rows))

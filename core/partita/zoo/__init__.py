@@ -64,7 +64,9 @@ def sample(name: str, store: Store | None = None) -> Sample:
 
 
 def _metadata(model: Path) -> Mapping[str, str]:
-    """The metadata of an ONNX file, where some models keep their labels."""
+    """The metadata of an ONNX file, where some models keep their labels; none of other files."""
+    if model.suffix != ".onnx":
+        return {}
     import onnx
 
     proto = onnx.load(model, load_external_data=False)

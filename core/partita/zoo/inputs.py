@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -299,6 +300,34 @@ def _diacritics(metadata: Metadata, files: Files) -> Sample:
     )
 
 
+CAPITAL = {"The": 504, " capital": 3575, " of": 282, " France": 4649, " is": 314}
+"""The beginning of a sentence with SmolLM2's tokens."""
+
+_PARIS = 7042
+_LAYERS, _KEY_HEADS, _HEAD_SIZE, _CONTEXT = 30, 3, 64, 64
+
+
+def _capital(metadata: Metadata, files: Files) -> Sample:
+    ids = np.array([[*CAPITAL.values()]], np.int64)
+
+    def judge(logits: Array, *caches: Array) -> Answer:
+        best = int(logits[0, -1].argmax())
+        said = "' Paris'" if best == _PARIS else f"token {best}"
+        return Answer(f"goes on with {said}", best == _PARIS)
+
+    feeds: dict[str, Array] = {
+        "input_ids": ids,
+        "seqlens_k": np.array([ids.size - 1], np.int32),
+        "total_sequence_length": np.array(ids.size, np.int32),
+    }
+    cache = (1, _KEY_HEADS, _CONTEXT, _HEAD_SIZE)
+    parts = [f"{layer}.{part}" for layer in range(_LAYERS) for part in ("key", "value")]
+    return replace(
+        _simple("'The capital of France is' as tokens", "goes on with ' Paris'", feeds, judge),
+        state={f"past_key_values.{part}": cache for part in parts},
+    )
+
+
 _MAKERS: Mapping[str, Callable[[Metadata, Files], Sample]] = {
     "ppocr-det": _detection,
     "ppocr-rec": _recognition,
@@ -311,4 +340,5 @@ _MAKERS: Mapping[str, Callable[[Metadata, Files], Sample]] = {
     "minilm-l3": _sentences,
     "basic-pitch": _pitch,
     "tashkeel-int8": _diacritics,
+    "smollm2": _capital,
 }

@@ -53,7 +53,7 @@ class Entry:
         task: What it does, as a verb phrase.
         package: The PyPI project whose wheel holds it.
         version: The version of the project.
-        model: The ONNX file.
+        model: The model: an ONNX or GGUF file.
         files: Other files that its answers need (labels), by role.
         download: Size of the wheel in bytes.
         licence: SPDX identifier.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,14 +37,17 @@ class Sample:
         feeds: Input name to array for one run; what benchmarks use.
         answer: Runs the model as often as it takes (once, for most; once per piece of sound where
             state is carried along) and says what came out.
+        state: Input name to shape of what the model keeps from run to run and begins with zeros; a
+            request feeds it itself.
     """
 
     description: str
     expected: str
     feeds: Mapping[str, Array]
     answer: Callable[[Infer], Answer]
+    state: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def shapes(self) -> dict[Any, tuple[int, ...]]:
         """Input name to shape, as ``Model.reshape`` takes them."""
-        return {name: array.shape for name, array in self.feeds.items()}
+        return {**{name: array.shape for name, array in self.feeds.items()}, **self.state}

@@ -23,7 +23,7 @@ class Files:
     """The files of one model, verified.
 
     Attributes:
-        model: The ONNX file.
+        model: The model: an ONNX or GGUF file.
         extra: Other files by role, e.g. ``"labels"``.
     """
 

@@ -43,7 +43,8 @@ def test_inputs_are_what_the_manifest_says(make, name):
         shape = tuple(int(dim) for dim in dims.split(",") if dim)
         types |= dict.fromkeys(names.strip(", ").split(", "), (dtype, shape))
     assert {key: (str(x.dtype), x.shape) for key, x in sample.feeds.items()} == types
-    assert sample.shapes == {key: x.shape for key, x in sample.feeds.items()}
+    fed = {key: shape for key, shape in sample.shapes.items() if key not in sample.state}
+    assert fed == {key: x.shape for key, x in sample.feeds.items()}
 
 
 def test_inputs_are_the_same_each_time(make):
@@ -209,3 +210,18 @@ def test_the_page_has_a_figure_if_wanted():
     assert draw_page().size == PAGE_SIZE
     assert draw_page().getpixel((150, 260)) != (255, 255, 255)
     assert draw_page(figure=False).getpixel((150, 260)) == (255, 255, 255)
+
+
+def test_the_capital_is_right_if_the_most_probable_token_is(make):
+    sample = make("smollm2")
+    logits = np.zeros((1, 1, 49152), np.float32)
+    logits[0, 0, 7042] = 1
+    assert sample.answer(lambda feeds: {"logits": logits}).text == "goes on with ' Paris'"
+    assert sample.answer(lambda feeds: {"logits": logits}).correct
+    assert not sample.answer(lambda feeds: {"logits": -logits}).correct
+
+
+def test_what_a_request_keeps_has_shapes_and_is_not_fed(make):
+    sample = make("smollm2")
+    assert sample.shapes["past_key_values.29.value"] == (1, 3, 64, 64)
+    assert len(sample.shapes) == len(sample.feeds) + 2 * 30

@@ -25,10 +25,10 @@ answer = "y"
 
 
 def test_what_ships_is_complete():
-    assert len(entries()) == 11
+    assert len(entries()) == 12
     for name, found in entries().items():
         assert found.name == name
-        assert found.model.path.endswith(".onnx")
+        assert found.model.path.endswith((".onnx", ".gguf"))
         assert found.requirement == f"{found.package}=={found.version}"
         assert found.source.startswith("https://")
         assert found.licence in ("Apache-2.0", "MIT")

@@ -1,0 +1,41 @@
+// llama.cpp for generate_peers.py: reads a turn a line ({"prompt": [...], "count": n}), answers with
+// the seconds of the prompt and of the tokens after it, and the tokens. Needs npm's node-llama-cpp.
+//
+//     node llama_cpp_peer.mjs MODEL.gguf CONTEXT THREADS
+
+import {createRequire} from "node:module";
+import {createInterface} from "node:readline";
+import {pathToFileURL} from "node:url";
+
+const [path, contextSize, threads] = [process.argv[2], +process.argv[3], +process.argv[4]];
+const here = createRequire(process.cwd() + "/");
+const {getLlama, LlamaLogLevel} = await import(pathToFileURL(here.resolve("node-llama-cpp")));
+
+const llama = await getLlama({
+    gpu: false, build: "never", skipDownload: true, maxThreads: threads, logLevel: LlamaLogLevel.error
+});
+const model = await llama.loadModel({modelPath: path});
+const context = await model.createContext({
+    contextSize, batchSize: 512, flashAttention: true, threads: {ideal: threads, min: threads}
+});
+const sequence = context.getSequence();
+console.log(JSON.stringify({ready: llama.systemInfo}));
+
+for await (const line of createInterface({input: process.stdin})) {
+    const {prompt, count} = JSON.parse(line);
+    await sequence.clearHistory();
+    const start = performance.now();
+    await sequence.evaluateWithoutGeneratingNewTokens(prompt.slice(0, -1));
+    const filled = performance.now();
+    const tokens = [];
+    const generated = sequence.evaluate(prompt.slice(-1), {temperature: 0, yieldEogToken: true});
+    for await (const token of generated) {
+        tokens.push(token);
+        if (tokens.length >= count)
+            break;
+    }
+    const end = performance.now();
+    const answer = {prefill: (filled - start) / 1e3, decode: (end - filled) / 1e3, tokens};
+    console.log(JSON.stringify(answer));
+}
+process.exit(0);

@@ -1,0 +1,245 @@
+"""``partita generate``: continues a text, or holds a conversation, with a language model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from partita import Core
+from partita.cli.arguments import (
+    Commands,
+    add_command,
+    add_device,
+    add_device_options,
+    device_of,
+    positive_int,
+    properties_of,
+)
+from partita.cli.output import Output, megabytes
+from partita.errors import InputError
+from partita.generate.generator import Generator, Prompt
+from partita.generate.memory_bandwidth import MemoryBandwidth, measure
+from partita.zoo.naming import resolve
+from partita.zoo.store import Store
+
+
+@dataclass
+class Answer:
+    """What was generated behind one prompt.
+
+    Attributes:
+        prompt: What was asked, as the user wrote it.
+        text: The text so far.
+        tokens: Its tokens.
+        finish: Why it ended; ``"interrupted"`` until it does.
+    """
+
+    prompt: str
+    text: str = ""
+    tokens: list[int] = field(default_factory=list)
+    finish: str = "interrupted"
+
+
+def add_parser(commands: Commands) -> None:
+    """Adds the command."""
+    parser = add_command(
+        commands,
+        "generate",
+        run,
+        "continues a text with a language model, or talks with one, and says how fast",
+        [
+            "partita generate zoo:smollm2 -d CPU --prompt 'The capital of France is'",
+            "partita generate model.gguf -d HETERO:GPU,CPU --chat --prompt 'Why is the sky blue?'",
+            "partita generate folder/ -d CPU --chat              # a conversation, a line a turn",
+            "partita generate model.gguf --temperature 0.7 --top-p 0.9 --seed 1 < prompt.txt",
+        ],
+    )
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="a GGUF file; an ONNX decoder as onnxruntime-genai or optimum write it, or its "
+        "folder, with tokenizer.json; or zoo:NAME",
+    )
+    add_device(parser)
+    add_device_options(parser)
+    parser.add_argument(
+        "--prompt", metavar="TEXT", help="what to continue (default: all that stdin has)"
+    )
+    parser.add_argument(
+        "--chat",
+        action="store_true",
+        help="format what is asked by the model's chat template; without --prompt, every line of "
+        "stdin is a turn of a conversation",
+    )
+    parser.add_argument(
+        "--system", metavar="TEXT", help="what the model is told before a conversation"
+    )
+    _add_choices(parser)
+
+
+def _add_choices(parser: argparse.ArgumentParser) -> None:
+    """How long the text may be, and how its tokens are chosen."""
+    parser.add_argument(
+        "--max-new-tokens",
+        type=positive_int,
+        metavar="N",
+        help="tokens to generate at most (default: until the model ends or the context is full)",
+    )
+    parser.add_argument(
+        "--context",
+        type=positive_int,
+        metavar="N",
+        help="tokens of prompt and answer together, which the cache has room for (default: the "
+        "model's, at most 4096)",
+    )
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end before it (repeatable)"
+    )
+    for option, kind, default, text in (
+        ("--temperature", float, 0.0, "0 takes the most probable token (default); 1 draws"),
+        ("--top-k", int, 0, "draw from so many most probable tokens only (default: all)"),
+        ("--top-p", float, 1.0, "draw from the fewest tokens with this probability together"),
+        ("--min-p", float, 0.0, "draw from tokens with this share of the largest probability"),
+        ("--repetition-penalty", float, 1.0, "above 1, tokens that occurred become less probable"),
+        ("--seed", int, None, "of the random numbers (default: another one each time)"),
+    ):
+        parser.add_argument(option, type=kind, default=default, metavar="X", help=text)
+
+
+def run(args: argparse.Namespace, out: Output) -> int:
+    """Generates and prints."""
+    if args.system is not None and not args.chat:
+        raise InputError("--system is for conversations; add --chat.")
+    core = Core()
+    device = device_of(args, core)
+    source = resolve(args.model, Store(notify=out.note)).source
+    with out.progress(f"compiling for {device}", None):
+        generator = Generator(
+            source, device, args.context, properties=properties_of(args), core=core
+        )
+    answers: list[Answer] = []
+    try:
+        for asked, prompt in _prompts(args, generator, answers):
+            answers.append(Answer(asked))
+            _answer(generator, prompt, args, answers[-1], out)
+    finally:  # one who interrupts it wants to know what came so far, too
+        summary = _summary(core, generator)
+        if args.json:
+            out.json({"model": args.model, "device": device, "answers": answers, **summary})
+        else:
+            for line in _lines(summary):
+                out.note(line)
+    return 0
+
+
+def _prompts(
+    args: argparse.Namespace, generator: Generator, answers: list[Answer]
+) -> Iterator[tuple[str, Prompt]]:
+    """What is asked, and the prompt that it makes."""
+    if not args.chat:
+        text = sys.stdin.read() if args.prompt is None else args.prompt
+        yield text, text
+        return
+    messages = [{"role": "system", "content": args.system}] if args.system is not None else []
+    turns = [args.prompt] if args.prompt is not None else _typed()
+    for turn in turns:
+        messages.append({"role": "user", "content": turn})
+        yield turn, generator.chat_prompt(messages)
+        messages.append({"role": "assistant", "content": answers[-1].text})
+
+
+def _typed() -> Iterator[str]:
+    """Lines of stdin, asked for by a sign where a person types them."""
+    while True:
+        if sys.stdin.isatty():
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        line = sys.stdin.readline()
+        if not line:
+            return
+        if line.strip():
+            yield line.rstrip("\n")
+
+
+def _answer(
+    generator: Generator, prompt: Prompt, args: argparse.Namespace, answer: Answer, out: Output
+) -> None:
+    """Generates one answer, shown as it comes."""
+    pieces = generator.generate(
+        prompt,
+        max_new_tokens=args.max_new_tokens,
+        stop=args.stop,
+        temperature=args.temperature,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        repetition_penalty=args.repetition_penalty,
+        seed=args.seed,
+    )
+    try:
+        for piece in pieces:
+            answer.text += piece.text
+            answer.tokens.append(piece.token)
+            answer.finish = piece.finish or answer.finish
+            if not args.json:
+                out.piece(piece.text)
+    finally:
+        if not args.json:
+            out.piece("\n")
+
+
+def _summary(core: Core, generator: Generator) -> dict[str, Any]:
+    """How fast it was, and what ran where."""
+    done = generator.statistics
+    decoded = done.decode_bytes(generator.weight_bytes, generator.place_bytes)
+    devices = generator.compiled_model.execution_devices
+    on_processors = all(core.device_info(device).kind == "cpu" for device in devices)
+    bandwidth = measure() if done.decode_runs and on_processors else None
+    rate = decoded / done.decode_seconds if done.decode_runs else None
+    return {
+        "prefill": {
+            "tokens": done.prefill_tokens,
+            "seconds": done.prefill_seconds,
+            "tokens_per_second": done.prefill_rate,
+            "first_run_seconds": done.first_run_seconds,
+        },
+        "decode": {
+            "tokens": done.decode_tokens,
+            "seconds": done.decode_seconds,
+            "tokens_per_second": done.decode_rate,
+            "bytes": decoded,
+            "bytes_per_second": rate,
+        },
+        "memory_bandwidth": bandwidth,
+        "placement": generator.compiled_model.explain().summary(),
+    }
+
+
+def _lines(summary: Mapping[str, Any]) -> Iterator[str]:
+    """The summary for people."""
+    phases = []
+    for phase, what in (("prefill", "prompt"), ("decode", "generated")):
+        facts = summary[phase]
+        if facts["tokens"]:
+            phases.append(
+                f"{what}: {facts['tokens']} tokens, {facts['tokens_per_second']:.1f} tokens/s"
+            )
+    if phases:
+        first = summary["prefill"]["first_run_seconds"]
+        yield f"{'; '.join(phases)} ({first:.1f} s of it in first runs, which prepare programs)"
+    decode = summary["decode"]
+    if decode["tokens"]:
+        each, rate = round(decode["bytes"] / decode["tokens"]), decode["bytes_per_second"]
+        text = f"decode read {megabytes(each)} per token, {rate / 1e9:.2f} GB/s"
+        bandwidth: MemoryBandwidth | None = summary["memory_bandwidth"]
+        if bandwidth is not None:
+            text += (
+                f": {rate / bandwidth.bytes_per_second:.0%} of the "
+                f"{bandwidth.bytes_per_second / 1e9:.1f} GB/s at which {bandwidth.threads} "
+                "threads read this machine's memory (measured just now, by reading 256 MB)"
+            )
+        yield text
+    yield summary["placement"]

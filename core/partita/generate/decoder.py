@@ -1,0 +1,147 @@
+"""Running a compiled decoder: tokens of several sequences in, logits out, the cache kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from partita.errors import InputError
+from partita.generate.decoder_ports import DecoderPorts
+from partita.model.model import Model
+from partita.model.variables import METADATA_KEY, to_metadata
+from partita.runtime.compiled_model import CompiledModel
+
+Array = np.ndarray[Any, Any]
+
+
+def prepare(model: Model, batch: int, context: int) -> Model:
+    """A model as a decoder runs it: number of sequences and capacity fixed, the cache its state.
+
+    Args:
+        model: A decoder; a copy is made, weights are shared.
+        batch: Sequences at once.
+        context: Tokens that the cache has room for.
+
+    Raises:
+        ModelFormatError: It is no decoder.
+        ModelError: Its shapes are fixed to others.
+    """
+    ports = DecoderPorts.of(model)
+    model = model.clone()
+    shapes: dict[Any, Sequence[Any]] = {}
+    for name, port in ports.inputs.items():
+        dims = list(port.shape or ())
+        if dims and not isinstance(dims[0], int) and name != "cache_position":
+            shapes[name] = [batch, *dims[1:]]
+    for name, port in ports.cache_inputs.items():
+        _, heads, length, size = port.shape or ()
+        shapes[name] = [batch, heads, context if ports.is_fixed else length, size]
+    model.reshape(shapes)
+    if not model.variables:
+        model.ir.metadata_props[METADATA_KEY] = to_metadata(ports.caches)
+    return model
+
+
+class Decoder:
+    """One request of a compiled decoder, with the caches of its sequences.
+
+    Each of the ``batch`` rows holds one sequence. A run gives every row equally many tokens; a row
+    that has none takes part with padding, which is written behind its valid length (fixed capacity)
+    or masked from then on (growing cache), and so never seen.
+
+    Args:
+        compiled: What :func:`prepare` made, compiled; or a decoder of fixed shapes.
+
+    Attributes:
+        batch: Sequences that one run takes.
+        capacity: Tokens that a row has room for; ``None`` if the cache grows.
+
+    Raises:
+        ModelFormatError: It is no decoder.
+        InputError: Its number of sequences is open.
+    """
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        self._ports = DecoderPorts.of(compiled.model)
+        if self._ports.batch is None or (self._ports.is_fixed and self._ports.capacity is None):
+            raise InputError(
+                f"{compiled!r} was compiled with an open number of sequences or context; give the "
+                "model to Generator, or fix them with Model.reshape before it is compiled."
+            )
+        self.batch: int = self._ports.batch
+        self.capacity = self._ports.capacity
+        self._request = compiled.create_infer_request()
+        self._hands_on = not compiled.model.variables
+        self._mask = np.zeros((self.batch, 0), np.int64)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all sequences; one of a cache that grows needs it, others may do without."""
+        self._mask = self._mask[:, :0]
+        if not self._hands_on:
+            self._request.reset_state()
+        elif not self._ports.is_fixed:
+            for name, port in self._ports.cache_inputs.items():
+                dims = [dim if isinstance(dim, int) else 0 for dim in port.shape or ()]
+                self._request.set_tensor(name, np.zeros(dims, port.dtype or np.float32))
+
+    def warm_up(self) -> None:
+        """Makes a run of one token that no sequence sees, so that later ones need not prepare."""
+        none = np.zeros(self.batch, np.int64)
+        self.run(none[:, None], none, none.astype(bool))
+        self.reset()
+
+    def run(self, tokens: Array, lengths: Array, taking_part: Array) -> Array:
+        """Reads tokens behind what each row holds.
+
+        Args:
+            tokens: int64 ``[batch, count]``; those of rows that do not take part are padding.
+            lengths: Tokens that each row holds already, int64 ``[batch]``.
+            taking_part: Which rows do, bool ``[batch]``.
+
+        Returns:
+            Logits behind the last token of each row, float32 ``[batch, vocabulary]``; the next run
+            may overwrite them.
+
+        Raises:
+            InferError: A device failed.
+        """
+        count = tokens.shape[1]
+        mask = self._attention_mask(lengths, count)
+        ends = lengths + count
+        every = {
+            "input_ids": tokens,
+            "attention_mask": mask,
+            "position_ids": lengths[:, None] + np.arange(count),
+            "seqlens_k": ends - 1,
+            "total_sequence_length": ends.max(),
+            "cache_position": mask.shape[1] - count + np.arange(count),
+            "beam_idx": np.arange(self.batch),
+            "use_cache_branch": np.array([mask.shape[1] > count]),
+        }
+        feeds = {}
+        for name, port in self._ports.inputs.items():
+            shape = (-1,) if len(port.shape or ()) == 1 else np.shape(every[name])
+            if name == "seqlens_k" and len(port.shape or ()) == 2:
+                shape = (self.batch, 1)
+            feeds[name] = np.asarray(every[name], port.dtype).reshape(shape)
+        results = self._request.infer(feeds, share_outputs=True)
+        if self._hands_on:
+            for cache in self._ports.caches:
+                written = self._request.get_tensor(cache.written)
+                self._request.set_tensor(cache.read, written)
+        if not self._ports.is_fixed:
+            mask[~taking_part, -count:] = 0
+            self._mask = mask
+        logits = np.asarray(results[self._ports.logits])
+        last = logits.reshape(self.batch, -1, logits.shape[-1])[:, -1]
+        return np.asarray(last, np.float32)
+
+    def _attention_mask(self, lengths: Array, count: int) -> Array:
+        """Which places of the cache and of the new tokens are seen, ``[batch, places]``."""
+        if self._ports.is_fixed:
+            places = np.arange(int((lengths + count).max()))
+            return (places < (lengths + count)[:, None]).astype(np.int64)
+        return np.concatenate([self._mask, np.ones((self.batch, count), np.int64)], axis=1)

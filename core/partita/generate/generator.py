@@ -1,0 +1,354 @@
+"""The class that applications generate text with."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from partita.core import Core
+from partita.errors import ContextLengthError, DeviceMemoryError, InputError, TokenizerError
+from partita.generate import model_source, weight_traffic
+from partita.generate.continuous_batch import ContinuousBatch
+from partita.generate.decoder import Decoder, prepare
+from partita.generate.decoder_ports import DecoderPorts
+from partita.generate.generation import Generation, Piece
+from partita.generate.memory_needs import check_memory
+from partita.generate.sampling import Sampler, Sampling
+from partita.generate.statistics import Statistics
+from partita.generate.text.chat_template import Message
+from partita.generate.text.stop_words import StopWords
+from partita.generate.text.tokenizer import Tokenizer
+from partita.model.model import Model
+from partita.runtime.compiled_model import CompiledModel
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_CONTEXT = 4096
+"""Tokens of the context if none is asked for and the model was made for more."""
+
+Prompt = str | Sequence[int]
+"""A text, or its tokens."""
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of :class:`~partita.generate.Sampling`."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    seed: int | None
+
+
+class Generator:
+    """Generates text with a language model on any device.
+
+    The model is compiled once, for ``batch`` sequences of at most ``context`` tokens. Calls of
+    :meth:`generate` may overlap, from one thread or several: their texts share the rows of the
+    batch, and each begins as soon as one is free. A prompt that begins like a text before it is
+    read from where they differ.
+
+    Args:
+        model: The path of a GGUF file, of an ONNX decoder with a cache as onnxruntime-genai or
+            optimum write it, or of a folder with one; ``"zoo:NAME"``; a ``Model``; or a
+            ``CompiledModel`` of fixed batch and context, which several generators may have.
+        device: E.g. ``"CPU"`` or ``"HETERO:GPU,CPU"``; by default the device for applications that
+            name none. Not with a compiled model.
+        context: Tokens that a prompt and its answer have together at most; by default what the
+            model was made for, but no more than 4096.
+        batch: Sequences that are generated at once. Keys and values take memory for
+            ``batch * context`` tokens.
+        chunk: Tokens of a prompt that one run reads at most.
+        tokenizer: Text to tokens and back; by default the one beside the model. Without any,
+            prompts are tokens, pieces have no text, and no token ends a text.
+        properties: What to compile with.
+        core: The ``Core`` that reads and compiles; by default a new one.
+
+    Attributes:
+        compiled_model: The model on its device; ``explain()`` tells where its operations run.
+        context: Tokens of prompt and answer together.
+        longest: Tokens of the longest text that the model was made for; ``None`` if nobody says.
+        weight_bytes: Bytes of the weights that one run reads, as the file stores them; all experts
+            of a mixture are counted.
+        statistics: Tokens and seconds so far.
+
+    Raises:
+        ModelError: The model cannot be read, or is no decoder.
+        DeviceError: The device does not exist.
+        UnsupportedOpError: The device does not take an operation of the model.
+        ContextLengthError: The model was made for a shorter context.
+        DeviceMemoryError: There is no room for weights, keys and values; says what would fit.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | Model | CompiledModel,
+        device: str | None = None,
+        context: int | None = None,
+        *,
+        batch: int = 1,
+        chunk: int = 512,
+        tokenizer: Tokenizer | None = None,
+        properties: Mapping[str, Any] | None = None,
+        core: Core | None = None,
+    ) -> None:
+        for name, value in (("batch", batch), ("chunk", chunk), ("context", context)):
+            if value is not None and value < 1:
+                raise InputError(f"{name}={value}; it is a whole number above 0.")
+        self._tokenizer = tokenizer
+        self._make_tokenizer = None
+        stored: int | None = None
+        self.longest: int | None = None
+        if isinstance(model, CompiledModel):
+            if device is not None or properties:
+                raise InputError("The model is compiled already; give no device and properties.")
+            self.compiled_model = model
+        else:
+            core = core or Core()
+            if not isinstance(model, Model):
+                source = model_source.find(model)
+                self._make_tokenizer = source.tokenizer
+                self.longest = source.longest
+                self._check_length(context)
+                model = source.read(core, context)
+                stored = source.weight_bytes
+            ports = DecoderPorts.of(model)
+            room = context or ports.capacity or self._usual_context()
+            device = device or core.default_device
+            weights = stored or model.weight_bytes
+            check_memory(core, device, weights, ports.cache_bytes(batch, 1), room)
+            model = prepare(model, batch, room)
+            self.compiled_model = core.compile_model(model, device, dict(properties or {}))
+        self.weight_bytes: int = stored or weight_traffic.of_model(self.compiled_model.model)
+        self.statistics = Statistics()
+        self._decoder = _decoder(self.compiled_model)
+        self.context: int = self._room(context)
+        self._batch = ContinuousBatch(self._decoder, min(chunk, self.context), self.statistics)
+        self._turn = threading.Lock()
+        self._decoder.warm_up()
+        self._vocabulary_size = self._logits_size()
+
+    @property
+    def place_bytes(self) -> int:
+        """Bytes of the keys and values of one token."""
+        return DecoderPorts.of(self.compiled_model.model).cache_bytes(1, 1)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Text to tokens and back.
+
+        Raises:
+            TokenizerError: There is none, it is damaged, or its packages are missing.
+        """
+        if self._tokenizer is None:
+            if self._make_tokenizer is None:
+                raise TokenizerError(
+                    "There is no tokenizer with this model; give Generator one, or prompts as "
+                    "tokens."
+                )
+            self._tokenizer = self._make_tokenizer()
+        return self._tokenizer
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_new_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        formatted: bool = False,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[Piece]:
+        """Continues a text.
+
+        Args:
+            prompt: The text, or its tokens.
+            max_new_tokens: How many tokens to generate at most; by default until the model ends
+                the text or the context is full.
+            stop: Texts at which to end; they are left out.
+            formatted: The prompt has all special tokens already, as the result of
+                ``tokenizer.chat_prompt`` does.
+            **sampling: See :class:`~partita.generate.Sampling`; by default the most probable
+                token always.
+
+        Returns:
+            Tokens with their text as they come. Closing the iterator ends the generation.
+
+        Raises:
+            InputError: A token or an option is out of range; at once.
+            ContextLengthError: Prompt and answer are longer than the context; at once.
+            InferError: A device failed; while iterating.
+        """
+        prompts = [prompt]
+        return self.generate_batch(
+            prompts, max_new_tokens=max_new_tokens, stop=stop, formatted=formatted, **sampling
+        )
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        formatted: bool = False,
+        **sampling: Unpack[SamplingOptions],
+    ) -> Iterator[Piece]:
+        """Continues several texts at once, as many together as ``batch`` says.
+
+        Arguments and errors are those of :meth:`generate`. A seed gives each text other random
+        numbers, the same whatever texts are beside it.
+
+        Returns:
+            Tokens of all texts as they come; ``Piece.sequence`` counts the prompts from 0.
+        """
+        chosen = Sampling(**sampling)
+        generations = [
+            self._generation(number, prompt, chosen, max_new_tokens, stop, formatted)
+            for number, prompt in enumerate(prompts)
+        ]
+        return self._pieces(generations)
+
+    def chat_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The tokens of a conversation, up to where the model's answer begins.
+
+        Args:
+            messages: ``{"role": "user", "content": "..."}`` each.
+
+        Raises:
+            TokenizerError: The model has no chat template, or it fails on these messages.
+        """
+        return self.tokenizer.encode(self.tokenizer.chat_prompt(messages), formatted=True)
+
+    # -------------------------------------------------------------------- internals
+
+    def _pieces(self, generations: Sequence[Generation]) -> Iterator[Piece]:
+        """What is generated, step by step; whoever asks next makes the next step for all."""
+        with self._turn:
+            for generation in generations:
+                self._batch.submit(generation)
+        going = [*generations]
+        try:
+            while going:
+                with self._turn:
+                    if not any(one.pieces or one.has_ended for one in going):
+                        self._batch.step()
+                for one in going:
+                    while one.pieces:
+                        yield one.pieces.popleft()
+                    if one.failure is not None:
+                        raise one.failure
+                going = [one for one in going if not one.has_ended]
+        finally:
+            with self._turn:
+                for generation in generations:
+                    self._batch.drop(generation)
+
+    def _generation(
+        self,
+        number: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        max_new_tokens: int | None,
+        stop: Sequence[str],
+        formatted: bool,
+    ) -> Generation:
+        """Checks a prompt and what is asked of it."""
+        stop = [stop] if isinstance(stop, str) else stop
+        tokens = self.tokenizer.encode(prompt, formatted) if isinstance(prompt, str) else prompt
+        known = self._tokenizer_if_any()
+        if stop and known is None:
+            raise InputError("Stop words need a tokenizer; give Generator one.")
+        return Generation(
+            number,
+            tokens,
+            Sampler(sampling, self._checked(tokens), number),
+            self._limit(len(tokens), max_new_tokens),
+            known.end_tokens if known else frozenset(),
+            StopWords(stop),
+            known.stream() if known else None,
+        )
+
+    def _tokenizer_if_any(self) -> Tokenizer | None:
+        """The tokenizer; who gives tokens can do without one."""
+        if self._tokenizer is None and self._make_tokenizer is not None:
+            try:
+                return self.tokenizer
+            except TokenizerError as error:
+                _log.warning("Pieces have no text, and no token ends a text: %s", error)
+                self._make_tokenizer = None
+        return self._tokenizer
+
+    def _checked(self, tokens: Sequence[int]) -> int:
+        """The size of the vocabulary, in which all tokens are."""
+        size = self._vocabulary_size
+        if len(tokens) == 0:
+            raise InputError("The prompt has no tokens; at least one is needed to begin with.")
+        for place, token in enumerate(tokens):
+            if not 0 <= token < size:
+                raise InputError(
+                    f"Token {token} at place {place} of the prompt is out of range; the model "
+                    f"knows 0 to {size - 1}."
+                )
+        return size
+
+    def _limit(self, prompt: int, max_new_tokens: int | None) -> tuple[int, str]:
+        """How many tokens may follow a prompt, and why no more."""
+        if max_new_tokens is not None and max_new_tokens < 1:
+            raise InputError(f"max_new_tokens={max_new_tokens}; it is a whole number above 0.")
+        room = self.context - prompt
+        wanted = 1 if max_new_tokens is None else max_new_tokens
+        if wanted <= room:
+            return (room, "context") if max_new_tokens is None else (max_new_tokens, "length")
+        longer = f"the model takes a context of up to {self.longest}"
+        if self.longest is None or prompt + wanted > self.longest:
+            longer = "shorten the prompt" if room < 1 else f"at most {room} new tokens fit"
+        elif room >= 1:
+            longer = f"at most {room} new tokens fit, and {longer}"
+        raise ContextLengthError(
+            f"A prompt of {prompt} tokens and {wanted} new ones do not fit into the context of "
+            f"{self.context} tokens; {longer}."
+        )
+
+    def _check_length(self, context: int | None) -> None:
+        """Refuses a context that the model was not made for."""
+        if context is not None and self.longest is not None and context > self.longest:
+            raise ContextLengthError(
+                f"The model was made for texts of up to {self.longest} tokens, and a context of "
+                f"{context} is asked for; ask for at most {self.longest}."
+            )
+
+    def _room(self, context: int | None) -> int:
+        """The context that the compiled model has room for."""
+        capacity = self._decoder.capacity
+        if capacity is not None and context is not None and context > capacity:
+            raise ContextLengthError(
+                f"The model has room for {capacity} tokens, and a context of {context} is asked "
+                f"for; ask for at most {capacity}."
+            )
+        return context or capacity or self._usual_context()
+
+    def _usual_context(self) -> int:
+        """What the model was made for, but not so much that its cache takes all memory."""
+        return min(DEFAULT_CONTEXT, self.longest or DEFAULT_CONTEXT)
+
+    def _logits_size(self) -> int:
+        shape = self.compiled_model.output("logits").shape or (None,)
+        size = shape[-1]
+        return size if isinstance(size, int) else self.tokenizer.vocabulary_size
+
+
+def _decoder(compiled: CompiledModel) -> Decoder:
+    """A decoder with its own cache."""
+    try:
+        return Decoder(compiled)
+    except DeviceMemoryError as error:
+        ports = DecoderPorts.of(compiled.model)
+        batch, context = ports.batch or 1, ports.capacity or 0
+        raise DeviceMemoryError(
+            f"There is no room for the keys and values of {batch} sequences of {context} tokens, "
+            f"{ports.cache_bytes(batch, context) / 1e6:.1f} MB: {error} Each token takes "
+            f"{ports.cache_bytes(batch, 1) / 1e3:.1f} kB; ask for a smaller context."
+        ) from error

@@ -1,0 +1,116 @@
+"""Finding what generating takes: the model, its tokenizer, and how long a text it was made for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from partita.core import Core
+from partita.errors import ModelNotFoundError, TokenizerError
+from partita.generate import weight_traffic
+from partita.generate.text import gguf_tokenizer, tokenizer
+from partita.generate.text.tokenizer import Tokenizer, read_json
+from partita.model.model import Model
+from partita.zoo.naming import resolve
+
+_ONNX_NAMES = ("model.onnx", "decoder_model_merged.onnx", "onnx/model.onnx")
+"""Where a decoder lies in a folder without ``genai_config.json``."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model for generating and what lies beside it.
+
+    Attributes:
+        path: The model's file.
+        read: Reads it, with room for so many tokens; by default for as many as its reader takes.
+        tokenizer: Makes its tokenizer.
+        longest: Tokens of the longest text that the model was made for; ``None`` if nobody says.
+        weight_bytes: Bytes of the weights that each token reads; ``None`` for those of the model.
+    """
+
+    path: Path
+    read: Callable[[Core, int | None], Model]
+    tokenizer: Callable[[], Tokenizer]
+    longest: int | None
+    weight_bytes: int | None = None
+
+
+def find(source: str | os.PathLike[str]) -> ModelSource:
+    """What a path stands for.
+
+    Args:
+        source: A GGUF file; an ONNX file or OpenVINO IR with ``tokenizer.json`` beside it; a folder
+            of these; or ``zoo:NAME``.
+
+    Raises:
+        ModelNotFoundError: There is no model.
+        ZooError: The zoo has no such model, or it cannot be fetched.
+    """
+    named = resolve(os.fspath(source)).source
+    if not isinstance(named, Path):
+        raise ModelNotFoundError(f"'{source}' is no language model; give a GGUF or ONNX file.")
+    if named.is_dir():
+        named = _in_folder(named)
+    return _gguf(named) if named.suffix.lower() == ".gguf" else _beside_tokenizer(named)
+
+
+def _gguf(path: Path) -> ModelSource:
+    from partita.frontends.gguf import DecoderOptions, GgufFile
+
+    file = GgufFile.open(path)
+    architecture = file.metadata.get("general.architecture")
+    longest = file.metadata.get(f"{architecture}.context_length")
+    return ModelSource(
+        path,
+        lambda core, context: core.read_model(path, decoder=DecoderOptions(context=context)),
+        lambda: gguf_tokenizer.from_metadata(file.metadata, file.origin),
+        int(longest) if longest is not None else None,
+        weight_traffic.of_gguf(file),
+    )
+
+
+def _beside_tokenizer(path: Path) -> ModelSource:
+    folder = path.parent
+    if not (folder / "tokenizer.json").is_file() and (folder.parent / "tokenizer.json").is_file():
+        folder = folder.parent  # optimum puts models into a folder 'onnx'
+    genai = _entries(read_json(folder / "genai_config.json").get("model"))
+    config = read_json(folder / "config.json")
+    longest = genai.get("context_length", config.get("max_position_embeddings"))
+    ends = genai.get("eos_token_id", config.get("eos_token_id", []))
+    end_tokens = [
+        token for token in (ends if isinstance(ends, list) else [ends]) if token is not None
+    ]
+    if not all(isinstance(number, int) for number in [*end_tokens, longest or 0]):
+        raise TokenizerError(
+            f"'genai_config.json' or 'config.json' in '{folder}' has the end tokens {ends!r} and "
+            f"the context {longest!r}; both are whole numbers."
+        )
+    return ModelSource(
+        path,
+        lambda core, context: core.read_model(path),
+        lambda: tokenizer.from_folder(folder, end_tokens),
+        longest,
+    )
+
+
+def _in_folder(folder: Path) -> Path:
+    """The model in a folder."""
+    decoder = _entries(
+        _entries(read_json(folder / "genai_config.json").get("model")).get("decoder")
+    )
+    names = [str(decoder["filename"])] if "filename" in decoder else [*_ONNX_NAMES]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    found += sorted(folder.glob("*.gguf"))
+    if not found:
+        raise ModelNotFoundError(
+            f"There is no model in '{folder}': looked for {', '.join(names)} and *.gguf."
+        )
+    return found[0]
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

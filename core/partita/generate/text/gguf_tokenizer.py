@@ -1,0 +1,164 @@
+"""The tokenizer that a GGUF file carries in its metadata, built with package ``tokenizers``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import TokenizerError, raised_as
+from partita.generate.text.chat_template import ChatTemplate
+from partita.generate.text.packages import require
+from partita.generate.text.pre_tokenizers import word_cut
+from partita.generate.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import tokenizers
+
+Metadata = Mapping[str, Any]
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 3, 4, 6
+"""Kinds in ``tokenizer.ggml.token_type``."""
+
+_ENDS = ("<|im_end|>", "<|eot_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>", "<|end|>")
+"""Control tokens that end an answer in one model or another, whatever ``eos_token_id`` says."""
+
+_SPACE = "\u2581"
+"""SentencePiece's sign for a space."""
+
+
+def from_metadata(metadata: Metadata, origin: str) -> Tokenizer:
+    """The tokenizer of a GGUF file.
+
+    Args:
+        metadata: The file's, by key.
+        origin: What messages call the file.
+
+    Raises:
+        TokenizerError: The file has none, one of a kind that is not known, or a damaged one; or a
+            package is missing.
+    """
+    require("tokenizers", "a tokenizer")
+    kind = metadata.get("tokenizer.ggml.model")
+    builders = {"gpt2": _byte_pairs, "llama": _sentence_pieces}
+    if kind not in builders:
+        found = f"a vocabulary of kind {kind!r}" if kind else "no vocabulary"
+        raise TokenizerError(
+            f"{origin} has {found}; known are {', '.join(builders)}. Give tokens instead of text."
+        )
+    with raised_as(TokenizerError, f"The vocabulary of {origin} is damaged", TokenizerError):
+        tokens = [*metadata["tokenizer.ggml.tokens"]]
+        kinds = [int(k) for k in metadata.get("tokenizer.ggml.token_type", [_NORMAL] * len(tokens))]
+        if len(kinds) != len(tokens):
+            raise ValueError(f"it has {len(tokens)} tokens and kinds of {len(kinds)}")
+        engine, begins = builders[kind](metadata, tokens, kinds, origin)
+        _add_special(engine, tokens, kinds)
+        special = _special_tokens(metadata, tokens)
+        if metadata.get("tokenizer.ggml.add_bos_token", begins) and "bos" in special:
+            _begin_with(engine, tokens[special["bos"]], special["bos"])
+    names = {f"{name}_token": tokens[number] for name, number in special.items()}
+    source = metadata.get("tokenizer.chat_template")
+    template = ChatTemplate(source, origin, names) if isinstance(source, str) else None
+    ends = [number for name, number in special.items() if name in ("eos", "eot", "eom")]
+    ends += [n for n, text in enumerate(tokens) if kinds[n] == _CONTROL and text in _ENDS]
+    return Tokenizer(engine, ends, template, origin)
+
+
+def _byte_pairs(
+    metadata: Metadata, tokens: Sequence[str], kinds: Sequence[int], origin: str
+) -> tuple[tokenizers.Tokenizer, bool]:
+    """Byte-level byte pairs (Radford et al. 2019), and whether a text begins with a token."""
+    import tokenizers
+    from tokenizers import decoders, models
+
+    cut = word_cut(metadata.get("tokenizer.ggml.pre", "gpt-2"), origin)
+    merges = [_pair(merge) for merge in metadata["tokenizer.ggml.merges"]]
+    model = models.BPE(_vocabulary(tokens), merges, ignore_merges=cut.whole_words)
+    engine = tokenizers.Tokenizer(model)
+    engine.pre_tokenizer = cut.pre_tokenizer()
+    engine.decoder = decoders.ByteLevel()
+    return engine, cut.begins
+
+
+def _sentence_pieces(
+    metadata: Metadata, tokens: Sequence[str], kinds: Sequence[int], origin: str
+) -> tuple[tokenizers.Tokenizer, bool]:
+    """SentencePiece's byte pairs, what no token spells as bytes; a text begins with a token."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers
+
+    scores = [float(score) for score in metadata["tokenizer.ggml.scores"]]
+    if len(scores) != len(tokens):
+        raise ValueError(f"it has {len(tokens)} tokens and scores of {len(scores)}")
+    model = models.BPE(
+        _vocabulary(tokens),
+        _merges_by_score(tokens, kinds, scores),
+        unk_token=next((tokens[n] for n, kind in enumerate(kinds) if kind == _UNKNOWN), None),
+        fuse_unk=True,
+        byte_fallback=True,
+    )
+    engine = tokenizers.Tokenizer(model)
+    prefix = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    before = [normalizers.Prepend(_SPACE)] if prefix else []
+    engine.normalizer = normalizers.Sequence([*before, normalizers.Replace(" ", _SPACE)])
+    after = [decoders.Strip(" ", 1, 0)] if prefix else []
+    engine.decoder = decoders.Sequence(
+        [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *after]
+    )
+    return engine, True
+
+
+def _vocabulary(tokens: Sequence[str]) -> dict[str, int]:
+    return {text: number for number, text in enumerate(tokens)}
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, space, right = merge.partition(" ")
+    if not left or not space or not right or " " in right:
+        raise ValueError(f"{merge!r} is no pair of tokens")
+    return left, right
+
+
+def _merges_by_score(
+    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
+    """Pairs in the order in which SentencePiece merges them: the best score of the result first."""
+    known = {text for text, kind in zip(tokens, kinds, strict=True) if kind == _NORMAL}
+    order = sorted(range(len(tokens)), key=lambda number: -scores[number])
+    return [
+        (text[:cut], text[cut:])
+        for text in (tokens[number] for number in order if kinds[number] == _NORMAL)
+        for cut in range(1, len(text))
+        if text[:cut] in known and text[cut:] in known
+    ]
+
+
+def _add_special(engine: tokenizers.Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> None:
+    """Lets control tokens and those of the model's makers be known by their names."""
+    from tokenizers import AddedToken
+
+    named = [(text, kind) for text, kind in zip(tokens, kinds, strict=True) if text]
+    control = [AddedToken(t, special=True, normalized=False) for t, k in named if k == _CONTROL]
+    defined = [AddedToken(t, normalized=False) for t, k in named if k == _USER_DEFINED]
+    engine.add_special_tokens(control)
+    engine.add_tokens(defined)
+
+
+def _special_tokens(metadata: Metadata, tokens: Sequence[str]) -> dict[str, int]:
+    """``"bos"``, ``"eos"`` and others to their numbers."""
+    names = {"bos": "bos", "eos": "eos", "eot": "eot", "eom": "eom"}
+    names |= {"unknown": "unk", "padding": "pad"}
+    found = {}
+    for key, name in names.items():
+        number = metadata.get(f"tokenizer.ggml.{key}_token_id")
+        if number is None:
+            continue
+        if not 0 <= int(number) < len(tokens):
+            raise ValueError(f"its {key} token {number} is none of its {len(tokens)}")
+        found[name] = int(number)
+    return found
+
+
+def _begin_with(engine: tokenizers.Tokenizer, text: str, number: int) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    engine.post_processor = TemplateProcessing(single=f"{text} $A", special_tokens=[(text, number)])

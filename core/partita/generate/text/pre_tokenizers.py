@@ -1,0 +1,104 @@
+"""How byte-pair vocabularies of GGUF files cut a text into words before pairs are merged.
+
+GGUF names the way in ``tokenizer.ggml.pre``. The patterns are those that the models' own tokenizers
+publish.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from partita.errors import TokenizerError
+
+if TYPE_CHECKING:
+    import tokenizers.pre_tokenizers
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SIGNS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_LLAMA_3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SIGNS_AND_SPACES}"
+_QWEN_2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SIGNS_AND_SPACES}"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_SIGNS_AND_PATHS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_GPT_4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    rf"|\p{{N}}{{1,3}}|{_SIGNS_AND_PATHS}"
+)
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    rf"|\p{{N}}|{_SIGNS_AND_PATHS}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WordCut:
+    """A way to cut a text into words.
+
+    Attributes:
+        pattern: What a word is; empty for the pattern of GPT-2.
+        single_digits: Whether every digit is a word of its own, before anything else.
+        whole_words: Whether a word that is a token is taken as it is, its pairs unmerged.
+        begins: Whether a text begins with the token for that, unless the file says otherwise.
+    """
+
+    pattern: str = ""
+    single_digits: bool = False
+    whole_words: bool = False
+    begins: bool = False
+
+    def pre_tokenizer(self) -> tokenizers.pre_tokenizers.PreTokenizer:
+        """The same for the package ``tokenizers``."""
+        from tokenizers import Regex
+        from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
+
+        return Sequence(
+            [
+                *([Digits(individual_digits=True)] if self.single_digits else []),
+                *([Split(Regex(self.pattern), "isolated")] if self.pattern else []),
+                ByteLevel(add_prefix_space=False, use_regex=not self.pattern),
+            ]
+        )
+
+
+_GPT_2_CUT = WordCut()
+_DIGITS_CUT = WordCut(single_digits=True)
+_LLAMA_3_CUT = WordCut(_LLAMA_3, whole_words=True, begins=True)
+_QWEN_2_CUT = WordCut(_QWEN_2)
+
+WORD_CUTS = {
+    "gpt-2": _GPT_2_CUT,
+    "gpt2": _GPT_2_CUT,
+    "olmo": _GPT_2_CUT,
+    "mpt": _GPT_2_CUT,
+    "phi-2": _GPT_2_CUT,
+    "smollm": _DIGITS_CUT,
+    "starcoder": _DIGITS_CUT,
+    "refact": _DIGITS_CUT,
+    "command-r": _DIGITS_CUT,
+    "codeshell": _DIGITS_CUT,
+    "llama3": _LLAMA_3_CUT,
+    "llama-v3": _LLAMA_3_CUT,
+    "llama-bpe": _LLAMA_3_CUT,
+    "falcon3": _LLAMA_3_CUT,
+    "qwen2": _QWEN_2_CUT,
+    "deepseek-r1-qwen": _QWEN_2_CUT,
+    "stablelm2": _QWEN_2_CUT,
+    "gpt-4o": WordCut(_GPT_4O),
+    "tekken": WordCut(_TEKKEN, whole_words=True, begins=True),
+}
+"""``tokenizer.ggml.pre`` to what it stands for."""
+
+
+def word_cut(name: str, origin: str) -> WordCut:
+    """The way of a name.
+
+    Raises:
+        TokenizerError: It is not known; lists those that are.
+    """
+    if name not in WORD_CUTS:
+        raise TokenizerError(
+            f"{origin} cuts words as '{name}' does, which is not known; known are "
+            f"{', '.join(WORD_CUTS)}. Give tokens instead of text."
+        )
+    return WORD_CUTS[name]

@@ -1,0 +1,178 @@
+"""``partita generate`` on device CPU with a small decoder whose tokens are words."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+
+import onnx
+import pytest
+import tiny_decoder as tiny
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from partita.cli.main import main
+from partita.generate.continuous_batch import ContinuousBatch
+
+WEIGHTS = tiny.weights()
+WORDS = [f"w{number}" for number in range(tiny.VOCABULARY)]
+PROMPT, TOKENS = "w3 w1 w4", [3, 1, 4]
+
+
+def text_of(tokens):
+    return " ".join(WORDS[token] for token in tokens)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model as onnxruntime-genai writes it."""
+    path = tmp_path_factory.mktemp("model")
+    onnx.save(tiny.fixed(WEIGHTS), path / "decoder.onnx")
+    decoder = {"decoder": {"filename": "decoder.onnx"}, "context_length": 48}
+    (path / "genai_config.json").write_text(json.dumps({"model": decoder}))
+    engine = Tokenizer(models.WordLevel({word: n for n, word in enumerate(WORDS)}, "w0"))
+    engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    engine.save(str(path / "tokenizer.json"))
+    template = "{% for m in messages %}{{ 'w7 ' if m.role == 'user' }}{{ m.content }} {% endfor %}"
+    (path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    return path
+
+
+@pytest.fixture
+def cli(folder, capsys, monkeypatch):
+    """Runs the command on the folder; returns exit code, stdout and stderr."""
+
+    def run(*options, stdin=""):
+        monkeypatch.setattr("sys.stdin", io.StringIO(stdin))
+        code = main(["generate", str(folder), "-d", "CPU", *map(str, options)])
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_text_goes_to_stdout_and_the_summary_to_stderr(cli):
+    code, out, err = cli("--prompt", PROMPT, "--max-new-tokens", 6)
+    assert code == 0
+    assert out == text_of(tiny.expected_tokens(TOKENS, 6, WEIGHTS)) + "\n"
+    speed, traffic, placement = err.splitlines()
+    assert "prompt: 3 tokens, " in speed
+    assert "generated: 5 tokens, " in speed
+    assert "threads read this machine's memory (measured just now" in traffic
+    assert placement.startswith("partita: note: tiny: CPU ")
+
+
+def test_the_prompt_may_come_from_stdin(cli):
+    _, out, _ = cli("--max-new-tokens", 4, stdin=PROMPT)
+    assert out == text_of(tiny.expected_tokens(TOKENS, 4, WEIGHTS)) + "\n"
+
+
+def test_json_has_text_tokens_speed_and_placement(cli):
+    _, out, err = cli("--prompt", PROMPT, "--json", "--context", 8)
+    data = json.loads(out)
+    expected = tiny.expected_tokens(TOKENS, 5, WEIGHTS)
+    [answer] = data["answers"]
+    assert answer["tokens"] == expected
+    assert answer["text"] == text_of(expected)
+    assert answer["finish"] == "context"
+    assert data["prefill"]["tokens"] == 3
+    assert data["decode"]["tokens"] == 4
+    read = data["decode"]["bytes_per_second"] * data["decode"]["seconds"]
+    assert read == pytest.approx(data["decode"]["bytes"])
+    assert data["memory_bandwidth"]["bytes_per_second"] > 1e8
+    assert data["placement"].startswith("tiny: CPU ")
+    assert err == ""
+
+
+def test_bytes_per_token_are_those_of_weights_and_cache(cli):
+    _, out, _ = cli("--prompt", PROMPT, "--json", "--max-new-tokens", 2)
+    read_whole = sum(array.nbytes for name, array in WEIGHTS.items() if name[0] in "01h")
+    read_whole += 8  # the 1 with which lengths are computed
+    caches = 3 * tiny.LAYERS * 2 * tiny.HEADS * tiny.SIZE * 4
+    assert json.loads(out)["decode"]["bytes"] == read_whole + caches
+
+
+def test_stop_words_and_sampling(cli):
+    greedy = tiny.expected_tokens(TOKENS, 12, WEIGHTS)
+    stop = WORDS[greedy[4]]
+    _, out, _ = cli("--prompt", PROMPT, "--stop", f" {stop}", "--json", "--max-new-tokens", 12)
+    answer = json.loads(out)["answers"][0]
+    assert (answer["text"], answer["finish"]) == (
+        text_of(greedy[: greedy.index(greedy[4])]),
+        "stop",
+    )
+    options = ["--prompt", PROMPT, "--temperature", 2, "--max-new-tokens", 12, "--top-p", 0.99]
+    drawn = [cli(*options, "--seed", seed)[1] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_a_conversation_repeats_what_was_said(cli):
+    _, out, _ = cli("--chat", "--max-new-tokens", 3, stdin="w5\n\nw6 w2\n")
+    first = tiny.expected_tokens([7, 5], 3, WEIGHTS)
+    second = tiny.expected_tokens([7, 5, *first, 7, 6, 2], 3, WEIGHTS)
+    assert out == f"{text_of(first)}\n{text_of(second)}\n"
+    _, out, _ = cli("--chat", "--max-new-tokens", 3, "--prompt", "w5", "--system", "w9")
+    assert out == text_of(tiny.expected_tokens([9, 7, 5], 3, WEIGHTS)) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prompt", "w1 " * 48], "A prompt of 48 tokens and 1 new ones do not fit into the con"),
+        (["--prompt", "w1", "--context", "49"], "made for texts of up to 48 tokens, and a context"),
+        (["--prompt", ""], "The prompt has no tokens"),
+        (["--prompt", "w1", "--temperature", "-1"], "temperature=-1.0 is out of range"),
+        (["--prompt", "w1", "--system", "w2"], "--system is for conversations; add --chat"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(cli, options, message):
+    code, out, err = cli(*options)
+    assert code == 1
+    errors = [line for line in err.splitlines() if line.startswith("partita: error: ")]
+    assert len(errors) == 1
+    assert message in errors[0]
+    assert out.strip() == ""
+
+
+def test_a_folder_without_a_model_says_what_was_looked_for(tmp_path, capsys):
+    assert main(["generate", str(tmp_path), "-d", "CPU", "--prompt", "x"]) == 1
+    assert "looked for model.onnx, decoder_model_merged.onnx" in capsys.readouterr().err
+
+
+def test_an_interrupted_text_is_shown_as_far_as_it_came(cli, monkeypatch):
+    steps = 0
+    make_step = ContinuousBatch.step
+
+    def step(batch):
+        nonlocal steps
+        steps += 1
+        if steps > 3:
+            raise KeyboardInterrupt
+        make_step(batch)
+
+    monkeypatch.setattr(ContinuousBatch, "step", step)
+    code, out, err = cli("--prompt", PROMPT)
+    assert code == 130
+    assert out == text_of(tiny.expected_tokens(TOKENS, 2, WEIGHTS)) + "\n"
+    assert "generated: 1 tokens" in err
+    assert err.endswith("partita: interrupted\n")
+
+
+def test_an_interrupt_leaves_what_came_so_far_and_the_summary(folder):
+    command = [sys.executable, "-m", "partita.cli", "generate", str(folder), "-d", "CPU", "--chat"]
+    process = subprocess.Popen(
+        [*command, "--max-new-tokens", "3"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stdin.write("w5\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    process.send_signal(signal.SIGINT)  # it waits for the next line
+    rest, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert answer == text_of(tiny.expected_tokens([7, 5], 3, WEIGHTS)) + "\n"
+    assert rest == ""
+    assert "generated: 2 tokens" in err
+    assert err.endswith("partita: interrupted\n")

@@ -1,0 +1,191 @@
+"""Generating with a small decoder on device CPU, compared with float64 without any cache."""
+
+import threading
+
+import numpy as np
+import pytest
+import tiny_decoder as tiny
+from models import neg
+
+import partita
+from partita.errors import (
+    ContextLengthError,
+    DeviceMemoryError,
+    InputError,
+    ModelFormatError,
+    TokenizerError,
+)
+from partita.generate import Generator
+
+WEIGHTS = tiny.weights()
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6], [27, 18], [11], [8, 2, 8, 1, 8, 2]]
+
+
+FORMS = {
+    "growing": tiny.growing,
+    "fixed, masked": tiny.fixed,
+    "fixed, lengths": lambda arrays: tiny.fixed(arrays, masked=False),
+}
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def model(request):
+    return partita.Core().read_model(FORMS[request.param](WEIGHTS))
+
+
+@pytest.fixture(scope="module")
+def make(model):
+    """Makes a generator of the model on CPU."""
+
+    def make(**options):
+        return Generator(model, "CPU", **({"context": tiny.LONGEST} | options))
+
+    return make
+
+
+def tokens_of(pieces):
+    found = {}
+    for piece in pieces:
+        found.setdefault(piece.sequence, []).append(piece.token)
+    return [found[number] for number in sorted(found)]
+
+
+def test_greedy_tokens_are_those_of_float64(make):
+    [tokens] = tokens_of(make().generate(PROMPTS[0], max_new_tokens=40))
+    assert tokens == tiny.expected_tokens(PROMPTS[0], 40, WEIGHTS)
+    assert len(set(tokens)) > 5
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_chunks_of_a_prompt_change_nothing(make, chunk):
+    [tokens] = tokens_of(make(chunk=chunk).generate(PROMPTS[0], max_new_tokens=8))
+    assert tokens == tiny.expected_tokens(PROMPTS[0], 8, WEIGHTS)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 4])
+def test_prompts_of_any_lengths_go_together(make, batch):
+    found = tokens_of(make(batch=batch).generate_batch(PROMPTS, max_new_tokens=9))
+    assert found == [tiny.expected_tokens(prompt, 9, WEIGHTS) for prompt in PROMPTS]
+
+
+def test_generations_that_overlap_share_the_rows(make):
+    generator = make(batch=2)
+    runs = [generator.generate(prompt, max_new_tokens=7) for prompt in PROMPTS]
+    found = [[] for _ in PROMPTS]
+    for _ in range(7):
+        for number, run in enumerate(runs):
+            found[number].append(next(run).token)
+    assert found == [tiny.expected_tokens(prompt, 7, WEIGHTS) for prompt in PROMPTS]
+
+
+def test_threads_may_generate_at_the_same_time(make):
+    generator = make(batch=2)
+    found = {}
+
+    def work(number):
+        [found[number]] = tokens_of(generator.generate(PROMPTS[number], max_new_tokens=12))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(len(PROMPTS))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, prompt in enumerate(PROMPTS):
+        assert found[number] == tiny.expected_tokens(prompt, 12, WEIGHTS)
+
+
+def test_a_generation_that_is_given_up_leaves_its_row(make):
+    generator = make()
+    run = generator.generate(PROMPTS[0])
+    next(run)
+    run.close()
+    [tokens] = tokens_of(generator.generate(PROMPTS[1], max_new_tokens=5))
+    assert tokens == tiny.expected_tokens(PROMPTS[1], 5, WEIGHTS)
+
+
+def test_several_generators_share_one_compiled_model(make):
+    compiled = make().compiled_model
+    first, second = (Generator(compiled, context=tiny.LONGEST) for _ in range(2))
+    runs = [first.generate(PROMPTS[0]), second.generate(PROMPTS[3])]
+    pairs = [[next(run).token for run in runs] for _ in range(6)]
+    expected = [tiny.expected_tokens(PROMPTS[n], 6, WEIGHTS) for n in (0, 3)]
+    assert list(map(list, zip(*pairs, strict=True))) == expected
+
+
+def test_a_seed_draws_the_same_tokens_whatever_is_beside_them(make):
+    options = {"max_new_tokens": 12, "temperature": 1.5, "seed": 7}
+    together = tokens_of(make(batch=4).generate_batch(PROMPTS, **options))
+    assert together == tokens_of(make().generate_batch(PROMPTS, **options))
+    greedy = [tiny.expected_tokens(prompt, 12, WEIGHTS) for prompt in PROMPTS]
+    assert together != greedy
+    assert together != tokens_of(make().generate_batch(PROMPTS, **(options | {"seed": 8})))
+
+
+def test_a_text_ends_where_the_context_does(make):
+    pieces = [*make(context=16).generate(PROMPTS[0])]
+    assert len(pieces) == 8
+    assert [piece.finish for piece in pieces] == [""] * 7 + ["context"]
+
+
+def test_statistics_count_both_phases(make):
+    generator = make()
+    list(generator.generate(PROMPTS[0], max_new_tokens=5))
+    statistics = generator.statistics
+    assert (statistics.prefill_tokens, statistics.decode_tokens) == (8, 4)
+    assert statistics.decode_runs == 4
+    assert statistics.prefill_rate > 0
+    statistics.clear()
+    assert statistics.decode_rate is None
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "message"),
+    [
+        ([1, 40], {}, "Token 40 at place 1 of the prompt is out of range; the model knows 0 to 39"),
+        ([-1], {}, "Token -1 at place 0"),
+        ([], {}, "has no tokens"),
+        ([1], {"max_new_tokens": 0}, "max_new_tokens=0"),
+        ([1], {"temperature": -1.0}, "temperature=-1.0"),
+        ([1], {"stop": ["x"]}, "Stop words need a tokenizer"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused_at_once(make, prompt, options, message):
+    with pytest.raises(InputError, match=message):
+        make().generate(prompt, **options)
+
+
+def test_longer_texts_than_the_context_are_refused_with_what_fits(make):
+    generator = make(context=16)
+    with pytest.raises(ContextLengthError, match=r"into the context of 16 tokens; at most 8 new"):
+        generator.generate(PROMPTS[0], max_new_tokens=9)
+    with pytest.raises(ContextLengthError, match=r"A prompt of 16 tokens .*; shorten the prompt"):
+        generator.generate([1] * 16)
+
+
+def test_text_needs_a_tokenizer(make):
+    with pytest.raises(TokenizerError, match="give Generator one, or prompts as tokens"):
+        make().generate("text")
+
+
+def test_other_models_are_refused():
+    model = partita.Core().read_model(neg())
+    with pytest.raises(ModelFormatError, match=r"it lacks input 'input_ids' and output 'logits'"):
+        Generator(model, "CPU")
+
+
+def test_logits_that_are_no_numbers_are_an_error():
+    broken = {**WEIGHTS, "head": np.full_like(WEIGHTS["head"], np.nan)}
+    generator = Generator(partita.Core().read_model(tiny.growing(broken)), "CPU", context=16)
+    with pytest.raises(partita.errors.InferError, match="their maximum is nan"):
+        next(generator.generate([1]))
+
+
+def test_a_cache_that_there_is_no_room_for_is_an_error_with_its_size(monkeypatch):
+    def refuse(compiled):
+        raise DeviceMemoryError("Out of memory.")
+
+    monkeypatch.setattr("partita.generate.generator.Decoder", refuse)
+    model = partita.Core().read_model(tiny.fixed(WEIGHTS))
+    expected = r"keys and values of 3 sequences of 16 tokens, 0\.0 MB: Out of memory\. Each token"
+    with pytest.raises(DeviceMemoryError, match=expected):
+        Generator(model, "CPU", 16, batch=3)

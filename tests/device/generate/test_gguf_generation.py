@@ -1,0 +1,105 @@
+"""Generating from GGUF files on device CPU, compared with the decoder in float64."""
+
+import pytest
+from llm_reference import ReferenceDecoder
+from tiny_gguf import write_tiny_gguf
+
+import partita
+from partita.errors import ContextLengthError, ModelFormatError, TokenizerError
+from partita.generate import Generator
+
+TEXTS = ["The capital of France is", "Caf\u00e9 \U0001f389", "x"]
+
+
+def reference(metadata, tensors):
+    weights = {name: tensor.numbers() for name, tensor in tensors.items()}
+    return ReferenceDecoder(metadata, weights)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Type of weights to the path of a file, and its decoder in float64."""
+    folder = tmp_path_factory.mktemp("gguf")
+    found = {}
+    for kind in ("F32", "F16", "Q4_1", "Q8_0"):
+        path = folder / f"{kind}.gguf"
+        found[kind] = path, reference(*write_tiny_gguf(path, kind))
+    return found
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "Q4_1", "Q8_0"])
+def test_64_greedy_tokens_are_those_of_float64(files, kind):
+    path, expected = files[kind]
+    generator = Generator(path, "CPU", 128)
+    for text in TEXTS:
+        prompt = generator.tokenizer.encode(text)
+        pieces = [*generator.generate(prompt, max_new_tokens=64)]
+        wanted = expected.greedy(prompt, 64)
+        wanted = wanted[: wanted.index(258) + 1] if 258 in wanted else wanted
+        assert [piece.token for piece in pieces] == wanted
+
+
+def test_texts_beside_each_other_are_as_if_alone(files):
+    path, expected = files["Q4_1"]
+    generator = Generator(path, "CPU", 128, batch=2, chunk=8)
+    found = [[], [], []]
+    for piece in generator.generate_batch(TEXTS, max_new_tokens=20):
+        found[piece.sequence].append(piece.token)
+    for tokens, text in zip(found, TEXTS, strict=True):
+        wanted = expected.greedy(generator.tokenizer.encode(text), 20)
+        assert tokens == wanted[: len(tokens)]
+        assert len(tokens) == 20 or tokens[-1] == 258
+
+
+def test_text_is_that_of_the_tokens(files):
+    generator = Generator(files["Q4_1"][0], "CPU", 128)
+    pieces = [*generator.generate(TEXTS[0], max_new_tokens=30)]
+    tokens = [piece.token for piece in pieces]
+    assert "".join(piece.text for piece in pieces) == generator.tokenizer.decode(tokens)
+
+
+def test_a_conversation_is_formatted_by_the_file(files):
+    path, expected = files["F32"]
+    generator = Generator(path, "CPU", 128)
+    prompt = generator.chat_prompt([{"role": "user", "content": "Hi"}])
+    assert prompt[0] == 257
+    assert prompt.count(258) == 1
+    assert next(generator.generate(prompt)).token == expected.greedy(prompt, 1)[0]
+
+
+def test_the_context_is_the_file_s_unless_less_is_asked_for(files):
+    path = files["F32"][0]
+    generator = Generator(path, "CPU")
+    assert (generator.context, generator.longest) == (256, 256)
+    with pytest.raises(ContextLengthError, match="made for texts of up to 256 tokens, and a cont"):
+        Generator(path, "CPU", 257)
+    with pytest.raises(ContextLengthError, match=r"at most 26 new tokens fit, and the model takes"):
+        Generator(path, "CPU", 32).generate([1] * 6, max_new_tokens=27)
+
+
+def test_weights_that_a_token_reads_are_counted_as_stored(files):
+    path = files["Q4_1"][0]
+    generator = Generator(path, "CPU", 32)
+    stored = sum(
+        tensor.data.nbytes for tensor in partita.frontends.gguf.GgufFile.open(path).tensors.values()
+    )
+    assert generator.weight_bytes == stored  # the embedding is the table of the output too
+    assert generator.place_bytes == 2 * 2 * 2 * 16 * 4
+
+
+def test_tokens_need_no_vocabulary(tmp_path, caplog):
+    path = tmp_path / "m.gguf"
+    metadata, tensors = write_tiny_gguf(path, "F32", **{"tokenizer.ggml.model": "bert"})
+    generator = Generator(path, "CPU", 32)
+    with pytest.raises(TokenizerError, match="a vocabulary of kind 'bert'"):
+        generator.generate("text")
+    tokens = [piece.token for piece in generator.generate([3, 1, 4], max_new_tokens=5)]
+    assert tokens == reference(metadata, tensors).greedy([3, 1, 4], 5)
+    assert "Pieces have no text, and no token ends a text" in caplog.text
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelFormatError, match="goes beyond its end"):
+        Generator(path, "CPU")

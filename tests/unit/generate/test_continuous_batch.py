@@ -1,0 +1,172 @@
+"""Rows of a decoder shared by texts, with a decoder that checks what it is given."""
+
+import numpy as np
+import pytest
+
+from partita.generate.continuous_batch import ContinuousBatch
+from partita.generate.generation import Generation
+from partita.generate.sampling import Sampler, Sampling
+from partita.generate.statistics import Statistics
+from partita.generate.text.stop_words import StopWords
+from partita.generate.text.text_stream import TextStream
+
+VOCABULARY = 97
+
+
+def next_token(tokens):
+    """What the decoder says behind these tokens: each of them and its place count."""
+    return sum((place + 1) * (token + 3) for place, token in enumerate(tokens)) % VOCABULARY
+
+
+class CheckedDecoder:
+    """Keeps tokens instead of keys and values, and answers from what a row can see."""
+
+    def __init__(self, batch, capacity):
+        self.batch, self.capacity = batch, capacity
+        self.held = np.full((batch, capacity), -1)
+        self.sizes = []
+        self.fails = False
+
+    def reset(self):
+        self.held[:] = -1
+
+    def run(self, tokens, lengths, taking_part):
+        count = tokens.shape[1]
+        self.sizes.append(count)
+        if self.fails:
+            self.held[:] = 5  # nobody knows how far it got
+            raise RuntimeError("the device is gone")
+        logits = np.zeros((self.batch, VOCABULARY), np.float32)
+        for row, (length, new) in enumerate(zip(lengths, tokens, strict=True)):
+            assert length + count <= self.capacity, "it writes beyond the cache"
+            self.held[row, length : length + count] = new
+            seen = self.held[row, : length + count]
+            assert not taking_part[row] or (seen >= 0).all()
+            logits[row, next_token(seen.tolist())] = 1
+        return logits
+
+
+def text_of(number, prompt, count):
+    sampler = Sampler(Sampling(), VOCABULARY)
+    return Generation(number, prompt, sampler, (count, "length"), frozenset(), StopWords(), None)
+
+
+def expected(prompt, count):
+    tokens = [*prompt]
+    for _ in range(count):
+        tokens.append(next_token(tokens))
+    return tokens[len(prompt) :]
+
+
+def finish(batch, texts):
+    for _ in range(1000):
+        if all(text.has_ended for text in texts):
+            return
+        batch.step()
+    raise AssertionError("it does not end")
+
+
+def made(batch=2, capacity=64, chunk=8):
+    decoder, statistics = CheckedDecoder(batch, capacity), Statistics()
+    return decoder, statistics, ContinuousBatch(decoder, chunk, statistics)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+@pytest.mark.parametrize("capacity", [40, 64])
+def test_texts_of_all_lengths_are_as_if_alone(rows, capacity):
+    draw = np.random.default_rng(rows)
+    for _ in range(10):
+        _, _, batch = made(rows, capacity)
+        prompts = [draw.integers(0, 9, draw.integers(1, 24)).tolist() for _ in range(7)]
+        counts = [int(draw.integers(1, 16)) for _ in prompts]
+        texts = [text_of(n, *both) for n, both in enumerate(zip(prompts, counts, strict=True))]
+        for text in texts:
+            batch.submit(text)
+        finish(batch, texts)
+        for text, prompt, count in zip(texts, prompts, counts, strict=True):
+            assert [piece.token for piece in text.pieces] == expected(prompt, count)
+
+
+def test_runs_are_of_few_sizes():
+    decoder, _, batch = made(1, 512, 100)
+    for length in range(1, 300, 7):
+        text = text_of(0, [length % 50] * length, 1)
+        batch.submit(text)
+        finish(batch, [text])
+    assert set(decoder.sizes) <= {1, 2, 4, 8, 16, 32, 64, 100}
+
+
+def test_what_the_cache_holds_is_not_read_again():
+    _, statistics, batch = made(2)
+    first = text_of(0, [1, 2, 3, 4, 5, 6], 4)
+    batch.submit(first)
+    finish(batch, [first])
+    answer = [piece.token for piece in first.pieces]
+    turn = [1, 2, 3, 4, 5, 6, *answer, 7, 8]
+    statistics.clear()
+    second = text_of(1, turn, 3)
+    batch.submit(second)
+    finish(batch, [second])
+    assert [piece.token for piece in second.pieces] == expected(turn, 3)
+    assert statistics.prefill_tokens == 3  # the last answer's token was chosen, never read
+    again = text_of(2, turn, 3)
+    statistics.clear()
+    batch.submit(again)
+    finish(batch, [again])
+    assert [piece.token for piece in again.pieces] == expected(turn, 3)
+    assert statistics.prefill_tokens == 1
+
+
+def test_a_text_that_is_dropped_frees_its_row():
+    _, _, batch = made(1)
+    first, second = text_of(0, [1, 2], 50), text_of(1, [3], 4)
+    batch.submit(first)
+    batch.submit(second)
+    batch.step()
+    batch.drop(first)
+    finish(batch, [second])
+    assert [piece.token for piece in second.pieces] == expected([3], 4)
+
+
+def test_a_failing_run_ends_all_texts_and_later_ones_begin_anew():
+    decoder, _, batch = made(2)
+    texts = [text_of(0, [1, 2, 3], 9), text_of(1, [1, 2, 4], 9)]
+    for text in texts:
+        batch.submit(text)
+    batch.step()
+    decoder.fails = True
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        batch.step()
+    assert all(text.has_ended and str(text.failure) == "the device is gone" for text in texts)
+    decoder.fails = False
+    later = text_of(2, [1, 2, 3], 3)
+    batch.submit(later)
+    finish(batch, [later])
+    assert [piece.token for piece in later.pieces] == expected([1, 2, 3], 3)
+
+
+def generation(stop=(), ends=frozenset(), count=9):
+    stream = TextStream(lambda tokens: bytes(tokens).decode(errors="replace"))
+    sampler = Sampler(Sampling(), 256)
+    return Generation(0, [1], sampler, (count, "length"), ends, StopWords(stop), stream)
+
+
+def said(text, generation):
+    """What a generation passes on of a text whose bytes the model says one by one."""
+    for byte in text.encode():
+        if not generation.has_ended:
+            generation.advance(np.eye(256, dtype=np.float32)[byte])
+    pieces = generation.pieces
+    return "".join(piece.text for piece in pieces), pieces[-1].finish, len(pieces)
+
+
+def test_a_text_ends_at_a_stop_word_an_end_token_or_its_length():
+    assert said("a\u20acb END c", generation(["END"], count=20)) == ("a\u20acb ", "stop", 9)
+    assert said("ab\0c", generation(ends=frozenset([0]))) == ("ab", "end", 3)
+    assert said("abcdef", generation(count=4)) == ("abcd", "length", 4)
+
+
+def test_what_is_held_back_comes_with_the_end():
+    assert said("abEN", generation(["END"], count=4)) == ("abEN", "length", 4)
+    assert said("abE\0", generation(["END"], frozenset([0]))) == ("abE", "end", 4)
+    assert said("a\u20ac", generation(count=3)) == ("a\ufffd", "length", 3)

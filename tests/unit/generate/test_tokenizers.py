@@ -1,0 +1,275 @@
+"""Tokenizers out of GGUF metadata and folders, compared with `tokenizers`' own files and a plain
+implementation of SentencePiece's merging."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from partita.errors import TokenizerError
+from partita.generate.text.gguf_tokenizer import from_metadata
+from partita.generate.text.pre_tokenizers import WORD_CUTS
+from partita.generate.text.tokenizer import from_folder
+
+CORPUS = [
+    "The capital of France is Paris. It's the 1st of 12 places, isn't it?",
+    "def f(x):\n    return x**2  # comment\n\n\nprint(f(1234567890))",
+    "na\u00efve caf\u00e9, \u65e5\u672c\u8a9e\u306e, \u041f\u0440\u0438\u0432\u0435\u0442",
+    "  spaces   and\ttabs\r\nWE'LL don'T \u00bd \u00b2 a\u00a0b \U0001f389\U0001f389",
+] * 3
+TEXTS = [*CORPUS[:4], "", " ", "\n\n", "\x00", "<s>Hi</s>", "unseen: \u0939\u093f \u2603 zzzq"]
+SPACE = "\u2581"
+
+# What Hugging Face's own files say for these models, written with their package.
+SPLITS = {
+    "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
+    "smollm": pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    ),
+    "qwen2": pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(
+                tokenizers.Regex(
+                    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+                    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+                ),
+                "isolated",
+            ),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
+    ),
+    "llama-bpe": pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(
+                tokenizers.Regex(
+                    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+                    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+                ),
+                "isolated",
+            ),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
+    ),
+}
+
+
+def trained(name):
+    """A byte-level tokenizer of the package itself, trained on the corpus."""
+    engine = tokenizers.Tokenizer(models.BPE(ignore_merges=name == "llama-bpe"))
+    engine.pre_tokenizer = SPLITS[name]
+    engine.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=["<s>", "</s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    engine.train_from_iterator(CORPUS, trainer)
+    return engine
+
+
+def byte_pair_metadata(engine, name):
+    """What a GGUF file would say of such a tokenizer."""
+    model = json.loads(engine.to_str())["model"]
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": name,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": np.array([3, 3] + [1] * (len(tokens) - 2), np.int32),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in model["merges"]],
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+
+
+@pytest.fixture(scope="module", params=SPLITS)
+def pair(request):
+    engine = trained(request.param)
+    return engine, from_metadata(byte_pair_metadata(engine, request.param), "'m.gguf'")
+
+
+def test_byte_pairs_are_those_of_the_package_itself(pair):
+    engine, own = pair
+    for text in TEXTS:
+        assert own.encode(text) == engine.encode(text).ids
+        assert own.decode(own.encode(text)) == engine.decode(engine.encode(text).ids)
+
+
+@given(st.text(max_size=40))
+def test_any_text_comes_back(text):
+    own = ROUND_TRIP
+    tokens = own.encode(text)
+    assert own.decode(tokens) == text.replace("<s>", "").replace("</s>", "")
+    stream = own.stream()
+    assert "".join(map(stream.push, tokens)) + stream.flush() == own.decode(tokens)
+
+
+ROUND_TRIP = from_metadata(byte_pair_metadata(trained("smollm"), "smollm"), "'m.gguf'")
+
+
+def test_special_tokens_are_known_by_name_and_say_nothing():
+    assert ROUND_TRIP.encode("<s>a</s>")[::2] == [0, 1]
+    assert ROUND_TRIP.decode([0, 1]) == ""
+    assert ROUND_TRIP.end_tokens == {1}
+
+
+@pytest.mark.parametrize("name", WORD_CUTS)
+def test_every_way_to_cut_words_keeps_the_text(name):
+    engine = trained("gpt-2")
+    own = from_metadata(byte_pair_metadata(engine, name), "'m.gguf'")
+    for text in CORPUS:
+        assert own.decode(own.encode(text)) == text
+
+
+def test_a_text_begins_with_a_token_where_the_file_or_the_kind_says_so():
+    metadata = byte_pair_metadata(trained("llama-bpe"), "llama-bpe")
+    assert from_metadata(metadata, "x").encode("a")[0] != 0
+    metadata["tokenizer.ggml.add_bos_token"] = True
+    assert from_metadata(metadata, "x").encode("a")[0] == 0
+    assert from_metadata(metadata, "x").encode("a", formatted=True)[0] != 0
+    del metadata["tokenizer.ggml.add_bos_token"]
+    assert from_metadata(metadata, "x").encode("a")[0] == 0
+
+
+# ------------------------------------------------------------------------- SentencePiece
+
+
+def pieces():
+    """A SentencePiece vocabulary with bytes, its scores falling with the rank of a merge."""
+    engine = tokenizers.Tokenizer(models.BPE())
+    engine.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
+    trainer = trainers.BpeTrainer(vocab_size=220, show_progress=False)
+    engine.train_from_iterator(CORPUS, trainer)
+    model = json.loads(engine.to_str())["model"]
+    words = sorted(model["vocab"], key=model["vocab"].get)
+    base = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": [*base, *words],
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(words),
+        "tokenizer.ggml.scores": [0.0] * len(base) + [-float(rank) for rank in range(len(words))],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }
+
+
+def merged_by_score(text, metadata):
+    """SentencePiece's byte pairs as its paper has them: again and again the pair of best score."""
+    numbers = {token: n for n, token in enumerate(metadata["tokenizer.ggml.tokens"])}
+    scores = metadata["tokenizer.ggml.scores"]
+    parts = list((SPACE + text).replace(" ", SPACE)) if text else []
+    while True:
+        found = [
+            (-scores[numbers[left + right]], place)
+            for place, (left, right) in enumerate(itertools.pairwise(parts))
+            if left + right in numbers
+        ]
+        if not found:
+            break
+        place = min(found)[1]
+        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+    return [
+        number
+        for part in parts
+        for number in (
+            [numbers[part]]
+            if part in numbers
+            else [numbers[f"<0x{byte:02X}>"] for byte in part.encode()]
+        )
+    ]
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if "<s>" not in text and text])
+def test_sentence_pieces_merge_by_score(text):
+    metadata = pieces()
+    own = from_metadata(metadata, "'m.gguf'")
+    assert own.encode(text) == [1, *merged_by_score(text, metadata)]
+    assert own.decode(own.encode(text)) == text
+
+
+def test_without_a_space_in_front_none_is_taken_away():
+    metadata = pieces() | {"tokenizer.ggml.add_space_prefix": False}
+    own = from_metadata(metadata, "'m.gguf'")
+    assert own.decode(own.encode(" a b")) == " a b"
+    assert SPACE not in metadata["tokenizer.ggml.tokens"][own.encode("a b")[1]]
+
+
+# --------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tokenizer.ggml.model": "bert"}, "a vocabulary of kind 'bert'; known are gpt2, llama"),
+        ({"tokenizer.ggml.model": None}, "has no vocabulary; known are"),
+        ({"tokenizer.ggml.pre": "klingon"}, "cuts words as 'klingon' does, which is not known"),
+        ({"tokenizer.ggml.merges": ["a"]}, "'a' is no pair of tokens"),
+        ({"tokenizer.ggml.merges": ["a zzzz"]}, "is damaged"),
+        ({"tokenizer.ggml.token_type": [1]}, "kinds of 1"),
+        ({"tokenizer.ggml.eos_token_id": 10**6}, "its eos token 1000000 is none of its"),
+        ({"tokenizer.chat_template": "{% for %}"}, "chat template of 'm.gguf' does not parse"),
+    ],
+)
+def test_damaged_vocabularies_are_refused(change, message):
+    metadata = byte_pair_metadata(trained("smollm"), "smollm") | change
+    with pytest.raises(TokenizerError, match=message):
+        from_metadata(metadata, "'m.gguf'")
+
+
+def test_metadata_without_tokens_are_refused():
+    with pytest.raises(TokenizerError, match=r"is damaged: KeyError: 'tokenizer\.ggml\.tokens'"):
+        from_metadata({"tokenizer.ggml.model": "gpt2"}, "'m.gguf'")
+
+
+def test_a_vocabulary_without_a_chat_template_says_so():
+    with pytest.raises(TokenizerError, match=r"There is no chat template with 'm\.gguf'"):
+        ROUND_TRIP.chat_prompt([{"role": "user", "content": "Hi"}])
+
+
+# -------------------------------------------------------------------------------- folders
+
+
+@pytest.fixture
+def folder(tmp_path):
+    engine = trained("smollm")
+    engine.add_special_tokens([AddedToken("<end>", special=True)])
+    engine.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path, engine
+
+
+def test_a_folder_has_the_tokenizer_and_its_template(folder):
+    path, engine = folder
+    config = {
+        "eos_token": {"content": "</s>"},
+        "bos_token": "<s>",
+        "chat_template": "{{ bos_token }}{{ messages[0].content }}",
+    }
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    own = from_folder(path, [402])
+    for text in TEXTS:
+        assert own.encode(text) == engine.encode(text).ids
+    assert own.end_tokens == {1, 402}
+    assert own.chat_prompt([{"role": "user", "content": "Hi"}]) == "<s>Hi"
+    (path / "chat_template.jinja").write_text("own {{ eos_token }}")
+    assert from_folder(path).chat_prompt([]) == "own </s>"
+
+
+def test_damaged_folders_are_refused(folder, tmp_path):
+    path, _ = folder
+    (path / "tokenizer_config.json").write_text("[1]")
+    with pytest.raises(TokenizerError, match=r"tokenizer_config.json' is no JSON .* holds a list"):
+        from_folder(path)
+    (path / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerError, match=r"tokenizer.json' is no tokenizer that can be read"):
+        from_folder(path)
+    (path / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerError, match=r"There is no 'tokenizer.json' in"):
+        from_folder(path)
