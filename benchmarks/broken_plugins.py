@@ -37,6 +37,9 @@ UNSEEN = [
         "serving",
         "accelerators",
         "network",
+        "tails",
+        "sessions",
+        "known",
     ]
 ]
 """Modules of broken plugins that were written before the kit's checks for them."""
@@ -95,7 +98,7 @@ def relevant(checks, fault):
     """The checks that may notice a fault: of its operators, or else of form, and some others."""
     ops = {s.split("/")[1] for s in fault.suites if s.startswith("random/")} - {"*"}
     if ops:
-        form = ("request", "query")
+        form = ("request", "query", "sharing", "chains")
         return [one for one in checks if one.op in ops or one.suite in form]
     form = [one for one in checks if not one.op]
     swept = [one for one in checks if one.op]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 import partita
 from partita.errors import (
@@ -139,6 +140,8 @@ class Bench:
         model = self.read(proto)
         answer = self.core.query_model(model, self.device, self.target.config)
         refused = [op for op in model.ops if op.name not in answer]
+        for op in refused:
+            require_true(op, answer.reasons.get(op.name))
         self.require_the_same_answer(proto, {op.name for op in refused})
         return [f"{op.op_type}: {answer.reasons.get(op.name, 'no reason given')}" for op in refused]
 
@@ -193,6 +196,26 @@ class Bench:
         refusals = self.refusals(proto)
         if refusals:
             raise DeclinedError(refusals[0])
+
+
+def require_true(op: partita.Op, reason: partita.Reason | None) -> None:
+    """Looks at what a reason says of shapes that the model tells.
+
+    Raises:
+        ConformanceError: It says that a size is not known, or that elements decide it, and it is
+            known, or every input is a constant.
+    """
+    code = getattr(reason, "code", None)
+    values = [value for value in (*op.node.inputs, *op.node.outputs) if value is not None]
+    bodies = any(one.type == ir.AttributeType.GRAPH for one in op.node.attributes.values())
+    if code == partita.ReasonCode.DYNAMIC_SHAPE and values and not bodies:
+        known = all(v.shape is not None and v.shape.is_static() for v in values)
+        if known:
+            raise ConformanceError(f"The reason for {op.op_type} of known shapes is: {reason}")
+    if code == partita.ReasonCode.VALUE_DEPENDENT_SHAPE:
+        inputs = [value for value in op.node.inputs if value is not None]
+        if all(value.const_value is not None for value in inputs):
+            raise ConformanceError(f"The reason for {op.op_type} of constants is: {reason}")
 
 
 _answers: dict[bytes, list[Array]] = {}

@@ -24,6 +24,7 @@ class Draw:
         constant: Positions of inputs that are part of the model.
         outputs: Number of outputs.
         opset: The opset that the node is written in.
+        domain: Of the operator.
     """
 
     inputs: Sequence[Array | None]
@@ -31,6 +32,7 @@ class Draw:
     constant: Sequence[int] = ()
     outputs: int = 1
     opset: int = 17
+    domain: str = ""
 
     @property
     def element_type(self) -> str:

@@ -16,7 +16,9 @@ def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array
     """The model and its inputs."""
     names = ["" if array is None else f"in{i}" for i, array in enumerate(draw.inputs)]
     outputs = [f"out{i}" for i in range(draw.outputs)]
-    node = helper.make_node(op_type, names, outputs, name=op_type.lower(), **draw.attributes)
+    node = helper.make_node(
+        op_type, names, outputs, name=op_type.lower(), domain=draw.domain, **draw.attributes
+    )
     feeds, infos, constants = {}, [], []
     for i, (name, array) in enumerate(zip(names, draw.inputs, strict=True)):
         if array is None:
@@ -35,6 +37,7 @@ def model_of(op_type: str, draw: Draw) -> tuple[onnx.ModelProto, dict[str, Array
         constants,
     )
     imports = [helper.make_opsetid("", draw.opset)]
+    imports += [helper.make_opsetid(draw.domain, 1)] if draw.domain else []
     version = max(8, helper.find_min_ir_version_for(imports, ignore_unknown=True))
     model = helper.make_model(graph, opset_imports=imports, ir_version=version)
     return onnx.shape_inference.infer_shapes(model, data_prop=True), feeds

@@ -211,7 +211,9 @@ def recurrent(gates: int, functions: Sequence[str], **choices: Sequence[Any]) ->
         if rare == 0:
             given["clip"] = 0.2
         elif rare == 1:
-            given["activations"] = list(functions) * d
+            given["activations"] = [*functions, *("Sigmoid", "Tanh")[-len(functions) :]][
+                : len(functions) * d
+            ]
             given["activation_alpha"] = [0.3, 0.1][: len(functions)] * d
             given["activation_beta"] = [0.4] * d
         elif rare == 2:
@@ -312,8 +314,9 @@ def suppression(rng: Rng) -> Draw:
     """Draws NonMaxSuppression."""
     a = np.asarray(rng.uniform(0, 3, [1, 8, 2]), np.float32)
     boxes = np.concatenate([a, a + rng.uniform(1, 3, [1, 8, 2])], 2).astype(np.float32)
-    limits = [scalar(3), scalar(0.3, np.float32), scalar(0.2, np.float32)]
+    limits = [scalar(7), scalar(0.3, np.float32), scalar(0.2, np.float32)]
     scores = np.asarray(rng.random([1, 2, 8]), np.float32)
+    scores[..., ::2] = limits[2]  # which is not above the threshold
     given = {"center_point_box": int(rng.integers(2))}
     count = one_of(rng, 3, 3, 2, 1, 0)  # boxes per class are none unless a limit is given
     return Draw([boxes, scores, *limits[:count]], given, [2, 3, 4])

@@ -45,7 +45,7 @@ _EXPONENTIAL = {"Softmax", "LogSoftmax", "ReduceLogSumExp"}
 """Operators that must not overflow where their results do not."""
 _MASKED = {"Softmax", "LogSoftmax"}
 """Operators of which a row of -inf alone has an answer, which is NaN."""
-_HALVES = ("float16", "bfloat16")
+HALVES = ("float16", "bfloat16")
 _SPREAD = (1000, -1000, 990, 88.5, -104, 0.5)
 _SHORT = ("", "a", "bc", "zero")
 _LONG = ("", "a" * 40, "b" * 41 + "c", "zero", "\u00e4\u2713 ", "end\0", "a\0b", "c" * 257)
@@ -92,7 +92,7 @@ def groups_of(op_type: str, element: str) -> list[str]:
     weights = ["infinite weights"] if op_type in ("MatMul", "Gemm") else []
     spread = ["spread"] if op_type in _EXPONENTIAL else []
     masked = ["masked"] if op_type in _MASKED else []
-    long = ["long sums"] if op_type in LONG_SUMS and element in _HALVES else []
+    long = ["long sums"] if op_type in LONG_SUMS and element in HALVES else []
     return sums + centred + halves + weights + spread + masked + long
 
 
@@ -252,3 +252,13 @@ def _filled(rng: np.random.Generator, array: Array, pool: Array) -> Array:
     """The pool in random order, as often as it takes."""
     order = np.concatenate([rng.permutation(len(pool)) for _ in range(array.size // len(pool) + 1)])
     return np.asarray(pool[order[: array.size]].reshape(array.shape))
+
+
+def subnormal(draw: Draw) -> Draw:
+    """A draw of halves below the smallest normal one, times numbers by which they are normal."""
+    first, second = draw.inputs[:2]
+    assert first is not None and second is not None  # noqa: S101  # Mul has both
+    shape = np.broadcast_shapes(first.shape, second.shape)
+    pools = (6e-8, -3e-5, 5.9e-5, 1e-6), (3e4, -2e4)
+    factors = [np.resize(np.array(pool, np.float16), shape) for pool in pools]
+    return dataclasses.replace(draw, inputs=factors)

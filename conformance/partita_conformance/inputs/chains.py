@@ -84,6 +84,18 @@ _TEXTS: Mapping[str, str] = {
     " a = Transpose(x) b = MatMul(a, matrix) y = Transpose(b)",
     "Gemm of what was turned": "float[2,3] x => float[3,3] y:"
     " a = Transpose(x) b = Gemm <alpha = 0.5, beta = 2.0> (a, matrix, bias) y = Sub(b, column)",
+    "a product that is read and activated": "float[3,2] x => float[3,3] a, float[3,3] y:"
+    " a = MatMul(x, matrix) y = Relu(a)",
+    "a sum that is read and activated": "float[2,3] x => float[2,3] a, float[2,3] y:"
+    " a = Add(x, third) y = Relu(a)",
+    "a convolution that is read, scaled and activated": "float[1,2,5,5] x => float[1,3,3,3] a,"
+    " float[1,3,3,3] b, float[1,3,3,3] y:"
+    " a = Conv(x, kernel, bias) b = Mul(a, channels) y = Relu(b)",
+    "a convolution that is read and normalized": "float[1,2,5,5] x => float[1,3,3,3] a,"
+    " float[1,3,3,3] y: a = Conv(x, kernel, bias)"
+    " y = BatchNormalization <epsilon = 0.01> (a, bias, bias2, mean, var)",
+    "turned twice and read between": "float[2,3,4] x => float[4,2,3] a, float[3,4,2] y:"
+    " a = Transpose <perm = [2,0,1]> (x) y = Transpose <perm = [2,0,1]> (a)",
     "a gate": "float[2,3] x => float[2,3] y: a = Sigmoid(x) b = Mul(x, a) y = Mul(b, a)",
     "variance of rows": "float[3,3] x => float[3,3] y:"
     " a = ReduceMean <axes = [0]> (x) b = Sub(x, a) c = Mul(b, b) d = ReduceMean <axes = [0]> (c)"

@@ -44,7 +44,7 @@ def _function(op_type: str, inputs: Sequence[Array], given: Mapping[str, Any]) -
     if given.get("training_mode"):
         return None
     if kind in "fV" and op_type in _ELEMENTWISE:
-        return _widened(_ELEMENTWISE[op_type])
+        return _widened(_ELEMENTWISE[op_type], _TYPED_BY.get(op_type, 0))
     if kind in "iu" and op_type in _OF_INTEGERS:
         whole = all(value == round(value) for value in given.values() if isinstance(value, float))
         return _OF_INTEGERS[op_type] if whole else None
@@ -53,12 +53,12 @@ def _function(op_type: str, inputs: Sequence[Array], given: Mapping[str, Any]) -
     return _one_hot if op_type == "OneHot" else None
 
 
-def _widened(function: _Function) -> _Function:
-    """The function, computed in ``longdouble`` and rounded to the type of its first input."""
+def _widened(function: _Function, like: int) -> _Function:
+    """The function, computed in ``longdouble`` and rounded to the type of an input."""
 
     def run(*inputs: Array, **given: Any) -> Array:
         result = function(*(array.astype(_WIDE) for array in inputs), **given)
-        return np.asarray(result.astype(inputs[0].dtype))
+        return np.asarray(result.astype(inputs[like].dtype))
 
     return run
 
@@ -274,6 +274,9 @@ _ELEMENTWISE: Mapping[str, _Function] = {
     "Mish": lambda x: x * np.tanh(_softplus(x)),
 }
 """Operator to its value in ``longdouble``."""
+
+_TYPED_BY = {"RMSNormalization": 1}
+"""Operators whose result has the type of another input than the first."""
 
 _OF_INTEGERS: Mapping[str, _Function] = {
     "Shrink": _shrink_integers,

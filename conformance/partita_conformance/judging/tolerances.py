@@ -43,6 +43,10 @@ CENTRED = _names(
 """Operators that take the mean away, which costs digits where the mean is large."""
 
 
+OF_FEW_BITS = _names("MatMulNBits")
+"""Products for which devices may round activations to bytes, unless a level asks for more."""
+
+
 _NIBBLES = (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4))
 
 
@@ -76,5 +80,7 @@ def tolerance(op_type: str, dtype: Any) -> Tolerance:
         return Tolerance(1e-12, 1e-12 if op_type in ELEMENTWISE else 1e-13, 0)
     if op_type in ELEMENTWISE:
         return Tolerance(max(1e-4, 4 * eps), max(1e-6, eps), 0)
+    if op_type in OF_FEW_BITS:
+        return Tolerance(1e-2, 1e-6, 2e-2)
     of_largest = max(3e-5, 2 * eps) if op_type in CENTRED else 8 * eps  # of sums that cancel
     return Tolerance(max(1e-4, 4 * eps), max(1e-6, eps), of_largest)

@@ -23,9 +23,11 @@ from partita_conformance.suites.contract import (  # noqa: F401  (importing them
     suite_properties,
     suite_query,
     suite_request,
+    suite_state,
 )
 from partita_conformance.suites.numerics import suite_chance  # noqa: F401  (it enters a check)
 from partita_conformance.suites.numerics.suite_chains import chain_checks
+from partita_conformance.suites.numerics.suite_decoder import decoder_checks
 from partita_conformance.suites.numerics.suite_hetero import hetero_checks
 from partita_conformance.suites.numerics.suite_operators import operator_checks, random_checks
 from partita_conformance.suites.numerics.suite_sweep import case_checks, sweep_checks
@@ -68,9 +70,13 @@ class Selection:
 
 
 def model_names(given: Sequence[str]) -> tuple[str, ...]:
-    """The models that options name: as they are, and for ``"zoo"`` all that are in the cache."""
+    """The models that options name: as they are; for ``"zoo"`` all ONNX models in the cache."""
     store = Store()
-    cached = [f"zoo:{name}" for name in zoo.names() if store.cached(name)]
+    cached = [
+        f"zoo:{name}"
+        for name, entry in zoo.entries().items()
+        if entry.model.path.endswith(".onnx") and store.cached(name)
+    ]
     return tuple(name for one in given for name in (cached if one == "zoo" else [one]))
 
 
@@ -90,6 +96,7 @@ def collect(selection: Selection, cases_file: Path | None = None) -> list[Check]
         *chain_checks(),
         *hetero_checks(selection.cuts, selection.models),
         *random_checks(selection.draws),
+        *decoder_checks(selection.draws),
         *sweep_checks(selection.draws),
         *case_checks(cases),
         *operator_checks(cases),

@@ -61,6 +61,18 @@ class Call(partita.BoundCall):
         self.call()
 
 
+class RunAgain(partita.BoundCall):
+    def __init__(self, runner, inputs, outputs):
+        self.runner, self.inputs, self.outputs = runner, inputs, outputs
+
+    def __call__(self):
+        self.runner.run(self.inputs, self.outputs)
+
+    def rebind(self, inputs):
+        self.inputs = inputs
+        return True
+
+
 class Offering(Good):
     device_name = "OFFERING"
     compiled_type = OfferingCompiled
@@ -82,7 +94,7 @@ class Offering(Good):
         given.stored()[...] = tensor.stored()
 
     def repeat(self, runner, inputs, outputs):
-        return Call(lambda: runner.run(inputs, outputs))
+        return RunAgain(runner, inputs, outputs)
 
     def host_memory(self, nbytes, device_id=""):
         return np.zeros(nbytes, np.uint8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import broken_form
 import broken_runs
+import broken_state
 import broken_values
 import pytest
 from broken_form import Broken
@@ -21,16 +22,16 @@ from partita_conformance.runs.running import (
     Isolated,
 )
 
-MODULES = (broken_form, broken_runs, broken_values)
+MODULES = (broken_form, broken_runs, broken_state, broken_values)
 ALONE = (broken_runs.Crashes, broken_runs.Hangs, broken_runs.BreaksAtCreation)
 """Faults that each have a test of their own, as they end, stop or prevent the run."""
-APART = {"Broken", "Rewrites", *(fault.__name__ for fault in ALONE)}
+APART = {"Broken", "BrokenState", "Rewrites", *(fault.__name__ for fault in ALONE)}
 FAULTS = [
     cls
     for module in MODULES
     for cls in vars(module).values()
     if isinstance(cls, type)
-    and issubclass(cls, Broken)
+    and issubclass(cls, (Broken, broken_state.BrokenState))
     and cls.__module__ == module.__name__
     and cls.__name__ not in APART
 ]
@@ -63,6 +64,12 @@ def test_correct_device_passes(name):
     assert {o.check.name: o.detail for o in outcomes if o.bad} == {}
     passed = sum(o.status == PASSED for o in outcomes)
     assert passed > (150 if name == "Good" else 60)
+
+
+def test_state_that_is_updated_rightly_passes():
+    outcomes = outcomes_of("GoodState", "broken_state", ("state/*",), "STATE")
+    assert {o.check.name: o.status for o in outcomes} == {o.check.name: PASSED for o in outcomes}
+    assert len(outcomes) == 6
 
 
 def test_zeros_fail_exactly_the_checks_of_values():

@@ -41,6 +41,8 @@ def _summed() -> list[Draw]:
 
 
 _ROWS = _numbers(3, _ROW)
+_STEPS = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+"""Places that are whole numbers, which is lost where steps are added up."""
 _ALONG = ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization")
 _REDUCTIONS = ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp")
 
@@ -76,6 +78,10 @@ LONG: Mapping[str, Callable[[], list[Draw]]] = {
     "GlobalMaxPool": _one(_numbers(1, 2, *_TILES)),
     "MaxPool": _one(_numbers(1, 2, *_TILES), kernel_shape=[3, 3], strides=[2, 2]),
     "Conv": _one(_numbers(1, 3, *_TILES), _numbers(20, 3, 3, 3), constant=(1,)),
+    "Resize": lambda: [
+        Draw([_numbers(1, 1, 2, 41), None, np.array([1, 1, 1, scale], np.float32)], _STEPS, [2])
+        for scale in (3, 6, 10)
+    ],
     "Where": _one(np.round(_ROWS) > 0, _ROWS, -_ROWS),
 }
 """Operator to draws of long rows."""

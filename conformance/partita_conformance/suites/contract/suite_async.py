@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 
 import partita
 from partita.errors import InferCancelledError, RequestBusyError
@@ -82,6 +83,31 @@ def a_cancelled_request_works_again(bench: Bench) -> None:
     feeds = sample.feeds(3)
     result = request.infer(feeds)
     compare(result.to_tuple(), bench.expected(sample.proto, feeds), f"{sample.name} after cancel")
+
+
+@check("async", values=True)
+def a_run_that_was_cancelled_midway_leaves_nothing(bench: Bench) -> None:
+    """Whenever a run is cancelled, from its start to its end, the next one is right."""
+    sample = bench.sample("large")
+    request = bench.compile(sample.proto).create_infer_request()
+    feeds = sample.feeds()
+    expected = bench.expected(sample.proto, feeds)
+    request.infer(feeds)
+    start = time.perf_counter()
+    request.infer(feeds)
+    whole = time.perf_counter() - start
+    for turn in range(_MOMENTS):
+        request.start_async(sample.feeds(1))
+        time.sleep(whole * turn / _MOMENTS)
+        request.cancel()
+        with contextlib.suppress(InferCancelledError):
+            request.wait()
+        what = f"{sample.name}, after a run cancelled {turn} of {_MOMENTS} parts through"
+        compare(request.infer(feeds).to_tuple(), expected, what)
+
+
+_MOMENTS = 12
+"""At so many times of a run it is cancelled."""
 
 
 @check("async", values=True)

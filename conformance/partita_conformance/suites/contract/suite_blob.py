@@ -15,6 +15,7 @@ from partita.properties import writable
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.bench.elsewhere import run_elsewhere
+from partita_conformance.inputs.models import parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
@@ -75,6 +76,28 @@ def comes_back_in_another_process(bench: Bench) -> None:
     feeds = sample.feeds(9)
     results = run_elsewhere(bench.target, blob, feeds)
     compare(results, bench.expected(sample.proto, feeds), f"{sample.name} in another process")
+
+
+@check("blob", values=True)
+def many_weights_keep_their_places(bench: Bench) -> None:
+    """Two dozen weights of one shape, and of several types, come back in their order."""
+    count = 24
+    steps = " ".join(f"a{i} = Add(h{i}, w{i}) h{i + 1} = Mul(a{i}, s)" for i in range(count))
+    text = f"g (float[2,3] h0) => (float[2,3] h{count}) {{ {steps} }}"
+    numbers = np.arange(6, dtype=np.float32).reshape(2, 3)
+    weights = {f"w{i}": (numbers + i * i) % 11 for i in range(count)}
+    proto = parse(text, {**weights, "s": np.array(-0.75, np.float32)})
+    refusals = bench.refusals(proto)
+    if refusals:
+        raise NotApplicableError(f"the device does not take the model: {refusals[0]}")
+    try:
+        blob = bench.compile(proto).export_model()
+    except (CompileError, NotImplementedError, BlobError) as error:
+        raise NotApplicableError(f"the device does not export: {error}") from error
+    feeds = {"h0": numbers}
+    restored = bench.new_core().import_model(blob, bench.device)
+    what = f"a model of {count} weights, imported"
+    compare(restored(feeds).to_tuple(), bench.expected(proto, feeds), what)
 
 
 @check("blob")

@@ -183,6 +183,34 @@ def bound_calls_compute_what_inputs_hold(bench: Bench) -> None:
         raise NotApplicableError("the device repeats no run")
 
 
+@check("boundary", values=True)
+def bound_calls_read_the_inputs_that_they_are_rebound_to(bench: Bench) -> None:
+    """A bound call that says that it reads other inputs reads each of them, one or all."""
+    tried = 0
+    for sample in samples("pair"):
+        if bench.refusals(sample.proto):
+            continue
+        compiled = bench.compile(sample.proto).device_model
+        first, second = _inputs(compiled, sample.feeds(74)), _inputs(compiled, sample.feeds(75))
+        runner = compiled.create_runner()
+        outputs = [partita.HostTensor(tensor.numpy().copy()) for tensor in runner.run(list(first))]
+        scratch = np.zeros(compiled.scratch_bytes, np.uint8)
+        bound_call = runner.bind(list(first), outputs, scratch)
+        if bound_call is None:
+            continue
+        for changed in ((second[0], first[1]), second, (second[0], first[1]), first):
+            if not bound_call.rebind(list(changed)):
+                continue
+            tried += 1
+            bound_call()
+            names = [port.name for port in compiled.inputs]
+            feeds = {n: t.numpy() for n, t in zip(names, changed, strict=True)}
+            due = bench.expected(sample.proto, feeds)
+            compare([o.numpy() for o in outputs], due, f"'{sample.name}', bound to other inputs")
+    if not tried:
+        raise NotApplicableError("the device rebinds no call")
+
+
 def _inputs(compiled: partita.DeviceModel, feeds: Mapping[str, Array]) -> list[partita.HostTensor]:
     return [partita.HostTensor(feeds[port.name].copy()) for port in compiled.inputs]
 

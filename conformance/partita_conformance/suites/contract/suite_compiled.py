@@ -170,6 +170,43 @@ def models_differ_by_their_attributes(bench: Bench) -> None:
         raise NotApplicableError("the device takes none of the models")
 
 
+_SQUARES = (
+    "g (float[3,3] x) => (float[3,3] y) { y = MatMul(x, w) }",
+    "g (float[3,3] x) => (float[3,3] y) { y = MatMul(w, x) }",
+    "g (float[3,3] x) => (float[3,3] y) { y = Gemm <transB = 1> (x, w) }",
+    "g (float[1,3,3,3] x) => (float[1,3,3,3] y) { y = Conv <pads = [1,1,1,1]> (x, v) }",
+    "g (float[1,3,3,3] x) => (float[1,3,3,3] y) { y = ConvTranspose <pads = [1,1,1,1]> (x, v) }",
+    "g (float[3,3] x) => (float[3,3] y) { y = Add(x, w) }",
+    "g (float[3,3] x) => (float[3,3] y) { y = Sub(w, x) }",
+)
+"""Models of weights that fit however they are turned."""
+
+
+@check("compiled", values=True)
+def requests_of_a_model_compute_alike(bench: Bench) -> None:
+    """What is done to weights when a request is made is done once, and not again for the next."""
+    numbers = np.arange(81, dtype=np.float32) * 5 % 17 - 8
+    weights = {"w": numbers[:9].reshape(3, 3), "v": numbers.reshape(3, 3, 3, 3)}
+    tried = 0
+    for text in _SQUARES:
+        read = {name: array for name, array in weights.items() if f"({name}," in text}
+        read |= {name: array for name, array in weights.items() if f", {name})" in text}
+        proto = parse(text, read)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        compiled, requests = bench.compile(proto), []
+        feeds = Sample("", proto).feeds(7)
+        expected = bench.expected(proto, feeds)
+        for number in range(3):
+            requests.append(compiled.create_infer_request())
+            for which in (number, 0):
+                what = f"{text.rpartition('{')[2]}, request {which + 1} of {number + 1}"
+                compare(requests[which].infer(feeds).to_tuple(), expected, what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
 @check("compiled", values=True)
 def requests_end_alone(bench: Bench) -> None:
     """A request that is closed, or dropped, takes nothing away from the others."""

@@ -49,6 +49,19 @@ def lists_its_devices(bench: Bench) -> None:
 
 
 @check("plugin")
+def each_device_is_one_of_its_own(bench: Bench) -> None:
+    """What is compiled for a device by its id runs on that one, and says so."""
+    plugin, sample = bench.plugin, bench.sample("plain")
+    if len(plugin.device_ids()) < 2:
+        raise NotApplicableError("there is one device")
+    for device_id in plugin.device_ids():
+        name = f"{plugin.device_name}.{device_id}"
+        compiled = bench.core.compile_model(bench.read(sample.proto), name, bench.target.config)
+        have = compiled.get_property("EXECUTION_DEVICES")
+        require(have == [name], f"What is compiled for '{name}' says that it runs on {have}.")
+
+
+@check("plugin")
 def describes_its_devices(bench: Bench) -> None:
     """device_info() names each device as device strings do, with a known kind and a memory."""
     plugin = bench.plugin

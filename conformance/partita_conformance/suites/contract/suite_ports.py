@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
 from partita_conformance.judging.compare import compare
-from partita_conformance.judging.requirements import NotApplicableError
+from partita_conformance.judging.requirements import NotApplicableError, require
 
 Array = np.ndarray[Any, Any]
 
@@ -67,8 +67,12 @@ def first_taken(bench: Bench, models: Iterator[onnx.ModelProto], what: str) -> o
 
 
 def agree(bench: Bench, proto: onnx.ModelProto, feeds: dict[str, Array], what: str) -> None:
-    """Compiles, runs twice in one request and compares with what is right."""
-    request = bench.compile(proto).create_infer_request()
+    """Compiles, runs twice in one request and compares with what is right, names of ports too."""
+    compiled = bench.compile(proto)
+    for have, due in ((compiled.inputs, proto.graph.input), (compiled.outputs, proto.graph.output)):
+        names = [port.name for port in have], [value.name for value in due]
+        require(names[0] == names[1], f"{what}: ports are {names[0]}, not {names[1]}.")
+    request = compiled.create_infer_request()
     expected = bench.expected(proto, feeds)
     for turn in range(2):
         result = request.infer(feeds).to_tuple()

@@ -9,6 +9,7 @@ import time
 import typing
 from typing import Any
 
+import numpy as np
 import pydantic
 
 import partita
@@ -16,6 +17,7 @@ from partita.errors import PropertyError
 from partita.properties import is_read_only, writable
 from partita_conformance.bench.bench import Bench
 from partita_conformance.bench.checks import check
+from partita_conformance.inputs.models import Sample, parse
 from partita_conformance.judging.compare import compare
 from partita_conformance.judging.requirements import NotApplicableError, require, require_raises
 
@@ -203,6 +205,38 @@ def counters_come_when_asked_for(bench: Bench) -> None:
     )
 
 
+_LEAST_SHARE = 0.002
+"""Of a run's time, what its counters say together at least: most of it may be crossing, or waiting;
+in another unit they would say a thousandth of it at most."""
+
+
+@check("properties")
+def counters_are_in_microseconds(bench: Bench) -> None:
+    """The times of a run of some work are not a small part of a thousandth of the whole run."""
+    text = "g (float[512,512] x) => (float[512,512] y) {{ a = {0}(x{1}) b = {0}(a{1}) y = Neg(b) }}"
+    weight = {"w": np.full((512, 512), 0.002, np.float32)}
+    for op, more in (("MatMul", ", w"), ("Tanh", ""), ("Exp", ""), ("Relu", "")):
+        proto = parse(text.format(op, more), weight if more else {})
+        if not bench.refusals(proto):
+            break
+    else:
+        raise NotApplicableError("the device takes none of the models")
+    request = bench.compile(proto, {"PERF_COUNT": True}).create_infer_request()
+    feeds = Sample("", proto).feeds()
+    shares = []
+    for _ in range(5):
+        start = time.perf_counter()
+        request.infer(feeds)
+        whole = 1e6 * (time.perf_counter() - start)
+        shares.append(sum(info.real_time_us for info in request.get_profiling_info()) / whole)
+    if not list(request.get_profiling_info()):
+        raise NotApplicableError("the device has no counters")
+    require(
+        max(shares) >= _LEAST_SHARE,
+        f"Counters say {max(shares):.5f} of the time that a run takes; they are in microseconds.",
+    )
+
+
 _RUNS = 24
 """So many times of runs do not grow each by chance."""
 
@@ -227,5 +261,9 @@ def counters_are_of_the_last_run_of_their_request(bench: Bench) -> None:
     for _ in range(_RUNS):
         own.infer(sample.feeds(N=2))
         times.append(sum(info.real_time_us for info in own.get_profiling_info()))
+    own.infer(sample.feeds(N=50_000))
+    times.append(sum(info.real_time_us for info in own.get_profiling_info()))
+    told = len(set(times)) > 1 or not any(times)
+    require(told, f"Times of {len(times)} runs, small and large, are all {times[0]} us.")
     grows = all(later > sooner for sooner, later in itertools.pairwise(times))
     require(not grows, f"Times of {_RUNS} runs grow from each to the next: they add up.")

@@ -95,6 +95,34 @@ def the_model_stays_as_it_is(bench: Bench) -> None:
 
 
 @check("query")
+def refusals_are_of_one_operation(bench: Bench) -> None:
+    """What is taken is taken beside operations that are not, before and behind them in the list."""
+    for sample in samples("plain"):
+        if bench.refusals(sample.proto):
+            continue
+        for place in ("before", "behind"):
+            beside = type(sample.proto)()
+            beside.CopyFrom(sample.proto)
+            nodes = [*beside.graph.node]
+            read = beside.graph.input[0].name
+            strange = helper.make_node("Transmogrify", [read], ["strange"], domain="com.nobody")
+            strange.name = "strange"
+            del beside.graph.node[:]
+            beside.graph.node.extend([strange, *nodes] if place == "before" else [*nodes, strange])
+            beside.graph.output.append(helper.make_tensor_value_info("strange", 1, [1]))
+            beside.opset_import.add(domain="com.nobody", version=1)
+            model = bench.read(beside)
+            answer = bench.core.query_model(model, bench.device, bench.target.config)
+            others = [op for op in model.ops if op.domain != "com.nobody"]
+            lost = [op.op_type for op in others if op.name not in answer]
+            require(
+                not lost,
+                f"{', '.join(lost)} of '{sample.name}' are taken alone, and are not with an "
+                f"operation of com.nobody {place} them.",
+            )
+
+
+@check("query")
 def affinities_do_not_matter(bench: Bench) -> None:
     """The answer is the same with and without affinities, and when asked twice."""
     for network in networks():

@@ -214,20 +214,25 @@ def sequences_are_only_read(bench: Bench) -> None:
         if bench.refusals(proto):
             continue
         tried += 1
-        given = [np.full((2, 3), number, np.float32) for number in range(3)]
-        more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(1, np.int64)}
-        names = {value.name for value in proto.graph.input}
-        feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
         compiled = bench.compile(proto)
-        what = text.partition("{")[2]
-        for _ in range(2):
-            have = [unboxed(array) for array in compiled(feeds).to_tuple()]
-            compare(have, [unboxed(array) for array in bench.expected(proto, feeds)], what)
-            for number, array in enumerate(given):
-                require(bool(np.all(array == number)), f"{what}: a run writes to the sequence.")
-            require(len(given) == 3, f"{what}: a run changes the sequence that it is given.")
+        for place in (1, -1, 0, -2):  # counted from the end, too
+            _read_only(bench, proto, compiled, place, text.partition("{")[2])
     if not tried:
         raise NotApplicableError("the device takes no sequences")
+
+
+def _read_only(bench: Bench, proto: Any, compiled: Any, place: int, what: str) -> None:
+    """Runs a model of a sequence of three twice, and looks at its tensors."""
+    given = [np.full((2, 3), number, np.float32) for number in range(3)]
+    more = {"x": np.full((2, 3), 7, np.float32), "i": np.array(place, np.int64)}
+    names = {value.name for value in proto.graph.input}
+    feeds = {"s": boxed(given), **{n: a for n, a in more.items() if n in names}}
+    for _ in range(2):
+        have = [unboxed(array) for array in compiled(feeds).to_tuple()]
+        compare(have, [unboxed(array) for array in bench.expected(proto, feeds)], what)
+        for number, array in enumerate(given):
+            require(bool(np.all(array == number)), f"{what}: a run writes to the sequence.")
+        require(len(given) == 3, f"{what}: a run changes the sequence that it is given.")
 
 
 @check("request", values=True)
@@ -389,7 +394,7 @@ def given_outputs_are_written_or_declined(bench: Bench) -> None:
 
 @check("request", values=True)
 def results_are_kept_apart_from_given_outputs(bench: Bench) -> None:
-    """Output tensors given once are not written by a later run that is given none."""
+    """Output tensors given once are not written by a later run that is given none, or others."""
     sample = bench.sample("plain")
     compiled = bench.compile(sample.proto)
     runner = compiled.device_model.create_runner()
@@ -399,12 +404,15 @@ def results_are_kept_apart_from_given_outputs(bench: Bench) -> None:
     first = runner.run([partita.HostTensor(feeds[p.name]) for p in compiled.inputs], given)
     kept = [tensor.numpy().copy() for tensor in given]
     later = sample.feeds(56)
-    runner.run([partita.HostTensor(later[p.name]) for p in compiled.inputs])
-    for before, tensor in zip(kept, given, strict=True):
-        require(
-            np.array_equal(before, tensor.numpy()),
-            "A later run writes to output tensors given before.",
-        )
+    inputs = [partita.HostTensor(later[p.name]) for p in compiled.inputs]
+    for others in (None, [partita.HostTensor(np.zeros_like(array)) for array in expected]):
+        results = runner.run(inputs, others)
+        compare([t.numpy() for t in results], bench.expected(sample.proto, later), sample.name)
+        for before, tensor in zip(kept, given, strict=True):
+            require(
+                np.array_equal(before, tensor.numpy()),
+                "A later run writes to output tensors given before.",
+            )
     if all(a is b for a, b in zip(first, given, strict=True)):
         compare(kept, expected, f"{sample.name}, outputs given once")
 

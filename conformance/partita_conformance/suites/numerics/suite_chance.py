@@ -74,6 +74,26 @@ def numbers_are_as_they_are_asked_for(bench: Bench) -> None:
         raise NotApplicableError("the device makes no random numbers")
 
 
+@check("chance", values=True)
+def two_nodes_draw_numbers_of_their_own(bench: Bench) -> None:
+    """Nodes without a seed, alike in all they are told, do not draw the same numbers."""
+    tried = 0
+    for op, (given, x, *_) in ASKED.items():
+        unseeded = {name: value for name, value in given.items() if name != "seed"}
+        proto = _model(op, unseeded, x)
+        proto.graph.node.add().CopyFrom(proto.graph.node[0])
+        proto.graph.node[1].output[0] = "z"
+        proto.graph.output.add().CopyFrom(proto.graph.output[0])
+        proto.graph.output[1].name = "z"
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        y, z = claimed_compiles(bench, proto)({} if x is None else {"x": x}).to_tuple()
+        require(not np.array_equal(y, z), f"Two nodes of {op} draw the same {y.size} numbers.")
+    if not tried:
+        raise NotApplicableError("the device makes no random numbers")
+
+
 def _model(op: str, given: Mapping[str, Any], x: Any) -> Any:
     names = [] if x is None else ["x"]
     inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, x.shape) for n in names]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from onnx import helper
@@ -23,9 +24,11 @@ from partita_conformance.draws.draw import Draw
 from partita_conformance.draws.empty import EMPTY
 from partita_conformance.draws.large.deep import DEEP
 from partita_conformance.draws.large.long import FAR, LONG
+from partita_conformance.draws.large.squares import SQUARES, squares
+from partita_conformance.draws.large.tails import TAILS
 from partita_conformance.draws.operators import GENERATORS, draw
 from partita_conformance.draws.shapes import broadcast, without_dimensions
-from partita_conformance.draws.values import groups_of, revalued
+from partita_conformance.draws.values import HALVES, groups_of, revalued, subnormal
 from partita_conformance.draws.vary import (
     TYPES,
     aged,
@@ -39,7 +42,7 @@ from partita_conformance.inputs.node_cases import NodeCase
 from partita_conformance.judging.tolerances import ROUNDED
 from partita_conformance.suites.numerics.drawn import Make, answers, differ, draw_check
 
-OPSETS = (7, 9, 10, 11, 13)
+OPSETS = (7, 9, 10, 11, 13, 17)
 _AGED = 2  # draws of an old opset at least
 _TYPED = 6  # attempts at a draw of a type that can be judged
 
@@ -60,7 +63,7 @@ def sweep_checks(count: int) -> list[Check]:
                 make = functools.partial(_typed, op, element, number)
                 what = f"{op} of {element}"
                 checks.append(draw_check(f"types/{op}/{element}/{number}", op, make, what, element))
-            if groups_of(op, element) or op in _CASTS:
+            if groups_of(op, element) or op in _CASTS or (op in SQUARES and element in HALVES):
                 make = functools.partial(_valued, op, element)
                 what = f"{op} of values of {element} that break things"
                 checks.append(draw_check(f"values/{op}/{element}", op, make, what, element))
@@ -260,6 +263,44 @@ def _aged(op: str, opset: int, bench: Bench) -> list[tuple[str, Draw]]:
             untold -= told
         if not untold and len(found) >= _AGED:
             break
+    return found + _by_default(op, opset, bench)
+
+
+def _by_default(op: str, opset: int, bench: Bench) -> list[tuple[str, Draw]]:
+    """Draws without one attribute each whose default is another one in newer opsets.
+
+    Of an integer's default, the answer is another than that of its neighbours.
+    """
+    found: list[tuple[str, Draw]] = []
+    for name, default in _changed_defaults(op, opset).items():
+        others = [n for n in (-1, 0, 1, 2) if n != default] if isinstance(default, int) else []
+        for attempt in range(ATTEMPTS):
+            old = aged(op, draw(op, 1, attempt), opset)
+            if old is None or name not in old.attributes:
+                continue
+            shorter = without(old, name)
+            right = answers(bench, op, shorter)
+            changed = [old, *(_with(shorter, name, other) for other in others)]
+            wrong = [answers(bench, op, one) for one in changed]
+            if not isinstance(right, str) and all(differ(op, right, one) for one in wrong):
+                found.append((f"without {name}", shorter))
+                break
+    return found
+
+
+def _with(drawn: Draw, name: str, value: int) -> Draw:
+    return dataclasses.replace(drawn, attributes={**drawn.attributes, name: value})
+
+
+def _changed_defaults(op: str, opset: int) -> dict[str, Any]:
+    """Attributes of an old opset whose default the newest one has not, or another; and which."""
+    old, new = schema_of(op, opset), schema_of(op, newest_opset(op))
+    assert old is not None and new is not None  # noqa: S101  # draws are of both
+    found = {}
+    for name in attributes_of(op, opset):
+        given = old.attributes[name].default_value
+        if name not in new.attributes or given != new.attributes[name].default_value:
+            found[name] = helper.get_attribute_value(given) if given.type else None
     return found
 
 
@@ -271,6 +312,7 @@ _SHAPES: Sequence[tuple[str, Callable[[str], list[Draw]], str]] = (
     ("empty", lambda op: EMPTY[op]() if op in EMPTY else [], "of no elements"),
     ("long", lambda op: LONG[op]() if op in LONG else [], "of rows longer than a block"),
     ("deep", lambda op: DEEP[op]() if op in DEEP else [], "of six dimensions and more"),
+    ("tails", lambda op: TAILS[op]() if op in TAILS else [], "of rows that end beside a vector"),
     ("far", lambda op: FAR[op]() if op in FAR else [], "of more elements than counters hold"),
     ("scalars", without_dimensions, "of inputs without dimensions"),
     ("broadcast", broadcast, "of each input broadcast in each way"),
@@ -299,7 +341,12 @@ def _valued(op: str, element: str, _: Bench) -> list[tuple[str, Draw]]:
     if op in _CASTS:
         return casts(op, element)
     usual = [typed(op, one, element) for one in (_roomy(op), *_of_one_scale(op))]
-    return [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
+    drawn = [(group, revalued(op, x, group)) for x in usual for group in groups_of(op, element)]
+    if op in SQUARES and element in HALVES:
+        drawn += [("squares", one) for one in squares(op, usual[0].inputs[0])]
+    if (op, element) == ("Mul", "float16"):
+        drawn.append(("subnormal", subnormal(usual[0])))
+    return drawn
 
 
 def _of_one_scale(op: str) -> list[Draw]:

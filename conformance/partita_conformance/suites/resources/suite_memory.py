@@ -79,6 +79,20 @@ def new_shapes_do_not_grow(bench: Bench) -> None:
 
 
 @check("memory")
+def small_shapes_do_not_grow(bench: Bench) -> None:
+    """Hundreds of small shapes do not pile up: a shape costs little more than its elements."""
+    sample = bench.sample("dynamic")
+    request = bench.compile(sample.proto).create_infer_request()
+    rows = itertools.count(1)
+
+    def use(count: int) -> None:
+        for _ in range(count):
+            request.infer(sample.feeds(N=next(rows)))
+
+    _require_level(use, 20, 400, 40, "new shapes of some rows each")
+
+
+@check("memory")
 def requests_give_back(bench: Bench) -> None:
     """Requests made, used and dropped leave nothing behind."""
     sample = bench.sample("large")

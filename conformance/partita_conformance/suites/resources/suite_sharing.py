@@ -20,6 +20,7 @@ Array = np.ndarray[Any, Any]
 _WEIGHTS: dict[str, Array] = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3) + 0.5,
     "s": np.array([3, 2], np.int64),
+    "n": np.array([1, 1], np.int64),
 }
 _TEXTS = {
     "Identity": "g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
@@ -30,6 +31,12 @@ _TEXTS = {
     "Reshape": "g (float[2,3] x) => (float[3,2] y) { y = Reshape(x, s) }",
     "Flatten": "g (float[2,3] x) => (float[1,6] y) { y = Flatten <axis = 0> (x) }",
     "Transpose": "g (float[2,3] x) => (float[2,3] y) { y = Transpose <perm = [0, 1]> (x) }",
+    **{
+        f"{op} of one": f"g (float[2,3] x) => (float[2,3] y) {{ y = {op}(x) }}"
+        for op in ("Sum", "Mean", "Max", "Min", "Concat <axis = 0> ", "Cast <to = 1> ")
+    },
+    "Tile by ones": "g (float[2,3] x) => (float[2,3] y) { y = Tile(x, n) }",
+    "Expand to less": "g (float[2,3] x) => (float[2,3] y) { y = Expand(x, n) }",
     "Identity twice": "g (float[2,3] x) => (float[2,3] y, float[2,3] z) {"
     " a = Abs(x) y = Identity(a) z = Identity(a) }",
     "one value in two shapes": "g (float[2,3] x) => (float[2,3] y, float[3,2] z) {"
@@ -134,6 +141,31 @@ def inputs_may_lie_anywhere(bench: Bench) -> None:
 
 
 @check("sharing", values=True)
+def outputs_may_lie_anywhere(bench: Bench) -> None:
+    """Outputs that are given are written whole, wherever an element may lie, and nothing beside."""
+    for kind in ("plain", "large", "outputs"):
+        sample = bench.sample(kind)
+        compiled = bench.compile(sample.proto)
+        runner, request = compiled.device_model.create_runner(), compiled.create_infer_request()
+        feeds = sample.feeds(13)
+        expected = bench.expected(sample.proto, feeds)
+        for offset in (0, 4, 8, 20, 32):
+            what = f"{sample.name}, outputs at address 64 n + {offset}"
+            given = [partita.HostTensor(_moved(np.full_like(a, 9), offset)) for a in expected]
+            inputs = [partita.HostTensor(feeds[port.name]) for port in compiled.inputs]
+            compare(_arrays(runner.run(inputs, given)), expected, what)
+            for index, array in enumerate(expected):
+                block = np.full(array.nbytes + 128, 77, np.uint8)
+                start = -block.ctypes.data % 64 + offset
+                place = block[start : start + array.nbytes].view(array.dtype)
+                request.set_output_tensor(index, partita.HostTensor(place.reshape(array.shape)))
+                request.infer(feeds)
+                compare([place.reshape(array.shape)], [array], f"{what}, of a request")
+                beside = (*block[:start], *block[start + array.nbytes :])
+                require(set(beside) == {77}, f"{what}: a run writes beside an output.")
+
+
+@check("sharing", values=True)
 def the_same_question_has_one_answer(bench: Bench) -> None:
     """Forty runs of one request, two inputs in turn, give the same numbers to the last digits."""
     for kind in ("plain", "outputs"):
@@ -186,6 +218,53 @@ def equal_sizes_in_other_shapes(bench: Bench) -> None:
         for turn, (n, m, k) in enumerate((*_SIZES, (0, 5, 2), (5, 3, 2), *_SIZES[:3])):
             feeds = sample.feeds(turn, N=n, M=m, K=k, P=n + k)
             what = f"{text.rpartition('{')[2]} of {n} x {m}, run {turn + 1}"
+            compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)
+    if not tried:
+        raise NotApplicableError("the device takes none of the models")
+
+
+_BORDERED = (
+    "g (float[1,2,N,M] x) => (float[1,3,N,M] y) { y = Conv <pads = [1,1,1,1]> (x, w) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,M] y) { y = Conv <pads = [1,1,1,1], group = 2> (x, d) }",
+    "g (float[1,2,N,M] x) => (float[1,3,P,Q] y) { y = ConvTranspose(x, t) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,M] y) {"
+    " y = MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]> (x) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,M] y) {"
+    " y = AveragePool <kernel_shape = [3,3], pads = [1,1,1,1]> (x) }",
+    "g (float[1,2,N,M] x) => (float[1,2,1,1] y) { y = GlobalAveragePool(x) }",
+    "g (float[1,2,N,M] x) => (float[1,2,1,1] y) { y = GlobalMaxPool(x) }",
+    "g (float[1,2,N,M] x) => (float[1,2,P,Q] y) { y = Pad(x, p) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,M] y) { y = Softmax <axis = -1> (x) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,1] y) { y = ReduceSum(x, a) }",
+    "g (float[1,2,N,M] x) => (float[1,2,N,M] y) { y = CumSum(x, c) }",
+    "g (float[1,2,N,M] x, float[1,2,M,N] z) => (float[1,2,N,N] y) { y = MatMul(x, z) }",
+    "g (float[1,2,N,M] x) => (float[P,Q] y) { y = Flatten <axis = 2> (x) }",
+)
+_BORDERS: dict[str, Array] = {
+    "w": np.arange(54, dtype=np.float32).reshape(3, 2, 3, 3) % 7 - 3,
+    "d": np.arange(18, dtype=np.float32).reshape(2, 1, 3, 3) % 5 - 2,
+    "t": np.arange(54, dtype=np.float32).reshape(2, 3, 3, 3) % 7 - 3,
+    "p": np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64),
+    "a": np.array([3], np.int64),
+    "c": np.array(3, np.int64),
+}
+
+
+@check("sharing", values=True)
+def what_larger_runs_left_is_not_read(bench: Bench) -> None:
+    """Windows, borders and rows of a small image hold nothing of a larger one that came before."""
+    tried = 0
+    for text in _BORDERED:
+        read = {n: a for n, a in _BORDERS.items() if re.search(rf"[( ]{n}\)", text)}
+        proto = parse(text, read)
+        if bench.refusals(proto):
+            continue
+        tried += 1
+        sample = Sample("bordered", proto)
+        request = bench.compile(proto).create_infer_request()
+        for turn, (n, m) in enumerate(((9, 12), (9, 5), (4, 12), (3, 4), (9, 12), (8, 11))):
+            feeds = {name: a + 10 for name, a in sample.feeds(turn, N=n, M=m).items()}
+            what = f"{text.rpartition('{')[2]} of {n} x {m} in run {turn + 1}"
             compare(request.infer(feeds).to_tuple(), bench.expected(proto, feeds), what)
     if not tried:
         raise NotApplicableError("the device takes none of the models")
