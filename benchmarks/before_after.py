@@ -1,0 +1,130 @@
+"""Device speed of two checkouts of Partita, in turns: what a change of the code costs or gains.
+
+    python benchmarks/before_after.py OTHER_CHECKOUT [--rounds 6] [--seconds 0.25] [model ...]
+
+Models are named as for `cpu_peers`; MODEL@DEVICE names another device than CPU, on which strict
+float32 is asked for. Each checkout runs in a process of its own with caches of its own, on two
+threads and with its inputs set once. Prints medians and least times in milliseconds, and this
+checkout's over the other's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cpu_peers import load
+
+HERE = Path(__file__).resolve().parents[1]
+FOLDERS = ("core", "plugins/cpu", "plugins/opencl", "plugins/hetero", "plugins/reference", "")
+MODELS = (
+    *("resnet50", "inception_v3", "densenet121", "squeezenet", "mobilenetv2", "pp_lcnet"),
+    *("encoder", "unet", "zoo:minilm-l3", "zoo:ppocr-rec", "resnet50@HETERO:CPU,REFERENCE"),
+)
+PAUSE = 0.03
+
+WORKER = """
+import json, sys, time
+import numpy as np
+import partita
+model, feeds, device, config = json.loads(sys.stdin.readline())
+core = partita.Core()
+request = core.compile_model(core.read_model(model), device, config).create_infer_request()
+for name, array in np.load(feeds).items():
+    request.set_tensor(name, partita.Tensor(np.ascontiguousarray(array)))
+for _ in range(5):
+    request.infer()
+print("[]", flush=True)
+for line in sys.stdin:
+    times, end = [], time.perf_counter() + float(line)
+    while time.perf_counter() < end or len(times) < 3:
+        began = time.perf_counter()
+        request.infer()
+        times.append(time.perf_counter() - began)
+    print(json.dumps(times), flush=True)
+"""
+
+
+class Checkout:
+    """A process that runs a model by the code of one checkout."""
+
+    def __init__(self, root: Path, caches: Path, task: list[Any]) -> None:
+        path = os.pathsep.join(str(root / folder) for folder in FOLDERS)
+        kept = {"PARTITA_CACHE_DIR": str(caches), "NUMBA_CACHE_DIR": str(caches / "numba")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORKER],
+            env={**os.environ, **kept, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.times: list[float] = []
+        self.ask(json.dumps(task))
+
+    def ask(self, line: str) -> None:
+        """Sends a line, and adds the times that are answered."""
+        if self.process.stdin is None or self.process.stdout is None:
+            raise RuntimeError("the process has no pipes")
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise RuntimeError("the process ended; what it wrote stands above")
+        self.times += json.loads(answer)
+
+
+def compare(name: str, roots: dict[str, Path], folder: Path, args: argparse.Namespace) -> str:
+    """Runs a model by both checkouts; a row of the table."""
+    network, _, device = name.partition("@")
+    model, feeds = load(network)
+    (folder / "model.onnx").write_bytes(model)
+    np.savez(folder / "feeds.npz", **feeds)
+    config = {} if device else {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 2}
+    files = [str(folder / "model.onnx"), str(folder / "feeds.npz")]
+    task = [*files, device or "CPU", config]
+    both = {which: Checkout(root, folder / which, task) for which, root in roots.items()}
+    for _ in range(args.rounds):
+        for one in both.values():
+            one.ask(str(args.seconds))
+            time.sleep(PAUSE)
+    for one in both.values():
+        one.process.kill()
+        one.process.wait()
+    cells = []
+    for measure in (statistics.median, min):
+        old, new = (measure(both[which].times) * 1e3 for which in ("other", "this"))
+        cells += [f"{old:.3f}", f"{new:.3f}", f"{new / old:.3f}"]
+    return f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("other", type=Path, help="the other checkout's folder")
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="model")
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=0.25, help="of a turn")
+    args = parser.parse_args()
+    roots = {"other": args.other.resolve(), "this": HERE}
+    print("| network | other | this | over it | least: other | this | over it |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        for kind in roots:
+            (Path(folder) / kind).mkdir(mode=0o700)
+        for name in args.models:
+            print(compare(name, roots, Path(folder), args), flush=True)
+
+
+if __name__ == "__main__":
+    main()
