@@ -20,6 +20,7 @@ PACKAGES = (
     "plugins/opencl/partita_opencl",
     "plugins/hetero/partita_hetero",
     "plugins/reference/partita_reference",
+    "serve/partita_serve",
     "conformance/partita_conformance",
 )
 

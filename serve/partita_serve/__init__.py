@@ -1,0 +1,1 @@
+"""Serving: models behind the Open Inference Protocol, over REST and gRPC."""

@@ -1,0 +1,1 @@
+"""Models that are served: the folder they come from, batches, sequences, limits."""

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol, version 2, without a transport: records, types, errors."""

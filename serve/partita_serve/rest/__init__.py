@@ -1,0 +1,1 @@
+"""The protocol over HTTP: routes, JSON and binary bodies, limits of what clients may send."""

@@ -1,0 +1,1 @@
+"""What is told of a running server: metrics and traces."""
