@@ -7,7 +7,7 @@ from partita.contract.core_api import CoreAPI
 from partita.contract.device_model import DeviceModel
 from partita.contract.device_plugin import API_VERSION, DeviceInfo, DevicePlugin
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
-from partita.contract.profiling import ProfilingInfo
+from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.query import QueryResult, Reason, ReasonCode
 from partita.contract.runner import Runner
 from partita.properties.deferred import deferred_properties
@@ -21,6 +21,7 @@ __all__ = [
     "DeviceInfo",
     "DeviceModel",
     "DevicePlugin",
+    "DeviceSpan",
     "ExecutedStep",
     "Execution",
     "MemoryRange",

@@ -11,6 +11,7 @@ from models import model_of, node, value, weight
 from onnx import TensorProto
 
 from partita.errors import InputError
+from partita_hetero.cost import clock
 from partita_hetero.planner.simulation.timeline import chrome_trace
 
 from .fakes import core_with, evaluate
@@ -377,6 +378,21 @@ def test_throughput_splits_a_chain():
 
 
 # ----------------------------------------------------------------------------- timelines
+
+
+def test_spans_of_a_request_name_devices_in_the_order_of_the_run():
+    request = compile_for(pair(), PERF_COUNT=True).create_infer_request()
+    assert request.device_spans() == ()
+    before = clock.seconds()
+    request.infer({"v0": X})
+    spans = request.device_spans()
+    assert [(span.device, span.kind) for span in spans] == [(name, "compute") for name in "ABA"]
+    assert [span.name for span in spans] == ["subgraph1", "subgraph2", "subgraph3"]
+    times = [time for span in spans for time in (span.start_s, span.end_s)]
+    assert times == sorted(times)
+    assert before - 1e-6 <= times[0]  # they were microseconds in between
+    assert times[-1] <= clock.seconds() + 1e-6
+    assert compile_for(pair()).create_infer_request().device_spans() == ()
 
 
 def test_predicted_and_measured_lie_side_by_side():

@@ -1,4 +1,4 @@
-"""Performance counters: one record per operation, and the lines that OpenVINO's samples print."""
+"""Performance counters: of operations and parts, and the lines that OpenVINO's samples print."""
 
 from __future__ import annotations
 
@@ -50,6 +50,25 @@ class ProfilingInfo:
     def cpu_time(self) -> timedelta:
         """Of that, time on the host's processor (OpenVINO's spelling)."""
         return timedelta(microseconds=self.cpu_time_us)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpan:
+    """A part of the last run, and when a device was busy with it.
+
+    Attributes:
+        device: The device whose time it took.
+        name: Of the submodel or of the tensor that moved.
+        start_s: When it began, by ``time.perf_counter()`` of this process.
+        end_s: When it ended.
+        kind: ``"compute"`` or ``"transfer"``.
+    """
+
+    device: str
+    name: str
+    start_s: float
+    end_s: float
+    kind: str = "compute"
 
 
 def format_counters(infos: Iterable[ProfilingInfo]) -> str:

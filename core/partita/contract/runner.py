@@ -13,7 +13,7 @@ from partita.errors import BoundCallEndedError
 
 if TYPE_CHECKING:
     from partita.contract.bound_call import BoundCall
-    from partita.contract.profiling import ProfilingInfo
+    from partita.contract.profiling import DeviceSpan, ProfilingInfo
     from partita.tensors.tensor import Tensor
 
 
@@ -68,6 +68,13 @@ class Runner(abc.ABC):
 
     def profiling_info(self) -> Sequence[ProfilingInfo]:
         """(optional) Counters of the last run, if PERF_COUNT is set (defaults to none)."""
+        return ()
+
+    def device_spans(self) -> Sequence[DeviceSpan]:
+        """(optional) When devices were busy with parts of the last run (defaults to none).
+
+        Only for devices made of others, and if PERF_COUNT is set: elsewhere a run is one part.
+        """
         return ()
 
     def explain_execution(self) -> Execution:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from partita.contract.execution import Execution
-from partita.contract.profiling import ProfilingInfo
+from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.errors import (
     BoundCallEndedError,
     DeviceMemoryError,
@@ -456,6 +456,13 @@ class InferRequest:
     def get_profiling_info(self) -> Sequence[ProfilingInfo]:
         """Counters of the last run; empty unless PERF_COUNT is set."""
         return self.runner.profiling_info()
+
+    def device_spans(self) -> Sequence[DeviceSpan]:
+        """When which device was busy with which part of the last run.
+
+        Devices made of others tell, if PERF_COUNT is set; for others a run is one part.
+        """
+        return self.runner.device_spans()
 
     def explain_execution(self) -> Execution:
         """How the last run was executed: kernels, bound calls, transfers and their memory."""

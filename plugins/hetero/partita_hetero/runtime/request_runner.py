@@ -11,7 +11,7 @@ import numpy as np
 
 from partita.contract.bound_call import BoundCall
 from partita.contract.execution import Execution
-from partita.contract.profiling import ProfilingInfo
+from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, PartitaError
 from partita.tensors.tensor import Tensor
@@ -208,6 +208,11 @@ class HeteroRunner(Runner):
     def explain_execution(self) -> Execution:
         """The steps of the last run, and how the submodels' runners work."""
         return Execution() if self._bound is None else self._bound.explain_execution()
+
+    def device_spans(self) -> Sequence[DeviceSpan]:
+        """When each submodel and Permute of the last run began and ended, if HETERO counts."""
+        times = None if self._bound is None else self._bound.times
+        return () if times is None else times.device_spans()
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from partita.contract.profiling import ProfilingInfo
+from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita_hetero.compile.executable import Assembly
 from partita_hetero.compile.transfer_plan import PermuteStep, RunStep
 from partita_hetero.planner.simulation.timeline import Span, Timeline
@@ -36,6 +36,20 @@ class RunTimeline:
             for step, (start, end) in zip(self._steps, self._times, strict=True)
             if isinstance(step, RunStep)
         }
+
+    def device_spans(self) -> tuple[DeviceSpan, ...]:
+        """When each step that was run began and ended, by the clock of the process."""
+        spans = []
+        for step, (start, end) in zip(self._steps, self._times, strict=True):
+            if not end:
+                continue
+            if isinstance(step, RunStep):
+                device = self._device_of[step.submodel]
+                name, kind = f"subgraph{step.submodel}", "compute"
+            else:
+                device, name, kind = step.device, step.name, "transfer"
+            spans.append(DeviceSpan(device, name, start * 1e-6, end * 1e-6, kind))
+        return tuple(spans)
 
     def timeline(self, name: str = "measured") -> Timeline:
         """When each step began and ended, from the start of the run."""
