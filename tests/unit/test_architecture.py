@@ -22,6 +22,7 @@ PACKAGES = {
     "partita_opencl": "plugins/opencl",
     "partita_hetero": "plugins/hetero",
     "partita_reference": "plugins/reference",
+    "partita_ray": "plugins/ray",
     "partita_serve": "serve",
     "partita_conformance": "conformance",
 }

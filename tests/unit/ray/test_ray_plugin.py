@@ -1,0 +1,93 @@
+"""Devices RAY where there is no cluster: what is said then, and what needs none."""
+
+import importlib.util
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import models
+import partita
+from partita.errors import DeviceUnavailableError, InputError, PropertyError
+from partita_ray import BatchPredictor, cluster
+from partita_ray.properties import RayProperties
+
+
+@pytest.fixture
+def no_cluster(monkeypatch):
+    """As if ray were installed, and neither loaded nor told of a cluster."""
+    monkeypatch.delenv(cluster.ADDRESS, raising=False)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+
+
+def test_without_ray_the_cure_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    reason = partita.Core().unavailable_devices["RAY"]
+    assert reason == 'Ray is not installed; pip install "partita[ray]".'
+
+
+def test_without_a_cluster_the_ways_to_one_are_named(no_cluster):
+    core = partita.Core()
+    assert not any(name.startswith("RAY") for name in core.available_devices)
+    with pytest.raises(DeviceUnavailableError, match=r"set RAY_ADDRESS.*'auto'.*'local'.*ray\.init"):
+        core.device_info("RAY.0")
+
+
+def test_ray_client_is_refused_with_its_reason(no_cluster, monkeypatch):
+    monkeypatch.setenv(cluster.ADDRESS, "ray://head:10001")
+    with pytest.raises(DeviceUnavailableError, match="cannot be read in place.*'auto'"):
+        partita.Core().device_info("RAY")
+
+
+def test_listing_devices_imports_no_ray():
+    code = (
+        "import sys, partita, partita_ray\n"
+        "partita.Core().available_devices\n"
+        "assert not any(name.split('.')[0] == 'ray' for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PATH": ""}, timeout=60)
+
+
+@pytest.mark.parametrize("device", ["RAY", "RAY.1", "HETERO:CPU,RAY.0"])
+def test_a_node_computes_on_devices_of_its_own(device):
+    with pytest.raises(ValueError, match="a device of the node itself"):
+        RayProperties(RAY_DEVICE=device)
+
+
+def test_properties_for_the_node():
+    properties = RayProperties(
+        RAY_DEVICE="HETERO:GPU,CPU", PERF_COUNT=True, RAY_DEVICE_PROPERTIES={"STRICT": True}
+    )
+    assert properties.for_node == {"PERF_COUNT": True, "STRICT": True}
+
+
+def test_batches_get_the_outputs_as_columns():
+    predictor = BatchPredictor(models.affine(), "CPU", columns={"x": "features"})
+    features = np.arange(8, dtype=np.float64).reshape(2, 4)
+    batch = predictor({"features": features, "label": np.array([1, 2])})
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 5
+    bias = models.affine().graph.initializer[1]
+    product = features @ weights + np.asarray(models_array(bias))
+    np.testing.assert_allclose(batch["y"], np.maximum(product, 0), rtol=1e-6)
+    assert list(batch) == ["features", "label", "y"]
+
+
+def models_array(tensor):
+    from onnx import numpy_helper
+
+    return numpy_helper.to_array(tensor)
+
+
+def test_a_missing_column_is_named():
+    predictor = BatchPredictor(models.neg(), "CPU", columns={"x": "pixels"})
+    with pytest.raises(InputError, match="'x'.*column 'pixels'.*it has 'image'"):
+        predictor({"image": np.zeros((2, 3), np.float32)})
+
+
+def test_a_wrong_property_is_refused():
+    with pytest.raises(PropertyError, match="RAY_REQUESTS"):
+        from partita.properties import validate
+
+        validate(RayProperties, {"RAY_REQUESTS": 0}, "Device 'RAY'")
