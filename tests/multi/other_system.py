@@ -92,6 +92,7 @@ PACKAGES = [
     "partita_opencl",
     "partita_hetero",
     "partita_reference",
+    "partita_ray",
     "partita_conformance",
 ]
 

@@ -73,7 +73,8 @@ class Runner(abc.ABC):
     def device_spans(self) -> Sequence[DeviceSpan]:
         """(optional) When devices were busy with parts of the last run (defaults to none).
 
-        Only for devices made of others, and if PERF_COUNT is set: elsewhere a run is one part.
+        For devices made of others, and those that compute in another process or on another machine;
+        if PERF_COUNT is set. For all others a run is one part.
         """
         return ()
 

@@ -12,7 +12,7 @@ import numpy as np
 from partita.contract.bound_call import BoundCall
 from partita.contract.device_model import DeviceModel
 from partita.contract.execution import ExecutedStep, Execution, MemoryRange
-from partita.contract.profiling import ProfilingInfo
+from partita.contract.profiling import DeviceSpan, ProfilingInfo
 from partita.contract.runner import Runner
 from partita.errors import InferCancelledError, InferError
 from partita.tensors.layout_tensor import LaidOutTensor
@@ -485,6 +485,13 @@ class BoundRequest:
             if isinstance(step := self._steps[index], RunStep)
             and devices[index] == devices[slowest]
         ]
+
+    def device_spans(self) -> tuple[DeviceSpan, ...]:
+        """When each step was run, if requests note that, and what devices tell beside it."""
+        if self.times is None:
+            return ()
+        told = (span for runner in self._runners.values() for span in runner.device_spans())
+        return (*self.times.device_spans(), *told)
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""

@@ -210,9 +210,11 @@ class HeteroRunner(Runner):
         return Execution() if self._bound is None else self._bound.explain_execution()
 
     def device_spans(self) -> Sequence[DeviceSpan]:
-        """When each submodel and Permute of the last run began and ended, if HETERO counts."""
-        times = None if self._bound is None else self._bound.times
-        return () if times is None else times.device_spans()
+        """When each submodel and Permute of the last run began and ended, if HETERO counts.
+
+        After them what devices tell of submodels that they have run elsewhere.
+        """
+        return () if self._bound is None else self._bound.device_spans()
 
     def counters(self) -> dict[int, Sequence[ProfilingInfo]]:
         """The devices' own counters of the last run, by submodel."""
