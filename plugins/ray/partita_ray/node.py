@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any
@@ -14,6 +15,8 @@ from partita.version import __version__
 from partita_ray.node_actor import NodeActor, NodeFacts
 from partita_ray.object_tensor import MEMORY, ObjectTensor
 from partita_ray.remote_call import fetch
+
+_log = logging.getLogger("partita.ray")
 
 MOST_IDLE = 4
 """Processes without a model that a node keeps: a new one takes a second to start."""
@@ -130,10 +133,14 @@ class Node:
 
     def give_back(self, process: Any, requests: int) -> None:
         """Keeps a process for the next model, if there are not enough; else it ends."""
+        try:
+            process.unload.remote()
+        except Exception as error:  # noqa: BLE001  # Ray's own, if this process has left the cluster
+            _log.info("a process on node %s is gone: %s", self.address, error)
+            return
         with self._lock:
             idle = self._idle.setdefault(requests, [])
             if len(idle) < MOST_IDLE:
-                process.unload.remote()
                 idle.append(process)
 
     def bring(self, tensor: ObjectTensor | np.ndarray[Any, Any], device: str) -> ObjectTensor:
