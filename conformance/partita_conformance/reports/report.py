@@ -11,6 +11,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from partita.pages.page import build_page
 from partita_conformance.bench.bench import Bench, Target
 from partita_conformance.reports.claims import claims_of
 from partita_conformance.runs.running import Outcome, count
@@ -19,7 +20,6 @@ SCHEMA = 1
 """Raised when a key changes its meaning or goes away; new keys do not raise it."""
 
 _PACKAGES = ("partita", "numpy", "onnx", "onnx-ir")
-_PLACE = "/*REPORT*/null"
 
 
 def as_data(target: Target, outcomes: Sequence[Outcome], seconds: float) -> dict[str, Any]:
@@ -71,12 +71,11 @@ def write(folder: Path, data: dict[str, Any]) -> list[Path]:
     """Writes ``conformance.json`` and ``conformance.html`` into a folder; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(data, indent=1)
-    page = resources.files("partita_conformance").joinpath("report.html").read_text()
-    # A closing tag within a string would end the script.
-    page = page.replace(_PLACE, json.dumps(data).replace("</", "<\\/"))
+    own = resources.files("partita_conformance.reports") / "assets"
+    page = build_page(f"Conformance of {data['device']}", own, "conformance", {"report": data})
     paths = [folder / "conformance.json", folder / "conformance.html"]
     for path, content in zip(paths, (text, page), strict=True):
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
     return paths
 
 
