@@ -34,34 +34,50 @@ if TYPE_CHECKING:
     from partita.frontends.gguf import DecoderOptions
     from partita.model.model import Model, Op, Port
     from partita.properties import DeviceProperties, read_only
+    from partita.properties.any_value import OVAny
     from partita.runtime.compiled_model import CompiledModel
     from partita.runtime.infer_queue import AsyncInferQueue
     from partita.runtime.infer_request import InferRequest
     from partita.runtime.infer_result import InferResult
+    from partita.shapes.dimension import Dimension, Symbol
+    from partita.shapes.layout import Layout
+    from partita.shapes.partial_shape import PartialShape
+    from partita.shapes.shape import AxisSet, AxisVector, Coordinate, CoordinateDiff, Shape, Strides
     from partita.tensors.tensor import HostTensor, Tensor
 
 
 _DEFERRED = {
     "AsyncInferQueue": "partita.runtime.infer_queue",
+    "AxisSet": "partita.shapes.shape",
+    "AxisVector": "partita.shapes.shape",
+    "bisect": "partita.bisection",
+    "BoundCall": "partita.contract.bound_call",
     "CompiledModel": "partita.runtime.compiled_model",
+    "Coordinate": "partita.shapes.shape",
+    "CoordinateDiff": "partita.shapes.shape",
     "DecoderOptions": "partita.frontends.gguf",
     "DeviceModel": "partita.contract.device_model",
     "DeviceProperties": "partita.properties.schema",
+    "Dimension": "partita.shapes.dimension",
     "Explanation": "partita.contract.explanation",
+    "format_counters": "partita.contract.profiling",
     "HostTensor": "partita.tensors.tensor",
     "InferRequest": "partita.runtime.infer_request",
     "InferResult": "partita.runtime.infer_result",
+    "Layout": "partita.shapes.layout",
     "Model": "partita.model.model",
     "Op": "partita.model.model",
     "OpPlacement": "partita.contract.explanation",
+    "OVAny": "partita.properties.any_value",
+    "PartialShape": "partita.shapes.partial_shape",
     "Port": "partita.model.model",
     "ProfilingInfo": "partita.contract.profiling",
-    "BoundCall": "partita.contract.bound_call",
-    "Runner": "partita.contract.runner",
-    "Tensor": "partita.tensors.tensor",
-    "bisect": "partita.bisection",
-    "format_counters": "partita.contract.profiling",
     "read_only": "partita.properties.schema",
+    "Runner": "partita.contract.runner",
+    "Shape": "partita.shapes.shape",
+    "Strides": "partita.shapes.shape",
+    "Symbol": "partita.shapes.dimension",
+    "Tensor": "partita.tensors.tensor",
 }
 
 if not TYPE_CHECKING:
@@ -76,8 +92,12 @@ def __dir__() -> list[str]:
 __all__ = [
     "API_VERSION",
     "AsyncInferQueue",
+    "AxisSet",
+    "AxisVector",
     "BoundCall",
     "CompiledModel",
+    "Coordinate",
+    "CoordinateDiff",
     "Core",
     "CoreAPI",
     "DecoderOptions",
@@ -85,13 +105,17 @@ __all__ = [
     "DeviceModel",
     "DevicePlugin",
     "DeviceProperties",
+    "Dimension",
     "Explanation",
     "HostTensor",
     "InferRequest",
     "InferResult",
+    "Layout",
     "Model",
+    "OVAny",
     "Op",
     "OpPlacement",
+    "PartialShape",
     "PartitaError",
     "Port",
     "ProfilingInfo",
@@ -99,6 +123,9 @@ __all__ = [
     "Reason",
     "ReasonCode",
     "Runner",
+    "Shape",
+    "Strides",
+    "Symbol",
     "Tensor",
     "Type",
     "Version",

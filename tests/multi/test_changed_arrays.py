@@ -121,6 +121,9 @@ def test_an_array_that_does_not_fit_any_more_is_refused(where, form, runs, chang
     request, x, y = prepared(where, form, runs)
     apply, said = CHANGES[change]
     apply(x)
+    if change == "type" and form in ("dict", "list"):  # handed in anew, it is one of integers
+        np.testing.assert_array_equal(ask(request, form, x, y), due(x.astype(np.float32), y))
+        return
     for _ in range(2):
         with pytest.raises(InputError, match=said):
             ask(request, form, x, y)

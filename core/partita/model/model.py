@@ -2,237 +2,66 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from partita.errors import ModelError
+from partita.model.op import Op as Op
+from partita.model.port import Bounds, note_bounds
+from partita.model.port import Dim as Dim
+from partita.model.port import Port as Port
+from partita.model.port import find_port as find_port
+from partita.model.port import is_static as is_static
+from partita.model.port import numpy_dtype as numpy_dtype
+from partita.model.port import value_shape as value_shape
+from partita.model.surface import ModelSurface
 from partita.model.value_uses import captures, values_read
 from partita.model.variables import Variable, from_metadata
-from partita.tensors.element_type import Type
+from partita.shapes.partial_shape import PartialShape
 
 if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
-Dim = int | str | None
-"""One dimension: a size, the name of a symbol, or ``None`` where nothing is known."""
-
-_RT_INFO_PREFIX = "partita."
-
 PROTOBUF_BYTES = 2**31 - 2**24
 """Most bytes of weights that are saved in one protobuf, which ends at 2 GiB with all the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class Port:
-    """An input or output of a model or compiled model.
-
-    Attributes:
-        index: Position among the inputs or outputs.
-        name: The ONNX value name.
-        dtype: Element type, or ``None`` where the model does not tell (or it is no tensor).
-        shape: Dimensions, or ``None`` where the rank is unknown.
-        is_input: Whether it is an input.
-    """
-
-    index: int
-    name: str
-    dtype: np.dtype[Any] | None
-    shape: tuple[Dim, ...] | None
-    is_input: bool = True
-
-    @property
-    def is_static(self) -> bool:
-        """Whether every dimension is a number."""
-        return is_static(self.shape)
-
-    @property
-    def names(self) -> set[str]:
-        """The name, as the set that OpenVINO's ports have."""
-        return {self.name}
-
-    @property
-    def any_name(self) -> str:
-        """The name (OpenVINO's spelling)."""
-        return self.name
-
-    def get_any_name(self) -> str:
-        """The name (OpenVINO's spelling)."""
-        return self.name
-
-    @property
-    def partial_shape(self) -> tuple[Dim, ...] | None:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.shape
-
-    @property
-    def element_type(self) -> Type:
-        """The element type by OpenVINO's name; ``Type.dynamic`` where the model does not tell."""
-        return Type(self.dtype)
-
-    def get_shape(self) -> tuple[Dim, ...] | None:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.shape
-
-    def get_partial_shape(self) -> tuple[Dim, ...] | None:
-        """The dimensions (OpenVINO's spelling)."""
-        return self.shape
-
-    def get_element_type(self) -> Type:
-        """The element type (OpenVINO's spelling of :attr:`element_type`)."""
-        return self.element_type
-
-    def describe(self) -> str:
-        """Type and shape as a person reads them: ``float32[1, 3, H, W]``."""
-        dims = (
-            "..."
-            if self.shape is None
-            else ", ".join("?" if dim is None else str(dim) for dim in self.shape)
-        )
-        return f"{self.dtype if self.dtype is not None else 'unknown type'}[{dims}]"
-
-
-class RuntimeInfo(MutableMapping[str, str]):
-    """Notes on an operation, kept in the node's metadata so that they survive ``model.save()``."""
-
-    def __init__(self, metadata: MutableMapping[str, str]) -> None:
-        self._metadata = metadata
-
-    def __getitem__(self, key: str) -> str:
-        return self._metadata[_RT_INFO_PREFIX + key]
-
-    def __setitem__(self, key: str, value: object) -> None:
-        self._metadata[_RT_INFO_PREFIX + key] = str(value)
-
-    def __delitem__(self, key: str) -> None:
-        del self._metadata[_RT_INFO_PREFIX + key]
-
-    def __iter__(self) -> Iterator[str]:
-        start = len(_RT_INFO_PREFIX)
-        return (key[start:] for key in self._metadata if key.startswith(_RT_INFO_PREFIX))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class Op:
-    """One operation of a model: a view, valid as long as the model's graph is not edited.
-
-    Attributes:
-        node: The ``onnx_ir.Node`` itself.
-    """
-
-    __slots__ = ("node",)
-
-    def __init__(self, node: ir.Node) -> None:
-        self.node = node
-
-    @property
-    def name(self) -> str:
-        """The friendly name, unique in the model."""
-        return self.node.name or ""
-
-    @property
-    def op_type(self) -> str:
-        """The operator, e.g. ``"Conv"``."""
-        return self.node.op_type
-
-    @property
-    def domain(self) -> str:
-        """The operator's domain; ``""`` is ONNX's own."""
-        return self.node.domain
-
-    @property
-    def version(self) -> int:
-        """The opset version that the model imports for the domain."""
-        if self.node.version is not None:
-            return self.node.version
-        graph = self.node.graph
-        return 1 if graph is None else graph.opset_imports.get(self.node.domain, 1)
-
-    @property
-    def inputs(self) -> tuple[str | None, ...]:
-        """Names of the values read; ``None`` for an optional input that is left out."""
-        return tuple(None if value is None else value.name for value in self.node.inputs)
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Names of the values written; empty for an optional output that is left out."""
-        return tuple(value.name or "" for value in self.node.outputs)
-
-    @property
-    def rt_info(self) -> RuntimeInfo:
-        """Notes on the operation; ``rt_info["affinity"]`` pins it to a device."""
-        return RuntimeInfo(self.node.metadata_props)
-
-    @property
-    def affinity(self) -> str | None:
-        """The device that the operation is pinned to, or ``None``."""
-        return self.node.metadata_props.get(_RT_INFO_PREFIX + "affinity")
-
-    @affinity.setter
-    def affinity(self, device: str | None) -> None:
-        if device is None:
-            self.rt_info.pop("affinity", None)
-        else:
-            self.rt_info["affinity"] = device
-
-    @property
-    def friendly_name(self) -> str:
-        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
-        return self.name
-
-    def get_friendly_name(self) -> str:
-        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
-        return self.name
-
-    def get_type_name(self) -> str:
-        """The operator (OpenVINO's spelling of :attr:`op_type`)."""
-        return self.op_type
-
-    def get_rt_info(self) -> RuntimeInfo:
-        """The notes (OpenVINO's spelling of :attr:`rt_info`)."""
-        return self.rt_info
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Op) and other.node is self.node
-
-    def __hash__(self) -> int:
-        return hash(self.node)
-
-    def __repr__(self) -> str:
-        return f"<Op {self.name!r} {self.domain + '::' if self.domain else ''}{self.op_type}>"
-
-
-class Model:
+class Model(ModelSurface):
     """An ONNX model with unique operation names and inferred shapes.
 
     Made by :meth:`partita.Core.read_model`; :func:`~partita.frontends.reader.read_model` says what
-    it checks.
+    it checks. ``Model(results, parameters, name)`` makes one of nodes that were written with an
+    operation set (:mod:`partita.opsets`).
+
+    Args:
+        graph: The graph, an ``onnx_ir.Model``; or what ends it, one or several of
+            :class:`~partita.model.surface.GraphEnd`, where it is written with an operation set.
+        parameters: Then, what it begins with.
+        name: And its name.
 
     Attributes:
         ir: The ``onnx_ir.Model``. Editing its graph by hand is allowed; keep node names unique.
     """
 
-    def __init__(self, ir_model: ir.Model) -> None:
-        self.ir = ir_model
-
-    @property
-    def name(self) -> str:
-        """The graph's name."""
-        return self.ir.graph.name or "model"
-
-    friendly_name = name
-
-    def get_friendly_name(self) -> str:
-        """The graph's name (OpenVINO's spelling)."""
-        return self.name
+    def __init__(
+        self,
+        graph: Any,
+        parameters: Sequence[Any] = (),
+        name: str = "",
+    ) -> None:
+        results: Sequence[Any] = graph if isinstance(graph, (list, tuple)) else [graph]
+        if hasattr(graph, "graph"):
+            self.ir = graph
+        elif results and hasattr(results[0], "model_to"):
+            self.ir = results[0].model_to(results, parameters, name)
+        else:
+            raise ModelError(
+                "A model is made of results and parameters that were written with an operation "
+                f"set, as partita.opset13; found {graph!r}. Core.read_model reads files."
+            )
 
     @property
     def ops(self) -> list[Op]:
@@ -248,12 +77,12 @@ class Model:
     @property
     def inputs(self) -> tuple[Port, ...]:
         """The inputs in order."""
-        return tuple(_port(i, value, True) for i, value in enumerate(self.ir.graph.inputs))
+        return tuple(Port.of(i, value, True) for i, value in enumerate(self.ir.graph.inputs))
 
     @property
     def outputs(self) -> tuple[Port, ...]:
         """The outputs in order."""
-        return tuple(_port(i, value, False) for i, value in enumerate(self.ir.graph.outputs))
+        return tuple(Port.of(i, value, False) for i, value in enumerate(self.ir.graph.outputs))
 
     @property
     def variables(self) -> tuple[Variable, ...]:
@@ -266,18 +95,18 @@ class Model:
         names = ([value.name or "" for value in values] for values in (graph.inputs, graph.outputs))
         return from_metadata(self.ir.metadata_props, *names)
 
-    def input(self, key: int | str | Port = 0) -> Port:
+    def input(self, key: Any = 0) -> Port:
         """The input of an index, name or port."""
         return find_port(self.inputs, key, f"Model '{self.name}'")
 
-    def output(self, key: int | str | Port = 0) -> Port:
+    def output(self, key: Any = 0) -> Port:
         """The output of an index, name or port."""
         return find_port(self.outputs, key, f"Model '{self.name}'")
 
     @property
-    def is_dynamic(self) -> bool:
-        """Whether an input has a dimension that is not a number."""
-        return not all(port.is_static for port in self.inputs)
+    def is_static(self) -> bool:
+        """Whether every dimension of every input is a number."""
+        return not self.is_dynamic()
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -361,12 +190,14 @@ class Model:
     def __copy__(self) -> Model:
         return self.clone()
 
-    def reshape(self, shapes: Mapping[str | int | Port, Sequence[Dim]] | Sequence[Dim], /) -> Model:
+    def reshape(self, shapes: Any, variables: Mapping[str, Any] | None = None, /) -> Model:
         """Sets input shapes and infers all others anew; returns the model itself.
 
         Args:
             shapes: Input name, index or port to shape, or one shape for a model of one input. A
-                dimension is a number, a symbol, or -1 or ``None`` for unknown.
+                shape is what :class:`partita.PartialShape` takes; a dimension with bounds, as
+                ``(1, 8)`` or ``"1..8"``, refuses tensors of other sizes.
+            variables: Shapes of variables, by name.
 
         Raises:
             ModelError: No such input, a wrong rank, or no dimension; nothing is changed then.
@@ -383,18 +214,20 @@ class Model:
                     f"Model '{self.name}' has {count} inputs; give a dict of input name to shape."
                 )
             shapes = {0: shapes}
-        fresh = []
-        for key, dims in shapes.items():
-            port = self.input(key)
-            fresh.append((port.index, ir.Shape(_checked_dims(port, dims))))
+        wanted = dict(shapes)
+        for name, shape in (variables or {}).items():
+            wanted[self.get_variable_by_id(name).read] = shape
+        fresh = [_checked_shape(self.input(key), dims) for key, dims in wanted.items()]
         sizes: dict[str, Any] = {}
-        for index, shape in fresh:
+        for index, dims, bounds in fresh:
             value = self.ir.graph.inputs[index]
+            shape = ir.Shape(dims)
             for before, now in zip(value.shape or (), shape, strict=False):
                 if isinstance(before, ir.SymbolicDim) and before.value is not None:
                     agrees = sizes.setdefault(before.value, now) == now
                     sizes[before.value] = now if agrees else None
             value.shape = shape
+            note_bounds(value, bounds)
         adapt_claims(self.ir.graph, sizes)
         infer_shapes(self.ir)
         return self
@@ -452,78 +285,19 @@ def _captured(nodes: Sequence[ir.Node], known: Sequence[ir.Value]) -> list[ir.Va
     return [value for value in read if value not in own and value.const_value is None]
 
 
-def _checked_dims(port: Port, dims: Sequence[Dim]) -> list[Dim]:
-    """The dimensions for an input, unknown ones as ``None``."""
-    if isinstance(dims, str) or not isinstance(dims, Iterable):
+def _checked_shape(port: Port, shape: Any) -> tuple[int, list[Dim], list[Bounds | None]]:
+    """The place of an input, its new dimensions, and their bounds."""
+    try:
+        dims = PartialShape(shape)
+    except ModelError as error:
+        raise ModelError(f"Input '{port.name}' cannot have shape {shape!r}: {error}") from error
+    if shape is None or dims.rank.is_dynamic:
         raise ModelError(
-            f"The shape of input '{port.name}' is a sequence of dimensions; found {dims!r}."
+            f"The shape of input '{port.name}' is a sequence of dimensions; found {shape!r}."
         )
-    dims = tuple(dims)
     if port.shape is not None and len(port.shape) != len(dims):
         raise ModelError(
             f"Input '{port.name}' has rank {len(port.shape)} ({port.describe()}); "
             f"shape {dims} has {len(dims)} dimensions."
         )
-    checked: list[Dim] = []
-    for dim in dims:
-        if dim is None or (isinstance(dim, str) and dim):
-            checked.append(dim)
-        elif isinstance(dim, (int, np.integer)) and dim >= -1:
-            checked.append(None if dim == -1 else int(dim))
-        else:
-            raise ModelError(
-                f"Dimension {dim!r} of input '{port.name}' is not allowed: use a size, a "
-                "symbol, or -1 or None for unknown."
-            )
-    return checked
-
-
-def find_port(ports: Sequence[Port], key: int | str | Port, owner: str) -> Port:
-    """The port of an index or name; a port stands for its own name.
-
-    Raises:
-        ModelError: There is none; the message lists those there are.
-    """
-    kind = "input" if not ports or ports[0].is_input else "output"
-    if isinstance(key, Port):
-        key = key.name
-    if isinstance(key, str):
-        for port in ports:
-            if port.name == key:
-                return port
-        known = ", ".join(f"'{port.name}'" for port in ports)
-        raise ModelError(f"{owner} has no {kind} '{key}'; it has {known or 'none'}.")
-    if not -len(ports) <= key < len(ports):
-        raise ModelError(f"{owner} has {len(ports)} {kind}s; there is no {kind} {key}.")
-    return ports[key]
-
-
-@functools.cache
-def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
-    """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
-    if dtype is None or dtype.name == "UNDEFINED":
-        return None
-    if dtype.name == "STRING":
-        return np.dtype(object)
-    return np.dtype(dtype.numpy())
-
-
-def value_shape(value: ir.Value) -> tuple[Dim, ...] | None:
-    """The dimensions of a graph value; symbols by name, unknown ones as ``None``."""
-    if value.shape is None:
-        return None
-    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-
-
-def is_static(shape: tuple[Dim, ...] | None) -> TypeGuard[tuple[int, ...]]:
-    """Whether every dimension of a shape is a number."""
-    return shape is not None and all(isinstance(dim, int) for dim in shape)
-
-
-def _port(index: int, value: ir.Value, is_input: bool) -> Port:
-    import onnx_ir as ir
-
-    name = value.name or ""
-    if value.type is not None and not isinstance(value.type, ir.TensorType):
-        return Port(index, name, None, None, is_input)  # a sequence or an optional value
-    return Port(index, name, numpy_dtype(value.dtype), value_shape(value), is_input)
+    return port.index, [dim.size for dim in dims], [dim.bounds for dim in dims]

@@ -33,7 +33,7 @@ class InferResult(Mapping[Port, Array]):
             return _array(self._elements[key])
         name = key.name if isinstance(key, Port) else key
         for port, element in zip(self._ports, self._elements, strict=True):
-            if port.name == name:
+            if port.name == name or name in port.aliases:
                 return _array(element)
         raise KeyError(f"no output {key!r}; there are {', '.join(map(repr, self.names()))}")
 

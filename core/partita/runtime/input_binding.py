@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from partita.errors import InputError
-from partita.model.model import Port
-from partita.runtime.input_conversion import Array, to_tensor
+from partita.model.port import Boundary, Port
+from partita.runtime.input_conversion import Array, check, to_tensor
 from partita.runtime.parked_calls import BoundCalls, ParkedCalls
 from partita.runtime.state_buffers import owner_of
 from partita.runtime.state_memory import StateMemory
@@ -68,7 +68,8 @@ class RequestInputs:
         self._version = memory.version
         self._ports = compiled.inputs
         self._given = [p.index for p in compiled.inputs if p.index not in memory.tensors]
-        self._indices = {port.name: port.index for port in compiled.inputs}
+        self._indices = {alias: p.index for p in compiled.inputs for alias in p.aliases}
+        self._indices.update((port.name, port.index) for port in compiled.inputs)
         variables = compiled.model.variables
         handed_on = {name for one in variables for name in (one.read, one.begun)}
         self._asked = sum(port.name not in handed_on for port in compiled.inputs)
@@ -120,6 +121,9 @@ class RequestInputs:
         if not state.holds():
             moved = state.tensor.numpy() is not state.array  # it was given another shape
             source = state.tensor if moved else state.array
+            check(
+                self._ports[index], source.dtype, source.shape
+            )  # never converted: it was right before
             taken = to_tensor(self._ports[index], source, copy=False)
             state = self._states[index] = ArrayState(taken)  # type: ignore[arg-type]  # on the host
             self.tensors[index] = self._sources[index] = taken
@@ -319,6 +323,8 @@ class RequestInputs:
         pairs: Iterable[tuple[int, Any]]
         if isinstance(inputs, Mapping):
             pairs = [(self._index(key), data) for key, data in inputs.items()]
+        elif self._asked == 1 and _is_one_list(inputs):
+            pairs = ((0, inputs),)
         elif isinstance(inputs, (list, tuple)) and len(inputs) <= len(ports):
             pairs = enumerate(inputs)
         elif self._asked == 1 and not isinstance(inputs, (list, tuple)):
@@ -372,7 +378,7 @@ class RequestInputs:
                 self.tensors[index] = HostTensor.seen_as(source, before.shape, before.dtype)
 
     def _index(self, key: Any) -> int:
-        if isinstance(key, Port):
+        if isinstance(key, (Port, Boundary)):
             key = key.name
         if isinstance(key, str):
             index = self._indices.get(key)
@@ -385,6 +391,14 @@ class RequestInputs:
     def _expected(self) -> str:
         ports = self._ports
         return ", ".join(f"'{port.name}' {port.describe()}" for port in ports) or "none"
+
+
+def _is_one_list(inputs: Any) -> bool:
+    """Whether a list holds elements, or rows of elements: numbers or texts, and no arrays."""
+    if not isinstance(inputs, list) or not inputs:
+        return False
+    rows = inputs if all(isinstance(row, list) for row in inputs) else [inputs]
+    return all(isinstance(x, (int, float, str, bytes, np.generic)) for row in rows for x in row)
 
 
 def _setter_by_copy(staged: Array, written: Mapping[int, object]) -> InputSetter:

@@ -19,7 +19,8 @@ def to_tensor(port: Port, data: Any, copy: bool) -> Tensor:
     Args:
         port: The input that it is for.
         data: A ``Tensor``, an array, an object with ``__array__`` or ``__dlpack__``, a list or a
-            number.
+            number. Arrays of another type are converted as numpy's ``astype`` does, so that
+            fractions, and what is out of range, may be lost; tensors and lists never lose any.
         copy: Copy the elements of arrays in any case. Otherwise a contiguous, aligned array of the
             right type is wrapped as it is. Tensors are handed over, and copied only if their
             array is not contiguous or not aligned.
@@ -57,12 +58,7 @@ def check(port: Port, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
         InputError: They do not fit.
     """
     fits = port.dtype is None or dtype == port.dtype
-    if fits and port.shape is not None and shape != port.shape:
-        fits = len(shape) == len(port.shape) and all(
-            have == want or not isinstance(want, int)
-            for have, want in zip(shape, port.shape, strict=True)
-        )
-    if not fits:
+    if not (fits and port.takes(shape)):
         dims = ", ".join(map(str, shape))
         kind = "Input" if port.is_input else "Output"
         message = f"{kind} '{port.name}' takes {port.describe()}; found {dtype}[{dims}]."
@@ -100,9 +96,15 @@ def _converts(found: np.dtype[Any], wanted: np.dtype[Any] | None) -> bool:
 
 
 def _matching_dtype(port: Port, array: Array) -> Array:
-    """Accepts other byte orders and numpy's string types; leaves the rest to the check."""
-    if port.dtype == np.dtype(object) and array.dtype.kind in "UST":
-        return array.astype(object)
-    if port.dtype is not None and array.dtype.newbyteorder("=") == port.dtype:
+    """The elements in the port's type, as OpenVINO converts them; texts stay texts."""
+    if port.dtype is None:
+        return array
+    if port.dtype.hasobject:
+        return array.astype(object) if array.dtype.kind in "UST" else array
+    try:
         return array.astype(port.dtype)
-    return array
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"Input '{port.name}' takes {port.describe()}; the elements of {array.dtype}"
+            f"{list(array.shape)} cannot be converted: {error}"
+        ) from error

@@ -31,6 +31,10 @@ _NUMPY = {
 _NAMES = {numpy: name for name, numpy in _NUMPY.items()}
 
 
+_QUANTIZED = ("i4", "i8", "i32", "u8", "nf4")
+"""Whole numbers that operators on quantized tensors take, as OpenVINO counts them."""
+
+
 class Type(enum.Enum):
     """An element type; ``dynamic`` is one that is not known.
 
@@ -58,14 +62,18 @@ class Type(enum.Enum):
     f4e2m1 = "f4e2m1"
     c64 = "c64"
     c128 = "c128"
+    nf4 = "nf4"
     i2 = "i2"
     i4 = "i4"
     i8 = "i8"
     i16 = "i16"
     i32 = "i32"
     i64 = "i64"
+    u1 = "u1"
     u2 = "u2"
+    u3 = "u3"
     u4 = "u4"
+    u6 = "u6"
     u8 = "u8"
     u16 = "u16"
     u32 = "u32"
@@ -90,15 +98,14 @@ class Type(enum.Enum):
         """The numpy type.
 
         Raises:
-            AttributeError: It is ``dynamic``, which numpy does not have.
+            AttributeError: numpy has none: it is ``dynamic``, or has elements of 1, 3 or 6 bits.
         """
         import numpy as np
 
         name = _NUMPY.get(self.value)
         if name is None:
-            raise AttributeError(
-                "the element type 'dynamic' is not known, so numpy has none for it"
-            )
+            why = "is not known, so" if self is Type.dynamic else "has no bytes of its own:"
+            raise AttributeError(f"the element type '{self.value}' {why} numpy has none for it")
         try:
             return np.dtype(name)
         except TypeError:
@@ -120,10 +127,34 @@ class Type(enum.Enum):
         """The name (OpenVINO's spelling)."""
         return self.value
 
+    def to_string(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.value
+
+    @property
+    def bitwidth(self) -> int:
+        """Bits of an element, 0 if it is not known."""
+        if self is Type.dynamic:
+            return 0
+        if self in (Type.boolean, Type.string):
+            return 8 * self.size
+        digits = self.value.removeprefix("bf").lstrip("cfinu")
+        return int(digits.partition("e")[0])
+
+    def get_bitwidth(self) -> int:
+        """Bits of an element (OpenVINO's spelling)."""
+        return self.bitwidth
+
     @property
     def size(self) -> int:
-        """Bytes of an element in memory."""
-        return self.dtype.itemsize
+        """Bytes of an element in memory, at least one; 0 if it is not known."""
+        if self is Type.dynamic:
+            return 0
+        return self.dtype.itemsize if self.value in _NUMPY else 1
+
+    def get_size(self) -> int:
+        """Bytes of an element in memory (OpenVINO's spelling)."""
+        return self.size
 
     def is_dynamic(self) -> bool:
         """Whether it is not known."""
@@ -133,13 +164,60 @@ class Type(enum.Enum):
         """Whether it is known."""
         return self is not Type.dynamic
 
-    def is_real(self) -> bool:
+    @property
+    def real(self) -> bool:
         """Whether elements are floating-point numbers."""
         return self.value[0] == "f" or self is Type.bf16
 
-    def is_integral(self) -> bool:
+    def is_real(self) -> bool:
+        """Whether elements are floating-point numbers (OpenVINO's spelling)."""
+        return self.real
+
+    @property
+    def integral(self) -> bool:
         """Whether elements are whole numbers or truth values."""
-        return self.value[0] in "iu" or self is Type.boolean
+        return self.integral_number or self is Type.boolean
+
+    def is_integral(self) -> bool:
+        """Whether elements are whole numbers or truth values (OpenVINO's spelling)."""
+        return self.integral
+
+    @property
+    def integral_number(self) -> bool:
+        """Whether elements are whole numbers."""
+        return self.value[0] in "iu"
+
+    def is_integral_number(self) -> bool:
+        """Whether elements are whole numbers (OpenVINO's spelling)."""
+        return self.integral_number
+
+    @property
+    def signed(self) -> bool:
+        """Whether elements can be negative."""
+        return self.value[0] == "i" or self.real or self is Type.nf4
+
+    def is_signed(self) -> bool:
+        """Whether elements can be negative (OpenVINO's spelling)."""
+        return self.signed
+
+    @property
+    def quantized(self) -> bool:
+        """Whether elements usually stand for numbers that a scale belongs to."""
+        return self.value[:2] in ("f4", "f8") or self.value in _QUANTIZED
+
+    def is_quantized(self) -> bool:
+        """Whether a scale usually belongs to elements (OpenVINO's spelling)."""
+        return self.quantized
+
+    def compatible(self, other: Type) -> bool:
+        """Whether both are the same, or one is not known."""
+        return self is other or Type.dynamic in (self, other)
+
+    def merge(self, other: Type) -> Type | None:
+        """What is known of a type that is both; ``None`` if they contradict each other."""
+        if not self.compatible(other):
+            return None
+        return other if self is Type.dynamic else self
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Type):

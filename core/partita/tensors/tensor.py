@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from partita.errors import InferError, InputError
+from partita.shapes.shape import Shape, Strides
 from partita.tensors.element_type import Type
 from partita.tensors.host import HOST as HOST
 from partita.tensors.layout import Layout
@@ -27,9 +28,11 @@ class Tensor(abc.ABC):
         memory: Id of the memory that it lies in; tensors of equal memory id can be read in place
             by every device that answers ``can_share`` for that id. ``"host"`` is host memory.
 
-    Called itself, ``Tensor(array)`` makes a host tensor of a copy,
-    ``Tensor(array, shared_memory=True)`` one of the array itself, and ``Tensor(type, shape)`` one
-    of zeros, as OpenVINO's does; the type is a :class:`partita.Type` or one of numpy's.
+    Called itself it makes a host tensor, as OpenVINO's does: ``Tensor(array)`` of a copy,
+    ``Tensor(array, shared_memory=True)`` of the array itself, ``Tensor(array, shape, type)`` of the
+    bytes of an array, seen in another shape and type, ``Tensor(type, shape)`` of zeros, and
+    ``Tensor(tensor, begin, end)`` of a part of a host tensor (a region of interest), in the same
+    memory. A type is a :class:`partita.Type` or one of numpy's.
     """
 
     __slots__ = ()
@@ -57,7 +60,11 @@ class Tensor(abc.ABC):
         return self.numpy()
 
     def copy_to(self, target: Tensor) -> None:
-        """Writes the elements to a host tensor of the same shape, type and layout."""
+        """Writes the elements to a host tensor of the same type and layout; it takes the shape."""
+        if target.shape != self.shape and isinstance(target, HostTensor):
+            target.set_shape(self.shape)
+        if target.dtype != self.dtype:
+            raise InputError(f"{self!r} cannot be copied to {target!r}: other elements.")
         np.copyto(target.stored(), self.stored(), casting="no")
 
     def copy_from(self, source: Tensor) -> None:
@@ -100,14 +107,63 @@ class Tensor(abc.ABC):
         """The element type (OpenVINO's spelling of :attr:`element_type`)."""
         return self.element_type
 
-    def get_shape(self) -> tuple[int, ...]:
+    def get_shape(self) -> Shape:
         """The dimensions (OpenVINO's spelling of :attr:`shape`)."""
-        return self.shape
+        return Shape(self.shape)
 
     @property
     def byte_size(self) -> int:
         """Size of the elements in bytes (OpenVINO's spelling of :attr:`nbytes`)."""
         return self.nbytes
+
+    def get_byte_size(self) -> int:
+        """Size of the elements in bytes (OpenVINO's spelling of :attr:`nbytes`)."""
+        return self.nbytes
+
+    def get_size(self) -> int:
+        """Number of elements (OpenVINO's spelling of :attr:`size`)."""
+        return self.size
+
+    @property
+    def strides(self) -> Strides:
+        """Bytes from one element to the next, along each axis."""
+        return Strides(self.numpy().strides)
+
+    def get_strides(self) -> Strides:
+        """Bytes from one element to the next, along each axis (OpenVINO's spelling)."""
+        return self.strides
+
+    def is_continuous(self) -> bool:
+        """Whether the elements lie one after another; those of a part of a tensor may not."""
+        return bool(self.numpy().flags.c_contiguous)
+
+    @property
+    def str_data(self) -> np.ndarray[Any, Any]:
+        """The texts of a tensor of texts, as a copy; set to others, it holds these.
+
+        Raises:
+            InputError: It holds no texts.
+        """
+        return np.array([_text(one) for one in self._texts().flat], np.str_).reshape(self.shape)
+
+    @str_data.setter
+    def str_data(self, texts: Any) -> None:
+        self._texts()
+        self.copy_from(HostTensor(_texts(np.asarray(texts))))
+
+    @property
+    def bytes_data(self) -> np.ndarray[Any, Any]:
+        """The texts as UTF-8, as a copy; set to others, it holds these."""
+        return np.char.encode(self.str_data, "utf-8")
+
+    @bytes_data.setter
+    def bytes_data(self, texts: Any) -> None:
+        self.str_data = texts
+
+    def _texts(self) -> np.ndarray[Any, Any]:
+        if not self.dtype.hasobject:
+            raise InputError(f"{self!r} holds no texts; its elements are in 'data'.")
+        return self.numpy()
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, copy: bool | None = None
@@ -156,9 +212,13 @@ class HostTensor(Tensor):
         """The array itself."""
         return self._array
 
-    def copy_from(self, source: Tensor) -> None:
-        """Takes the elements of a tensor of the same shape and type, wherever it lies."""
-        source.copy_to(self)
+    def copy_from(self, source: Tensor | np.ndarray[Any, Any]) -> None:
+        """Takes the elements, and the shape, of a tensor or array of the same type.
+
+        Raises:
+            InputError: They are of another type.
+        """
+        (source if isinstance(source, Tensor) else HostTensor(source)).copy_to(self)
 
     def clear(self) -> None:
         """Makes all elements zero."""
@@ -195,22 +255,91 @@ class _NewTensor(HostTensor):
 
     __slots__ = ()
 
-    def __init__(self, array: Any, shared_memory: Any = False, *, shape: Any = None) -> None:
-        if isinstance(array, (type, Type, np.dtype)):
-            dims = shared_memory if shape is None else shape
-            if dims is False:
-                raise InputError(f"A tensor of {array!r} needs a shape: Tensor(type, shape).")
-            super().__init__(np.zeros(_sizes(dims), _dtype(array)))
-            return
-        if not isinstance(shared_memory, (bool, np.bool_)) or shape is not None:
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(_elements(*_in_order(given, named)))
+
+
+_NAMES = (
+    ("array", "shared_memory"),
+    ("array", "shape", "type"),
+    ("type", "shape"),
+    ("other", "begin", "end"),
+)
+"""The arguments of a new tensor, in the forms in which they can be given."""
+
+
+def _in_order(given: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    """What was given by place and by name, in order."""
+    for names in _NAMES:
+        behind = names[len(given) :]
+        if len(given) <= len(names) and set(named) <= set(behind):
+            rest = [named[name] for name in behind if name in named]
+            if list(behind[: len(rest)]) == [name for name in behind if name in named]:
+                return [*given, *rest]
+    forms = "; ".join(f"Tensor({', '.join(names)})" for names in _NAMES)
+    found = ", ".join([*(type(one).__name__ for one in given), *(f"{name}=" for name in named)])
+    raise InputError(f"A tensor is made by {forms}; found Tensor({found}).")
+
+
+def _elements(first: Any = None, second: Any = False, third: Any = None) -> np.ndarray[Any, Any]:
+    """The array of a new tensor."""
+    if isinstance(first, (type, Type, np.dtype)):
+        if second is False:
+            raise InputError(f"A tensor of {first!r} needs a shape: Tensor(type, shape).")
+        return np.zeros(_sizes(second), _dtype(first))
+    if isinstance(first, Tensor) and third is not None:
+        return _part(first, _sizes(second), _sizes(third))
+    if not isinstance(second, (bool, np.bool_)):
+        if third is None and isinstance(first, np.ndarray):
+            third = first.dtype
+        if third is None or not isinstance(first, np.ndarray):
             raise InputError(
                 "Tensor takes an array and whether to share its memory, or a type and a shape; "
-                f"found {type(array).__name__} and {shared_memory if shape is None else shape!r}."
+                f"found {type(first).__name__} and {second!r}."
             )
-        held = np.asarray(array) if shared_memory else np.array(array, order="C")
-        if held.dtype.hasobject and not all(isinstance(x, (str, bytes)) for x in held.flat):
-            raise InputError(f"A tensor holds numbers, truth values or texts; found {array!r}.")
-        super().__init__(held)
+        return _seen_as(first, _sizes(second), _dtype(third))
+    held = np.asarray(first) if second else np.array(first, order="C")
+    return _texts(held) if held.dtype.kind in "OUST" else held
+
+
+def _texts(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array of texts as objects, as ONNX's runtimes have them."""
+    if not all(isinstance(text, (str, bytes)) for text in array.flat):
+        found = next(text for text in array.flat if not isinstance(text, (str, bytes)))
+        raise InputError(f"A tensor holds numbers, truth values or texts; found {found!r}.")
+    texts = np.empty(array.shape, object)
+    texts.reshape(-1)[:] = [_text(text) for text in array.flat]
+    return texts
+
+
+def _text(text: str | bytes) -> str:
+    return text.decode() if isinstance(text, bytes) else str(text)
+
+
+def _part(whole: Tensor, begin: tuple[int, ...], end: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """The elements from one place of a host tensor to another, where they lie."""
+    if whole.memory != HOST:
+        raise InputError(f"{whole!r} lies in no host memory, so it has no parts there.")
+    inside = len(begin) == len(end) == len(whole.shape) and all(
+        low <= high <= size for low, high, size in zip(begin, end, whole.shape, strict=True)
+    )
+    if not inside:
+        raise InputError(f"{whole!r} has no part from {list(begin)} to {list(end)}.")
+    return whole.numpy()[tuple(map(slice, begin, end))]
+
+
+def _seen_as(
+    array: np.ndarray[Any, Any], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    """The bytes of an array in another shape and type, not copied."""
+    wanted = math.prod(shape) * dtype.itemsize
+    if array.dtype.hasobject or dtype.hasobject or not array.flags.c_contiguous:
+        raise InputError("Only numbers that lie one after another are seen in another shape.")
+    if wanted > array.nbytes:
+        raise InputError(
+            f"A tensor {dtype}{list(shape)} takes {wanted} bytes; the array has {array.nbytes}."
+        )
+    return array.reshape(-1).view(np.uint8)[:wanted].view(dtype).reshape(shape)
 
 
 def _sizes(dims: Any) -> tuple[int, ...]:

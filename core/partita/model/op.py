@@ -1,0 +1,197 @@
+"""Operations of a model, and the notes that they carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from partita.errors import ModelError
+from partita.model.port import Port
+from partita.shapes.partial_shape import PartialShape
+from partita.shapes.shape import Shape
+from partita.tensors.element_type import Type
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+_RT_INFO_PREFIX = "partita."
+
+
+class RuntimeInfo(MutableMapping[str, str]):
+    """Notes on an operation, kept in the node's metadata so that they survive ``model.save()``."""
+
+    def __init__(self, metadata: MutableMapping[str, str]) -> None:
+        self._metadata = metadata
+
+    def __getitem__(self, key: str) -> str:
+        return self._metadata[_RT_INFO_PREFIX + key]
+
+    def __setitem__(self, key: str, value: object) -> None:
+        self._metadata[_RT_INFO_PREFIX + key] = str(value)
+
+    def __delitem__(self, key: str) -> None:
+        del self._metadata[_RT_INFO_PREFIX + key]
+
+    def __iter__(self) -> Iterator[str]:
+        start = len(_RT_INFO_PREFIX)
+        return (key[start:] for key in self._metadata if key.startswith(_RT_INFO_PREFIX))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class Op:
+    """One operation of a model: a view, valid as long as the model's graph is not edited.
+
+    Attributes:
+        node: The ``onnx_ir.Node`` itself.
+    """
+
+    __slots__ = ("node",)
+
+    def __init__(self, node: ir.Node) -> None:
+        self.node = node
+
+    @property
+    def name(self) -> str:
+        """The friendly name, unique in the model."""
+        return self.node.name or ""
+
+    @property
+    def op_type(self) -> str:
+        """The operator, e.g. ``"Conv"``."""
+        return self.node.op_type
+
+    @property
+    def domain(self) -> str:
+        """The operator's domain; ``""`` is ONNX's own."""
+        return self.node.domain
+
+    @property
+    def version(self) -> int:
+        """The opset version that the model imports for the domain."""
+        if self.node.version is not None:
+            return self.node.version
+        graph = self.node.graph
+        return 1 if graph is None else graph.opset_imports.get(self.node.domain, 1)
+
+    @property
+    def inputs(self) -> tuple[str | None, ...]:
+        """Names of the values read; ``None`` for an optional input that is left out."""
+        return tuple(None if value is None else value.name for value in self.node.inputs)
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the values written; empty for an optional output that is left out."""
+        return tuple(value.name or "" for value in self.node.outputs)
+
+    @property
+    def rt_info(self) -> RuntimeInfo:
+        """Notes on the operation; ``rt_info["affinity"]`` pins it to a device."""
+        return RuntimeInfo(self.node.metadata_props)
+
+    @property
+    def affinity(self) -> str | None:
+        """The device that the operation is pinned to, or ``None``."""
+        return self.node.metadata_props.get(_RT_INFO_PREFIX + "affinity")
+
+    @affinity.setter
+    def affinity(self, device: str | None) -> None:
+        if device is None:
+            self.rt_info.pop("affinity", None)
+        else:
+            self.rt_info["affinity"] = device
+
+    @property
+    def friendly_name(self) -> str:
+        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
+        return self.name
+
+    def get_friendly_name(self) -> str:
+        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
+        return self.name
+
+    def get_type_name(self) -> str:
+        """The operator (OpenVINO's spelling of :attr:`op_type`)."""
+        return self.op_type
+
+    def get_rt_info(self) -> RuntimeInfo:
+        """The notes (OpenVINO's spelling of :attr:`rt_info`)."""
+        return self.rt_info
+
+    def get_name(self) -> str:
+        """The friendly name (OpenVINO's spelling of :attr:`name`)."""
+        return self.name
+
+    def set_friendly_name(self, name: str) -> None:
+        """Renames the operation; keep names unique in the model."""
+        self.node.name = name
+
+    def get_input_size(self) -> int:
+        """Number of inputs."""
+        return len(self.node.inputs)
+
+    def get_output_size(self) -> int:
+        """Number of outputs."""
+        return len(self.node.outputs)
+
+    def input_value(self, index: int) -> Port:
+        """The value that an input reads.
+
+        Raises:
+            ModelError: There is no such input, or it is left out.
+        """
+        return self._port(self.node.inputs, index, "input")
+
+    def output(self, index: int = 0) -> Port:
+        """The value that an output writes.
+
+        Raises:
+            ModelError: There is no such output.
+        """
+        return self._port(self.node.outputs, index, "output")
+
+    def get_input_element_type(self, index: int) -> Type:
+        """The element type of an input."""
+        return self.input_value(index).element_type
+
+    def get_input_partial_shape(self, index: int) -> PartialShape:
+        """The dimensions of an input."""
+        return self.input_value(index).partial_shape
+
+    def get_input_shape(self, index: int) -> Shape:
+        """The sizes of an input; raises ``ModelError`` if some are not known."""
+        return self.input_value(index).get_shape()
+
+    def get_output_element_type(self, index: int) -> Type:
+        """The element type of an output."""
+        return self.output(index).element_type
+
+    def get_output_partial_shape(self, index: int) -> PartialShape:
+        """The dimensions of an output."""
+        return self.output(index).partial_shape
+
+    def get_output_shape(self, index: int) -> Shape:
+        """The sizes of an output; raises ``ModelError`` if some are not known."""
+        return self.output(index).get_shape()
+
+    def get_attributes(self) -> dict[str, Any]:
+        """The attributes by name, without bodies."""
+        kinds = ("GRAPH", "GRAPHS")
+        given = self.node.attributes.values()
+        return {one.name: one.value for one in given if one.type.name not in kinds}
+
+    def _port(self, values: Sequence[ir.Value | None], index: int, kind: str) -> Port:
+        found = values[index] if 0 <= index < len(values) else None
+        if found is None:
+            raise ModelError(f"{self!r} has {len(values)} {kind}s; there is no {kind} {index}.")
+        return Port.of(index, found, False)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and other.node is self.node
+
+    def __hash__(self) -> int:
+        return hash(self.node)
+
+    def __repr__(self) -> str:
+        return f"<Op {self.name!r} {self.domain + '::' if self.domain else ''}{self.op_type}>"

@@ -1,0 +1,402 @@
+"""Ports: the inputs and outputs of models, by name, type and shape."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import numpy as np
+
+from partita.errors import ModelError, ModelFormatError
+from partita.shapes.dimension import Dimension
+from partita.shapes.layout import Layout
+from partita.shapes.partial_shape import PartialShape
+from partita.shapes.shape import Shape
+from partita.tensors.element_type import Type
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+Dim = int | str | None
+"""One dimension: a size, the name of a symbol, or ``None`` where nothing is known."""
+
+Bounds = tuple[int, int | None]
+"""The least and the largest size of a dimension."""
+
+_NAMES = "partita.names"
+_BOUNDS = "partita.bounds"
+_LAYOUT = "partita.layout"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of a model or compiled model.
+
+    Attributes:
+        index: Position among the inputs or outputs.
+        name: The ONNX value name.
+        dtype: Element type, or ``None`` where the model does not tell (or it is no tensor).
+        shape: Dimensions, or ``None`` where the rank is unknown.
+        is_input: Whether it is an input.
+        aliases: Other names that it is found by.
+        bounds: Between which sizes a dimension has to stay, by axis; empty if none is bounded.
+        value: The value in the model's graph; of a compiled model's port, that of a copy.
+    """
+
+    index: int
+    name: str
+    dtype: np.dtype[Any] | None
+    shape: tuple[Dim, ...] | None
+    is_input: bool = True
+    aliases: tuple[str, ...] = field(default=(), compare=False)
+    bounds: tuple[Bounds | None, ...] = field(default=(), compare=False)
+    value: ir.Value | None = field(default=None, compare=False, repr=False)
+
+    @staticmethod
+    def of(index: int, value: ir.Value, is_input: bool) -> Port:
+        """The port of a graph's input or output."""
+        import onnx_ir as ir
+
+        name, notes = value.name or "", value.metadata_props
+        if value.type is not None and not isinstance(value.type, ir.TensorType):
+            return Port(index, name, None, None, is_input)  # a sequence or an optional value
+        dtype, shape = numpy_dtype(value.dtype), value_shape(value)
+        if not notes:
+            return Port(index, name, dtype, shape, is_input, value=value)
+        try:
+            aliases = tuple(map(str, json.loads(notes.get(_NAMES, "[]"))))
+            bounds = _still_open(json.loads(notes.get(_BOUNDS, "[]")), shape)
+        except (TypeError, ValueError) as error:
+            raise ModelFormatError(
+                f"The notes on '{name}' in the model's metadata are damaged: {error}"
+            ) from error
+        return Port(index, name, dtype, shape, is_input, aliases, bounds, value)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dimension is a number."""
+        return is_static(self.shape)
+
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of the shape fits."""
+        if self.shape is None or shape == self.shape:
+            return True
+        return (
+            len(shape) == len(self.shape)
+            and all(
+                have == want or not isinstance(want, int)
+                for have, want in zip(shape, self.shape, strict=True)
+            )
+            and all(
+                allowed is None
+                or (allowed[0] <= have and (allowed[1] is None or have <= allowed[1]))
+                for have, allowed in zip(shape, self.bounds, strict=False)
+            )
+        )
+
+    @property
+    def names(self) -> set[str]:
+        """All names that it is found by."""
+        return {self.name, *self.aliases}
+
+    @property
+    def any_name(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.name
+
+    @property
+    def partial_shape(self) -> PartialShape:
+        """The dimensions with their bounds and symbols; a copy, to be changed and handed back."""
+        if self.shape is None:
+            return PartialShape.dynamic()
+        bounds = self.bounds or (None,) * len(self.shape)
+        return PartialShape(map(_dimension, self.shape, bounds))
+
+    @property
+    def element_type(self) -> Type:
+        """The element type by OpenVINO's name; ``Type.dynamic`` where the model does not tell."""
+        return Type(self.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        """The names of the dimensions, where somebody has told them."""
+        return Layout("" if self.value is None else self.value.metadata_props.get(_LAYOUT, ""))
+
+    @property
+    def node(self) -> Boundary:
+        """The end of the model that it is."""
+        return Boundary(self)
+
+    @property
+    def tensor(self) -> Port:
+        """Itself: what OpenVINO keeps at a port's tensor is here."""
+        return self
+
+    def set_layout(self, layout: Layout | str) -> None:
+        """Notes the names of the dimensions."""
+        named = layout if isinstance(layout, Layout) else Layout(layout)
+        self._noted().metadata_props[_LAYOUT] = str(named)
+
+    def set_names(self, names: Iterable[str]) -> None:
+        """Sets the names that the model's port is found by; the ONNX name, ``name``, stays.
+
+        Ports that were asked for before keep theirs, and so do compiled models.
+        """
+        kept = sorted({str(name) for name in names} - {self.name})
+        self._noted().metadata_props[_NAMES] = json.dumps(kept)
+
+    def add_names(self, names: Iterable[str]) -> None:
+        """Adds names that the model's port is found by."""
+        notes = self._noted().metadata_props
+        self.set_names({*json.loads(notes.get(_NAMES, "[]")), *names})
+
+    def _noted(self) -> ir.Value:
+        if self.value is None:
+            raise ModelError(f"Port '{self.name}' is of no graph that could keep notes on it.")
+        return self.value
+
+    def get_any_name(self) -> str:
+        """The name (OpenVINO's spelling)."""
+        return self.name
+
+    def get_names(self) -> set[str]:
+        """All names that it is found by (OpenVINO's spelling)."""
+        return self.names
+
+    def get_index(self) -> int:
+        """The output of its node that it is, which has only one (OpenVINO's spelling)."""
+        return 0
+
+    def get_node(self) -> Boundary:
+        """The end of the model that it is (OpenVINO's spelling)."""
+        return self.node
+
+    def get_tensor(self) -> Port:
+        """Itself (OpenVINO's spelling of :attr:`tensor`)."""
+        return self
+
+    def get_shape(self) -> Shape:
+        """The sizes (OpenVINO's spelling).
+
+        Raises:
+            ModelError: Some are not known.
+        """
+        return self.partial_shape.to_shape()
+
+    def get_partial_shape(self) -> PartialShape:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.partial_shape
+
+    def get_element_type(self) -> Type:
+        """The element type (OpenVINO's spelling of :attr:`element_type`)."""
+        return self.element_type
+
+    @property
+    def rt_info(self) -> dict[str, str]:
+        """Notes on the port: its layout, if somebody has told it."""
+        return {} if self.layout.empty else {"layout": str(self.layout)}
+
+    def get_rt_info(self) -> dict[str, str]:
+        """Notes on the port (OpenVINO's spelling)."""
+        return self.rt_info
+
+    def describe(self) -> str:
+        """Type and shape as a person reads them: ``float32[1, 3, H, W]``."""
+        dims = "..." if self.shape is None else ", ".join(map(str, self.partial_shape))
+        return f"{self.dtype if self.dtype is not None else 'unknown type'}[{dims}]"
+
+
+class Boundary:
+    """The node at an end of a model: ``Parameter`` for an input, ``Result`` for an output.
+
+    ONNX has no such nodes; code written for OpenVINO asks them for names, types and shapes.
+
+    Attributes:
+        port: The port itself.
+    """
+
+    __slots__ = ("port",)
+
+    def __init__(self, port: Port) -> None:
+        self.port = port
+
+    @property
+    def name(self) -> str:
+        """The port's name."""
+        return self.port.name
+
+    friendly_name = name
+
+    @property
+    def element_type(self) -> Type:
+        """The element type."""
+        return self.port.element_type
+
+    @property
+    def partial_shape(self) -> PartialShape:
+        """The dimensions."""
+        return self.port.partial_shape
+
+    @property
+    def shape(self) -> Shape:
+        """The sizes; raises ``ModelError`` if some are not known."""
+        return self.port.get_shape()
+
+    @property
+    def layout(self) -> Layout:
+        """The names of the dimensions, where somebody has told them."""
+        return self.port.layout
+
+    @layout.setter
+    def layout(self, layout: Layout | str) -> None:
+        self.port.set_layout(layout)
+
+    def get_name(self) -> str:
+        """The port's name (OpenVINO's spelling)."""
+        return self.name
+
+    def get_friendly_name(self) -> str:
+        """The port's name (OpenVINO's spelling)."""
+        return self.name
+
+    def get_type_name(self) -> str:
+        """``"Parameter"`` or ``"Result"``."""
+        return "Parameter" if self.port.is_input else "Result"
+
+    def get_element_type(self) -> Type:
+        """The element type (OpenVINO's spelling)."""
+        return self.element_type
+
+    def get_partial_shape(self) -> PartialShape:
+        """The dimensions (OpenVINO's spelling)."""
+        return self.partial_shape
+
+    def get_layout(self) -> Layout:
+        """The names of the dimensions (OpenVINO's spelling)."""
+        return self.layout
+
+    def set_layout(self, layout: Layout | str) -> None:
+        """Notes the names of the dimensions (OpenVINO's spelling)."""
+        self.port.set_layout(layout)
+
+    def output(self, index: int = 0) -> Port:
+        """The port itself, which is its one output."""
+        if index:
+            raise ModelError(f"{self!r} has one output; there is no output {index}.")
+        return self.port
+
+    def outputs(self) -> list[Port]:
+        """The port itself, in a list."""
+        return [self.port]
+
+    def get_output_size(self) -> int:
+        """1."""
+        return 1
+
+    def get_output_element_type(self, index: int = 0) -> Type:
+        """The element type."""
+        return self.output(index).element_type
+
+    def get_output_partial_shape(self, index: int = 0) -> PartialShape:
+        """The dimensions."""
+        return self.output(index).partial_shape
+
+    def get_output_shape(self, index: int = 0) -> Shape:
+        """The sizes; raises ``ModelError`` if some are not known."""
+        return self.output(index).get_shape()
+
+    def get_rt_info(self) -> dict[str, str]:
+        """Notes on the port."""
+        return self.port.rt_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Boundary) and other.port == self.port
+
+    def __hash__(self) -> int:
+        return hash(self.port)
+
+    def __repr__(self) -> str:
+        return f"<{self.get_type_name()} {self.name!r} {self.port.describe()}>"
+
+
+def find_port(ports: Sequence[Port], key: Any, owner: str) -> Port:
+    """The port of an index or name; a port, or the end of a model, stands for its own name.
+
+    Raises:
+        ModelError: There is none; the message lists those there are.
+    """
+    kind = "input" if not ports or ports[0].is_input else "output"
+    if isinstance(key, (Port, Boundary)):
+        key = key.name
+    if isinstance(key, str):
+        for port in ports:
+            if port.name == key:
+                return port
+        for port in ports:
+            if key in port.aliases:
+                return port
+        known = ", ".join(f"'{port.name}'" for port in ports)
+        raise ModelError(f"{owner} has no {kind} '{key}'; it has {known or 'none'}.")
+    if not isinstance(key, (int, np.integer)):
+        raise ModelError(f"{owner} finds {kind}s by index, name or port; found {key!r}.")
+    if not -len(ports) <= key < len(ports):
+        raise ModelError(f"{owner} has {len(ports)} {kind}s; there is no {kind} {key}.")
+    return ports[int(key)]
+
+
+@functools.cache
+def numpy_dtype(dtype: ir.DataType | None) -> np.dtype[Any] | None:
+    """The numpy type of an ONNX element type; ``None`` for unknown and for undefined."""
+    if dtype is None or dtype.name == "UNDEFINED":
+        return None
+    if dtype.name == "STRING":
+        return np.dtype(object)
+    return np.dtype(dtype.numpy())
+
+
+def value_shape(value: ir.Value) -> tuple[Dim, ...] | None:
+    """The dimensions of a graph value; symbols by name, unknown ones as ``None``."""
+    if value.shape is None:
+        return None
+    return tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+
+
+def is_static(shape: tuple[Dim, ...] | None) -> TypeGuard[tuple[int, ...]]:
+    """Whether every dimension of a shape is a number."""
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
+
+
+def _dimension(dim: Dim, allowed: Bounds | None) -> Dimension:
+    """A dimension with its bounds and its symbol, which may be any text."""
+    if isinstance(dim, int):
+        return Dimension(dim)
+    low, high = allowed or (0, None)
+    found = Dimension(low, -1 if high is None else high)
+    if dim is not None:
+        found.set_symbol(dim)
+    return found
+
+
+def note_bounds(value: ir.Value, bounds: Sequence[Bounds | None]) -> None:
+    """Notes between which sizes the dimensions of an input have to stay."""
+    if any(bounds):
+        value.metadata_props[_BOUNDS] = json.dumps(bounds)
+    else:
+        value.metadata_props.pop(_BOUNDS, None)
+
+
+def _still_open(noted: Sequence[Any], shape: tuple[Dim, ...] | None) -> tuple[Bounds | None, ...]:
+    """The bounds that were noted, of dimensions that have no size by now."""
+    if shape is None or len(noted) != len(shape):
+        return ()
+    found: list[Bounds | None] = []
+    for allowed, dim in zip(noted, shape, strict=True):
+        if allowed is None or isinstance(dim, int):
+            found.append(None)
+        else:
+            low, high = allowed
+            found.append((int(low), None if high is None else int(high)))
+    return tuple(found) if any(found) else ()
